@@ -1,0 +1,27 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Wall-clock deadlines say more about the machine's other work than about the code under test.
+settings.register_profile("meshwright", deadline=None)
+settings.load_profile("meshwright")
+
+
+@pytest.fixture(scope="session")
+def truth_dir() -> Path:
+    """Folder of published measured runs: MESHWRIGHT_TRUTH, else ../shared/truth beside the repository."""
+    named = os.environ.get("MESHWRIGHT_TRUTH")
+    folder = Path(named) if named else ROOT.parent / "shared" / "truth"
+    if folder.is_dir():
+        return folder
+    if named:
+        pytest.fail(f"MESHWRIGHT_TRUTH={named}: no such folder")
+    pytest.skip("published runs are absent: set MESHWRIGHT_TRUTH to their folder, or put it at ../shared/truth beside the repository")
