@@ -1,0 +1,56 @@
+"""Every error that Meshwright raises on purpose.
+
+MeshwrightError
+├── ConfigError (also ValueError)    what the user gave is wrong: one clear line, exit code 2
+│   ├── UnknownNameError             a model, chip, key or option that does not exist, with the nearest names
+│   └── LayoutError                  a layout that breaks a rule of the training software
+└── MissingExtraError                an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["ConfigError", "LayoutError", "MeshwrightError", "MissingExtraError", "UnknownNameError", "nearest_names"]
+
+
+class MeshwrightError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class ConfigError(MeshwrightError, ValueError):
+    """The user's input is wrong; the message says what was given, what was expected and what to do."""
+
+
+class LayoutError(ConfigError):
+    """A layout breaks a rule; the message is the rule's sentence with the nearest valid values."""
+
+
+class UnknownNameError(ConfigError):
+    """A name that does not exist."""
+
+    def __init__(self, kind: str, name: str, choices: Iterable[str], *, hint: str = "") -> None:
+        """Say that `name` is no `kind`, with the nearest of `choices`."""
+        known = list(choices)
+        near = nearest_names(name, known)
+        advice = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else f"; known: {_some(known)}"
+        super().__init__(f"{name!r} is no known {kind}{advice}{hint}")
+
+
+class MissingExtraError(MeshwrightError):
+    """An optional dependency is absent."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        """Say which extra brings `module`."""
+        super().__init__(f"this needs {module}, which is not installed: pip install 'meshwright[{extra}]'")
+
+
+def nearest_names(name: str, choices: Iterable[str], *, most: int = 3) -> list[str]:
+    """Return the choices closest in spelling to `name`, best first."""
+    by_lower = {c.lower(): c for c in choices}
+    return [by_lower[m] for m in difflib.get_close_matches(name.lower(), list(by_lower), n=most, cutoff=0.6)]
+
+
+def _some(names: list[str], most: int = 12) -> str:
+    return ", ".join(sorted(names)[:most]) + (", ..." if len(names) > most else "")

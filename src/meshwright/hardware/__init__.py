@@ -1,0 +1,1 @@
+"""Hardware: chips, links, nodes, clusters."""

@@ -1,0 +1,72 @@
+"""One accelerator, as software sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.errors import ConfigError
+from meshwright.workload import PRECISIONS, Precision
+
+__all__ = ["Chip"]
+
+_UNIT_OF: dict[Precision, tuple[str, ...]] = {
+    "fp32": ("fp32_flops_per_s",),
+    "tf32": ("tf32_flops_per_s", "fp32_flops_per_s"),
+    "bf16": ("bf16_flops_per_s", "fp16_flops_per_s"),
+    "fp16": ("fp16_flops_per_s", "bf16_flops_per_s"),
+    "fp8": ("fp8_flops_per_s",),
+    "fp8-blockwise": ("fp8_flops_per_s",),
+    "mxfp8": ("fp8_flops_per_s",),
+    "nvfp4": ("fp4_flops_per_s",),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chip:
+    """A chip's facts; `presets/chips.csv` gives the source of each."""
+
+    name: str
+    vendor: str
+    nominal_bytes: float
+    """The size it is sold by."""
+    usable_bytes: float
+    """What a process sees (79.1 GiB of an H100's 80)."""
+    memory_bytes_per_s: float
+    bf16_flops_per_s: float | None = None
+    """Dense peaks; None where the chip has no such unit."""
+    fp16_flops_per_s: float | None = None
+    tf32_flops_per_s: float | None = None
+    fp32_flops_per_s: float | None = None
+    fp8_flops_per_s: float | None = None
+    fp4_flops_per_s: float | None = None
+    matmul_efficiency: float = 0.8
+    """Best share of the bf16 peak that a large matrix product reaches."""
+    matmul_efficiency_source: str = ""
+    memory_efficiency: float = 0.85
+    """Share of the memory peak that a long streaming kernel reaches."""
+    launch_s: float = 5e-6
+    """Host time to launch one kernel in eager mode."""
+    ramp_s: float = 2e-6
+    """Device time that each kernel spends starting and draining."""
+    tdp_w: float | None = None
+    usd_per_hour: float | None = None
+    confidence: str = "high"
+    """high, medium or low, as in the catalogue."""
+    source: str = ""
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("nominal_bytes", "usable_bytes", "memory_bytes_per_s"):
+            if getattr(self, field) <= 0:
+                raise ConfigError(f"chip {self.name}: {field}={getattr(self, field)}: expected a positive number")
+        if not 0 < self.matmul_efficiency <= 1:
+            raise ConfigError(f"chip {self.name}: matmul_efficiency={self.matmul_efficiency}: expected a share in (0, 1]")
+
+    def peak_flops_per_s(self, precision: Precision) -> float:
+        """Dense peak of the precision that linear layers run in, FLOP/s; ConfigError where the chip has none."""
+        for field in _UNIT_OF[precision]:
+            peak: float | None = getattr(self, field)
+            if peak:
+                return peak
+        able = [p for p in PRECISIONS if any(getattr(self, f) for f in _UNIT_OF[p])]
+        raise ConfigError(f"{self.name} has no {precision} matrix unit; precision may be {', '.join(able)}")

@@ -1,0 +1,1 @@
+"""Models: shapes, presets, readers."""

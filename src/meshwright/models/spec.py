@@ -1,0 +1,219 @@
+"""ModelSpec: the shape of a transformer, and the segments of layers that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.errors import ConfigError
+
+__all__ = ["Block", "Family", "HybridSpec", "MambaSpec", "MlaSpec", "ModelSpec", "MoeSpec", "Segment"]
+
+Family = Literal["decoder", "encoder", "encoder-decoder"]
+Stream = Literal["main", "decoder"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MlaSpec:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434)."""
+
+    kv_lora_rank: int
+    q_lora_rank: int | None
+    """None: queries come from the hidden state directly (V2-Lite)."""
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoeSpec:
+    """A mixture-of-experts feed-forward."""
+
+    num_experts: int
+    top_k: int
+    expert_ffn: int
+    """Inner width of one routed expert."""
+    shared_ffn: int = 0
+    """Inner width of all shared experts together."""
+    first_dense_layers: int = 0
+    """Leading layers with a dense feed-forward (of width `ModelSpec.ffn`)."""
+    layer_frequency: int = 1
+    """One layer in this many, after the leading dense ones, has experts; the others are dense."""
+    capacity_factor: float | None = None
+    """None is dropless."""
+    expert_bias: bool = False
+    """Whether expert projections have biases (gpt-oss)."""
+    latent_dim: int | None = None
+    """Width that routed experts work in, reached by a projection down and up per layer; None is the hidden size (Nemotron 3 Super)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MambaSpec:
+    """A Mamba-2 mixer (arXiv:2405.21060)."""
+
+    state_dim: int
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    conv_kernel: int = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HybridSpec:
+    """Layers that each hold one block only (Nemotron-H): how many of each kind; they sum to the model's layers."""
+
+    attention_layers: int
+    mamba_layers: int
+    ffn_layers: int
+    """Dense feed-forward, or experts where the model has a MoeSpec."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """One attention, mixer or feed-forward with its norm and residual."""
+
+    kind: Literal["attention", "cross_attention", "mamba", "mlp", "moe"]
+    stream: Stream = "main"
+    """Whose token count it works on: `decoder` is the decoder side of an encoder-decoder model."""
+    causal: bool = True
+    window: int | None = None
+    """Tokens a query sees at most; None is the full sequence."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segment:
+    """A run of layers of the same mean make-up."""
+
+    num_layers: int
+    blocks: tuple[tuple[Block, float], ...]
+    """(block, mean count of it per layer)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSpec:
+    """The shape of a model; names follow Hugging Face and Megatron where they agree."""
+
+    name: str
+    num_layers: int
+    """Decoder layers (encoder layers for family `encoder`)."""
+    hidden: int
+    ffn: int
+    """Inner width of the dense feed-forward."""
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab: int
+    """Entries of the vocabulary before the training software pads it."""
+    family: Family = "decoder"
+    encoder_layers: int = 0
+    gated: bool = True
+    """Gated feed-forward (SwiGLU, GeGLU): three matrices instead of two."""
+    tied: bool = False
+    """Whether the output head shares the embedding's weights."""
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    norms_per_layer: int = 2
+    """4 in Gemma 2 and 3."""
+    qk_norm: bool = False
+    positions: Literal["rope", "learned", "relative", "alibi", "none"] = "rope"
+    max_positions: int = 0
+    """Rows of the position table where `positions` is `learned`."""
+    linear_bias: bool = False
+    qkv_bias: bool = False
+    attention_sinks: bool = False
+    """One learned logit per head (gpt-oss)."""
+    parallel_block: bool = False
+    """Attention and feed-forward read the same norm and are summed (Falcon, GPT-J, PaLM)."""
+    token_types: int = 0
+    """Rows of the segment table (BERT)."""
+    mlm_head: bool = False
+    """BERT's transform before the tied head, its pooler and its next-sentence head."""
+    window: int | None = None
+    """Sliding-window length of the local attention layers."""
+    global_every: int = 1
+    """With `window`: one layer in this many has full attention; 0: none has."""
+    mtp_layers: int = 0
+    """Extra multi-token-prediction layers behind the last (DeepSeek-V3: 1)."""
+    mla: MlaSpec | None = None
+    moe: MoeSpec | None = None
+    mamba: MambaSpec | None = None
+    hybrid: HybridSpec | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("num_layers", "hidden", "num_heads", "num_kv_heads", "head_dim", "vocab"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"{self.name}: {field}={getattr(self, field)}: expected a positive number")
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(f"{self.name}: num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}")
+        if self.ffn < 1 and (self.moe is None or self.moe.first_dense_layers or self.moe.layer_frequency > 1):
+            raise ConfigError(f"{self.name}: ffn={self.ffn}: expected the width of the dense feed-forward")
+        if self.family == "encoder-decoder" and self.encoder_layers < 1:
+            raise ConfigError(f"{self.name}: encoder_layers={self.encoder_layers}: an encoder-decoder model needs them")
+        if self.hybrid is not None:
+            parts = self.hybrid.attention_layers + self.hybrid.mamba_layers + self.hybrid.ffn_layers
+            if parts != self.num_layers:
+                raise ConfigError(f"{self.name}: hybrid parts sum to {parts}, expected num_layers={self.num_layers}")
+
+    @property
+    def total_layers(self) -> int:
+        """Layers that a pipeline cuts: the encoder's and the decoder's (multi-token prediction not counted)."""
+        return self.num_layers + self.encoder_layers
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers with experts."""
+        if self.moe is None:
+            return 0
+        if self.hybrid is not None:
+            return self.hybrid.ffn_layers
+        return (self.num_layers - self.moe.first_dense_layers) // self.moe.layer_frequency
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Return one or two segments in model order: dense first layers, or the encoder, come first."""
+        if self.hybrid is not None:
+            return (self._hybrid_segment(self.hybrid),)
+        if self.family == "encoder-decoder":
+            return (self._encoder_segment(self.encoder_layers), self._decoder_segment_with_cross())
+        if self.family == "encoder":
+            return (self._encoder_segment(self.num_layers),)
+        if self.moe is None:
+            return (Segment(num_layers=self.num_layers, blocks=(*self._attention(), (Block(kind="mlp"), 1.0))),)
+        return self._moe_segments(self.moe)
+
+    def _attention(self) -> tuple[tuple[Block, float], ...]:
+        if self.window is None:
+            return ((Block(kind="attention"), 1.0),)
+        local = Block(kind="attention", window=self.window)
+        if self.global_every == 0:
+            return ((local, 1.0),)
+        full_layers = self.num_layers // self.global_every
+        share = full_layers / self.num_layers
+        return ((Block(kind="attention"), share), (local, 1.0 - share))
+
+    def _moe_segments(self, moe: MoeSpec) -> tuple[Segment, ...]:
+        rest = self.num_layers - moe.first_dense_layers
+        share = (rest // moe.layer_frequency) / rest
+        ffn: tuple[tuple[Block, float], ...] = ((Block(kind="moe"), share),)
+        if share < 1:
+            ffn = (*ffn, (Block(kind="mlp"), 1.0 - share))
+        tail = Segment(num_layers=rest, blocks=(*self._attention(), *ffn))
+        if not moe.first_dense_layers:
+            return (tail,)
+        head = Segment(num_layers=moe.first_dense_layers, blocks=(*self._attention(), (Block(kind="mlp"), 1.0)))
+        return (head, tail)
+
+    def _hybrid_segment(self, hybrid: HybridSpec) -> Segment:
+        ffn = Block(kind="mlp" if self.moe is None else "moe")
+        parts = (Block(kind="attention"), hybrid.attention_layers), (Block(kind="mamba"), hybrid.mamba_layers), (ffn, hybrid.ffn_layers)
+        return Segment(num_layers=self.num_layers, blocks=tuple((block, count / self.num_layers) for block, count in parts if count))
+
+    def _encoder_segment(self, num_layers: int) -> Segment:
+        return Segment(num_layers=num_layers, blocks=((Block(kind="attention", causal=False), 1.0), (Block(kind="mlp", causal=False), 1.0)))
+
+    def _decoder_segment_with_cross(self) -> Segment:
+        kinds: tuple[Block, ...] = (
+            Block(kind="attention", stream="decoder"),
+            Block(kind="cross_attention", stream="decoder", causal=False),
+            Block(kind="mlp", stream="decoder"),
+        )
+        return Segment(num_layers=self.num_layers, blocks=tuple((block, 1.0) for block in kinds))

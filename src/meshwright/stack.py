@@ -1,0 +1,58 @@
+"""Training software, as the cost model sees it: what it overlaps, fuses, shards and keeps in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Stack", "StackName"]
+
+StackName = Literal["megatron", "nanotron", "fsdp", "deepspeed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """One training software; `presets/stacks.yaml` holds them with the source of each figure."""
+
+    name: str
+    family: Literal["megatron", "fsdp"] = "megatron"
+    """Whose layout rules hold."""
+    tp_overlap: float = 0.0
+    """Share of the tensor-parallel collectives that can hide behind matrix products."""
+    dp_overlap: float = 0.0
+    """Share of the data-parallel collectives that can hide behind the last backward and first forward of a step."""
+    fsdp_overlap: float = 0.0
+    """Share of the parameter gathers and gradient scatters of zero3 that can hide behind a layer's compute."""
+    cp_overlap: float = 0.0
+    """Share of the context-parallel exchange that can hide behind attention."""
+    ep_overlap: float = 0.0
+    """Share of the expert all-to-alls that can hide behind compute."""
+    p2p: Literal["blocking", "overlapped"] = "blocking"
+    """Whether pipeline messages stop the sender in plain 1F1B; interleaved schedules overlap them."""
+    gradient_bytes: float = 4.0
+    """Bytes per gradient kept between micro batches."""
+    reduce_bytes: float = 4.0
+    """Bytes per gradient in the data-parallel reduction."""
+    transient_gradient_bytes: float = 0.0
+    """Bytes per parameter of a second, short-lived gradient (a bf16 one beside the fp32 sum)."""
+    bucket_bytes: float = 160e6
+    """Data-parallel message size."""
+    vocab_multiple: int = 128
+    """The vocabulary is padded to a multiple of this times tp."""
+    pointwise_fused: bool = True
+    """Whether bias, activation, dropout and residual run as few fused kernels."""
+    cross_entropy_fused: bool = False
+    """Whether the loss keeps no fp32 copy of the logits."""
+    logits_bytes: float = 4.0
+    """Bytes per logit at the peak of the loss beyond the half-precision logits themselves."""
+    launch_hidden: float = 0.0
+    """Share of kernel launches that CUDA graphs or compilation remove."""
+    kernels_per_layer_scale: float = 1.0
+    """Kernels launched per layer against a Transformer Engine layer."""
+    step_overhead_s: float = 0.0
+    """Host work per step outside the model: data, logging, optimizer bookkeeping."""
+    context_bytes: float = 0.0
+    """CUDA context, library handles and communicators on each chip: used, never allocated by the framework."""
+    fragmentation_frac: float = 0.0
+    """Reserved but unused share of what the allocator holds."""
+    source: str = ""

@@ -1,0 +1,46 @@
+"""What is trained, apart from the model: sequence, batch, precision, which weights learn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from meshwright.errors import ConfigError, UnknownNameError
+
+__all__ = ["PRECISIONS", "AttentionKernel", "Precision", "Workload"]
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+AttentionKernel = Literal["flash", "unfused"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """One training job, apart from model, cluster and layout."""
+
+    seq_len: int
+    """Tokens in one sequence (of the encoder for encoder-decoder models)."""
+    gbs: int | None = None
+    """Global batch in sequences; None where it is searched."""
+    decoder_seq_len: int | None = None
+    """Tokens in one sequence of the decoder (encoder-decoder models); None is a quarter of `seq_len`, T5's 512/128."""
+    precision: Precision = "bf16"
+    """What the linear layers compute in."""
+    attention: AttentionKernel = "flash"
+    """`flash` never stores the scores; `unfused` writes and reads them."""
+    fused_norm: bool = True
+    """Whether normalisation runs as one fused kernel."""
+    dropout: bool = False
+    """Whether residual and attention dropout masks are kept."""
+    lora_rank: int = 0
+    """Rank of adapters on every linear layer while the rest is frozen; 0 trains all weights."""
+
+    def __post_init__(self) -> None:
+        if self.seq_len < 1:
+            raise ConfigError(f"seq_len={self.seq_len}: expected a positive number of tokens")
+        if self.gbs is not None and self.gbs < 1:
+            raise ConfigError(f"gbs={self.gbs}: expected a positive number of sequences")
+        if self.precision not in PRECISIONS:
+            raise UnknownNameError("precision", self.precision, PRECISIONS)
+        if self.lora_rank < 0:
+            raise ConfigError(f"lora_rank={self.lora_rank}: expected 0 (train all weights) or a positive rank")
