@@ -79,12 +79,11 @@ def block_params(model: ModelSpec, block: Block) -> BlockParams:
 
 
 def _block_norms(model: ModelSpec, block: Block) -> int:
+    """Half of the layer's norms; the odd one, which a parallel block shares, counts at the attention."""
     if model.hybrid is not None:
         return norm_params(model)
-    per_half = model.norms_per_layer / 2
-    if model.parallel_block:
-        return round(norm_params(model) * per_half) if block.kind in ("mlp", "moe") else round(norm_params(model) * (per_half - 0.5))
-    return round(norm_params(model) * per_half)
+    odd = model.norms_per_layer % 2 if "attention" in block.kind else 0
+    return norm_params(model) * (model.norms_per_layer // 2 + odd)
 
 
 def _attention(model: ModelSpec) -> tuple[int, int, int]:

@@ -112,7 +112,7 @@ class ModelSpec:
     """Whether the output head shares the embedding's weights."""
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     norms_per_layer: int = 2
-    """4 in Gemma 2 and 3."""
+    """4 in Gemma 2 and 3; 1 where a parallel block shares one norm (Falcon 7B, GPT-J)."""
     qk_norm: bool = False
     positions: Literal["rope", "learned", "relative", "alibi", "none"] = "rope"
     max_positions: int = 0
@@ -122,7 +122,7 @@ class ModelSpec:
     attention_sinks: bool = False
     """One learned logit per head (gpt-oss)."""
     parallel_block: bool = False
-    """Attention and feed-forward read the same norm and are summed (Falcon, GPT-J, PaLM)."""
+    """Attention and feed-forward read the same input and their outputs are summed (Falcon, GPT-J, PaLM)."""
     token_types: int = 0
     """Rows of the segment table (BERT)."""
     mlm_head: bool = False
