@@ -27,6 +27,8 @@ class Chip:
 
     name: str
     vendor: str
+    generation: str = ""
+    """Architecture family (ampere, hopper, cdna3, ...), which kernel libraries are tuned for."""
     nominal_bytes: float
     """The size it is sold by."""
     usable_bytes: float
@@ -42,6 +44,13 @@ class Chip:
     matmul_efficiency: float = 0.8
     """Best share of the bf16 peak that a large matrix product reaches."""
     matmul_efficiency_source: str = ""
+    fp8_matmul_efficiency: float | None = None
+    """The same for the fp8 peak; None where nobody published it (then as `matmul_efficiency`)."""
+    attention_forward_efficiency: float = 0.5
+    """Share of the bf16 peak that the vendor's best fused attention reaches on long causal sequences, masked half not counted."""
+    attention_backward_efficiency: float = 0.4
+    flash2_share: float = 1.0
+    """Speed of FlashAttention-2 against that kernel (0.6 on Hopper, which it was not written for)."""
     memory_efficiency: float = 0.85
     """Share of the memory peak that a long streaming kernel reaches."""
     launch_s: float = 5e-6
@@ -59,8 +68,10 @@ class Chip:
         for field in ("nominal_bytes", "usable_bytes", "memory_bytes_per_s"):
             if getattr(self, field) <= 0:
                 raise ConfigError(f"chip {self.name}: {field}={getattr(self, field)}: expected a positive number")
-        if not 0 < self.matmul_efficiency <= 1:
-            raise ConfigError(f"chip {self.name}: matmul_efficiency={self.matmul_efficiency}: expected a share in (0, 1]")
+        for field in ("matmul_efficiency", "fp8_matmul_efficiency", "memory_efficiency"):
+            share = getattr(self, field)
+            if share is not None and not 0 < share <= 1:
+                raise ConfigError(f"chip {self.name}: {field}={share}: expected a share in (0, 1]")
 
     def peak_flops_per_s(self, precision: Precision) -> float:
         """Dense peak of the precision that linear layers run in, FLOP/s; ConfigError where the chip has none."""

@@ -18,7 +18,9 @@ class Link:
     bytes_per_s: float
     """Peak payload rate of one chip, one direction."""
     latency_s: float
-    """Time of an empty message between two chips, software included."""
+    """Time of an empty message between two chips, software included: one step of a ring."""
+    setup_s: float = 0.0
+    """Time that every collective costs once, whatever its size and its ranks."""
     efficiency: float = 0.8
     """Reached share of the peak for large messages, in (0, 1]."""
     half_message_bytes: float = 2**20
@@ -31,6 +33,10 @@ class Link:
             raise ConfigError(f"link {self.name}: efficiency={self.efficiency}: expected a share in (0, 1]")
         if self.bytes_per_s <= 0 or self.latency_s < 0:
             raise ConfigError(f"link {self.name}: bytes_per_s={self.bytes_per_s}, latency_s={self.latency_s}: expected positive numbers")
+        if self.setup_s < 0 or self.half_message_bytes < 0:
+            raise ConfigError(f"link {self.name}: setup_s={self.setup_s}, half_message_bytes={self.half_message_bytes}: expected 0 or more")
+        if not 0 < self.pairwise_share <= 1:
+            raise ConfigError(f"link {self.name}: pairwise_share={self.pairwise_share}: expected a share in (0, 1]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,251 @@
+"""The catalogue: chips and links by name, from `presets/chips.csv` and `presets/links.csv`."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.hardware.chip import Chip
+from meshwright.hardware.cluster import Link, Node
+from meshwright.units import GB, GBIT, GIB, MICROSECOND, TERA
+
+__all__ = [
+    "ChipRow",
+    "LinkRow",
+    "chip_rows",
+    "chips",
+    "default_node",
+    "find_chip",
+    "find_link",
+    "link_rows",
+    "network_link",
+    "node_of",
+]
+
+Row = Mapping[str, str]
+
+_MAKERS = ("nvidiageforce", "nvidia", "geforce", "tesla", "amdinstinct", "amd", "intel", "huawei", "google", "aws", "baidu")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChipRow:
+    """One chip, the server it is sold in, and what the catalogue says of both."""
+
+    chip: Chip
+    aliases: tuple[str, ...]
+    chips_per_node: int
+    domain_size: int
+    domain_link: str
+    """A name of `presets/links.csv`."""
+    network: str
+    """A name of `presets/links.csv`, per chip."""
+    cells: Row
+    """The row as written: sources, choices, notes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkRow:
+    """One link, its family (`domain`, or a kind of network), and what the catalogue says of it."""
+
+    link: Link
+    family: str
+    cells: Row
+
+
+def find_chip(name: str) -> Chip:
+    """Return the chip of this name or alias, whatever its case and punctuation; UnknownNameError with the nearest names."""
+    return _find_row(name).chip
+
+
+def chips() -> tuple[Chip, ...]:
+    """Return every chip of the catalogue, in its order."""
+    return tuple(row.chip for row in chip_rows())
+
+
+def default_node(name: str, *, gpus_per_node: int | None = None, network_gbps: float | None = None) -> Node:
+    """Return the server that this chip is sold in; `network_gbps` is per chip."""
+    return node_of(_find_row(name), gpus_per_node=gpus_per_node, network_gbps=network_gbps)
+
+
+def node_of(row: ChipRow, *, gpus_per_node: int | None = None, network_gbps: float | None = None) -> Node:
+    """Return the server of a row, with another number of chips or another network where given."""
+    if gpus_per_node is not None and gpus_per_node < 1:
+        raise ConfigError(f"gpus_per_node={gpus_per_node}: expected a positive number such as {row.chips_per_node}")
+    chips_per_node = gpus_per_node or row.chips_per_node
+    network = find_link(row.network)
+    if network_gbps is not None:
+        network = network_link(network_gbps, family=_link_row(row.network).family)
+    return Node(
+        chip=row.chip,
+        chips_per_node=chips_per_node,
+        domain_size=_domain_size(row, chips_per_node),
+        domain_link=find_link(row.domain_link),
+        network_link=network,
+    )
+
+
+def _domain_size(row: ChipRow, chips_per_node: int) -> int:
+    """A domain that is the box grows and shrinks with it; a part of a box does not grow, a rack does not shrink."""
+    if row.domain_size == row.chips_per_node:
+        return chips_per_node
+    if row.domain_size < row.chips_per_node:
+        return min(row.domain_size, chips_per_node)
+    return max(row.domain_size, chips_per_node)
+
+
+def find_link(name: str) -> Link:
+    """Return the link of this name: a domain link (`nvlink4`) or a network (`ib-400`); a network may have any rate (`roce-320`)."""
+    return _link_row(name).link
+
+
+def network_link(gbps: float, *, family: str = "ib") -> Link:
+    """Return a network of this rate per chip, with the shares and latencies of its family's nearest rate."""
+    of_family = [row for row in _links_by_key().values() if row.family == family and family != "domain"]
+    if not of_family:
+        raise UnknownNameError("network family", family, {row.family for row in link_rows() if row.family != "domain"})
+    if not 0 < gbps < float("inf"):
+        raise ConfigError(f"network_gbps={gbps}: expected a positive number of Gb/s per chip such as 400")
+    nearest = min(of_family, key=lambda row: abs(row.link.bytes_per_s - gbps * GBIT))
+    if nearest.link.bytes_per_s == gbps * GBIT:
+        return nearest.link
+    return replace(nearest.link, name=f"{family}-{gbps:g}", bytes_per_s=gbps * GBIT)
+
+
+@cache
+def chip_rows() -> tuple[ChipRow, ...]:
+    """Return every row of `presets/chips.csv`."""
+    rows = {cells["chip"]: cells for cells in _read("chips.csv")}
+    return tuple(_chip_row(cells, rows) for cells in rows.values())
+
+
+@cache
+def link_rows() -> tuple[LinkRow, ...]:
+    """Return every row of `presets/links.csv`."""
+    return tuple(LinkRow(link=_link(cells), family=cells["family"], cells=MappingProxyType(cells)) for cells in _read("links.csv"))
+
+
+def _read(file: str) -> list[dict[str, str]]:
+    text = (files("meshwright") / "presets" / file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _key(name: str) -> str:
+    """Name without case, punctuation and maker, so that `NVIDIA A100-SXM4-80GB` meets `a100_sxm4_80gb`."""
+    key = re.sub(r"[^a-z0-9]", "", name.lower())
+    for maker in _MAKERS:
+        if key.startswith(maker) and key != maker:
+            return key.removeprefix(maker)
+    return key
+
+
+@cache
+def _rows_by_key() -> dict[str, ChipRow]:
+    return {_key(name): row for row in chip_rows() for name in (*row.aliases, row.chip.name)}
+
+
+@cache
+def _links_by_key() -> dict[str, LinkRow]:
+    return {row.link.name: row for row in link_rows()}
+
+
+def _find_row(name: str) -> ChipRow:
+    row = _rows_by_key().get(_key(name))
+    if row is None:
+        raise UnknownNameError("chip", name, [row.chip.name for row in chip_rows()])
+    return row
+
+
+def _link_row(name: str) -> LinkRow:
+    by_key = _links_by_key()
+    row = by_key.get(name.lower())
+    if row is not None:
+        return row
+    match = re.fullmatch(r"([a-z]+)-([0-9]+(?:\.[0-9]+)?)", name.lower())
+    families = {known.family for known in by_key.values()} - {"domain"}
+    if match is None or match[1] not in families:
+        raise UnknownNameError("link", name, by_key)
+    return LinkRow(link=network_link(float(match[2]), family=match[1]), family=match[1], cells={})
+
+
+def _number(cells: Row, column: str) -> float | None:
+    return float(cells[column]) if cells[column] else None
+
+
+def _scaled(cells: Row, column: str, unit: float) -> float | None:
+    number = _number(cells, column)
+    return None if number is None else number * unit
+
+
+def _required(cells: Row, column: str) -> float:
+    return float(cells[column])
+
+
+def _chip_row(cells: Row, rows: Mapping[str, Row]) -> ChipRow:
+    return ChipRow(
+        chip=_chip(cells, rows),
+        aliases=tuple(alias for alias in cells["aliases"].split("|") if alias),
+        chips_per_node=int(cells["chips_per_node"]),
+        domain_size=int(cells["domain_size"]),
+        domain_link=cells["domain_link"],
+        network=cells["network"],
+        cells=MappingProxyType(dict(cells)),
+    )
+
+
+def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
+    return Chip(
+        name=cells["chip"],
+        vendor=cells["vendor"],
+        # Makers sell HBM by the binary size: a board of "192 GB" shows 191.98 GiB to a process.
+        nominal_bytes=_required(cells, "nominal_gb") * GIB,
+        usable_bytes=_required(cells, "usable_gib") * GIB,
+        memory_bytes_per_s=_required(cells, "memory_gb_per_s") * GB,
+        bf16_flops_per_s=_scaled(cells, "bf16_tflops", TERA),
+        fp16_flops_per_s=_scaled(cells, "fp16_tflops", TERA),
+        tf32_flops_per_s=_scaled(cells, "tf32_tflops", TERA),
+        fp32_flops_per_s=_scaled(cells, "fp32_tflops", TERA),
+        fp8_flops_per_s=_scaled(cells, "fp8_tflops", TERA),
+        fp4_flops_per_s=_scaled(cells, "fp4_tflops", TERA),
+        matmul_efficiency=_matmul_efficiency(cells, rows),
+        matmul_efficiency_source=cells["matmul_source"],
+        fp8_matmul_efficiency=_fp8_matmul_efficiency(cells),
+        memory_efficiency=_required(cells, "memory_efficiency"),
+        launch_s=_required(cells, "launch_us") * MICROSECOND,
+        ramp_s=_required(cells, "ramp_us") * MICROSECOND,
+        tdp_w=_number(cells, "tdp_w"),
+        usd_per_hour=_number(cells, "usd_per_hour"),
+        confidence=cells["confidence"],
+        source=cells["source"],
+        notes=cells["notes"],
+    )
+
+
+def _matmul_efficiency(cells: Row, rows: Mapping[str, Row]) -> float:
+    """Reached over peak; a chip that nobody measured takes the share of the kin that its row names."""
+    reached = _number(cells, "matmul_tflops")
+    if reached is None:
+        return _matmul_efficiency(rows[cells["matmul_kin"]], rows)
+    return reached / float(cells["bf16_tflops"] or cells["fp16_tflops"])
+
+
+def _fp8_matmul_efficiency(cells: Row) -> float | None:
+    reached = _number(cells, "fp8_matmul_tflops")
+    return None if reached is None else reached / float(cells["fp8_tflops"])
+
+
+def _link(cells: Row) -> Link:
+    return Link(
+        name=cells["link"],
+        bytes_per_s=_required(cells, "gb_per_s") * GB,
+        latency_s=_required(cells, "latency_us") * MICROSECOND,
+        setup_s=_required(cells, "setup_us") * MICROSECOND,
+        efficiency=_required(cells, "efficiency"),
+        half_message_bytes=_required(cells, "half_message_kib") * 1024,
+        pairwise_share=_required(cells, "pairwise_share"),
+    )

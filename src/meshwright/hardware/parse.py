@@ -1,0 +1,60 @@
+"""The short form of a cluster: `h100:256`, `a800:128,h800:160`."""
+
+from __future__ import annotations
+
+import re
+
+from meshwright.errors import ConfigError
+from meshwright.hardware.catalogue import default_node, find_chip
+from meshwright.hardware.cluster import Cluster, Pool
+
+__all__ = ["MAX_CHIPS", "parse_chip_mix", "parse_cluster"]
+
+MAX_CHIPS = 2**30
+"""Above this a count is taken for a slip of the keyboard; the largest clusters have 2**20."""
+
+_FORM = "expected KIND:COUNT[,KIND:COUNT...] such as h100:256 or a800:128,h800:160"
+
+
+def parse_cluster(text: str, *, gpus_per_node: int | None = None) -> Cluster:
+    """Read the short form.
+
+    Any count is accepted: a count that does not fill its last node is a cluster with one node partly used.
+    """
+    pools: list[Pool] = []
+    for part in text.split(","):
+        pool = _pool(part.strip(), text=text, gpus_per_node=gpus_per_node)
+        name = pool.node.chip.name
+        if any(name == known.node.chip.name for known in pools):
+            raise ConfigError(f"cluster {text!r}: {name} is named twice; give it once with the sum of its chips")
+        pools.append(pool)
+    return Cluster(pools=tuple(pools))
+
+
+def _pool(part: str, *, text: str, gpus_per_node: int | None) -> Pool:
+    kind, colon, count = part.rpartition(":")
+    if not part or not colon or not kind.strip():
+        raise ConfigError(f"cluster {text!r}: {_FORM}")
+    node = default_node(kind.strip(), gpus_per_node=gpus_per_node)
+    return Pool(node=node, num_chips=_count(count.strip(), kind=kind.strip(), text=text))
+
+
+def _count(digits: str, *, kind: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9][0-9_]{0,18}", digits, flags=re.ASCII):
+        raise ConfigError(f"cluster {text!r}: count {digits!r} of {kind}: expected a whole number of chips such as {kind}:256")
+    count = int(digits.replace("_", ""))
+    if not 1 <= count <= MAX_CHIPS:
+        raise ConfigError(f"cluster {text!r}: count {count} of {kind}: expected 1 to {MAX_CHIPS} chips")
+    return count
+
+
+def parse_chip_mix(text: str) -> list[tuple[str, int | None]]:
+    """Read a mix as measurement tables write it, `V100-16GBx12+T4x4` or `RTX-3090:2;T4:2`: chip names with counts, None where not said."""
+    return [_mixed(part.strip()) for part in re.split(r"[+;]", text)]
+
+
+def _mixed(part: str) -> tuple[str, int | None]:
+    match = re.fullmatch(r"(.+?)\s*[x:*]\s*([0-9]{1,10})", part)
+    if match is not None and "(" not in match[2]:
+        return find_chip(match[1]).name, int(match[2])
+    return find_chip(part).name, None
