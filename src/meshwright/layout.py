@@ -39,8 +39,9 @@ RecomputeMethod = Literal["uniform", "block"]
 Schedule = Literal["1f1b", "zero-bubble", "gpipe"]
 """1f1b is interleaved where vpp > 1."""
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
-RECOMPUTE_MODULES = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts", "mlp_act")
-"""Megatron-Core's `--recompute-modules`, and `mlp_act`: the activation function alone."""
+RECOMPUTE_MODULES = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts", "mlp_act", "ops")
+"""Megatron-Core's `--recompute-modules`; `mlp_act`: the activation function alone; `ops`: torchtitan's selective checkpointing,
+which keeps every second matrix product and the attention output and computes the rest again."""
 
 Ints = NDArray[np.int64]
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import csv
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
 
-__all__ = ["Stack", "StackName"]
+from meshwright.errors import UnknownNameError
 
-StackName = Literal["megatron", "nanotron", "fsdp", "deepspeed"]
+__all__ = ["Stack", "find_stack", "stack_names"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stack:
-    """One training software; `presets/stacks.yaml` holds them with the source of each figure."""
+    """One training software; `presets/stacks.csv` holds them with the source of each figure."""
 
     name: str
     family: Literal["megatron", "fsdp"] = "megatron"
@@ -27,6 +30,8 @@ class Stack:
     """Share of the context-parallel exchange that can hide behind attention."""
     ep_overlap: float = 0.0
     """Share of the expert all-to-alls that can hide behind compute."""
+    attention_library: Literal["vendor", "flash2"] = "vendor"
+    """Whose fused attention runs where the workload says flash: the chip vendor's best, or FlashAttention-2."""
     p2p: Literal["blocking", "overlapped"] = "blocking"
     """Whether pipeline messages stop the sender in plain 1F1B; interleaved schedules overlap them."""
     gradient_bytes: float = 4.0
@@ -56,3 +61,34 @@ class Stack:
     fragmentation_frac: float = 0.0
     """Reserved but unused share of what the allocator holds."""
     source: str = ""
+
+
+@cache
+def _stacks() -> dict[str, Stack]:
+    with (resources.files("meshwright") / "presets" / "stacks.csv").open(newline="") as handle:
+        return {row["name"]: Stack(**{k: _value(k, v) for k, v in row.items() if v != ""}) for row in csv.DictReader(handle)}
+
+
+_TEXT = {f.name for f in fields(Stack) if f.name in ("name", "family", "attention_library", "p2p", "source")}
+_FLAGS = {"pointwise_fused", "cross_entropy_fused"}
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _TEXT:
+        return text
+    if name in _FLAGS:
+        return text == "1"
+    return int(text) if name == "vocab_multiple" else float(text)
+
+
+def stack_names() -> list[str]:
+    """Return the names of all stacks."""
+    return list(_stacks())
+
+
+def find_stack(name: str) -> Stack:
+    """Return a stack by name; UnknownNameError with the nearest names if there is none."""
+    known = _stacks()
+    if name.lower() not in known:
+        raise UnknownNameError("stack", name, known)
+    return known[name.lower()]

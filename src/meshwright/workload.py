@@ -11,7 +11,9 @@ __all__ = ["PRECISIONS", "AttentionKernel", "Precision", "Workload"]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-AttentionKernel = Literal["flash", "unfused"]
+AttentionKernel = Literal["flash", "flash1", "fused-softmax", "unfused"]
+"""flash: FlashAttention-2 or later, or the vendor's equal; flash1: FlashAttention 1; fused-softmax: scores in memory, one softmax
+kernel (Megatron-LM's); unfused: scores in memory, softmax, mask and dropout apart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +29,6 @@ class Workload:
     precision: Precision = "bf16"
     """What the linear layers compute in."""
     attention: AttentionKernel = "flash"
-    """`flash` never stores the scores; `unfused` writes and reads them."""
     fused_norm: bool = True
     """Whether normalisation runs as one fused kernel."""
     dropout: bool = False

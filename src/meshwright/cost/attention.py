@@ -1,0 +1,242 @@
+"""Attention and Mamba blocks, part by part."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright.cost.collectives import point_to_point_s
+from meshwright.cost.kernels import streaming_s
+from meshwright.cost.operators import Part, Site, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.shapes import Floats
+from meshwright.models.spec import Block
+
+__all__ = ["attention_parts", "mamba_parts", "scores_per_query"]
+
+CORE = frozenset({"core_attn"})
+UP = frozenset({"mla_up_proj"})
+FLASH_BACKWARD_PRODUCTS = 2.5
+"""Matrix products of a fused attention's backward against its forward: five against two (arXiv:2307.08691, section 3.1)."""
+FLASH_LENGTH_HALF = 384.0
+"""Keys at which fused attention reaches half its speed (arXiv:2307.08691, figures 4 to 6: A100, 512 to 16k tokens)."""
+FLASH1_SHARE = 0.5
+"""FlashAttention 1 against 2 (arXiv:2307.08691, figure 4: about twice as fast)."""
+SCORE_BYTES = {"fused-softmax": (10.0, 16.0), "unfused": (24.0, 34.0)}
+"""Bytes moved per score forward and backward. Fused softmax: write product (2), softmax (4), read (2), and two of its neighbours'
+overheads; eager: scale (4), mask (4), fp32 softmax (2+4, 4+4), cast (2) and the products' own (4); backward in like manner."""
+SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
+"""Bytes kept per score: the softmax's output; eager mode also what was masked. Dropout adds 3 (arXiv:2205.05198, equation 2)."""
+
+
+def scores_per_query(site: Site, block: Block) -> float:
+    """Mean number of keys that one query is multiplied with: half where the kernel skips masked tiles, at most a window."""
+    keys = float(site.keys(block))
+    fused = site.work.attention in ("flash", "flash1")
+    if block.window is not None and block.window < keys and fused:
+        return float(block.window)
+    return keys * 0.5 + 64.0 if block.causal and fused and keys > 128 else keys
+
+
+def attention_parts(site: Site, block: Block) -> list[Part]:
+    """Return the parts of a self- or cross-attention block of any kind."""
+    projections = _mla_projections(site, block) if site.model.mla is not None else _projections(site, block)
+    core = _flash(site, block) if site.work.attention in ("flash", "flash1") else _scores_in_memory(site, block)
+    count = site.model.norms_per_layer / 2
+    parts = [norm(site, block, count), norm_output(site, block), *projections, core, tensor_exchange(site, block)]
+    if np.any(site.shapes.cp > 1):
+        parts.append(_context_exchange(site, block, core))
+    return parts
+
+
+def _local_heads(site: Site) -> tuple[Floats, Floats]:
+    """Query and key-value heads of one rank; with fewer key-value heads than ranks each keeps one."""
+    tp = site.shapes.tp
+    return site.model.num_heads / tp, np.maximum(site.model.num_kv_heads / tp, 1.0)
+
+
+def _widths(site: Site) -> tuple[int, int]:
+    """Width of one head's query-key product and of its value."""
+    mla = site.model.mla
+    if mla is None:
+        return site.model.head_dim, site.model.head_dim
+    return mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim
+
+
+def _projections(site: Site, block: Block) -> list[Part]:
+    tokens, h, d = site.tokens(block), site.model.hidden, site.model.head_dim
+    heads, kv_heads = _local_heads(site)
+    hidden = np.full_like(tokens, float(h))
+    out_input = tokens * heads * d * site.saved_input_bytes
+    rotated = tokens * (heads + kv_heads) * d * site.activation_bytes
+    parts = [
+        linear(site, "attention input projection", into=hidden, out=(heads + 2 * kv_heads) * d, tokens=tokens),
+        linear(site, "attention output projection", into=heads * d, out=hidden, tokens=tokens, saved=out_input, freed_by=CORE),
+    ]
+    if site.model.positions == "rope" or site.model.qk_norm:
+        parts.append(passes(site, "rotary", forward_bytes=2 * rotated, backward_bytes=2 * rotated, kernels=2))
+    return parts
+
+
+def _mla_projections(site: Site, block: Block) -> list[Part]:
+    mla, tokens, h = site.model.mla, site.tokens(block), float(site.model.hidden)
+    assert mla is not None
+    heads = site.model.num_heads / site.shapes.tp
+    qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    whole, split = np.full_like(tokens, h), site.split_tokens(block)
+    kv_down = np.full_like(tokens, float(mla.kv_lora_rank + mla.qk_rope_head_dim))
+    out_input = tokens * heads * mla.v_head_dim * site.saved_input_bytes
+    parts = [
+        linear(site, "key-value down projection", into=whole, out=kv_down, tokens=split),
+        linear(site, "attention output projection", into=heads * mla.v_head_dim, out=whole, tokens=tokens, saved=out_input, freed_by=CORE),
+        _up_projection(site, tokens, float(mla.kv_lora_rank), heads * (mla.qk_nope_head_dim + mla.v_head_dim)),
+    ]
+    if mla.q_lora_rank is None:
+        parts.append(linear(site, "query projection", into=whole, out=heads * qk, tokens=tokens))
+    else:
+        rank = np.full_like(tokens, float(mla.q_lora_rank))
+        parts.append(linear(site, "query down projection", into=whole, out=rank, tokens=split))
+        parts.append(_up_projection(site, tokens, float(mla.q_lora_rank), heads * qk))
+    rotated = tokens * heads * qk * 2 * site.activation_bytes
+    parts.append(passes(site, "rotary and concatenation", forward_bytes=3 * rotated, backward_bytes=3 * rotated, kernels=6, redone_by=UP))
+    return parts
+
+
+def _up_projection(site: Site, tokens: Floats, rank: float, out: Floats) -> Part:
+    saved = tokens * rank * (site.saved_input_bytes + site.activation_bytes)
+    return linear(site, "latent up projection", into=np.full_like(tokens, rank), out=out, tokens=tokens, saved=saved, redone_by=UP)
+
+
+def _core_saved(site: Site, block: Block) -> Floats:
+    """Queries, keys and values that the core keeps; the fused kernel's row sums (4 bytes a head and token) are beside them."""
+    heads, kv_heads = _local_heads(site)
+    qk, value = _widths(site)
+    if site.model.mla is not None:
+        kv_heads = heads
+    return site.tokens(block) * (heads * qk + kv_heads * (qk + value)) * site.activation_bytes
+
+
+def _flash(site: Site, block: Block) -> Part:
+    """Fused attention: 2 products forward, 5 backward, at the library's share of the chip's peak."""
+    chip, tokens = site.pool.node.chip, site.tokens(block)
+    heads, _ = _local_heads(site)
+    qk, value = _widths(site)
+    keys = scores_per_query(site, block)
+    flops = 2.0 * tokens * keys * heads * (qk + value)
+    speed = keys / (keys + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
+    if site.work.attention == "flash1":
+        speed *= FLASH1_SHARE * chip.flash2_share
+    elif site.stack.attention_library == "flash2":
+        speed *= chip.flash2_share
+    peak = chip.peak_flops_per_s("fp16" if site.work.precision == "fp16" else "bf16") if site.activation_bytes < 4 else chip.peak_flops_per_s("fp32")
+    forward = flops / (peak * chip.attention_forward_efficiency * speed) + chip.ramp_s
+    backward = FLASH_BACKWARD_PRODUCTS * flops / (peak * chip.attention_backward_efficiency * speed) + 3 * chip.ramp_s
+    return Part(
+        name="attention core",
+        term="attention",
+        forward_s=forward,
+        backward_s=backward,
+        kernels_forward=1,
+        kernels_backward=3,
+        saved_bytes=_core_saved(site, block) + tokens * heads * 4.0,
+        redone_by=CORE,
+    )
+
+
+def _scores_in_memory(site: Site, block: Block) -> Part:
+    """Scores written and read: two batched products forward, four backward, and the passes of softmax, mask and dropout."""
+    chip, tokens = site.pool.node.chip, site.tokens(block)
+    heads, _ = _local_heads(site)
+    qk, value = _widths(site)
+    keys = float(site.keys(block))
+    scores = tokens * heads * keys
+    read_write = SCORE_BYTES[site.work.attention]
+    dropout = 1.0 if site.work.dropout else 0.0
+    flops_s = 2.0 * scores * (qk + value) / (chip.peak_flops_per_s(_half(site)) * chip.matmul_efficiency * 0.5)
+    forward = flops_s + streaming_s(chip, scores * (read_write[0] + 5 * dropout)) + 5 * chip.ramp_s
+    backward = 2 * flops_s + streaming_s(chip, scores * (read_write[1] + 5 * dropout)) + 8 * chip.ramp_s
+    saved_scores = scores * (SCORE_SAVED[site.work.attention] + 3 * dropout)
+    return Part(
+        name="attention core",
+        term="attention",
+        forward_s=forward,
+        backward_s=backward,
+        kernels_forward=5,
+        kernels_backward=9,
+        saved_bytes=saved_scores + _core_saved(site, block),
+        redone_by=CORE,
+        freed_by=CORE,
+    )
+
+
+def _half(site: Site) -> str:
+    precision = site.work.precision
+    return precision if precision in ("fp32", "tf32", "fp16") else "bf16"
+
+
+def _context_exchange(site: Site, block: Block, core: Part) -> Part:
+    """Ring exchange of keys and values over the cp group, hidden behind the core as far as the stack can.
+
+    Formula:  forward (cp - 1) messages of a rank's keys and values, backward twice that (gradients travel too);
+              exposed = max(0, exchange - overlap * core); a tp-by-cp grid that leaves the domain uses the NIC
+    Source:   Ring attention (arXiv:2310.01889); Megatron-Core context parallelism.
+    """
+    heads, kv_heads = _local_heads(site)
+    qk, value = _widths(site)
+    if site.model.mla is not None:
+        kv_heads = heads
+    cp, stride = site.shapes.cp, site.shapes.tp
+    message = site.tokens(block) * kv_heads * (qk + value) * site.activation_bytes
+    hop = point_to_point_s(site.pool, message_bytes=message, distance=stride, span=stride * cp)
+    forward = (cp - 1) * hop
+    hide = site.stack.cp_overlap
+    return Part(
+        name="context parallel exchange",
+        term="cp_comm",
+        forward_s=np.maximum(0.0, forward - hide * core.forward_s),
+        backward_s=np.maximum(0.0, 2 * forward - hide * core.backward_s),
+        kernels_forward=2,
+        kernels_backward=4,
+        redone_by=CORE,
+    )
+
+
+def mamba_parts(site: Site, block: Block) -> list[Part]:
+    """Return the parts of a Mamba-2 mixer: projections, convolution, chunked scan.
+
+    Formula:  scan per token and head: chunk/2 * (state + head_dim) * 2 inside chunks of 256, and 4 * state * head_dim for the states
+    Source:   Mamba-2 (arXiv:2405.21060), section 6.
+    """
+    mamba, tokens = site.model.mamba, site.tokens(block)
+    assert mamba is not None
+    tp, h = site.shapes.tp, float(site.model.hidden)
+    inner = mamba.num_heads * mamba.head_dim / tp
+    states = 2.0 * np.maximum(mamba.num_groups / tp, 1.0) * mamba.state_dim
+    hidden = np.full_like(tokens, h)
+    wide = 2 * inner + states + mamba.num_heads / tp
+    chunk_flops = 2 * 128.0 * (mamba.state_dim + mamba.head_dim) + 4.0 * mamba.state_dim * mamba.head_dim
+    flops = tokens * mamba.num_heads / tp * chunk_flops
+    chip = site.pool.node.chip
+    scan_s = flops / (chip.peak_flops_per_s("bf16") * SCAN_EFFICIENCY) + streaming_s(chip, tokens * wide * 2 * site.activation_bytes)
+    scan = Part(
+        name="state scan",
+        term="attention",
+        forward_s=scan_s + 5 * chip.ramp_s,
+        backward_s=2.5 * scan_s + 8 * chip.ramp_s,
+        kernels_forward=6,
+        kernels_backward=12,
+        saved_bytes=tokens * (wide + inner + states) * site.activation_bytes,
+        redone_by=CORE,
+    )
+    conv = tokens * (inner + states) * 2 * site.activation_bytes
+    return [
+        norm(site, block, 1.0),
+        norm_output(site, block),
+        linear(site, "mixer input projection", into=hidden, out=wide, tokens=tokens),
+        passes(site, "convolution and gate", forward_bytes=2 * conv, backward_bytes=4 * conv, kernels=3),
+        scan,
+        linear(site, "mixer output projection", into=inner, out=hidden, tokens=tokens, saved=tokens * inner * site.saved_input_bytes),
+        tensor_exchange(site, block),
+    ]
+
+
+SCAN_EFFICIENCY = 0.15
+"""Share of the bf16 peak in the chunked scan (arXiv:2405.21060, figure 10: A100 scan against FlashAttention-2 of like FLOPs)."""

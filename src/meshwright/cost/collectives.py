@@ -1,0 +1,119 @@
+"""Time of collectives over groups of ranks that lie `stride` apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.cost.shapes import Floats
+from meshwright.hardware.cluster import Pool
+
+__all__ = ["Group", "all_gather_s", "all_reduce_s", "all_to_all_s", "group_of", "point_to_point_s", "reduce_scatter_s"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Ranks r, r + stride, ... of one collective, and the links between them; arrays of one shape."""
+
+    size: Floats
+    local: Floats
+    """Members inside one fast domain."""
+    ring_bytes_per_s: Floats
+    """Rate at which data passes each member in a ring over the group."""
+    local_bytes_per_s: Floats
+    """Rate of one chip inside the domain."""
+    remote_bytes_per_s: Floats
+    """Rate of one chip's NIC."""
+    ring_latency_s: Floats
+    """Time for an empty message to pass all members but one."""
+
+
+def group_of(size: Any, stride: Any, pool: Pool) -> Group:
+    """Describe a group under Megatron's rank order (tp fastest, then cp, ep, dp, pp).
+
+    Formula:  local = min(size, domain // stride) members share a domain; a ring crosses its border over local NICs at once, so
+              its rate is min(domain link, local * NIC); latency is that of a ring or of a tree, whichever is shorter
+    Units:    bytes/s, seconds; arrays of the shape of `size` and `stride`.
+    Source:   NCCL's ring and tree algorithms (Thakur et al. 2005; NVIDIA NCCL tests, PERFORMANCE.md for bus bandwidth).
+    Valid:    contiguous placement of ranks on nodes; oversubscription slows only traffic that leaves the domain.
+    Checked:  tests/cost/test_collectives.py
+    """
+    node = pool.node
+    size, stride = np.asarray(size, dtype=np.float64), np.asarray(stride, dtype=np.float64)
+    local = np.clip(np.floor(node.domain_size / stride), 1, size)
+    # three ranks in a domain of two: whole domains only
+    link, network = node.domain_link, node.network_link
+    peers = np.maximum(local - 1, 1)
+    local_rate = link.bytes_per_s * link.efficiency * np.minimum(1.0, link.pairwise_share * peers)
+    remote_rate = np.broadcast_to(network.bytes_per_s * network.efficiency / pool.oversubscription, size.shape).astype(np.float64)
+    inside = local >= size
+    ring_rate = np.where(inside, local_rate, np.where(local > 1, np.minimum(local_rate, local * remote_rate), remote_rate))
+    domains = np.ceil(size / local)
+    hops_local, hops_remote = np.where(inside, size - 1, size - domains), np.where(inside, 0.0, domains - 1)
+    ring = hops_local * link.latency_s + hops_remote * network.latency_s
+    tree = np.ceil(np.log2(np.maximum(local, 1))) * link.latency_s + np.ceil(np.log2(domains)) * network.latency_s
+    latency = np.minimum(ring, 2.0 * tree)
+    return Group(
+        size=size,
+        local=local,
+        ring_bytes_per_s=ring_rate,
+        local_bytes_per_s=local_rate,
+        remote_bytes_per_s=remote_rate,
+        ring_latency_s=latency,
+    )
+
+
+def all_gather_s(group: Group, total_bytes: Floats) -> Floats:
+    """Time until every member has all `total_bytes`, of which each brought its share.
+
+    Formula:  (size - 1) / size * bytes / ring rate + latency; 0 for a group of one
+    Units:    seconds.
+    Source:   Thakur et al. 2005, ring all-gather.
+    Valid:    equal shares.
+    Checked:  tests/cost/test_collectives.py
+    """
+    time = (group.size - 1) / group.size * total_bytes / group.ring_bytes_per_s + group.ring_latency_s
+    return np.where(group.size > 1, time, 0.0)
+
+
+def reduce_scatter_s(group: Group, total_bytes: Floats) -> Floats:
+    """Time until each member has its share of the sum of everybody's `total_bytes`; as long as an all-gather."""
+    return all_gather_s(group, total_bytes)
+
+
+def all_reduce_s(group: Group, total_bytes: Floats) -> Floats:
+    """Time until every member has the sum of everybody's `total_bytes`: a reduce-scatter and an all-gather."""
+    return 2.0 * all_gather_s(group, total_bytes)
+
+
+def all_to_all_s(group: Group, sent_bytes: Floats) -> Floats:
+    """Time until each member has sent an equal part of `sent_bytes` to every member.
+
+    Formula:  max(bytes to members in the domain / domain link, bytes to the others / NIC) + latency of one message each way
+    Units:    seconds.
+    Source:   DeepEP's and NCCL's pairwise exchange, both links at work at once.
+    Valid:    balanced routing.
+    Checked:  tests/cost/test_collectives.py
+    """
+    inside = sent_bytes * (group.local - 1) / group.size / group.local_bytes_per_s
+    outside = sent_bytes * (group.size - group.local) / group.size / group.remote_bytes_per_s
+    return np.where(group.size > 1, np.maximum(inside, outside) + group.ring_latency_s / np.maximum(group.size - 1, 1) * 2, 0.0)
+
+
+def point_to_point_s(pool: Pool, *, message_bytes: Floats, distance: Floats, span: Floats) -> Floats:
+    """Time of one message between ranks `distance` apart, within a set of `span` ranks.
+
+    Formula:  latency + bytes / rate, over the domain link where the whole span lies in one domain, else over the NIC
+    Units:    seconds.
+    Source:   alpha-beta model.
+    Valid:    one message at a time per chip and direction.
+    Checked:  tests/cost/test_collectives.py
+    """
+    node = pool.node
+    inside = (span <= node.domain_size) & (distance < node.domain_size)
+    link, network = node.domain_link, node.network_link
+    fast = link.latency_s + message_bytes / (link.bytes_per_s * link.efficiency * link.pairwise_share)
+    slow = network.latency_s + message_bytes / (network.bytes_per_s * network.efficiency / pool.oversubscription)
+    return np.where(inside, fast, slow)

@@ -1,0 +1,75 @@
+"""The ends of the model: embedding on the first stage; head and loss on the last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.cost.collectives import all_reduce_s, reduce_scatter_s
+from meshwright.cost.kernels import streaming_s
+from meshwright.cost.operators import Site, linear
+from meshwright.cost.shapes import Floats
+from meshwright.models.spec import Block
+
+__all__ = ["Ends", "padded_vocab", "price_ends"]
+
+LOSS_PASSES_FUSED = 10.0
+"""Bytes per logit of a fused cross-entropy forward and backward: read (2 + 2), write (2), and its reductions' second read."""
+LOSS_PASSES_UNFUSED = 36.0
+"""Bytes per logit in separate kernels: cast (2 + 4), max (4), subtract (8), exponential and sum (8 + 4), gradient (4 + 2)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ends:
+    """Time and memory of the ends for one micro batch, (U,)."""
+
+    embedding_forward_s: Floats
+    embedding_backward_s: Floats
+    head_forward_s: Floats
+    head_backward_s: Floats
+    head_weight_s: Floats
+    """Of `head_backward_s`, the gradient of the weights."""
+    head_saved_bytes: Floats
+    """Kept between the head's forward and backward."""
+    loss_peak_bytes: Floats
+    """Alive only while the loss is computed."""
+
+
+def padded_vocab(vocab: int, tp: Floats, multiple: int) -> Floats:
+    """Vocabulary that the training software stores: rounded up to a multiple of `multiple * tp`, (U,)."""
+    unit = multiple * tp
+    return np.ceil(vocab / unit) * unit
+
+
+def price_ends(site: Site) -> Ends:
+    """Price embedding, output head and cross-entropy.
+
+    Formula:  embedding: gather and scatter of hidden elements, and one collective over tp; head: a linear layer to the padded
+              vocabulary / tp, its input's exchange over tp, and the passes of cross-entropy over the logits
+    Units:    seconds, bytes; (U,).
+    Source:   Megatron-LM (arXiv:1909.08053) section 3: parallel vocabulary and cross-entropy.
+    Valid:    one head; multi-token prediction repeats it.
+    Checked:  tests/cost/test_ends.py
+    """
+    block = Block(kind="mlp", stream="decoder" if site.model.family == "encoder-decoder" else "main")
+    tokens, h = site.tokens(block), float(site.model.hidden)
+    vocab = padded_vocab(site.model.vocab, site.shapes.tp, site.stack.vocab_multiple) / site.shapes.tp
+    head = linear(site, "head", into=np.full_like(tokens, h), out=vocab, tokens=tokens)
+    logits = tokens * vocab
+    group = site.tp_group()
+    size = tokens * h * site.activation_bytes
+    exchange = np.where(site.shapes.sp > 0, reduce_scatter_s(group, size), all_reduce_s(group, size))
+    loss_bytes = LOSS_PASSES_FUSED if site.stack.cross_entropy_fused else LOSS_PASSES_UNFUSED
+    loss_s = streaming_s(site.pool.node.chip, logits * loss_bytes) / 2 + 3 * all_reduce_s(group, tokens * 4.0)
+    gather_s = streaming_s(site.pool.node.chip, tokens * h * 3 * site.activation_bytes) + site.pool.node.chip.ramp_s
+    saved = tokens / site.shapes.sequence_shards * h * (site.activation_bytes + site.saved_input_bytes)
+    return Ends(
+        embedding_forward_s=gather_s + exchange,
+        embedding_backward_s=gather_s * 2 + exchange,
+        head_forward_s=head.forward_s + loss_s + exchange,
+        head_backward_s=head.backward_s + loss_s + exchange,
+        head_weight_s=np.asarray(head.weight_s),
+        head_saved_bytes=saved,
+        loss_peak_bytes=logits * (site.activation_bytes + site.stack.logits_bytes),
+    )

@@ -1,0 +1,136 @@
+"""Dense and expert feed-forward blocks, part by part."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright.cost.collectives import all_gather_s, all_to_all_s, group_of
+from meshwright.cost.operators import Part, Site, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.shapes import Floats
+from meshwright.models.spec import Block
+
+__all__ = ["mlp_parts", "moe_parts"]
+
+MLP = frozenset({"mlp"})
+MOE = frozenset({"moe"})
+DENSE_ACTIVATION = frozenset({"mlp", "mlp_act"})
+EXPERT_ACTIVATION = frozenset({"moe", "moe_act"})
+SHARED = frozenset({"moe", "shared_experts"})
+
+
+def mlp_parts(site: Site, block: Block) -> list[Part]:
+    """Return the parts of a dense feed-forward."""
+    tokens = site.tokens(block)
+    width = site.model.ffn / site.shapes.tp
+    inner = _two_layers(site, "feed-forward", tokens, np.full_like(tokens, float(site.model.hidden)), width, 1.0, MLP, DENSE_ACTIVATION)
+    count = site.model.norms_per_layer / 2
+    return [norm(site, block, count), norm_output(site, block), *inner, tensor_exchange(site, block, MLP)]
+
+
+def _two_layers(
+    site: Site,
+    name: str,
+    tokens: Floats,
+    into: Floats,
+    width: Floats,
+    groups: Floats | float,
+    redo: frozenset[str],
+    redo_activation: frozenset[str],
+) -> list[Part]:
+    """Widen, activate, narrow: `groups` times (experts) on `tokens` each."""
+    matrices = 2.0 if site.model.gated else 1.0
+    size, kept = site.activation_bytes, site.saved_input_bytes
+    elements = tokens * groups * width
+    act_bytes = elements * (matrices + 1) * size
+    act_backward = elements * (2 * matrices + 1) * size
+    act = passes(
+        site,
+        f"{name} activation",
+        forward_bytes=act_bytes,
+        backward_bytes=act_backward,
+        kernels=1.0 if matrices == 2 else 1.0,
+        saved=elements * matrices * size,
+        redone_by=redo_activation,
+        freed_by=redo,
+    )
+    return [
+        linear(site, f"{name} first layer", into=into, out=matrices * width, tokens=tokens, groups=groups, redone_by=redo),
+        act,
+        linear(
+            site,
+            f"{name} second layer",
+            into=width,
+            out=into,
+            tokens=tokens,
+            groups=groups,
+            saved=elements * kept,
+            redone_by=redo,
+            freed_by=redo_activation,
+        ),
+    ]
+
+
+def moe_parts(site: Site, block: Block) -> list[Part]:
+    """Return the parts of a mixture of experts: router, dispatch, experts, combine, shared experts.
+
+    Formula:  a rank routes tokens / tp (its own, under sequence parallelism) to top_k experts each; its etp * num_experts / ep
+              experts' shards then see etp * tokens / tp * top_k rows
+    Source:   Megatron-Core MoE (arXiv:2504.14960, parallel folding).
+    """
+    moe = site.model.moe
+    assert moe is not None
+    tokens, shapes = site.tokens(block), site.shapes
+    routed = tokens / shapes.tp * moe.top_k
+    experts = np.maximum(moe.num_experts / shapes.ep, 1.0)
+    rows = routed * shapes.etp
+    if moe.capacity_factor is not None:
+        rows = rows * moe.capacity_factor
+    width = np.full_like(tokens, float(moe.latent_dim or site.model.hidden))
+    expert_width = moe.expert_ffn / shapes.etp
+    inner = _two_layers(site, "experts", rows / experts, width, expert_width, experts, MOE, EXPERT_ACTIVATION)
+    parts = [norm(site, block, site.model.norms_per_layer / 2), norm_output(site, block), *_routing(site, tokens, routed, rows, width), *inner]
+    if moe.latent_dim:
+        parts += _latent(site, block, float(moe.latent_dim))
+    if moe.shared_ffn:
+        shared = moe.shared_ffn / shapes.tp
+        hidden = np.full_like(tokens, float(site.model.hidden))
+        parts += _two_layers(site, "shared experts", tokens, hidden, shared, 1.0, SHARED, SHARED)
+        parts.append(tensor_exchange(site, block, SHARED))
+    return parts
+
+
+def _latent(site: Site, block: Block, latent: float) -> list[Part]:
+    tokens = site.split_tokens(block)
+    into, out = np.full_like(tokens, float(site.model.hidden)), np.full_like(tokens, latent)
+    return [
+        linear(site, "expert down projection", into=into, out=out, tokens=tokens, redone_by=MOE),
+        linear(site, "expert up projection", into=out, out=into, tokens=tokens, saved=tokens * latent * site.saved_input_bytes, redone_by=MOE),
+    ]
+
+
+def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Floats) -> list[Part]:
+    """Router, permutation, and the all-to-alls over ep and gathers over etp."""
+    moe, size, shapes = site.model.moe, site.activation_bytes, site.shapes
+    assert moe is not None
+    own = tokens / shapes.tp
+    router = linear(
+        site, "router", into=np.full_like(tokens, float(site.model.hidden)), out=np.full_like(tokens, float(moe.num_experts)), tokens=own, redone_by=MOE
+    )
+    moved = (routed + rows) * width * 2 * size
+    permute = passes(
+        site,
+        "permute and unpermute",
+        forward_bytes=2 * moved,
+        backward_bytes=2 * moved,
+        kernels=10,
+        saved=rows * width * site.saved_input_bytes + own * moe.num_experts * 4.0,
+        redone_by=MOE,
+        freed_by=MOE,
+    )
+    dispatch = all_to_all_s(group_of(shapes.ep, shapes.etp, site.pool), routed * width * size)
+    gather = all_gather_s(group_of(shapes.etp, np.ones_like(shapes.etp), site.pool), rows * width * size)
+    both_ways = 2 * (dispatch + gather) * (1 - site.stack.ep_overlap)
+    exchange = Part(
+        name="expert exchange", term="ep_comm", forward_s=both_ways, backward_s=both_ways, kernels_forward=4, kernels_backward=4, redone_by=MOE
+    )
+    return [router, permute, exchange]

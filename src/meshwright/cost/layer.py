@@ -1,0 +1,151 @@
+"""One layer of each segment: time by term, recompute, kernels, kept bytes, priced once per distinct shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.cost.attention import attention_parts, mamba_parts
+from meshwright.cost.feedforward import mlp_parts, moe_parts
+from meshwright.cost.operators import Part, Site
+from meshwright.cost.shapes import Floats
+from meshwright.layout import RECOMPUTE_MODULES
+from meshwright.models.spec import Block, Segment
+
+__all__ = ["LAYER_TERMS", "LayerPrice", "Redo", "block_parts", "price_layer", "redo_of"]
+
+LAYER_TERMS = ("matmul", "attention", "pointwise", "launch", "tp_comm", "cp_comm", "ep_comm")
+_PARTS = {"attention": attention_parts, "cross_attention": attention_parts, "mamba": mamba_parts, "mlp": mlp_parts, "moe": moe_parts}
+OPS_KEPT = 0.43
+"""Share of a layer's activations that torchtitan's selective checkpointing keeps: the layer's input (2h), every second product's output
+(10.5h) and attention's (2h) of 34h bytes a token in Llama 3 8B (its `save_list` and policy, torchtitan/distributed/activation_checkpoint.py)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerPrice:
+    """Mean layer of one segment, one micro batch, one rank; arrays (U,)."""
+
+    forward: dict[str, Floats]
+    """Seconds by term of LAYER_TERMS."""
+    backward: dict[str, Floats]
+    weight_s: Floats
+    """Of the backward, the weights' gradient."""
+    kept_bytes: Floats
+    """Activations kept for the backward pass without recompute."""
+    input_bytes: Floats
+    """What full recompute keeps of a layer: its input."""
+    widest_bytes: Floats
+    """Largest temporary of the backward pass: gradients of the widest part."""
+    forward_kernels: Floats
+    parts: tuple[tuple[Block, float, tuple[Part, ...]], ...]
+
+    @property
+    def forward_s(self) -> Floats:
+        """All terms of the forward pass."""
+        return sum_terms(self.forward)
+
+    @property
+    def backward_s(self) -> Floats:
+        """All terms of the backward pass, recompute left out."""
+        return sum_terms(self.backward)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Redo:
+    """What one set of recompute modules redoes and frees in a layer; arrays (U,)."""
+
+    redo_s: Floats
+    freed_bytes: Floats
+
+
+def sum_terms(terms: dict[str, Floats]) -> Floats:
+    """Sum a dict of equal-shaped arrays in the order of its keys."""
+    return np.sum(np.stack(list(terms.values())), axis=0)
+
+
+def block_parts(site: Site, block: Block) -> tuple[Part, ...]:
+    """Return the parts of any block."""
+    return tuple(_PARTS[block.kind](site, block))
+
+
+def price_layer(site: Site, segment: Segment) -> LayerPrice:
+    """Price the mean layer of a segment.
+
+    Formula:  sum over blocks of count * parts; a term `launch` fills up to kernels * launch time where the host is slower than the chip
+    Units:    seconds, bytes; (U,).
+    Source:   parts as documented; launch: the host queues kernels ahead, so the slower of host and chip counts.
+    Valid:    mean over the segment's layers (patterns such as 5 local : 1 global attention are spread evenly).
+    Checked:  tests/cost/test_layer.py
+    """
+    parts = tuple((block, count, block_parts(site, block)) for block, count in segment.blocks)
+    flat = [(count, part) for _, count, group in parts for part in group]
+    forward = {term: _total(site, flat, term, "forward_s") for term in LAYER_TERMS}
+    backward = {term: _total(site, flat, term, "backward_s") for term in LAYER_TERMS}
+    kernels = _count(site, flat, "kernels_forward"), _count(site, flat, "kernels_backward")
+    host_s = site.pool.node.chip.launch_s * (1.0 - site.stack.launch_hidden) * site.stack.kernels_per_layer_scale
+    forward["launch"] = np.maximum(0.0, kernels[0] * host_s - sum_terms(forward))
+    backward["launch"] = np.maximum(0.0, kernels[1] * host_s - sum_terms(backward))
+    block = segment.blocks[0][0]
+    kept = _weighted(site, flat, lambda part: part.saved_bytes)
+    return LayerPrice(
+        forward=forward,
+        backward=backward,
+        weight_s=_weighted(site, flat, lambda part: part.weight_s),
+        kept_bytes=kept,
+        input_bytes=site.split_tokens(block) * site.model.hidden * site.activation_bytes,
+        widest_bytes=_widest(site, parts),
+        forward_kernels=kernels[0],
+        parts=parts,
+    )
+
+
+def _total(site: Site, flat: list[tuple[float, Part]], term: str, field: str) -> Floats:
+    return _weighted(site, [(count, part) for count, part in flat if part.term == term], lambda part: getattr(part, field))
+
+
+def _count(site: Site, flat: list[tuple[float, Part]], field: str) -> Floats:
+    return _weighted(site, flat, lambda part: getattr(part, field))
+
+
+def _weighted(site: Site, flat: list[tuple[float, Part]], value: object) -> Floats:
+    total = np.zeros_like(site.shapes.tp)
+    for count, part in flat:
+        total = total + count * value(part)  # type: ignore[operator]
+    return total
+
+
+def _widest(site: Site, parts: tuple[tuple[Block, float, tuple[Part, ...]], ...]) -> Floats:
+    widest = np.zeros_like(site.shapes.tp)
+    for _, _, group in parts:
+        for part in group:
+            widest = np.maximum(widest, part.saved_bytes)
+    return widest + site.shapes.mbs * 0
+
+
+def redo_of(price: LayerPrice, modules: int) -> Redo:
+    """What recomputing a set of modules (bit mask) costs and frees.
+
+    Formula:  a part is redone, or what it keeps is freed, where one of its modules is in the set; `ops` redoes half of the matrix
+              products and all memory-bound work, and keeps OPS_KEPT
+    Units:    seconds, bytes; (U,).
+    Source:   Megatron-Core `--recompute-modules`; Korthikanti et al. (arXiv:2205.05198); torchtitan's selective checkpointing.
+    Valid:    selective recompute.
+    Checked:  tests/cost/test_layer.py
+    """
+    chosen = {name for bit, name in enumerate(RECOMPUTE_MODULES) if modules >> bit & 1}
+    redo, freed = np.zeros_like(price.kept_bytes), np.zeros_like(price.kept_bytes)
+    for _, count, group in price.parts:
+        for part in group:
+            redo = redo + count * part.forward_s * _redo_share(part, chosen)
+            if part.freed_by & chosen:
+                freed = freed + count * part.saved_bytes
+    if "ops" in chosen:
+        freed = np.maximum(freed, price.kept_bytes * (1.0 - OPS_KEPT))
+    return Redo(redo_s=redo, freed_bytes=freed)
+
+
+def _redo_share(part: Part, chosen: set[str]) -> float:
+    if part.redone_by & chosen:
+        return 1.0
+    return {"matmul": 0.5, "pointwise": 1.0}.get(part.term, 0.0) if "ops" in chosen else 0.0

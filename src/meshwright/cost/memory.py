@@ -1,0 +1,185 @@
+"""Memory of one rank of each stage, by term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Stages
+from meshwright.cost.weights import StageParams
+from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
+from meshwright.stack import Stack
+from meshwright.workload import Workload
+
+__all__ = ["MEMORY_TERMS", "Activations", "Memory", "Shards", "activation_bytes", "data_shards", "price_memory"]
+
+MEMORY_TERMS = ("weights", "gradients", "optimizer", "activations", "recompute_workspace", "logits", "communication", "slack", "context")
+ADAM_STATE_BYTES = 8.0
+"""Two fp32 moments per parameter (Kingma and Ba 2015)."""
+MASTER_BYTES = 4.0
+"""An fp32 copy of each half-precision weight."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """Bytes by term of MEMORY_TERMS, each (N, S)."""
+
+    terms: dict[str, Floats]
+
+    @property
+    def allocated(self) -> Floats:
+        """Peak that the framework's allocator hands out."""
+        return np.sum([v for name, v in self.terms.items() if name not in ("slack", "context")], axis=0)
+
+    @property
+    def reserved(self) -> Floats:
+        """Peak that the allocator takes from the driver."""
+        return self.allocated + self.terms["slack"]
+
+    @property
+    def used(self) -> Floats:
+        """What the card shows: reserved plus context and communicators."""
+        return self.reserved + self.terms["context"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shards:
+    """Over how many ranks each state is split, (N, 1) for dense and expert parameters."""
+
+    weights: tuple[Floats, Floats]
+    gradients: tuple[Floats, Floats]
+    optimizer: tuple[Floats, Floats]
+
+
+def data_shards(layouts: Layouts) -> Shards:
+    """Return the sharding factors.
+
+    Formula:  zero1 splits optimizer states over dp * cp (experts: expert data-parallel ranks), zero2 gradients too, zero3 weights
+              too; hybrid is zero3 over `shard_size` ranks
+    Source:   ZeRO (arXiv:1910.02054); Megatron-Core's distributed optimizer; PyTorch FSDP (arXiv:2304.11277).
+    """
+    kind = layouts.sharding[:, None]
+    dense = np.where(kind == SHARDINGS.index("hybrid"), layouts.shard_size[:, None], (layouts.dp * layouts.cp)[:, None]).astype(np.float64)
+    expert = np.maximum(1.0, np.minimum(dense, layouts.expert_dp[:, None]))
+    levels = [SHARDINGS.index("zero3"), SHARDINGS.index("zero2"), SHARDINGS.index("zero1")]
+    pairs = [(np.where(kind >= level, dense, 1.0), np.where(kind >= level, expert, 1.0)) for level in levels]
+    return Shards(weights=pairs[0], gradients=pairs[1], optimizer=pairs[2])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Activations:
+    """What one layer of each segment and the head keep for one micro batch, gathered to layouts: (N,) each, one entry a segment."""
+
+    kept: tuple[Floats, ...]
+    """Without recompute."""
+    after_selective: tuple[Floats, ...]
+    inputs: tuple[Floats, ...]
+    widest: tuple[Floats, ...]
+    head_saved: Floats
+    loss_peak: Floats
+    boundary: Floats
+    """Bytes of one pipeline message."""
+
+
+def activation_bytes(layouts: Layouts, stages: Stages, acts: Activations) -> tuple[Floats, Floats]:
+    """Kept activations and the recompute workspace of each stage.
+
+    Formula:  in_flight * sum over layers of what recompute leaves; full uniform keeps one input per unit of n layers and works on one
+              unit; full block recomputes the first n layers of each chunk
+    Units:    bytes, (N, S) each.
+    Source:   Korthikanti et al. (arXiv:2205.05198), sections 4 and 5; Megatron-Core `--recompute-method`.
+    Valid:    all schedules of `Stages.in_flight`.
+    Checked:  tests/cost/test_memory.py
+    """
+    kind = layouts.recompute[:, None]
+    full, selective = kind == RECOMPUTES.index("full"), kind == RECOMPUTES.index("selective")
+    unit = np.where(layouts.recompute_layers < 1, 1, layouts.recompute_layers)[:, None]
+    counts = _segment_layers(stages, len(acts.kept))
+    kept, workspace = np.zeros(stages.layers.shape), np.zeros(stages.layers.shape)
+    redone = redone_share(layouts, stages)
+    for count, whole, partial, entry, wide in zip(counts, acts.kept, acts.after_selective, acts.inputs, acts.widest, strict=True):
+        layer = np.where(selective, partial[:, None], whole[:, None])
+        uniform = count * entry[:, None] / np.where(layouts.block_recompute[:, None] > 0, 1, unit)
+        recomputed = redone * uniform + (1.0 - redone) * count * whole[:, None]
+        kept = kept + np.where(full, recomputed, count * layer)
+        present = count > 0
+        unit_bytes = np.where(layouts.block_recompute[:, None] > 0, 1, unit) * whole[:, None]
+        freed = np.where(full, unit_bytes, np.where(selective, (whole - partial)[:, None], 0.0))
+        workspace = np.maximum(workspace, present * (freed + wide[:, None]))
+    return kept * stages.in_flight, workspace
+
+
+def redone_share(layouts: Layouts, stages: Stages) -> Floats:
+    """Share of a stage's layers that full recompute runs again, (N, S): all, or n layers per chunk with method block."""
+    per_chunk = stages.layers / layouts.vpp[:, None]
+    blocks = layouts.recompute_layers[:, None]
+    share = np.where((layouts.block_recompute[:, None] > 0) & (blocks >= 0), np.minimum(1.0, blocks / np.maximum(per_chunk, 1e-9)), 1.0)
+    return np.where(layouts.recompute[:, None] == RECOMPUTES.index("full"), share, 0.0)
+
+
+def _segment_layers(stages: Stages, segments: int) -> list[Floats]:
+    if segments == 1:
+        return [stages.layers.astype(np.float64)]
+    return [stages.prefix_layers, stages.layers - stages.prefix_layers]
+
+
+def price_memory(layouts: Layouts, stages: Stages, params: StageParams, acts: Activations, *, work: Workload, stack: Stack) -> Memory:
+    """Memory of one rank of each stage.
+
+    Formula:  weights + gradients + optimizer (each over its shards) + activations in flight + recompute workspace + logits and loss
+              + communication buffers + slack (reserved, not allocated) + context (outside the allocator)
+    Units:    bytes, (N, S).
+    Source:   ZeRO (arXiv:1910.02054) table 1 for the states; the rest as documented at each term.
+    Valid:    mixed precision with Adam; fp32 keeps no second copy of the weights.
+    Checked:  tests/cost/test_memory.py
+    """
+    shards, half = data_shards(layouts), work.precision not in ("fp32", "tf32")
+    trainable = _trainable_share(work)
+    activations, workspace = activation_bytes(layouts, stages, acts)
+    last = stages.index == (layouts.pp - 1)[:, None]
+    fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
+    master = MASTER_BYTES if half else 0.0
+    stored_weight = np.where(fully, 0.0, 2.0) if half else 4.0
+    weights = _split(params, shards.weights) * (stored_weight + np.where(fully, master, 0.0))
+    optimizer = _split(params, shards.optimizer) * (ADAM_STATE_BYTES + np.where(fully, 0.0, master)) * trainable
+    gradient = stack.gradient_bytes if half else 4.0
+    gradients = _split(params, shards.gradients) * gradient * trainable
+    transient = _split(params, shards.weights) * stack.transient_gradient_bytes * trainable * ~fully
+    unsharded = np.where(fully, _gathered_bytes(params, stages, stack), 0.0)
+    terms = {
+        "weights": np.where(work.lora_rank > 0, _split(params, shards.weights) * 2.0, weights) + np.zeros(stages.layers.shape),
+        "gradients": gradients + transient,
+        "optimizer": optimizer,
+        "activations": activations + stages.first * 0.0 + last * acts.head_saved[:, None],
+        "recompute_workspace": workspace,
+        "logits": last * acts.loss_peak[:, None],
+        "communication": unsharded + (layouts.pp[:, None] > 1) * 2.0 * acts.boundary[:, None] * layouts.vpp[:, None],
+    }
+    held = np.sum(list(terms.values()), axis=0)
+    terms["slack"] = held * stack.fragmentation_frac
+    terms["context"] = np.full_like(held, stack.context_bytes)
+    return Memory(terms=terms)
+
+
+def _trainable_share(work: Workload) -> float:
+    """Share of the weights that learn: all, or next to none with adapters (a rank of 16 to 64 is under 1 % of a layer)."""
+    return 1.0 if work.lora_rank == 0 else 0.01
+
+
+def _split(params: StageParams, shards: tuple[Floats, Floats]) -> Floats:
+    return params.dense / shards[0] + params.expert / shards[1]
+
+
+def _gathered_bytes(params: StageParams, stages: Stages, stack: Stack) -> Floats:
+    """Whole weights and gradients of the layers in work: two layers of weights (one prefetched), one of gradients."""
+    layer = params.total / np.maximum(stages.layers, 1)
+    return layer * (2 * 2.0 + stack.reduce_bytes)
+
+
+def gather(values: Floats, inverse: NDArray[Any]) -> Floats:
+    """Spread values of distinct shapes to layouts."""
+    return values[inverse]

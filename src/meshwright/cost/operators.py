@@ -1,0 +1,237 @@
+"""Parts: the operators of a block with their time, kernels and what they keep for the backward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of
+from meshwright.cost.kernels import element_bytes, gemm_s, streaming_s
+from meshwright.cost.shapes import Floats, Shapes, block_tokens, stream_seq_len
+from meshwright.hardware.cluster import Pool
+from meshwright.models.spec import Block, ModelSpec
+from meshwright.stack import Stack
+from meshwright.workload import Workload
+
+__all__ = ["Part", "Site", "Term", "linear", "norm", "norm_output", "passes", "tensor_exchange"]
+
+Term = Literal["matmul", "attention", "pointwise", "tp_comm", "cp_comm", "ep_comm", "head"]
+HALF = 2.0
+"""Bytes of an activation in half precision."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """Where parts are priced: everything but the block itself."""
+
+    model: ModelSpec
+    work: Workload
+    stack: Stack
+    pool: Pool
+    shapes: Shapes
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of one activation element."""
+        return 4.0 if self.work.precision in ("fp32", "tf32") else HALF
+
+    @property
+    def saved_input_bytes(self) -> float:
+        """Bytes in which a linear layer keeps its input: one byte in fp8, as Transformer Engine does."""
+        return min(self.activation_bytes, max(1.0, element_bytes(self.work.precision)))
+
+    def tokens(self, block: Block) -> Floats:
+        """Tokens of one micro batch before tensor parallelism, (U,)."""
+        return block_tokens(self.model, block, self.work, self.shapes)
+
+    def split_tokens(self, block: Block) -> Floats:
+        """Tokens that norms and residuals of one rank see, (U,)."""
+        return self.tokens(block) / self.shapes.sequence_shards
+
+    def keys(self, block: Block) -> int:
+        """Keys that a query could see: the stream's own sequence, or the encoder's for cross attention."""
+        return self.work.seq_len if block.kind == "cross_attention" else stream_seq_len(self.model, block, self.work)
+
+    def tp_group(self) -> Group:
+        """Return the tensor-parallel group."""
+        return group_of(self.shapes.tp, np.ones_like(self.shapes.tp), self.pool)
+
+    def streaming(self, bytes_moved: Floats) -> Floats:
+        """Return the time of one memory pass with its ramp."""
+        return streaming_s(self.pool.node.chip, bytes_moved) + self.pool.node.chip.ramp_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One operator of one block on one rank and one micro batch; arrays of shape (U,)."""
+
+    name: str
+    term: Term
+    forward_s: Floats
+    backward_s: Floats
+    kernels_forward: float = 1.0
+    kernels_backward: float = 1.0
+    saved_bytes: Floats | float = 0.0
+    """Kept from the forward to the backward pass."""
+    redone_by: frozenset[str] = frozenset()
+    """Recompute modules under which it runs forward again (`full` redoes all)."""
+    freed_by: frozenset[str] = frozenset()
+    """Recompute modules under which `saved_bytes` is not kept."""
+    weight_s: Floats | float = 0.0
+    """Of `backward_s`, the gradient of the weights, which a zero-bubble schedule can postpone."""
+
+
+def linear(
+    site: Site,
+    name: str,
+    *,
+    into: Floats,
+    out: Floats,
+    tokens: Floats,
+    saved: Floats | float = 0.0,
+    groups: Floats | float = 1.0,
+    redone_by: frozenset[str] = frozenset(),
+    freed_by: frozenset[str] = frozenset(),
+) -> Part:
+    """Price a linear layer of one rank: forward, gradient of its input, gradient of its weights.
+
+    Formula:  gemm(tokens, out, into) + gemm(tokens, into, out) + gemm(into, out, tokens); low precision adds casts of the
+              input and the output's gradient (read half precision, write both orientations)
+    Units:    seconds, (U,).
+    Source:   Megatron-LM (arXiv:1909.08053); Transformer Engine's cast-transpose for fp8.
+    Valid:    `groups` experts in one grouped product.
+    Checked:  tests/cost/test_operators.py
+    """
+    chip, precision = site.pool.node.chip, site.work.precision
+    forward = gemm_s(chip, m=tokens, n=out, k=into, precision=precision, groups=groups)
+    data = gemm_s(chip, m=tokens, n=into, k=out, precision=precision, groups=groups)
+    weight = gemm_s(chip, m=out, n=into, k=tokens, precision=precision, groups=groups)
+    kernels, cast_forward, cast_backward = 1.0, np.zeros_like(forward), np.zeros_like(forward)
+    if element_bytes(precision) <= 1:
+        kernels = 2.0
+        cast_forward = site.streaming(tokens * groups * into * (HALF + 2 * element_bytes(precision)))
+        cast_backward = site.streaming(tokens * groups * out * (HALF + 2 * element_bytes(precision)))
+    if site.work.lora_rank:
+        weight = np.zeros_like(weight)
+    return Part(
+        name=name,
+        term="matmul",
+        forward_s=forward + cast_forward,
+        backward_s=data + weight + cast_backward,
+        weight_s=weight,
+        kernels_forward=kernels,
+        kernels_backward=2.0 * kernels,
+        saved_bytes=saved,
+        redone_by=redone_by,
+        freed_by=freed_by,
+    )
+
+
+def passes(
+    site: Site,
+    name: str,
+    *,
+    forward_bytes: Floats,
+    backward_bytes: Floats,
+    kernels: float = 1.0,
+    saved: Floats | float = 0.0,
+    redone_by: frozenset[str] = frozenset(),
+    freed_by: frozenset[str] = frozenset(),
+) -> Part:
+    """Price memory-bound work by the bytes that it reads and writes; without fused kernels each takes twice the passes.
+
+    Formula:  bytes / (bandwidth * efficiency) + ramp per kernel
+    Units:    seconds, (U,).
+    Source:   roofline; twice: an eager framework writes and reads each intermediate once more.
+    Valid:    element-wise work and norms.
+    Checked:  tests/cost/test_operators.py
+    """
+    scale = 1.0 if site.stack.pointwise_fused else 2.0
+    chip = site.pool.node.chip
+    forward = streaming_s(chip, forward_bytes * scale) + kernels * scale * chip.ramp_s
+    backward = streaming_s(chip, backward_bytes * scale) + kernels * scale * chip.ramp_s
+    return Part(
+        name=name,
+        term="pointwise",
+        forward_s=forward,
+        backward_s=backward,
+        kernels_forward=kernels * scale,
+        kernels_backward=kernels * scale,
+        saved_bytes=saved,
+        redone_by=redone_by,
+        freed_by=freed_by,
+    )
+
+
+UNFUSED_NORM_BYTES = 40.0
+"""Bytes per element of a norm in eager mode: cast to fp32 (6), square (8), mean (4), multiply (8 + 4), cast (6), scale (4)."""
+UNFUSED_NORM_SAVED = 10.0
+"""Bytes per element that eager autograd keeps of a norm beyond its input: the fp32 copy (4), its normalised form (4), a half copy (2)."""
+
+
+def norm(site: Site, block: Block, count: float) -> Part:
+    """Price `count` norms with the residual sum before each.
+
+    Formula:  forward: read sum's operands, write sum and norm (5 elements); backward: 6 elements
+    Units:    seconds, (U,).
+    Source:   counted reads and writes.
+    Valid:    RMSNorm and LayerNorm.
+    Checked:  tests/cost/test_operators.py
+    """
+    tokens, size = site.split_tokens(block), site.activation_bytes
+    elements = tokens * site.model.hidden * count
+    dropout = 1.0 if site.work.dropout else 0.0
+    saved = elements * (size + dropout)
+    redo = frozenset({"layernorm"})
+    if site.work.fused_norm:
+        cost = passes(site, "norm", forward_bytes=elements * 5 * size, backward_bytes=elements * 6 * size, kernels=2 * count, redone_by=redo)
+        return replace(cost, saved_bytes=saved)
+    extra = elements * UNFUSED_NORM_SAVED
+    forward = elements * (3 * size + UNFUSED_NORM_BYTES)
+    cost = passes(site, "norm", forward_bytes=forward, backward_bytes=2 * forward, kernels=8 * count, redone_by=redo)
+    return replace(cost, saved_bytes=saved + extra)
+
+
+def norm_output(site: Site, block: Block) -> Part:
+    """Return what the linear layer behind a norm keeps of it, apart from the norm's own input: freed when norms are redone."""
+    elements = site.split_tokens(block) * site.model.hidden
+    zero = np.zeros_like(elements)
+    return Part(
+        name="norm output",
+        term="pointwise",
+        forward_s=zero,
+        backward_s=zero,
+        kernels_forward=0,
+        kernels_backward=0,
+        saved_bytes=elements * site.saved_input_bytes,
+        freed_by=frozenset({"layernorm"}),
+    )
+
+
+def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozenset()) -> Part:
+    """Price a block's tensor-parallel collectives.
+
+    Formula:  forward and backward each: one all-reduce of the activations, or with sequence parallelism one all-gather and one
+              reduce-scatter (backward gathers the input once more for the weights' gradient, behind the data gradient);
+              times the share that the stack does not hide
+    Units:    seconds, (U,).
+    Source:   Megatron-LM (arXiv:1909.08053), Korthikanti et al. (arXiv:2205.05198) section 4.2.2.
+    Valid:    one column-parallel and one row-parallel layer per block.
+    Checked:  tests/cost/test_operators.py
+    """
+    group = site.tp_group()
+    size = site.tokens(block) * site.model.hidden * site.activation_bytes
+    split = site.shapes.sp > 0
+    time = np.where(split, 2.0 * all_gather_s(group, size), all_reduce_s(group, size)) * (1.0 - site.stack.tp_overlap)
+    kernels = float(np.max(site.shapes.tp) > 1) * 2.0
+    return Part(
+        name="tensor parallel exchange",
+        term="tp_comm",
+        forward_s=time,
+        backward_s=time,
+        kernels_forward=kernels,
+        kernels_backward=kernels,
+        redone_by=redone_by,
+    )

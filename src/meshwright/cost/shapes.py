@@ -1,0 +1,70 @@
+"""The few columns that one layer's work depends on, so that it is priced once per distinct shape and not once per layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.layout import Layouts
+from meshwright.models.spec import Block, ModelSpec
+from meshwright.workload import Workload
+
+__all__ = ["Floats", "Shapes", "block_tokens", "distinct_shapes", "stream_seq_len"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shapes:
+    """Distinct (tp, sp, cp, ep, etp, mbs), each of shape (U,), float64."""
+
+    tp: Floats
+    sp: Floats
+    cp: Floats
+    ep: Floats
+    etp: Floats
+    mbs: Floats
+
+    @property
+    def sequence_shards(self) -> Floats:
+        """Over how many ranks norms and residuals are split besides cp: tp with sequence parallelism, else 1."""
+        return np.where(self.sp > 0, self.tp, 1.0)
+
+
+def distinct_shapes(layouts: Layouts) -> tuple[Shapes, NDArray[Any]]:
+    """Return the distinct shapes of N layouts and, for each layout, the index of its shape, (N,)."""
+    names = ("tp", "sp", "cp", "ep", "etp", "mbs")
+    columns = [getattr(layouts, name) for name in names]
+    key = np.zeros(len(layouts), dtype=np.int64)
+    for column in columns:
+        values, code = _codes(column)
+        key = key * values + code
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return Shapes(**{name: column[first].astype(np.float64) for name, column in zip(names, columns, strict=True)}), inverse
+
+
+def _codes(column: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+    """Return how many codes there are and a small code per value; quick where values are small."""
+    top = int(column.max(initial=0))
+    if top < 65536:
+        seen = np.zeros(top + 1, dtype=np.int64)
+        seen[column] = 1
+        rank = np.cumsum(seen) - 1
+        return int(rank[-1]) + 1, rank[column]
+    values, code = np.unique(column, return_inverse=True)
+    return len(values), code.astype(np.int64)
+
+
+def stream_seq_len(model: ModelSpec, block: Block, work: Workload) -> int:
+    """Tokens per sequence of the stream that a block works on."""
+    if model.family == "encoder-decoder" and block.stream == "decoder":
+        return work.decoder_seq_len if work.decoder_seq_len is not None else max(1, work.seq_len // 4)
+    return work.seq_len
+
+
+def block_tokens(model: ModelSpec, block: Block, work: Workload, shapes: Shapes) -> Floats:
+    """Tokens of one micro batch that one rank's linear layers see, (U,): mbs * seq_len / cp."""
+    return shapes.mbs * stream_seq_len(model, block, work) / shapes.cp

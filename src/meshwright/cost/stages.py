@@ -1,0 +1,132 @@
+"""Which layers lie on which pipeline stage, for columns of layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cost.shapes import Floats
+from meshwright.layout import SCHEDULES, Layouts
+from meshwright.models.spec import ModelSpec
+
+__all__ = ["Stages", "even_stage_layers", "place_stages"]
+
+Which = Literal["representative", "all"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stages:
+    """Stages of N layouts, arrays (N, S).
+
+    S is 4 representatives (first, second, the earliest of the fullest in the middle, last), or every stage up to the largest pp;
+    stages past a layout's pp repeat its last and are not `real`.
+    """
+
+    index: NDArray[np.int64]
+    layers: NDArray[np.int64]
+    prefix_layers: Floats
+    """Of `layers`, those in the model's first segment where it has two; else 0."""
+    in_flight: Floats
+    """Micro batches whose activations the stage holds at its peak, in units of all its layers."""
+    real: NDArray[np.bool_]
+
+    @property
+    def first(self) -> NDArray[np.bool_]:
+        """Whether a stage holds the embedding."""
+        return self.index == 0
+
+
+def even_stage_layers(index: NDArray[Any], *, total: int, pp: NDArray[Any], vpp: NDArray[Any]) -> NDArray[np.int64]:
+    """Layers of a stage when `total` are split over pp * vpp chunks as evenly as can be.
+
+    Formula:  total // chunks each, times vpp; the rest goes, a whole round over the stages at a time, then to the last stages but one,
+              because the last holds the head and early stages hold more micro batches
+    Units:    layers; `index`, `pp` and `vpp` broadcast.
+    Source:   Megatron-Core's pipeline layouts allow any split (`--pipeline-model-parallel-layout`).
+    Valid:    pp * vpp <= total.
+    Checked:  tests/cost/test_stages.py
+    """
+    chunks = pp * vpp
+    base, rest = total // chunks, total % chunks
+    heavy = rest % pp
+    extra = (index >= pp - 1 - heavy) & (index <= pp - 2)
+    return (base * vpp + rest // pp + extra).astype(np.int64)
+
+
+def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "representative") -> Stages:
+    """Return the stages of each layout."""
+    pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
+    index = _representatives(layouts, model.total_layers) if which == "representative" else _all_stages(layouts)
+    real = index < pp
+    index = np.minimum(index, pp - 1)
+    layers = even_stage_layers(index, total=model.total_layers, pp=pp, vpp=vpp)
+    prefix = _prefix_layers(model, index, layouts)
+    if layouts.chunk_layers is not None:
+        _overwrite_explicit(layouts, model, index, layers, prefix)
+    return Stages(index=index, layers=layers, prefix_layers=np.minimum(prefix, layers), in_flight=_in_flight(layouts, index), real=real)
+
+
+def _representatives(layouts: Layouts, total: int) -> NDArray[np.int64]:
+    pp = layouts.pp
+    heavy = (total % (pp * layouts.vpp)) % pp
+    fullest = np.where(heavy > 0, np.maximum(pp - 1 - heavy, 0), np.minimum(1, pp - 1))
+    columns = [np.zeros_like(pp), np.minimum(1, pp - 1), fullest, pp - 1]
+    index = np.stack(columns, axis=1)
+    if layouts.chunk_layers is not None:
+        for row, explicit in enumerate(layouts.chunk_layers):
+            if explicit is not None:
+                index[row, 2] = int(np.argmax(_stage_sums(explicit, int(pp[row]))))
+    return index
+
+
+def _all_stages(layouts: Layouts) -> NDArray[np.int64]:
+    return np.broadcast_to(np.arange(int(layouts.pp.max())), (len(layouts), int(layouts.pp.max()))).astype(np.int64)
+
+
+def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> Floats:
+    """Layers of the first segment on a stage: chunk v of stage s covers layers (v * pp + s) * size onwards."""
+    segments = model.segments
+    if len(segments) == 1:
+        return np.zeros(index.shape)
+    prefix = segments[0].num_layers
+    pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
+    size = model.total_layers / (pp * vpp)
+    found = np.zeros(index.shape)
+    for chunk in range(int(layouts.vpp.max())):
+        start = (chunk * pp + index) * size
+        found += np.where(chunk < vpp, np.clip(prefix - start, 0, size), 0.0)
+    return found
+
+
+def _stage_sums(explicit: tuple[int, ...], pp: int) -> NDArray[np.int64]:
+    return np.array(explicit, dtype=np.int64).reshape(-1, pp).sum(axis=0)
+
+
+def _overwrite_explicit(layouts: Layouts, model: ModelSpec, index: NDArray[Any], layers: NDArray[Any], prefix: Floats) -> None:
+    """Put explicit splits into freshly made arrays."""
+    segments = model.segments
+    first = segments[0].num_layers if len(segments) > 1 else 0
+    for row, explicit in enumerate(layouts.chunk_layers or ()):
+        if explicit is None:
+            continue
+        pp = int(layouts.pp[row])
+        ends = np.cumsum(explicit)
+        in_prefix = np.clip(first - (ends - np.array(explicit)), 0, np.array(explicit))
+        layers[row] = _stage_sums(explicit, pp)[index[row]]
+        prefix[row] = in_prefix.reshape(-1, pp).sum(axis=0)[index[row]]
+
+
+def _in_flight(layouts: Layouts, index: NDArray[Any]) -> Floats:
+    """Micro batches held at the peak.
+
+    Formula:  1F1B min(pp - s, M); interleaved min(2 (pp - s - 1) + (vpp - 1) pp + 1, M vpp) / vpp; GPipe M
+    Source:   Narayanan et al. 2021 (arXiv:2104.04473) section 2.2; Megatron-Core's warm-up count.
+    """
+    pp, vpp, micro = layouts.pp[:, None], layouts.vpp[:, None], layouts.num_microbatches[:, None]
+    plain = np.minimum(pp - index, micro)
+    interleaved = np.minimum(2 * (pp - index - 1) + (vpp - 1) * pp + 1, micro * vpp) / vpp
+    held = np.where(vpp > 1, interleaved, plain)
+    return np.where(layouts.schedule[:, None] == SCHEDULES.index("gpipe"), micro, held).astype(np.float64)

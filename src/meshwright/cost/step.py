@@ -1,0 +1,292 @@
+"""Time of one optimizer step and memory of each stage, for columns of layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.cost.collectives import all_gather_s, all_reduce_s, group_of, point_to_point_s
+from meshwright.cost.ends import Ends, price_ends
+from meshwright.cost.kernels import streaming_s
+from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of
+from meshwright.cost.memory import Activations, Memory, data_shards, price_memory, redone_share
+from meshwright.cost.operators import Site
+from meshwright.cost.shapes import Floats, distinct_shapes
+from meshwright.cost.stages import Stages, Which, place_stages
+from meshwright.cost.weights import StageParams, layer_params, stage_params
+from meshwright.hardware.cluster import Pool
+from meshwright.layout import RECOMPUTES, SCHEDULES, SHARDINGS, Layouts
+from meshwright.models.spec import ModelSpec
+from meshwright.stack import Stack
+from meshwright.workload import Workload
+
+__all__ = ["TIME_TERMS", "Priced", "StageTimes", "price"]
+
+TIME_TERMS = (*LAYER_TERMS, "recompute", "head", "fsdp_comm", "bubble", "pp_comm", "dp_comm", "optimizer", "overhead")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageTimes:
+    """One micro batch on each stage, seconds, (N, S)."""
+
+    forward_s: Floats
+    backward_s: Floats
+    """Recompute included."""
+    weight_s: Floats
+    """Of the backward, what a zero-bubble schedule can postpone."""
+    p2p_s: Floats
+    """One message between neighbouring stages, (N,)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Priced:
+    """Step time by term (N,) and memory by term and stage (N, S)."""
+
+    time: dict[str, Floats]
+    memory: Memory
+    stages: Stages
+    stage_times: StageTimes
+
+    @property
+    def step_s(self) -> Floats:
+        """Seconds per optimizer step: the sum of the terms."""
+        return np.sum(list(self.time.values()), axis=0)
+
+    @property
+    def peak_used_bytes(self) -> Floats:
+        """What the fullest card shows, (N,)."""
+        return self.memory.used.max(axis=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Layers:
+    """Layer and end prices spread to layouts; one entry a segment."""
+
+    forward: tuple[dict[str, Floats], ...]
+    backward: tuple[dict[str, Floats], ...]
+    forward_s: tuple[Floats, ...]
+    backward_s: tuple[Floats, ...]
+    weight_s: tuple[Floats, ...]
+    redo_s: tuple[Floats, ...]
+    fsdp_forward_s: tuple[Floats, ...]
+    fsdp_backward_s: tuple[Floats, ...]
+    ends: Ends
+    activations: Activations
+
+
+def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack, which: Which = "representative") -> Priced:
+    """Price every layout.
+
+    Formula:  M micro batches on the slowest stage + bubble + pipeline messages + exposed data-parallel exchange + optimizer + overhead
+    Units:    seconds (N,), bytes (N, S).
+    Source:   each term's own function.
+    Valid:    layouts that keep the rules of `rules.py`.
+    Checked:  tests/cost/test_step.py
+    """
+    stages = place_stages(layouts, model, which=which)
+    params = stage_params(model, stack, layouts, stages)
+    layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
+    memory = price_memory(layouts, stages, params, layers.activations, work=work, stack=stack)
+    times = _stage_times(layouts, stages, layers, model=model, pool=pool)
+    time = _micro_batch_terms(layouts, stages, layers, times, model)
+    time |= _pipeline_terms(layouts, times, layers, model, stack)
+    time |= _step_terms(layouts, params, times, pool=pool, stack=stack, work=work)
+    return Priced(time={name: time[name] for name in TIME_TERMS}, memory=memory, stages=stages, stage_times=times)
+
+
+def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack) -> _Layers:
+    shapes, at = distinct_shapes(layouts)
+    site = Site(model=model, work=work, stack=stack, pool=pool, shapes=shapes)
+    prices = tuple(price_layer(site, segment) for segment in model.segments)
+    ends = price_ends(site)
+    redo, freed = zip(*(_redo(layouts, price, at) for price in prices), strict=True)
+    forward = tuple({term: value[at] for term, value in p.forward.items()} for p in prices)
+    backward = tuple({term: value[at] for term, value in p.backward.items()} for p in prices)
+    forward_s, backward_s = tuple(p.forward_s[at] for p in prices), tuple(p.backward_s[at] for p in prices)
+    fsdp = tuple(
+        _fsdp_layer_s(layouts, layer_params(model, segment, layouts), f, b + r, pool=pool, stack=stack)
+        for segment, f, b, r in zip(model.segments, forward_s, backward_s, redo, strict=True)
+    )
+    message = prices[0].input_bytes[at]
+    activations = Activations(
+        kept=tuple(p.kept_bytes[at] for p in prices),
+        after_selective=tuple(np.maximum(p.kept_bytes[at] - f, p.input_bytes[at]) for p, f in zip(prices, freed, strict=True)),
+        inputs=tuple(p.input_bytes[at] for p in prices),
+        widest=tuple(p.widest_bytes[at] for p in prices),
+        head_saved=ends.head_saved_bytes[at],
+        loss_peak=ends.loss_peak_bytes[at],
+        boundary=message,
+    )
+    return _Layers(
+        forward=forward,
+        backward=backward,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        weight_s=tuple(p.weight_s[at] for p in prices),
+        redo_s=redo,
+        fsdp_forward_s=tuple(f for f, _ in fsdp),
+        fsdp_backward_s=tuple(b for _, b in fsdp),
+        ends=Ends(**{name: getattr(ends, name)[at] for name in Ends.__slots__}),
+        activations=activations,
+    )
+
+
+def _redo(layouts: Layouts, price: LayerPrice, at: np.ndarray) -> tuple[Floats, Floats]:
+    """Seconds redone and bytes freed per layer, (N,): everything under full recompute, the chosen modules' under selective."""
+    redo = np.where(layouts.recompute == RECOMPUTES.index("full"), price.forward_s[at], 0.0)
+    freed = np.zeros(len(layouts))
+    selective = layouts.recompute == RECOMPUTES.index("selective")
+    for modules in np.unique(layouts.recompute_modules[selective]):
+        rows = selective & (layouts.recompute_modules == modules)
+        found = redo_of(price, int(modules))
+        redo = np.where(rows, found.redo_s[at], redo)
+        freed = np.where(rows, found.freed_bytes[at], freed)
+    return redo, freed
+
+
+def _fsdp_layer_s(
+    layouts: Layouts, params: tuple[Floats, Floats], forward_s: Floats, backward_s: Floats, *, pool: Pool, stack: Stack
+) -> tuple[Floats, Floats]:
+    """Exposed parameter gathers and gradient scatters of one layer and micro batch, (N,) each; 0 below zero2.
+
+    Formula:  forward: all-gather of the layer's weights; backward: that again and a reduce-scatter of its gradients (zero2: the scatter
+              alone); exposed = max(0, exchange - overlap * compute)
+    Source:   PyTorch FSDP (arXiv:2304.11277).
+    """
+    zero2, zero3 = layouts.sharding == SHARDINGS.index("zero2"), layouts.sharding >= SHARDINGS.index("zero3")
+    whole = (layouts.dp * layouts.cp).astype(np.float64)
+    size = np.where(layouts.sharding == SHARDINGS.index("hybrid"), layouts.shard_size, whole)
+    group = group_of(size, layouts.tp, pool)
+    expert_group = group_of(np.minimum(size, layouts.expert_dp), layouts.ep * layouts.etp, pool)
+    weights = all_gather_s(group, params[0] * 2.0) + np.where(params[1] > 0, all_gather_s(expert_group, params[1] * 2.0), 0.0)
+    reduce_bytes = stack.reduce_bytes
+    scatter = all_gather_s(group, params[0] * reduce_bytes) + np.where(params[1] > 0, all_gather_s(expert_group, params[1] * reduce_bytes), 0.0)
+    forward = np.where(zero3, np.maximum(0.0, weights - stack.fsdp_overlap * forward_s), 0.0)
+    exchange = np.where(zero3, weights + scatter, np.where(zero2, scatter, 0.0))
+    return forward, np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0)
+
+
+def _counts(stages: Stages, segments: int) -> list[Floats]:
+    return [stages.layers.astype(np.float64)] if segments == 1 else [stages.prefix_layers, stages.layers - stages.prefix_layers]
+
+
+def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: ModelSpec, pool: Pool) -> StageTimes:
+    counts = _counts(stages, len(layers.forward_s))
+    forward, backward, weight = (np.zeros(stages.layers.shape) for _ in range(3))
+    share = redone_share(layouts, stages)
+    selective = (layouts.recompute == RECOMPUTES.index("selective"))[:, None]
+    for i, count in enumerate(counts):
+        redo = np.where(selective, 1.0, share) * layers.redo_s[i][:, None]
+        forward += count * (layers.forward_s[i] + layers.fsdp_forward_s[i])[:, None]
+        backward += count * ((layers.backward_s[i] + layers.fsdp_backward_s[i])[:, None] + redo)
+        weight += count * layers.weight_s[i][:, None]
+    ends, heads = layers.ends, 1 + model.mtp_layers
+    last = stages.index == (layouts.pp - 1)[:, None]
+    first = stages.first
+    forward += first * ends.embedding_forward_s[:, None] + last * heads * ends.head_forward_s[:, None]
+    backward += first * ends.embedding_backward_s[:, None] + last * heads * ends.head_backward_s[:, None]
+    weight += last * heads * ends.head_weight_s[:, None]
+    if model.mtp_layers:
+        forward += last * model.mtp_layers * layers.forward_s[-1][:, None]
+        backward += last * model.mtp_layers * layers.backward_s[-1][:, None]
+    distance = (layouts.tp * layouts.cp * layouts.dp).astype(np.float64)
+    p2p = point_to_point_s(pool, message_bytes=layers.activations.boundary, distance=distance, span=distance * layouts.pp)
+    return StageTimes(forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=np.where(layouts.pp > 1, p2p, 0.0))
+
+
+def _micro_batch_terms(layouts: Layouts, stages: Stages, layers: _Layers, times: StageTimes, model: ModelSpec) -> dict[str, Floats]:
+    """Split M micro batches of the slowest stage into terms, (N,) each."""
+    micro = layouts.num_microbatches.astype(np.float64)
+    slowest = np.argmax(times.forward_s + times.backward_s, axis=1)[:, None]
+
+    def pick(array: Floats) -> Floats:
+        return np.take_along_axis(array, slowest, axis=1)[:, 0]
+
+    counts = [pick(count) for count in _counts(stages, len(layers.forward_s))]
+    last = pick(stages.index) == layouts.pp - 1
+    extra = last * model.mtp_layers
+    counts[-1] = counts[-1] + extra
+    terms = {t: micro * sum(c * (f[t] + b[t]) for c, f, b in zip(counts, layers.forward, layers.backward, strict=True)) for t in LAYER_TERMS}
+    terms["fsdp_comm"] = micro * sum(c * (f + b) for c, f, b in zip(counts, layers.fsdp_forward_s, layers.fsdp_backward_s, strict=True))
+    ends, first = layers.ends, pick(stages.index) == 0
+    embedding = first * (ends.embedding_forward_s + ends.embedding_backward_s)
+    terms["head"] = micro * (embedding + last * (1 + model.mtp_layers) * (ends.head_forward_s + ends.head_backward_s))
+    busy = micro * pick(times.forward_s + times.backward_s)
+    terms["recompute"] = busy - sum(terms.values())
+    return terms
+
+
+def _pipeline_terms(layouts: Layouts, times: StageTimes, layers: _Layers, model: ModelSpec, stack: Stack) -> dict[str, Floats]:
+    """Bubble and exposed messages, (N,) each."""
+    pp, vpp = layouts.pp.astype(np.float64), layouts.vpp.astype(np.float64)
+    busy = times.forward_s + times.backward_s
+    slowest = busy.max(axis=1)
+    mean = busy.mean(axis=1)
+    del mean
+    zero_bubble = layouts.schedule == SCHEDULES.index("zero-bubble")
+    bubble = (pp - 1) * slowest / vpp
+    weight = np.take_along_axis(times.weight_s, np.argmax(busy, axis=1)[:, None], axis=1)[:, 0]
+    bubble = np.where(zero_bubble, np.maximum(0.0, (pp - 1) * (slowest - 2 * weight)), bubble)
+    micro = layouts.num_microbatches
+    hidden = np.where((vpp > 1) | (stack.p2p == "overlapped"), 1.0, 0.0)
+    steady = np.where(pp > 1, 2.0 * micro * times.p2p_s * (1 - hidden), 0.0)
+    fill = 2.0 * (pp - 1) * times.p2p_s
+    return {"bubble": bubble, "pp_comm": steady + fill * vpp * (pp > 1)}
+
+
+def _step_terms(layouts: Layouts, params: StageParams, times: StageTimes, *, pool: Pool, stack: Stack, work: Workload) -> dict[str, Floats]:
+    """Exposed data-parallel exchange, optimizer and overhead, (N,) each."""
+    fullest = np.argmax(params.total, axis=1)[:, None]
+    dense, expert = (np.take_along_axis(p, fullest, axis=1)[:, 0] for p in (params.dense, params.expert))
+    if work.lora_rank:
+        dense, expert = dense * 0.01, expert * 0.01
+    exchange = _data_exchange_s(layouts, dense, expert, pool=pool, stack=stack)
+    forward, backward = times.forward_s[:, 0], times.backward_s[:, 0]
+    scatter, gather = exchange
+    exposed = np.maximum(0.0, scatter - stack.dp_overlap * backward) + np.maximum(0.0, gather - stack.dp_overlap * forward)
+    return {
+        "dp_comm": exposed,
+        "optimizer": _optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
+        "overhead": np.full(len(layouts), stack.step_overhead_s),
+    }
+
+
+def _data_exchange_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack) -> tuple[Floats, Floats]:
+    """Reduction of gradients, and gathering of updated weights, once a step, (N,) each.
+
+    Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients and all-gather of half-precision weights; zero3: nothing
+              here (its exchange is per micro batch); hybrid: all-reduce of the shards across replicas
+    Source:   ZeRO (arXiv:1910.02054); Megatron-Core distributed optimizer.
+    """
+    kind = layouts.sharding
+    none, zero1 = kind == SHARDINGS.index("none"), (kind == SHARDINGS.index("zero1"))
+    hybrid = kind == SHARDINGS.index("hybrid")
+    group = group_of(layouts.dp * layouts.cp, layouts.tp, pool)
+    expert_group = group_of(layouts.expert_dp, layouts.ep * layouts.etp, pool)
+    replicas = np.maximum(layouts.dp * layouts.cp // np.maximum(layouts.shard_size, 1), 1)
+    across = group_of(replicas, layouts.tp * layouts.shard_size, pool)
+    gradient_bytes, weight_bytes = stack.reduce_bytes, 2.0
+    reduce = all_gather_s(group, dense * gradient_bytes) + np.where(expert > 0, all_gather_s(expert_group, expert * gradient_bytes), 0.0)
+    gather = all_gather_s(group, dense * weight_bytes) + np.where(expert > 0, all_gather_s(expert_group, expert * weight_bytes), 0.0)
+    replicated = all_reduce_s(across, (dense + expert) * gradient_bytes / np.maximum(layouts.shard_size, 1))
+    scatter = np.where(none, 2.0 * reduce, np.where(zero1, reduce, np.where(hybrid, replicated, 0.0)))
+    return scatter, np.where(zero1 | (kind == SHARDINGS.index("zero2")), gather, 0.0)
+
+
+OPTIMIZER_BYTES = 30.0
+"""Bytes per updated parameter: read and write master and two moments (24), read gradient (4), write half weight (2)."""
+GRADIENT_PASSES = 3.0
+"""Passes over the whole gradient: zeroing, scaling or copying, norm."""
+
+
+def _optimizer_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack) -> Floats:
+    """Adam and the passes over the gradients, (N,).
+
+    Formula:  (30 bytes * updated parameters + 3 * gradient bytes * held gradients) / memory rate
+    Source:   counted reads and writes of a fused Adam.
+    """
+    shards = data_shards(layouts)
+    updated = dense / shards.optimizer[0][:, 0] + expert / shards.optimizer[1][:, 0]
+    held = dense / shards.gradients[0][:, 0] + expert / shards.gradients[1][:, 0]
+    return streaming_s(pool.node.chip, updated * OPTIMIZER_BYTES + held * GRADIENT_PASSES * stack.gradient_bytes)
