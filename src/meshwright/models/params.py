@@ -204,9 +204,11 @@ def _position_params(model: ModelSpec) -> int:
 
 
 def _mtp_params(model: ModelSpec) -> int:
-    if not model.mtp_layers:
-        return 0
-    layer = sum(count * block_params(model, block).total for block, count in model.segments[-1].blocks)
+    """Parameters of the layers for multi-token prediction: each has one full layer, a projection of two inputs to one, three norms."""
+    blocks = model.segments[-1].blocks
+    if model.hybrid is not None:  # one attention and one feed-forward, as in Nemotron 3 Super
+        blocks = tuple((block, 1.0) for block, _ in blocks if block.kind != "mamba")
+    layer = sum(count * block_params(model, block).total for block, count in blocks)
     return round(model.mtp_layers * (layer + 2 * model.hidden * model.hidden + 3 * norm_params(model)))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
+import pkgutil
 import re
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal, cast
 
 from meshwright.errors import ConfigError, UnknownNameError
@@ -31,7 +31,7 @@ class Preset:
     published_params: int
     """Parameters as published."""
     published_kind: Literal["exact", "nominal"]
-    """`exact`: a published count of this very shape; `nominal`: the size in the model's name, or one rounded in a table."""
+    """`exact`: a count published for this very shape, to the digits that were printed; `nominal`: the size that the model is called by."""
     source: str
     """Where the dims and the count come from."""
     aliases: tuple[str, ...]
@@ -55,8 +55,9 @@ def find_preset(name: str) -> Preset:
 @cache
 def presets() -> tuple[Preset, ...]:
     """Return every row of the table, in its order."""
-    text = files("meshwright").joinpath("presets", "models.csv").read_text(encoding="utf-8")
-    header, *rows = csv.reader(text.splitlines())
+    table = pkgutil.get_data("meshwright", "presets/models.csv")
+    assert table is not None, "the package is installed without presets/models.csv"
+    header, *rows = csv.reader(table.decode().splitlines())
     return tuple(_preset(dict(zip(header, row, strict=True))) for row in rows)
 
 

@@ -12,6 +12,17 @@ __all__ = ["Block", "Family", "HybridSpec", "MambaSpec", "MlaSpec", "ModelSpec",
 Family = Literal["decoder", "encoder", "encoder-decoder"]
 Stream = Literal["main", "decoder"]
 
+_MOST = 10**8
+"""Beyond any count in a model; larger numbers are slips, and would leave the exact range of float64 when multiplied."""
+
+
+def _check_counts(owner: str, values: object, names: str, *, least: int) -> None:
+    """Raise unless each named field is None or a number from `least` to _MOST."""
+    for name in names.split():
+        value = getattr(values, name)
+        if value is not None and not least <= value <= _MOST:
+            raise ConfigError(f"{owner}: {name}={value}: expected a number from {least} to {_MOST}")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MlaSpec:
@@ -23,6 +34,10 @@ class MlaSpec:
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
+
+    def __post_init__(self) -> None:
+        _check_counts("latent attention", self, "kv_lora_rank q_lora_rank qk_nope_head_dim v_head_dim", least=1)
+        _check_counts("latent attention", self, "qk_rope_head_dim", least=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +61,12 @@ class MoeSpec:
     latent_dim: int | None = None
     """Width that routed experts work in, reached by a projection down and up per layer; None is the hidden size (Nemotron 3 Super)."""
 
+    def __post_init__(self) -> None:
+        _check_counts("experts", self, "num_experts top_k expert_ffn layer_frequency latent_dim", least=1)
+        _check_counts("experts", self, "shared_ffn first_dense_layers", least=0)
+        if self.top_k > self.num_experts:
+            raise ConfigError(f"experts: top_k={self.top_k} is more than num_experts={self.num_experts}")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MambaSpec:
@@ -57,6 +78,9 @@ class MambaSpec:
     num_groups: int
     conv_kernel: int = 4
 
+    def __post_init__(self) -> None:
+        _check_counts("mamba", self, "state_dim num_heads head_dim num_groups conv_kernel", least=1)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HybridSpec:
@@ -66,6 +90,9 @@ class HybridSpec:
     mamba_layers: int
     ffn_layers: int
     """Dense feed-forward, or experts where the model has a MoeSpec."""
+
+    def __post_init__(self) -> None:
+        _check_counts("hybrid", self, "attention_layers mamba_layers ffn_layers", least=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,19 +166,46 @@ class ModelSpec:
     hybrid: HybridSpec | None = None
 
     def __post_init__(self) -> None:
-        for field in ("num_layers", "hidden", "num_heads", "num_kv_heads", "head_dim", "vocab"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"{self.name}: {field}={getattr(self, field)}: expected a positive number")
+        _check_counts(self.name, self, "num_layers hidden num_heads num_kv_heads head_dim vocab window", least=1)
+        _check_counts(self.name, self, "ffn encoder_layers norms_per_layer max_positions token_types global_every mtp_layers", least=0)
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(f"{self.name}: num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}")
-        if self.ffn < 1 and (self.moe is None or self.moe.first_dense_layers or self.moe.layer_frequency > 1):
+        if self.ffn < 1 and self._has_dense_ffn:
             raise ConfigError(f"{self.name}: ffn={self.ffn}: expected the width of the dense feed-forward")
-        if self.family == "encoder-decoder" and self.encoder_layers < 1:
-            raise ConfigError(f"{self.name}: encoder_layers={self.encoder_layers}: an encoder-decoder model needs them")
+        self._check_family()
+        self._check_experts()
+        self._check_hybrid()
+
+    @property
+    def _has_dense_ffn(self) -> bool:
         if self.hybrid is not None:
-            parts = self.hybrid.attention_layers + self.hybrid.mamba_layers + self.hybrid.ffn_layers
-            if parts != self.num_layers:
-                raise ConfigError(f"{self.name}: hybrid parts sum to {parts}, expected num_layers={self.num_layers}")
+            return self.moe is None and self.hybrid.ffn_layers > 0
+        return self.moe is None or self.moe.first_dense_layers > 0 or self.moe.layer_frequency > 1
+
+    def _check_family(self) -> None:
+        if (self.family == "encoder-decoder") != (self.encoder_layers > 0):
+            raise ConfigError(f"{self.name}: encoder_layers={self.encoder_layers}: only an encoder-decoder model has them, and needs them")
+        if self.family != "decoder" and any(part is not None for part in (self.moe, self.hybrid, self.window)):
+            raise ConfigError(
+                f"{self.name}: experts, hybrid layers and windows are modelled in decoders only, not in family {self.family!r}"
+            )
+
+    def _check_experts(self) -> None:
+        if self.moe is not None and self.hybrid is None and self.moe.first_dense_layers >= self.num_layers:
+            raise ConfigError(
+                f"{self.name}: first_dense_layers={self.moe.first_dense_layers} leave no layer of num_layers={self.num_layers} with experts"
+            )
+
+    def _check_hybrid(self) -> None:
+        if self.hybrid is None:
+            if self.mamba is not None:
+                raise ConfigError(f"{self.name}: a Mamba mixer needs the counts of layers of each kind (hybrid)")
+            return
+        parts = self.hybrid.attention_layers + self.hybrid.mamba_layers + self.hybrid.ffn_layers
+        if parts != self.num_layers:
+            raise ConfigError(f"{self.name}: hybrid parts sum to {parts}, expected num_layers={self.num_layers}")
+        if self.hybrid.mamba_layers and self.mamba is None:
+            raise ConfigError(f"{self.name}: {self.hybrid.mamba_layers} Mamba layers need the dims of the mixer")
 
     @property
     def total_layers(self) -> int:
@@ -183,19 +237,15 @@ class ModelSpec:
     def _attention(self) -> tuple[tuple[Block, float], ...]:
         if self.window is None:
             return ((Block(kind="attention"), 1.0),)
-        local = Block(kind="attention", window=self.window)
-        if self.global_every == 0:
-            return ((local, 1.0),)
-        full_layers = self.num_layers // self.global_every
-        share = full_layers / self.num_layers
-        return ((Block(kind="attention"), share), (local, 1.0 - share))
+        share = 0.0 if self.global_every == 0 else (self.num_layers // self.global_every) / self.num_layers
+        kinds = (Block(kind="attention"), share), (Block(kind="attention", window=self.window), 1.0 - share)
+        return tuple((block, count) for block, count in kinds if count > 0)
 
     def _moe_segments(self, moe: MoeSpec) -> tuple[Segment, ...]:
         rest = self.num_layers - moe.first_dense_layers
         share = (rest // moe.layer_frequency) / rest
-        ffn: tuple[tuple[Block, float], ...] = ((Block(kind="moe"), share),)
-        if share < 1:
-            ffn = (*ffn, (Block(kind="mlp"), 1.0 - share))
+        kinds = (Block(kind="moe"), share), (Block(kind="mlp"), 1.0 - share)
+        ffn = tuple((block, count) for block, count in kinds if count > 0)
         tail = Segment(num_layers=rest, blocks=(*self._attention(), *ffn))
         if not moe.first_dense_layers:
             return (tail,)
