@@ -23,6 +23,7 @@ __all__ = [
     "default_node",
     "find_chip",
     "find_link",
+    "find_row",
     "link_rows",
     "network_link",
     "node_of",
@@ -60,7 +61,7 @@ class LinkRow:
 
 def find_chip(name: str) -> Chip:
     """Return the chip of this name or alias, whatever its case and punctuation; UnknownNameError with the nearest names."""
-    return _find_row(name).chip
+    return find_row(name).chip
 
 
 def chips() -> tuple[Chip, ...]:
@@ -70,7 +71,7 @@ def chips() -> tuple[Chip, ...]:
 
 def default_node(name: str, *, gpus_per_node: int | None = None, network_gbps: float | None = None) -> Node:
     """Return the server that this chip is sold in; `network_gbps` is per chip."""
-    return node_of(_find_row(name), gpus_per_node=gpus_per_node, network_gbps=network_gbps)
+    return node_of(find_row(name), gpus_per_node=gpus_per_node, network_gbps=network_gbps)
 
 
 def node_of(row: ChipRow, *, gpus_per_node: int | None = None, network_gbps: float | None = None) -> Node:
@@ -154,7 +155,8 @@ def _links_by_key() -> dict[str, LinkRow]:
     return {row.link.name: row for row in link_rows()}
 
 
-def _find_row(name: str) -> ChipRow:
+def find_row(name: str) -> ChipRow:
+    """Return the whole row of a chip: its server, sources and choices; UnknownNameError with the nearest names."""
     row = _rows_by_key().get(_key(name))
     if row is None:
         raise UnknownNameError("chip", name, [row.chip.name for row in chip_rows()])
@@ -202,6 +204,7 @@ def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
     return Chip(
         name=cells["chip"],
         vendor=cells["vendor"],
+        generation=cells["generation"],
         # Makers sell HBM by the binary size: a board of "192 GB" shows 191.98 GiB to a process.
         nominal_bytes=_required(cells, "nominal_gb") * GIB,
         usable_bytes=_required(cells, "usable_gib") * GIB,
@@ -215,6 +218,9 @@ def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
         matmul_efficiency=_matmul_efficiency(cells, rows),
         matmul_efficiency_source=cells["matmul_source"],
         fp8_matmul_efficiency=_fp8_matmul_efficiency(cells),
+        attention_forward_efficiency=_required(cells, "attention_forward_efficiency"),
+        attention_backward_efficiency=_required(cells, "attention_backward_efficiency"),
+        flash2_share=_required(cells, "flash2_share"),
         memory_efficiency=_required(cells, "memory_efficiency"),
         launch_s=_required(cells, "launch_us") * MICROSECOND,
         ramp_s=_required(cells, "ramp_us") * MICROSECOND,

@@ -20,6 +20,12 @@ _UNIT_OF: dict[Precision, tuple[str, ...]] = {
     "nvfp4": ("fp4_flops_per_s",),
 }
 
+_PEAKS = ("bf16_flops_per_s", "fp16_flops_per_s", "tf32_flops_per_s", "fp32_flops_per_s", "fp8_flops_per_s", "fp4_flops_per_s")
+_SHARES = (
+    *("matmul_efficiency", "fp8_matmul_efficiency", "memory_efficiency"),
+    *("attention_forward_efficiency", "attention_backward_efficiency", "flash2_share"),
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chip:
@@ -65,10 +71,15 @@ class Chip:
     notes: str = ""
 
     def __post_init__(self) -> None:
-        for field in ("nominal_bytes", "usable_bytes", "memory_bytes_per_s"):
-            if getattr(self, field) <= 0:
-                raise ConfigError(f"chip {self.name}: {field}={getattr(self, field)}: expected a positive number")
-        for field in ("matmul_efficiency", "fp8_matmul_efficiency", "memory_efficiency"):
+        for field in ("nominal_bytes", "usable_bytes", "memory_bytes_per_s", *_PEAKS, "tdp_w"):
+            value = getattr(self, field)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"chip {self.name}: {field}={value}: expected a positive number")
+        for field in ("launch_s", "ramp_s", "usd_per_hour"):
+            value = getattr(self, field)
+            if value is not None and not 0 <= value < float("inf"):
+                raise ConfigError(f"chip {self.name}: {field}={value}: expected 0 or more")
+        for field in _SHARES:
             share = getattr(self, field)
             if share is not None and not 0 < share <= 1:
                 raise ConfigError(f"chip {self.name}: {field}={share}: expected a share in (0, 1]")

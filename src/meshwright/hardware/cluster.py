@@ -31,10 +31,11 @@ class Link:
     def __post_init__(self) -> None:
         if not 0 < self.efficiency <= 1:
             raise ConfigError(f"link {self.name}: efficiency={self.efficiency}: expected a share in (0, 1]")
-        if self.bytes_per_s <= 0 or self.latency_s < 0:
-            raise ConfigError(f"link {self.name}: bytes_per_s={self.bytes_per_s}, latency_s={self.latency_s}: expected positive numbers")
-        if self.setup_s < 0 or self.half_message_bytes < 0:
-            raise ConfigError(f"link {self.name}: setup_s={self.setup_s}, half_message_bytes={self.half_message_bytes}: expected 0 or more")
+        if not 0 < self.bytes_per_s < float("inf"):
+            raise ConfigError(f"link {self.name}: bytes_per_s={self.bytes_per_s}: expected a positive number")
+        for field in ("latency_s", "setup_s", "half_message_bytes"):
+            if not 0 <= getattr(self, field) < float("inf"):
+                raise ConfigError(f"link {self.name}: {field}={getattr(self, field)}: expected 0 or more")
         if not 0 < self.pairwise_share <= 1:
             raise ConfigError(f"link {self.name}: pairwise_share={self.pairwise_share}: expected a share in (0, 1]")
 
@@ -70,7 +71,7 @@ class Pool:
     def __post_init__(self) -> None:
         if self.num_chips < 1:
             raise ConfigError(f"{self.node.chip.name}: num_chips={self.num_chips}: expected a positive number")
-        if self.oversubscription < 1:
+        if not 1 <= self.oversubscription < float("inf"):
             raise ConfigError(f"oversubscription={self.oversubscription}: expected 1 or more")
 
 

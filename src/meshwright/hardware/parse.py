@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from meshwright.errors import ConfigError
 from meshwright.hardware.catalogue import default_node, find_chip
 from meshwright.hardware.cluster import Cluster, Pool
 
-__all__ = ["MAX_CHIPS", "parse_chip_mix", "parse_cluster"]
+__all__ = ["MAX_CHIPS", "load_cluster", "parse_chip_mix", "parse_cluster"]
 
 MAX_CHIPS = 2**30
 """Above this a count is taken for a slip of the keyboard; the largest clusters have 2**20."""
 
 _FORM = "expected KIND:COUNT[,KIND:COUNT...] such as h100:256 or a800:128,h800:160"
+
+
+def load_cluster(text_or_path: str | Path, *, gpus_per_node: int | None = None) -> Cluster:
+    """Read a cluster file where the text ends in .yaml or .yml, else the short form."""
+    text = str(text_or_path)
+    if not text.lower().endswith((".yaml", ".yml")):
+        return parse_cluster(text, gpus_per_node=gpus_per_node)
+    from meshwright.hardware.cluster_file import read_cluster
+
+    try:
+        content = Path(text).read_bytes().decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a text in UTF-8"
+        raise ConfigError(f"cluster file {text!r}: {reason}; give a YAML file, or the short form such as h100:256") from None
+    return read_cluster(content, source=text, gpus_per_node=gpus_per_node)
 
 
 def parse_cluster(text: str, *, gpus_per_node: int | None = None) -> Cluster:
@@ -55,6 +71,6 @@ def parse_chip_mix(text: str) -> list[tuple[str, int | None]]:
 
 def _mixed(part: str) -> tuple[str, int | None]:
     match = re.fullmatch(r"(.+?)\s*[x:*]\s*([0-9]{1,10})", part)
-    if match is not None and "(" not in match[2]:
+    if match is not None:
         return find_chip(match[1]).name, int(match[2])
     return find_chip(part).name, None

@@ -1,0 +1,187 @@
+"""A cluster as a YAML file: pools, with chips and links of the user's own where the catalogue has none.
+
+    chips:                        # optional: a chip from scratch, or one `like` another with changes
+      h100-capped: {like: h100, tdp_w: 500, bf16_tflops: 850}
+    links:                        # optional: the same for links
+      busy-ib: {like: ib-400, efficiency: 0.7}
+    pools:
+      - chip: h100-capped
+        count: 256
+        gpus_per_node: 8          # this and the rest: as the catalogue has it, where absent
+        domain_size: 8
+        domain_link: nvlink4
+        network: busy-ib          # a name, Gb/s per chip, or a link's own numbers
+        oversubscription: 2
+    pool_link: roce-100           # between pools; absent: the slower pool's network
+
+Each number may be written in the units of people (`bf16_tflops`, `gb_per_s`, `latency_us`) or under the field's own name
+(`bf16_flops_per_s`, `bytes_per_s`, `latency_s`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from meshwright.errors import ConfigError
+from meshwright.hardware._cluster_schema import CHIP_UNITS, LINK_UNITS, ClusterForm, PoolForm, check, form_of, load_yaml
+from meshwright.hardware.catalogue import ChipRow, chip_rows, find_chip, find_link, find_row, network_link, node_of
+from meshwright.hardware.chip import Chip
+from meshwright.hardware.cluster import Cluster, Link, Node, Pool
+
+__all__ = ["cluster_to_yaml", "read_cluster"]
+
+Value = TypeVar("Value", Chip, Link)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Names:
+    """What the file defines itself; a chip keeps the catalogue row it is like, for its server."""
+
+    chips: Mapping[str, tuple[Chip, ChipRow | None]]
+    links: Mapping[str, Link]
+
+
+def read_cluster(text: str, *, source: str = "cluster", gpus_per_node: int | None = None) -> Cluster:
+    """Read the YAML form; `gpus_per_node` fills in for pools that do not say it. ConfigError names `source` and the place."""
+    try:
+        form = check(ClusterForm, load_yaml(text), at="")
+        links: dict[str, Link] = {}
+        for name, value in form.links.items():
+            links[name] = _link(value, _Names(chips={}, links=links), at=f"links.{name}", name=name)
+        chips: dict[str, tuple[Chip, ChipRow | None]] = {}
+        for name, value in form.chips.items():
+            chips[name] = _chip(value, _Names(chips=chips, links=links), at=f"chips.{name}", name=name)
+        names = _Names(chips=chips, links=links)
+        pools = tuple(_pool(value, names, at=f"pools[{i}]", gpus_per_node=gpus_per_node) for i, value in enumerate(form.pools))
+        link = None if form.pool_link is None else _link(form.pool_link, names, at="pool_link")
+        return Cluster(pools=pools, pool_link=link)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def _pool(value: Any, names: _Names, *, at: str, gpus_per_node: int | None) -> Pool:
+    form = check(PoolForm, value, at=at)
+    if form.gpus_per_node and gpus_per_node and form.gpus_per_node != gpus_per_node:
+        raise ConfigError(f"{at}.gpus_per_node={form.gpus_per_node}, but gpus_per_node={gpus_per_node} was asked for; drop one of them")
+    chip, row = _chip(form.chip, names, at=f"{at}.chip")
+    given: dict[str, Any] = {"chip": chip}
+    if form.domain_size is not None:
+        given["domain_size"] = form.domain_size
+    if form.domain_link is not None:
+        given["domain_link"] = _link(form.domain_link, names, at=f"{at}.domain_link")
+    if form.network is not None:
+        given["network_link"] = _link(form.network, names, at=f"{at}.network", row=row)
+    node = _node(given, row, at=at, gpus_per_node=form.gpus_per_node or gpus_per_node)
+    return Pool(node=node, num_chips=form.count, oversubscription=form.oversubscription)
+
+
+def _node(given: dict[str, Any], row: ChipRow | None, *, at: str, gpus_per_node: int | None) -> Node:
+    """The catalogue's server with the given changes; a chip that is like none in it needs the whole server told."""
+    if row is not None:
+        return replace(node_of(row, gpus_per_node=gpus_per_node), **given)
+    told = {"gpus_per_node": gpus_per_node, "domain_link": given.get("domain_link"), "network": given.get("network_link")}
+    missing = [field for field, content in told.items() if content is None]
+    if missing or gpus_per_node is None:
+        raise ConfigError(f"{at}: chip {given['chip'].name!r} is like none in the catalogue, so say {', '.join(missing)} too")
+    return Node(**{"chips_per_node": gpus_per_node, "domain_size": gpus_per_node} | given)
+
+
+def _chip(value: Any, names: _Names, *, at: str, name: str | None = None) -> tuple[Chip, ChipRow | None]:
+    """A chip by name, or by its figures; with the row of the catalogue that tells its server."""
+    if isinstance(value, str):
+        if value in names.chips:
+            return names.chips[value]
+        known = find_row(value)
+        return known.chip, known
+    given = form_of(Chip, CHIP_UNITS, value, at=at)
+    like = given.pop("like", None)
+    if like is None:
+        return _changed(Chip, None, given, at=at, name=name), None
+    base, row = _chip(like, names, at=f"{at}.like")
+    return _changed(Chip, base, given, at=at, name=name), row
+
+
+def _link(value: Any, names: _Names, *, at: str, name: str | None = None, row: ChipRow | None = None) -> Link:
+    """A link by name, by Gb/s (in the family of the chip's usual network), or by its figures."""
+    if isinstance(value, str):
+        return names.links[value] if value in names.links else find_link(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return network_link(value, family="ib" if row is None else row.network.partition("-")[0])
+    given = form_of(Link, LINK_UNITS, value, at=at)
+    like = given.pop("like", None)
+    base = None if like is None else _link(like, names, at=f"{at}.like")
+    return _changed(Link, base, given, at=at, name=name)
+
+
+def _changed(kind: type[Value], base: Value | None, given: dict[str, Any], *, at: str, name: str | None) -> Value:
+    """The base with the given fields, or a new value where there is no base."""
+    if name is not None:
+        given = given | {"name": name}
+    if base is not None:
+        return replace(base, **given)
+    required = [field.name for field in fields(kind) if field.default is field.default_factory]
+    missing = [field for field in required if given.get(field) is None]
+    if missing:
+        raise ConfigError(f"{at}: {', '.join(missing)} missing; give them, or say which known one it is `like`")
+    return kind(**given)
+
+
+def cluster_to_yaml(cluster: Cluster) -> str:
+    """Write a cluster so that `read_cluster` gives it back, to the last digit."""
+    import yaml
+
+    document: dict[str, Any] = {"pools": [_pool_form(pool) for pool in cluster.pools]}
+    if cluster.pool_link is not None:
+        document["pool_link"] = _link_form(cluster.pool_link)
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _pool_form(pool: Pool) -> dict[str, Any]:
+    node = pool.node
+    return {
+        "chip": node.chip.name if _is_known_chip(node.chip) else _form(node.chip, CHIP_UNITS),
+        "count": pool.num_chips,
+        "gpus_per_node": node.chips_per_node,
+        "domain_size": node.domain_size,
+        "domain_link": _link_form(node.domain_link),
+        "network": _link_form(node.network_link),
+        "oversubscription": pool.oversubscription,
+    }
+
+
+def _is_known_chip(chip: Chip) -> bool:
+    return any(row.chip.name == chip.name for row in chip_rows()) and find_chip(chip.name) == chip
+
+
+def _link_form(link: Link) -> str | dict[str, Any]:
+    try:
+        known = find_link(link.name)
+    except ConfigError:
+        known = None
+    return link.name if known == link else _form(link, LINK_UNITS)
+
+
+def _form(value: Chip | Link, units: Mapping[str, tuple[str, float]]) -> dict[str, Any]:
+    """All fields that differ from the default, in people's units where that loses no digit."""
+    people = {field: (key, unit) for key, (field, unit) in units.items()}
+    form: dict[str, Any] = {}
+    for field in fields(value):
+        content = getattr(value, field.name)
+        if content == field.default:
+            continue
+        key, unit = people.get(field.name, (field.name, 1.0))
+        number = _in_unit(content, unit) if field.name in people and content is not None else None
+        form[field.name if number is None else key] = content if number is None else number
+    return form
+
+
+def _in_unit(content: float, unit: float) -> float | None:
+    """The number that times `unit` is exactly `content`, or None."""
+    guess = content / unit
+    for number in (float(f"{guess:.12g}"), guess, math.nextafter(guess, 0), math.nextafter(guess, math.inf)):
+        if number * unit == content:
+            return number
+    return None
