@@ -1,0 +1,181 @@
+"""The layout of a row: what its columns say, else what the software of its time does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.accuracy.cells import Cells, UnansweredError
+from meshwright.accuracy.notes import Notes
+from meshwright.accuracy.recompute import recompute_of_row
+from meshwright.accuracy.splits import pattern_chunks, split_of_row
+from meshwright.accuracy.tables import Rule
+from meshwright.layout import SHARDINGS, Layout, Schedule, Sharding
+from meshwright.models.spec import ModelSpec
+
+__all__ = ["Axes", "axes_of_row", "layout_of_row"]
+
+_WORDS_OF_SHARDING = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3"}
+_UNNAMED_CHIPS = 64
+"""Chips of a run whose number is not published and that its layout does not fix."""
+_SCHEDULES: tuple[tuple[str, Schedule], ...] = (
+    ("zero-bubble", "zero-bubble"),
+    ("zbv", "zero-bubble"),
+    ("zb-", "zero-bubble"),
+    ("v-half", "zero-bubble"),
+    ("v-min", "zero-bubble"),
+    ("dualpipe", "zero-bubble"),
+    ("gpipe", "gpipe"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axes:
+    """Sizes of the parallel axes and batches; `fold` devices were counted for every chip."""
+
+    num_chips: int
+    tp: int
+    pp: int
+    vpp: int
+    cp: int
+    ep: int
+    dp: int
+    fold: int
+
+    @property
+    def replicas(self) -> int:
+        """Chips that one copy of a layer's weights could be shared by."""
+        return self.dp * self.cp
+
+
+def axes_of_row(cells: Cells, notes: Notes) -> Axes:
+    """Return the axes; UnansweredError where they do not multiply to the chips."""
+    tp, pp, cp, ep = (cells.count(name) or 1 for name in ("tp", "pp", "cp", "ep"))
+    dp, chips = cells.count("dp"), cells.count("num_gpus")
+    model = tp * pp * cp
+    fold = 1
+    if chips is None:
+        dp = dp or max(_UNNAMED_CHIPS // model, -(-ep // (tp * cp)), 1)
+        chips = model * dp
+    elif dp is None or model * dp != chips:
+        dp, fold = _fill(chips, model, dp)
+    return Axes(num_chips=chips, tp=tp, pp=pp, vpp=_vpp(cells, notes, pp), cp=cp, ep=ep, dp=dp, fold=fold)
+
+
+def _fill(chips: int, model: int, dp: int | None) -> tuple[int, int]:
+    """Data parallel ranks that fill the chips; a row that counts several devices a chip (two in a TPU7x) is folded to chips."""
+    if chips % model:
+        raise UnansweredError("num_gpus: not divisible by tp*pp*cp")
+    ranks = chips // model
+    if dp is not None and dp > ranks and dp % ranks == 0:
+        return ranks, dp // ranks
+    return ranks, 1
+
+
+def _vpp(cells: Cells, notes: Notes, pp: int) -> int:
+    given = cells.count("vpp")
+    if given is not None:
+        return given if pp > 1 else 1
+    chunks = pattern_chunks(notes.pipeline_pattern) if notes.pipeline_pattern else None
+    named = cells.match("framework", r"\bvpp(\d{1,2})\b")
+    if chunks is not None and len(chunks) % pp == 0:
+        return len(chunks) // pp
+    return int(named[1]) if named and pp > 1 and int(named[1]) else 1
+
+
+def layout_of_row(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: Axes) -> Layout:
+    """Return the whole layout."""
+    mbs, gbs = _batches(cells, framework, axes)
+    recomputed = recompute_of_row(cells, framework, layers_per_stage=-(-model.total_layers // axes.pp), vpp=axes.vpp)
+    sharding, shard_size = _sharding(cells, framework, axes)
+    return Layout(
+        tp=axes.tp,
+        sp=axes.tp > 1 and _sequence_parallel(cells, framework),
+        cp=axes.cp,
+        ep=axes.ep,
+        etp=_expert_tp(notes, framework, model, axes),
+        pp=axes.pp,
+        vpp=axes.vpp,
+        dp=axes.dp,
+        sharding=sharding,
+        shard_size=shard_size,
+        mbs=mbs,
+        gbs=gbs,
+        recompute=recomputed.recompute,
+        recompute_method=recomputed.recompute_method,
+        recompute_layers=recomputed.recompute_layers,
+        recompute_modules=recomputed.recompute_modules,
+        schedule=_schedule(cells),
+        layers_per_stage=split_of_row(notes, model_name=cells.words("model"), total_layers=model.total_layers, pp=axes.pp, vpp=axes.vpp),
+    )
+
+
+def _batches(cells: Cells, framework: Rule, axes: Axes) -> tuple[int, int]:
+    """Micro and global batch: what is blank follows from the other and `ga`, else from what the software's users take."""
+    mbs, gbs, ga = cells.count("mbs"), cells.count("gbs"), cells.count("ga")
+    if mbs is not None:
+        mbs *= axes.fold
+    if mbs is None and gbs is None:
+        mbs = 1
+    if gbs is None:
+        assert mbs is not None
+        return mbs, mbs * axes.dp * (ga or _filling_micro_batches(axes))
+    mbs = mbs or _usual_micro_batch(gbs, ga, axes, cap=int(framework["mbs_cap"]))
+    if gbs % (mbs * axes.dp):
+        raise UnansweredError("gbs: not divisible by mbs*dp")
+    return mbs, gbs
+
+
+def _filling_micro_batches(axes: Axes) -> int:
+    """Twice the stages: the pipeline is full, as any run worth measuring has it."""
+    return 2 * axes.pp if axes.pp > 1 else 1
+
+
+def _usual_micro_batch(gbs: int, ga: int | None, axes: Axes, *, cap: int) -> int:
+    """Sequences of a replica over `ga`; without it 1 under a pipeline, else the largest power of two up to the cap that divides them."""
+    if gbs % axes.dp:
+        raise UnansweredError("gbs: not divisible by dp")
+    share = gbs // axes.dp
+    if ga is not None:
+        return max(1, share // ga) if share % ga == 0 else 1
+    if axes.pp > 1:
+        return 1
+    return max(size for size in (1, 2, 4, 8, 16) if size == 1 or (size <= cap and share % size == 0))
+
+
+def _sharding(cells: Cells, framework: Rule, axes: Axes) -> tuple[Sharding, int | None]:
+    word = cells.words("zero")
+    name = _WORDS_OF_SHARDING.get(word) or (framework["fsdp"] if word in ("fsdp", "hsdp") else framework["sharding"] if not word else "")
+    if name not in SHARDINGS:
+        raise UnansweredError("zero: expected 0, 1, 2, 3 or fsdp")
+    size = cells.count("dp_shard")
+    if size is not None and axes.fold > 1:
+        size = max(1, size // axes.fold)
+    if size is None or size >= axes.dp or name == "none" or axes.replicas % size:
+        return name, None
+    if size == 1:
+        return "none", None
+    return ("hybrid" if name == "zero3" else name), size
+
+
+def _sequence_parallel(cells: Cells, framework: Rule) -> bool:
+    word = cells.words("sp")
+    if word in ("0", "false"):
+        return False
+    if word in ("1", "true"):
+        return True
+    if word:
+        raise UnansweredError("sp: expected 0 or 1")
+    return framework["sp"] == "tp"
+
+
+def _expert_tp(notes: Notes, framework: Rule, model: ModelSpec, axes: Axes) -> int | None:
+    """Tensor parallelism of experts; one that does not divide the ranks gives way to 1."""
+    if model.moe is None:
+        return None
+    size = notes.flag_count("expert-tensor-parallel-size") or (axes.tp if framework["etp"] == "tp" else 1)
+    return size if (axes.tp * axes.cp * axes.dp) % (axes.ep * size) == 0 else 1
+
+
+def _schedule(cells: Cells) -> Schedule:
+    text = cells.words("framework")
+    return next((schedule for word, schedule in _SCHEDULES if word in text), "1f1b")

@@ -1,0 +1,272 @@
+"""The model of a row: the named preset or the family's habits, overridden by the dims that the row gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+from meshwright.accuracy.cells import Cells, UnansweredError
+from meshwright.accuracy.notes import Notes
+from meshwright.accuracy.tables import Rule, read_rules
+from meshwright.errors import UnknownNameError
+from meshwright.models.presets import find_model
+from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
+
+__all__ = ["model_of_row", "usual_seq_len"]
+
+Draft = dict[str, Any]
+_PARTS: dict[str, type[Any]] = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
+_OWN_KEYS = ("ffn_per_hidden", "mamba_expand")
+_DIMS = {"layers": "num_layers", "hidden": "hidden", "heads": "num_heads", "kv_heads": "num_kv_heads", "vocab": "vocab"}
+_NAMELESS = re.compile(r"[:(]")
+"""`gpt:some_test_case` and `llama3-70b(truncated)`: only what stands before the bracket can be a name."""
+_MEGATRON_MLA = "deepseek-v3"
+"""Latent attention without its dims: Megatron's tests with it are cut from DeepSeek-V3."""
+
+
+def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> ModelSpec:
+    """Return the model; UnansweredError where neither its name nor its dims say what it is."""
+    family = _family(cells)
+    draft, named = _base(cells, family)
+    base = dict(draft)
+    _apply_dims(draft, cells, base)
+    _apply_ffn(draft, cells, base, named=named)
+    _apply_experts(draft, cells)
+    _apply_notes(draft, notes, cells)
+    _finish(draft, cells, seq_len)
+    return _spec(draft)
+
+
+def usual_seq_len(cells: Cells) -> int | None:
+    """Tokens in a sequence that models of this family are usually trained with; None for unknown families."""
+    family = _family(cells)
+    return int(family["seq_len"]) if family is not None else None
+
+
+def _family(cells: Cells) -> Rule | None:
+    return read_rules("families").first(f"{cells.words('model')} | {cells.words('arch')}")
+
+
+def _base(cells: Cells, family: Rule | None) -> tuple[Draft, bool]:
+    """The preset called like the model, else the family's habits; and whether it was the former."""
+    name = cells.text("model") or "unnamed"
+    preset = _preset(_NAMELESS.split(name)[0])
+    if preset is not None and not (family is not None and family["over"]):
+        return _draft(preset), True
+    if family is None:
+        raise UnansweredError("model: neither a known name nor a known architecture")
+    base = preset or (find_model(family["base"]) if family["base"] else None)
+    draft = {**(_draft(base) if base is not None else {}), "name": name}
+    for word in family["fields"].split():
+        key, _, value = word.partition("=")
+        _put(draft, key, _value(value))
+    return draft, preset is not None
+
+
+def _preset(name: str) -> ModelSpec | None:
+    try:
+        return find_model(name)
+    except UnknownNameError:
+        return None
+
+
+def _draft(spec: ModelSpec) -> Draft:
+    return dataclasses.asdict(spec)
+
+
+def _value(text: str) -> Any:
+    if text == "none":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _put(draft: Draft, key: str, value: Any) -> None:
+    part, dot, field = key.partition(".")
+    if not dot:
+        draft[key] = value
+        return
+    draft[part] = {**(draft.get(part) or {}), field: value}
+
+
+def _apply_dims(draft: Draft, cells: Cells, base: Draft) -> None:
+    for column, field in _DIMS.items():
+        value = cells.count(column)
+        if value is not None:
+            draft[field] = value
+    if "hidden" in draft and "num_heads" not in draft and "head_dim" in draft:
+        draft["num_heads"] = max(1, draft["hidden"] // draft["head_dim"])
+    missing = [column for column, field in _DIMS.items() if field not in draft and column != "kv_heads"]
+    if draft.get("family") == "encoder-decoder" and "layers" in missing:
+        draft["num_layers"] = _t5_layers(draft)
+        missing.remove("layers")
+    if cells.match("notes", "hybrid-layer-pattern=") and "layers" in missing:
+        draft["num_layers"] = 1
+        missing.remove("layers")
+    if missing:
+        raise UnansweredError(f"model: a name that is not known, without its {', '.join(missing)}")
+    _follow_heads(draft, cells, base)
+
+
+def _t5_layers(draft: Draft) -> int:
+    """T5's published sizes (arXiv:1910.10683): 12 layers a side up to a hidden size of 768, 24 beyond."""
+    return 12 if draft["hidden"] <= 768 else 24
+
+
+def _follow_heads(draft: Draft, cells: Cells, base: Draft) -> None:
+    """Key-value heads and head size follow the row's heads where the base's can't hold."""
+    same_heads = base.get("num_heads", draft["num_heads"]) == draft["num_heads"]
+    fits = draft["num_heads"] % draft.get("num_kv_heads", draft["num_heads"]) == 0
+    if cells.count("kv_heads") is None and not (same_heads and fits and "num_kv_heads" in draft):
+        usual = draft.get("num_kv_heads", draft["num_heads"])
+        draft["num_kv_heads"] = usual if draft["num_heads"] % usual == 0 and "num_heads" not in base else draft["num_heads"]
+    same_shape = same_heads and base.get("hidden", draft["hidden"]) == draft["hidden"]
+    if "head_dim" not in draft or not (same_shape or "hidden" not in base):
+        draft["head_dim"] = max(1, draft["hidden"] // draft["num_heads"])
+
+
+def _apply_ffn(draft: Draft, cells: Cells, base: Draft, *, named: bool) -> None:
+    """The column is the experts' width where every layer has experts, the dense layers' where some have none."""
+    ffn = cells.count("ffn")
+    ratio = draft.pop("ffn_per_hidden", None)
+    moe = draft.get("moe")
+    if ffn is None:
+        scaled = round(base["ffn"] * draft["hidden"] / base["hidden"]) if "ffn" in base and "hidden" in base else None
+        draft["ffn"] = _usual_ffn(draft, ratio) if scaled is None and "ffn" not in base else scaled or base["ffn"]
+        return
+    mixed = bool(moe and (moe.get("first_dense_layers") or moe.get("layer_frequency", 1) > 1))
+    if moe and "expert_ffn" in moe and not mixed and ffn != base.get("ffn"):
+        draft["moe"] = {**moe, "expert_ffn": ffn}
+        draft["ffn"] = base.get("ffn") or ffn
+        return
+    draft["ffn"] = ffn
+
+
+def _usual_ffn(draft: Draft, ratio: float | None) -> int:
+    """Four times the hidden size, or two thirds of that rounded up to 64 where it is gated."""
+    hidden: int = draft["hidden"]
+    if ratio is not None:
+        return round(ratio * hidden)
+    return -(-8 * hidden // 3 // 64) * 64 if draft.get("gated", 1) else 4 * hidden
+
+
+def _apply_experts(draft: Draft, cells: Cells) -> None:
+    experts, top_k = cells.count("experts"), cells.count("topk")
+    dense = cells.words("arch") in ("llama", "gpt", "bert", "t5", "mpt")
+    if experts is None:
+        if draft.get("moe") and dense and not cells.words("model").startswith("moe"):
+            draft["moe"] = None
+        return
+    moe = {"num_experts": experts, "top_k": 1, "expert_ffn": draft["ffn"], **(draft.get("moe") or {})}
+    moe["num_experts"] = experts
+    moe["top_k"] = min(top_k or moe["top_k"], experts)
+    draft["moe"] = moe
+
+
+def _apply_notes(draft: Draft, notes: Notes, cells: Cells) -> None:
+    """Flags of the training command that say something of the model's shape."""
+    flags = notes.flags
+    name = cells.words("model")
+    changes: tuple[tuple[object, Callable[[], None]], ...] = (
+        ("untie-embeddings-and-output-weights" in flags or "untie_embeddings" in name, lambda: _put(draft, "tied", False)),
+        (notes.tied is not None, lambda: _put(draft, "tied", notes.tied)),
+        ("swiglu" in flags or "swiglu" in name, lambda: _swiglu(draft, cells)),
+        ("disable_bias_linear" in name or "multi-latent-attention" in flags, lambda: _put(draft, "linear_bias", False)),
+        ("qk_layernorm" in name, lambda: _put(draft, "qk_norm", True)),
+        (flags.get("position-embedding-type") in ("rope", "none"), lambda: _put(draft, "positions", flags["position-embedding-type"])),
+        ("multi-latent-attention" in flags and not draft.get("mla"), lambda: _put(draft, "mla", _draft(find_model(_MEGATRON_MLA))["mla"])),
+        ("kv-channels" in flags and not draft.get("mla"), lambda: _put(draft, "head_dim", notes.flag_count("kv-channels"))),
+        (notes.head_dim is not None, lambda: _put(draft, "head_dim", notes.head_dim)),
+        ("num-query-groups" in flags, lambda: _put(draft, "num_kv_heads", notes.flag_count("num-query-groups"))),
+        ("vocab-size" in flags, lambda: _put(draft, "vocab", notes.flag_count("vocab-size"))),
+        (notes.mtp_layers is not None, lambda: _put(draft, "mtp_layers", notes.mtp_layers)),
+    )
+    for holds, change in changes:
+        if holds:
+            change()
+    _apply_moe_notes(draft, notes)
+    if notes.hybrid_pattern:
+        _apply_pattern(draft, notes.hybrid_pattern)
+
+
+def _swiglu(draft: Draft, cells: Cells) -> None:
+    draft["gated"] = True
+    draft["norm"] = "rmsnorm" if draft.get("moe") else draft.get("norm", "rmsnorm")
+    if cells.count("ffn") is None:
+        draft["ffn"] = int(4 * draft["hidden"] * 2 / 3 / 64) * 64 or 64  # Megatron-LM's own rule for --swiglu
+        if draft.get("moe"):
+            draft["moe"] = {**draft["moe"], "expert_ffn": draft["ffn"]}
+
+
+def _apply_moe_notes(draft: Draft, notes: Notes) -> None:
+    if not draft.get("moe"):
+        return
+    found = {
+        "expert_ffn": notes.flag_count("moe-ffn-hidden-size"),
+        "shared_ffn": notes.flag_count("moe-shared-expert-intermediate-size"),
+        "first_dense_layers": notes.first_dense_layers,
+        "capacity_factor": notes.capacity_factor,
+    }
+    moe = {**draft["moe"], **{key: value for key, value in found.items() if value is not None}}
+    if moe.get("first_dense_layers", 0) >= draft["num_layers"]:
+        moe["first_dense_layers"] = draft["num_layers"] - 1
+    draft["moe"] = moe
+
+
+def _apply_pattern(draft: Draft, pattern: str) -> None:
+    """Megatron's hybrid layer pattern: M mixer, * attention, - feed-forward, E experts; what follows a slash predicts further tokens."""
+    main, *extra = pattern.split("/")
+    draft["num_layers"] = len(main)
+    draft["mtp_layers"] = len(extra)
+    draft["hybrid"] = {
+        "attention_layers": main.count("*"),
+        "mamba_layers": main.count("M"),
+        "ffn_layers": main.count("-") + main.count("E"),
+    }
+    if "E" not in main:
+        draft["moe"] = None
+    if main.count("M") and not draft.get("mamba"):
+        draft["mamba"] = {"state_dim": 128, "num_groups": 8, "head_dim": 64}
+
+
+def _finish(draft: Draft, cells: Cells, seq_len: int) -> None:
+    expand = draft.pop("mamba_expand", 2)
+    if draft.get("mamba") and "num_heads" not in draft["mamba"]:
+        draft["mamba"] = {**draft["mamba"], "num_heads": max(1, round(expand * draft["hidden"]) // draft["mamba"]["head_dim"])}
+    if draft.get("positions") == "learned":
+        draft["max_positions"] = seq_len
+    if draft.get("family") == "encoder-decoder" and (not draft.get("encoder_layers") or cells.count("layers") is not None):
+        draft["encoder_layers"] = draft["num_layers"]
+    moe = draft.get("moe")
+    if moe and moe.get("first_dense_layers", 0) >= draft["num_layers"]:
+        draft["moe"] = {**moe, "first_dense_layers": draft["num_layers"] - 1}
+    if draft.get("hybrid"):
+        _rescale_hybrid(draft)
+
+
+def _rescale_hybrid(draft: Draft) -> None:
+    """Keep the mix of a hybrid model whose layers the row overrides."""
+    parts = draft["hybrid"]
+    total, layers = sum(parts.values()), draft["num_layers"]
+    if total == layers:
+        return
+    attention = parts["attention_layers"] * layers // total
+    mamba = parts["mamba_layers"] * layers // total
+    draft["hybrid"] = {"attention_layers": attention, "mamba_layers": mamba, "ffn_layers": layers - attention - mamba}
+
+
+def _spec(draft: Draft) -> ModelSpec:
+    parts: dict[str, Any] = {name: kind(**draft.pop(name)) if draft.get(name) else draft.pop(name, None) for name, kind in _PARTS.items()}
+    for key in _OWN_KEYS:
+        draft.pop(key, None)
+    flags = {"gated", "tied", "qk_norm", "linear_bias", "qkv_bias", "attention_sinks", "parallel_block", "mlm_head"}
+    fields: dict[str, Any] = {key: bool(value) if key in flags else value for key, value in draft.items()}
+    return ModelSpec(**fields, **parts)

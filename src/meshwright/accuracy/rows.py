@@ -1,0 +1,118 @@
+"""From a row of a table of measured runs to what can be priced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from meshwright.accuracy.cells import Cells, UnansweredError, without_measurements
+from meshwright.accuracy.layouts import axes_of_row, layout_of_row
+from meshwright.accuracy.machines import Machines, machines_of_row, stage_chips
+from meshwright.accuracy.models import model_of_row
+from meshwright.accuracy.notes import Placement, read_notes
+from meshwright.accuracy.tables import Rule, TruthTable, read_rules
+from meshwright.accuracy.workloads import seq_len_of_row, workload_of_row
+from meshwright.errors import ConfigError
+from meshwright.layout import Layout
+from meshwright.models.spec import ModelSpec
+from meshwright.workload import Workload
+
+__all__ = ["Case", "MemoryFigure", "Unanswerable", "read_row", "read_table"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryFigure:
+    """Which memory figure a row tells."""
+
+    kind: Literal["allocated", "reserved", "used", "states"]
+    """By tensors, by the allocator, by the driver; or a sum of weights, optimizer and activations only."""
+    rank: Literal["max", "first", "last"]
+    """Of the fullest rank, or of a rank in the first or last stage."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One run to predict."""
+
+    source: str
+    row_id: str
+    model: ModelSpec
+    machines: Machines
+    placement: Placement
+    """Per stage, the chips that hold it."""
+    workload: Workload
+    stack_name: str
+    layout: Layout
+    memory: MemoryFigure
+    schedule_name: str
+    """As the row names it; `layout.schedule` is the nearest that can be priced."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unanswerable:
+    """A row that does not describe a run that can be predicted."""
+
+    source: str
+    row_id: str
+    reason: str
+
+
+def read_table(table: TruthTable) -> list[Case | Unanswerable]:
+    """Return one case, or the reason why there is none, for every row."""
+    return [read_row(row, source=table.name) for row in table.rows]
+
+
+def read_row(row: Mapping[str, str], *, source: str = "") -> Case | Unanswerable:
+    """Return the run that a row describes, or why it can't be told; measured columns are dropped first."""
+    cells = Cells(without_measurements(row))
+    row_id = cells.text("row_id") or ""
+    try:
+        return _case(cells, source=source, row_id=row_id)
+    except ConfigError as error:
+        return Unanswerable(source=source, row_id=row_id, reason=str(error))
+
+
+def _case(cells: Cells, *, source: str, row_id: str) -> Case:
+    notes = read_notes(cells)
+    framework = _framework(cells)
+    seq_len = seq_len_of_row(cells, notes)
+    axes = axes_of_row(cells, notes)
+    machines = machines_of_row(cells, num_chips=axes.num_chips)
+    model = model_of_row(cells, notes, seq_len=seq_len)
+    layout = layout_of_row(cells, notes, framework, model, axes)
+    chip = machines.nodes[0].chip
+    return Case(
+        source=source,
+        row_id=row_id,
+        model=model,
+        machines=machines,
+        placement=stage_chips(machines, notes.placement, pp=layout.pp),
+        workload=workload_of_row(cells, notes, framework, chip, seq_len=seq_len, gbs=layout.gbs),
+        stack_name=framework["stack"],
+        layout=layout,
+        memory=_memory(cells),
+        schedule_name=_schedule_name(cells),
+    )
+
+
+def _framework(cells: Cells) -> Rule:
+    text = " | ".join(cells.words(column) for column in ("framework", "gpu", "precision", "task", "release"))
+    rule = read_rules("frameworks").first(text)
+    if rule is None:
+        raise UnansweredError("framework: not known")
+    return rule
+
+
+def _memory(cells: Cells) -> MemoryFigure:
+    rule = read_rules("memory_words").first(cells.words("mem_def"))
+    assert rule is not None, "the last rule of memory_words.csv matches everything"
+    return MemoryFigure(
+        kind=cast("Literal['allocated', 'reserved', 'used', 'states']", rule["kind"]),
+        rank=cast("Literal['max', 'first', 'last']", rule["rank"]),
+    )
+
+
+def _schedule_name(cells: Cells) -> str:
+    named = cells.match("framework", r"schedule=([\w-]{1,40})")
+    return named[1] if named else "1f1b"

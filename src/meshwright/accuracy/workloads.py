@@ -1,0 +1,61 @@
+"""The workload of a row: sequence, precision, kernels, which weights learn."""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+from meshwright.accuracy.cells import Cells, UnansweredError
+from meshwright.accuracy.models import usual_seq_len
+from meshwright.accuracy.notes import Notes
+from meshwright.accuracy.tables import Rule, read_rules
+from meshwright.hardware.chip import Chip
+from meshwright.workload import AttentionKernel, Precision, Workload
+
+__all__ = ["seq_len_of_row", "workload_of_row"]
+
+_UNFUSED = re.compile(r"^torch$|eager|unfused|fused_softmax|local|naive|core attention")
+_FLASH = re.compile(r"flash|fused|cudnn|splash|sdpa|triton|^te\b|xformers|pallas")
+
+
+def seq_len_of_row(cells: Cells, notes: Notes) -> int:
+    """Tokens in a sequence: the column, else a default that the notes name, else what the model's family is usually trained with."""
+    given = cells.count("seq_len") or notes.seq_len or usual_seq_len(cells)
+    if given is None:
+        raise UnansweredError("seq_len: blank, and the model's family is not known")
+    return given
+
+
+def workload_of_row(cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, seq_len: int, gbs: int) -> Workload:
+    """Return the workload."""
+    return Workload(
+        seq_len=seq_len,
+        gbs=gbs,
+        precision=_precision(cells, notes, chip),
+        attention=_attention(cells, notes, framework),
+        fused_norm=not cells.match("rmsnorm_kernel", r"default|unfused|eager|torch"),
+        dropout=framework["dropout"] == "1" and cells.words("arch") not in ("llama", "moe-gqa"),
+        lora_rank=int(framework["lora_rank"]) if cells.words("task") in ("lora", "qlora") else 0,
+    )
+
+
+def _precision(cells: Cells, notes: Notes, chip: Chip) -> Precision:
+    text = cells.words("precision")
+    if not text:
+        return "bf16" if chip.bf16_flops_per_s else "fp16"
+    rule = read_rules("precisions").first(f"{text} {notes.flags.get('fp8-recipe', '')}")
+    if rule is None:
+        raise UnansweredError("precision: not known")
+    return cast("Precision", rule["precision"])
+
+
+def _attention(cells: Cells, notes: Notes, framework: Rule) -> AttentionKernel:
+    backend = notes.flags.get("attention-backend")
+    if backend is not None:
+        return "unfused" if backend in ("unfused", "local") else "flash"
+    if notes.flags.get("transformer-impl") == "local" and "use-flash-attn" not in notes.flags:
+        return "unfused"
+    text = cells.words("attention_kernel")
+    if _UNFUSED.search(text):
+        return "unfused"
+    return "flash" if _FLASH.search(text) else cast("AttentionKernel", framework["attention"])
