@@ -1,0 +1,199 @@
+"""`meshwright chips`: the catalogue of chips, or one chip with the source of every figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meshwright.hardware.catalogue import ChipRow
+    from meshwright.hardware.cluster import Link
+
+__all__ = ["chips"]
+
+_FIGURES: tuple[tuple[str, str, str, str], ...] = (
+    ("memory, nominal", "nominal_gb", "GB", "source"),
+    ("memory, usable", "usable_gib", "GiB", "usable_source"),
+    ("memory bandwidth", "memory_gb_per_s", "GB/s", "source"),
+    ("share of it reached", "memory_efficiency", "", "memory_efficiency_source"),
+    ("fp32 peak", "fp32_tflops", "TFLOPS", "source"),
+    ("tf32 peak", "tf32_tflops", "TFLOPS", "source"),
+    ("bf16 peak", "bf16_tflops", "TFLOPS", "source"),
+    ("fp16 peak", "fp16_tflops", "TFLOPS", "source"),
+    ("fp8 peak", "fp8_tflops", "TFLOPS", "source"),
+    ("fp4 peak", "fp4_tflops", "TFLOPS", "source"),
+    ("matrix products, bf16", "matmul_efficiency", "of the peak", "matmul_source"),
+    ("matrix products, fp8", "fp8_matmul_efficiency", "of the peak", "matmul_source"),
+    ("attention, forward", "attention_forward_efficiency", "of the peak", "attention_source"),
+    ("attention, backward", "attention_backward_efficiency", "of the peak", "attention_source"),
+    ("FlashAttention-2 against it", "flash2_share", "", "attention_source"),
+    ("kernel launch", "launch_us", "us", "launch_source"),
+    ("kernel start and end", "ramp_us", "us", "launch_source"),
+    ("power", "tdp_w", "W", "source"),
+    ("price", "usd_per_hour", "USD/h", "price_source"),
+)
+"""What one chip's page shows: words, key of the record, unit, column with the source."""
+
+_TABLE_WIDTH = 125
+
+
+def chips(
+    name: Annotated[str | None, typer.Argument(help="A chip's name or alias; none lists all.", show_default=False)] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+) -> None:
+    """List the chips that clusters are made of, or show one with the source of every figure.
+
+    A prediction stands on a chip's peaks, on what of them large matrix products reach, on memory size and bandwidth, and on the
+    links in the server and out of it. Where sources disagree, the page of a chip says which figure was chosen, and why.
+
+    Prints a table with memory (sold, and seen by a process), dense peaks, links, power and price; or one chip's page.
+
+    Examples:
+
+      meshwright chips
+
+      meshwright chips h100
+
+      meshwright chips a100-sxm4-80gb --json
+    """
+    from meshwright.hardware.catalogue import chip_rows, find_row
+
+    rows = chip_rows() if name is None else (find_row(name),)
+    if json_output:
+        import json
+
+        records = [_record(row) for row in rows]
+        print(json.dumps({"chips": records} if name is None else records[0], indent=2))
+    elif name is None:
+        _print_table(rows)
+    else:
+        _print_page(rows[0])
+
+
+def _record(row: ChipRow) -> dict[str, Any]:
+    """A chip as JSON: figures in the units of their names, the server, and the words."""
+    chip, cells = row.chip, row.cells
+    numbers = {key: float(cells[key]) if cells[key] else None for _, key, _, _ in _FIGURES if key in cells}
+    return {
+        "name": chip.name,
+        "aliases": list(row.aliases),
+        **{key: cells[key] for key in ("vendor", "generation", "form", "year", "topology")},
+        **numbers,
+        "matmul_efficiency": chip.matmul_efficiency,
+        "fp8_matmul_efficiency": chip.fp8_matmul_efficiency,
+        **_server(row),
+        "confidence": chip.confidence,
+        "choice": cells["choice"],
+        "notes": chip.notes,
+        "sources": {column: cells[column] for column in cells if column == "source" or column.endswith("_source")},
+    }
+
+
+def _server(row: ChipRow) -> dict[str, Any]:
+    from meshwright.hardware.catalogue import find_link
+
+    return {
+        "gpus_per_node": row.chips_per_node,
+        "domain_size": row.domain_size,
+        "domain_link": _link_record(find_link(row.domain_link)),
+        "network": _link_record(find_link(row.network)),
+    }
+
+
+def _link_record(link: Link) -> dict[str, Any]:
+    from meshwright.hardware.catalogue import link_rows
+    from meshwright.units import GB, MICROSECOND
+
+    cells = next((row.cells for row in link_rows() if row.link == link), {})
+    return {
+        "name": link.name,
+        "gb_per_s": link.bytes_per_s / GB,
+        "latency_us": round(link.latency_s / MICROSECOND, 6),
+        "setup_us": round(link.setup_s / MICROSECOND, 6),
+        "efficiency": link.efficiency,
+        "half_message_kib": link.half_message_bytes / 1024,
+        "pairwise_share": link.pairwise_share,
+        "sources": {column: cells[column] for column in cells if column == "source" or column.endswith("_source")},
+    }
+
+
+def _print_table(rows: tuple[ChipRow, ...]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("chip", no_wrap=True)
+    for heading in ("GB", "usable GiB", "TB/s", "bf16", "fp8"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("in the domain", no_wrap=True)
+    table.add_column("of", justify="right", no_wrap=True)
+    table.add_column("network", no_wrap=True)
+    for heading in ("W", "USD/h"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("confidence", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells_of(row))
+    console = Console()
+    if console.width < _TABLE_WIDTH:  # a narrow terminal or a pipe: long lines, rather than cut names
+        console = Console(width=_TABLE_WIDTH)
+    console.print(table)
+    console.print(
+        "\nbf16 (fp16 where a chip has no bf16) and fp8: dense TFLOPS. `meshwright chips NAME` shows the sources.", highlight=False
+    )
+
+
+def _cells_of(row: ChipRow) -> list[str]:
+    cells = row.cells
+    half = cells["bf16_tflops"] or cells["fp16_tflops"]
+    bandwidth = f"{float(cells['memory_gb_per_s']) / 1000:.2f}"
+    left = [row.chip.name, cells["nominal_gb"], cells["usable_gib"], bandwidth, half, cells["fp8_tflops"]]
+    right = [row.domain_link, str(row.domain_size), row.network, cells["tdp_w"], cells["usd_per_hour"], cells["confidence"]]
+    return [*left, *right]
+
+
+def _print_page(row: ChipRow) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    record, cells = _record(row), row.cells
+    print_line = Console(highlight=False, soft_wrap=True).print
+    print_line(
+        f"[bold]{row.chip.name}[/bold]  {cells['vendor']} {escape(cells['form'])}, {cells['year']}, confidence {cells['confidence']}"
+    )
+    print_line(escape("also: " + ", ".join(row.aliases) + "\n"))
+    notes: list[str] = []
+    for line in (*_figure_lines(record, cells, notes), "", *_server_lines(record, notes), ""):
+        print_line(escape(line))
+    for number, text in enumerate(notes, start=1):
+        print_line(escape(f"  [{number}] {text}"))
+    for column in ("choice", "notes"):
+        if cells[column]:
+            print_line(escape(f"\n  {column}: {cells[column]}"))
+
+
+def _figure_lines(record: dict[str, Any], cells: Mapping[str, str], notes: list[str]) -> list[str]:
+    """A line for each figure, with the number of its source in `notes`, which grow."""
+    lines = []
+    for words, key, unit, source in _FIGURES:
+        if record[key] is not None:
+            lines.append(f"  {words:<28} {record[key]:>9.5g} {unit:<12} {_note(cells[source], notes)}")
+    return lines
+
+
+def _server_lines(record: dict[str, Any], notes: list[str]) -> list[str]:
+    """The server and its two links, likewise."""
+    lines = [f"  {record['gpus_per_node']} per node, {record['domain_size']} in the domain: {record['topology']}"]
+    for words, link in (("in the domain", record["domain_link"]), ("network, per chip", record["network"])):
+        rate, latency, reached = (_note(link["sources"].get(key, ""), notes) for key in ("source", "latency_source", "efficiency_source"))
+        figures = f"{link['gb_per_s']:g} GB/s each way {rate}, {link['efficiency']:.0%} reached {reached}, {link['latency_us']:g} us a step {latency}"
+        lines.append(f"  {words:<18} {link['name']}: {figures}")
+    return lines
+
+
+def _note(text: str, notes: list[str]) -> str:
+    if text not in notes:
+        notes.append(text)
+    return f"[{notes.index(text) + 1}]"
