@@ -1,0 +1,207 @@
+"""Predict the runs that rows describe, those of one model, machine and software together."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.accuracy.rows import Case, Unanswerable
+from meshwright.cost.simulate import Pipeline, simulate_steady
+from meshwright.cost.step import Priced, price
+from meshwright.errors import ConfigError
+from meshwright.hardware.cluster import Node, Pool
+from meshwright.layout import Layout, Layouts
+from meshwright.stack import find_stack
+from meshwright.units import GIB
+
+__all__ = ["COLUMNS", "Answers", "Prediction", "predict_mixed", "predict_rows", "predictions_csv", "reasons"]
+
+COLUMNS = ("source", "row_id", "step_time_s", "peak_mem_gib", "oom")
+_PER_STEP = ("dp_comm", "optimizer", "overhead")
+"""Terms of the step time outside the pipeline."""
+_STATES = ("weights", "gradients", "optimizer", "activations")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What one run is predicted to do."""
+
+    source: str
+    row_id: str
+    step_s: float
+    peak_memory_bytes: float
+    """The figure that the row tells: see MemoryFigure."""
+    used_bytes: float
+    """What the fullest chip shows."""
+    fits: bool
+
+    @property
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """The line of the predictions file."""
+        return self.source, self.row_id, f"{self.step_s:.6g}", f"{self.peak_memory_bytes / GIB:.6g}", "0" if self.fits else "1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    """Predictions in the order of the rows, and the rows without one."""
+
+    predictions: tuple[Prediction, ...]
+    unanswered: tuple[Unanswerable, ...]
+
+
+def predict_rows(cases: Iterable[Case | Unanswerable]) -> Answers:
+    """Predict every case; rows without one are passed on with their reason."""
+    rows = list(cases)
+    found: dict[int, Prediction | Unanswerable] = {i: row for i, row in enumerate(rows) if isinstance(row, Unanswerable)}
+    groups: dict[object, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        if isinstance(row, Unanswerable):
+            continue
+        if row.machines.mixed:
+            found[i] = _one_mixed(row)
+        else:
+            groups[_key(row)].append(i)
+    for members in groups.values():
+        found |= zip(members, _predict_alike([row for i in members if isinstance(row := rows[i], Case)]), strict=True)
+    ordered = [found[i] for i in range(len(rows))]
+    return Answers(
+        predictions=tuple(p for p in ordered if isinstance(p, Prediction)),
+        unanswered=tuple(p for p in ordered if isinstance(p, Unanswerable)),
+    )
+
+
+def _key(case: Case) -> object:
+    """Cases with one key are columns of one pricing."""
+    return case.model, case.machines.nodes[0], case.machines.num_chips, replace(case.workload, gbs=None), case.stack_name
+
+
+def _predict_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
+    try:
+        return _price_alike(cases)
+    except ConfigError as error:
+        if len(cases) == 1:
+            return [_unanswered(cases[0], str(error))]
+        return [answer for case in cases for answer in _predict_alike([case])]
+
+
+def _price_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
+    priced = _priced(cases[0], [case.layout for case in cases], node=cases[0].machines.nodes[0])
+    used = _over_stages(priced, priced.memory.used)
+    usable = cases[0].machines.nodes[0].chip.usable_bytes
+    return [
+        _answer(case, step_s=float(priced.step_s[i]), peak=_figure(case, priced, i), used=float(used[i]), fits=bool(used[i] <= usable))
+        for i, case in enumerate(cases)
+    ]
+
+
+def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:
+    pool = Pool(node=node, num_chips=case.machines.num_chips)
+    with np.errstate(all="ignore"):
+        return price(
+            Layouts.of(layouts),
+            model=case.model,
+            pool=pool,
+            work=replace(case.workload, gbs=None),
+            stack=find_stack(case.stack_name),
+            which="all" if case.machines.mixed else "representative",
+        )
+
+
+def _over_stages(priced: Priced, array: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(priced.stages.real, array, -np.inf).max(axis=1)
+
+
+def _figure(case: Case, priced: Priced, i: int) -> float:
+    """The memory that the row's `mem_def` asks for."""
+    memory = priced.memory
+    if case.memory.kind == "states":
+        array = np.sum([memory.terms[name] for name in _STATES], axis=0)
+    else:
+        array = {"allocated": memory.allocated, "reserved": memory.reserved, "used": memory.used}[case.memory.kind]
+    at = {"first": 0, "last": case.layout.pp - 1}.get(case.memory.rank)
+    chosen = priced.stages.real[i] if at is None else priced.stages.index[i] == at
+    return float(array[i][chosen].max())
+
+
+def _answer(case: Case, *, step_s: float, peak: float, used: float, fits: bool) -> Prediction | Unanswerable:
+    if not (0 < step_s < math.inf and 0 < peak < math.inf):
+        return _unanswered(case, "the model gives no finite time and memory for this layout")
+    return Prediction(source=case.source, row_id=case.row_id, step_s=step_s, peak_memory_bytes=peak, used_bytes=used, fits=fits)
+
+
+def _unanswered(case: Case, reason: str) -> Unanswerable:
+    return Unanswerable(source=case.source, row_id=case.row_id, reason=reason)
+
+
+def _one_mixed(case: Case) -> Prediction | Unanswerable:
+    try:
+        return predict_mixed(case)
+    except ConfigError as error:
+        return _unanswered(case, str(error))
+
+
+def predict_mixed(case: Case) -> Prediction | Unanswerable:
+    """Predict a run on several kinds of chips: price the layout on each kind, then run the stages' own times through the pipeline.
+
+    A stage whose replicas sit on several kinds waits for the slowest; the exchange between replicas is the slowest kind's.
+    """
+    kinds = {
+        name: _priced(case, [case.layout], node=node) for (name, _), node in zip(case.machines.pools, case.machines.nodes, strict=True)
+    }
+    usable = {name: node.chip.usable_bytes for (name, _), node in zip(case.machines.pools, case.machines.nodes, strict=True)}
+    stages = [[name for name, _ in stage] for stage in case.placement]
+    step_s = _pipeline_s(case, kinds, stages) + max(sum(float(kinds[n].time[t][0]) for t in _PER_STEP) for stage in stages for n in stage)
+    some = next(iter(kinds.values()))
+    used = [(float(some.memory.used[0, s]), min(usable[n] for n in names)) for s, names in enumerate(stages)]
+    return _answer(
+        case,
+        step_s=step_s,
+        peak=_figure(case, some, 0),
+        used=max(bytes_ for bytes_, _ in used),
+        fits=all(bytes_ <= room for bytes_, room in used),
+    )
+
+
+def _pipeline_s(case: Case, kinds: dict[str, Priced], stages: Sequence[Sequence[str]]) -> float:
+    layout = case.layout
+    if layout.vpp > 1:
+        raise ConfigError(f"vpp={layout.vpp}: interleaved stages on several kinds of chips are not predicted")
+    forward = [max(float(kinds[n].stage_times.forward_s[0, s]) for n in names) for s, names in enumerate(stages)]
+    backward = [max(float(kinds[n].stage_times.backward_s[0, s]) for n in names) for s, names in enumerate(stages)]
+    link = max(float(priced.stage_times.p2p_s[0]) for priced in kinds.values())
+    overlapped = layout.pp == 1 or find_stack(case.stack_name).p2p == "overlapped"
+    pipeline = Pipeline(
+        schedule="1f1b",
+        pp=layout.pp,
+        num_microbatches=layout.num_microbatches,
+        forward_s=forward,
+        backward_s=backward,
+        link_s=link,
+        p2p="overlapped" if overlapped else "blocking",
+    )
+    return simulate_steady(pipeline).step_s
+
+
+def predictions_csv(answers: Answers) -> str:
+    """Return the predictions file; rows without an answer have blank figures."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(p.cells for p in answers.predictions)
+    writer.writerows((u.source, u.row_id, "", "", "") for u in answers.unanswered)
+    return out.getvalue()
+
+
+def reasons(answers: Answers) -> dict[str, dict[str, int]]:
+    """Count the rows without an answer by table and reason, the most frequent first."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in answers.unanswered:
+        counts[row.source][row.reason] += 1
+    return {source: dict(counter.most_common()) for source, counter in counts.items()}
