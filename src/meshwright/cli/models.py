@@ -1,0 +1,150 @@
+"""`meshwright models`: the models that are known by name, or one model by part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from meshwright.models.describe import ModelInfo, ModelRow
+
+__all__ = ["models"]
+
+_TABLE_WIDTH = 110
+
+
+def models(
+    name: Annotated[str | None, typer.Argument(help="A model's name or alias; none lists all.", show_default=False)] = None,
+    hf: Annotated[Path | None, typer.Option("--hf", help="A Hugging Face config.json, or its folder, to read instead.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+) -> None:
+    """List the models that are known by name, or show one with its dims and its parameters by part.
+
+    A model is its shape: layers, widths, heads, experts. The shape gives every count of parameters, bytes and FLOPs, and the count of
+    parameters stands beside the published one: they differ by less than 0.5 % wherever an exact count is published.
+    Of a mixture of experts, the active parameters are those that one token visits.
+
+    Prints a table of all models; or one model's dims, parameters by part, their sum, the published count and the source of both.
+
+    Examples:
+
+      meshwright models
+
+      meshwright models qwen3-30b-a3b
+
+      meshwright models --hf path/to/config.json --json
+    """
+    from meshwright.errors import ConfigError
+    from meshwright.models.describe import model_info, models_info
+
+    if name is not None and hf is not None:
+        raise ConfigError(f"models {name} --hf {hf}: give either a name or a config")
+    if name is None and hf is None:
+        _show_list(models_info(), json_output=json_output)
+        return
+    spec, notes = _chosen(name, hf)
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    _show_model(model_info(spec), notes, json_output=json_output)
+
+
+def _chosen(name: str | None, hf: Path | None) -> tuple[Any, tuple[str, ...]]:
+    """Return the shape that was asked for, with notes on what it leaves out."""
+    if hf is not None:
+        from meshwright.models.huggingface import read_hf_config
+
+        reading = read_hf_config(hf)
+        return reading.spec, reading.notes
+    from meshwright.models.presets import find_model
+
+    return find_model(name or ""), ()
+
+
+def _show_list(rows: list[ModelRow], *, json_output: bool) -> None:
+    if json_output:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps({"models": [asdict(row) for row in rows]}, indent=2))
+    else:
+        _print_list(rows)
+
+
+def _print_list(rows: list[ModelRow]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("model", no_wrap=True)
+    table.add_column("series", no_wrap=True)
+    table.add_column("family", no_wrap=True)
+    for heading in ("layers", "hidden", "params B", "active B", "published B", "difference"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row.name, row.series, row.family, *_figures(row))
+    console = _console()
+    console.print(table)
+    console.print("\n~ beside a published count: the size that the model is called by, no exact count.", highlight=False)
+    console.print("`meshwright models NAME` shows dims, parts and sources.", highlight=False)
+
+
+def _figures(row: ModelRow) -> list[str]:
+    nominal = "~" if row.published_kind == "nominal" else ""
+    published = f"{nominal}{row.published_params / 1e9:.4g}"
+    difference = f"{row.difference_frac:+.2%}" if abs(row.difference_frac) >= 5e-5 else "0"
+    return [str(row.num_layers), str(row.hidden), f"{row.params / 1e9:.4g}", f"{row.active_params / 1e9:.4g}", published, difference]
+
+
+def _show_model(info: ModelInfo, notes: tuple[str, ...], *, json_output: bool) -> None:
+    if json_output:
+        import json
+
+        print(json.dumps(_record(info, notes), indent=2))
+        return
+    from rich.markup import escape
+
+    console = _console()
+    for line in _page(info):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _record(info: ModelInfo, notes: tuple[str, ...]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "name": info.spec.name,
+        "dims": info.dims,
+        "parts": info.parts,
+        "params": info.params,
+        "mtp_params": info.mtp_params,
+        "active_params": info.active_params,
+        "published": asdict(info.published) if info.published is not None else None,
+        "notes": list(notes),
+    }
+
+
+def _page(info: ModelInfo) -> list[str]:
+    """One model in lines: dims, parameters by part, totals, source."""
+    also = f"  also: {', '.join(info.published.aliases)}" if info.published and info.published.aliases else ""
+    lines = [info.spec.name + also, ""]
+    lines += [f"  {key:<24} {value}" for key, value in info.dims.items()]
+    lines += ["", *(f"  {part:<24} {count:>22,}" for part, count in info.parts.items())]
+    lines += [f"  {'parameters':<24} {info.params:>22,}", f"  {'of them active':<24} {info.active_params:>22,}"]
+    if info.mtp_params:
+        lines.append(f"  {'multi-token prediction':<24} {info.mtp_params:>22,}  (not in the sum)")
+    return lines + _published_lines(info.published)
+
+
+def _published_lines(row: ModelRow | None) -> list[str]:
+    if row is None:
+        return []
+    figures = f"{row.published_params:>22,}  ({row.published_kind}; the shape differs by {row.difference_frac:+.2%})"
+    return [f"  {'published':<24} {figures}", "", f"  source: {row.source}"]
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    console = Console()
+    return console if console.width >= _TABLE_WIDTH else Console(width=_TABLE_WIDTH)

@@ -1,0 +1,73 @@
+"""A model given by its dims instead of a name."""
+
+from __future__ import annotations
+
+from meshwright.errors import ConfigError
+from meshwright.models.spec import Family, ModelSpec, MoeSpec
+
+__all__ = ["model_from_dims"]
+
+_FFN_MULTIPLE = 64
+"""Widths of feed-forwards that are worked out are rounded up to this, for the matrix units."""
+
+
+def model_from_dims(
+    *,
+    num_layers: int,
+    hidden: int,
+    num_heads: int,
+    vocab: int,
+    ffn: int | None = None,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    num_experts: int | None = None,
+    top_k: int | None = None,
+    expert_ffn: int | None = None,
+    shared_ffn: int = 0,
+    gated: bool = True,
+    tied: bool = False,
+    family: Family = "decoder",
+    name: str = "by-hand",
+) -> ModelSpec:
+    """Return a model of Llama's make with these dims: rotary positions, RMSNorm, no biases, gated feed-forward.
+
+    What is left out is worked out: `ffn` is 4 hidden (ungated) or 8/3 hidden rounded up to 64 (gated), `num_kv_heads` is `num_heads`,
+    `head_dim` is hidden / num_heads, `expert_ffn` is `ffn`. An encoder-decoder model has `num_layers` on each side.
+    """
+    width = ffn if ffn is not None else _usual_ffn(hidden, gated=gated)
+    return ModelSpec(
+        name=name,
+        num_layers=num_layers,
+        hidden=hidden,
+        ffn=width,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads if num_kv_heads is not None else num_heads,
+        head_dim=head_dim if head_dim is not None else _usual_head_dim(hidden, num_heads),
+        vocab=vocab,
+        family=family,
+        encoder_layers=num_layers if family == "encoder-decoder" else 0,
+        gated=gated,
+        tied=tied,
+        moe=_experts(num_experts, top_k, expert_ffn if expert_ffn is not None else width, shared_ffn),
+    )
+
+
+def _usual_ffn(hidden: int, *, gated: bool) -> int:
+    return -(-8 * hidden // (3 * _FFN_MULTIPLE)) * _FFN_MULTIPLE if gated else 4 * hidden
+
+
+def _usual_head_dim(hidden: int, num_heads: int) -> int:
+    if num_heads < 1 or hidden % num_heads:
+        near = [heads for heads in range(max(1, num_heads - 8), max(1, num_heads) + 9) if hidden % heads == 0]
+        raise ConfigError(f"num_heads={num_heads} does not divide hidden={hidden}; give the head's width, or num_heads of {near}")
+    return hidden // num_heads
+
+
+def _experts(num_experts: int | None, top_k: int | None, expert_ffn: int, shared_ffn: int) -> MoeSpec | None:
+    if num_experts is None:
+        if top_k is not None or shared_ffn:
+            raise ConfigError(f"top_k={top_k}, shared_ffn={shared_ffn}: of no use without the number of experts")
+        return None
+    if top_k is None:
+        raise ConfigError(f"num_experts={num_experts}: say also how many a token visits (top_k)")
+    return MoeSpec(num_experts=num_experts, top_k=top_k, expert_ffn=expert_ffn, shared_ffn=shared_ffn)
