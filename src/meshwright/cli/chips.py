@@ -187,9 +187,9 @@ def _server_lines(record: dict[str, Any], notes: list[str]) -> list[str]:
     """The server and its two links, likewise."""
     lines = [f"  {record['gpus_per_node']} per node, {record['domain_size']} in the domain: {record['topology']}"]
     for words, link in (("in the domain", record["domain_link"]), ("network, per chip", record["network"])):
-        rate, latency, reached = (_note(link["sources"].get(key, ""), notes) for key in ("source", "latency_source", "efficiency_source"))
-        figures = f"{link['gb_per_s']:g} GB/s each way {rate}, {link['efficiency']:.0%} reached {reached}, {link['latency_us']:g} us a step {latency}"
-        lines.append(f"  {words:<18} {link['name']}: {figures}")
+        rate, latency, share = (_note(link["sources"].get(key, ""), notes) for key in ("source", "latency_source", "efficiency_source"))
+        speed = f"{link['gb_per_s']:g} GB/s each way {rate}, {link['efficiency']:.0%} reached {share}"
+        lines.append(f"  {words:<18} {link['name']}: {speed}, {link['latency_us']:g} us a step {latency}")
     return lines
 
 
