@@ -33,7 +33,7 @@ class UnansweredError(ConfigError):
 
 def without_measurements(row: Mapping[str, str]) -> dict[str, str]:
     """Return the row's text cells, stripped, less the measured columns and those beyond the header."""
-    return {k: v.strip() for k, v in row.items() if isinstance(k, str) and isinstance(v, str) and k not in _UNREAD}
+    return {k: v.strip() for k, v in row.items() if k not in _UNREAD}
 
 
 @dataclass(frozen=True, slots=True)

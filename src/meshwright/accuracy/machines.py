@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.accuracy.cells import Cells, UnansweredError
 from meshwright.accuracy.notes import Placement
@@ -13,13 +13,16 @@ from meshwright.hardware.parse import parse_chip_mix
 
 __all__ = ["Machines", "machines_of_row", "stage_chips"]
 
+_RATE = r"(?P<gbit>\d{1,6}(?:\.\d{1,3})?)\s*(?:Gb/s|Gbps|Gbit/s)"
 _RATES = (
-    (r"(?P<nics>\d+)\s*x\s*(?P<gbit>\d+(?:\.\d+)?)\s*gb/?p?s", "node"),
-    (r"(?:inter|node-node)[^,;]*?(?P<gbit>\d+(?:\.\d+)?)\s*gb/?p?s", "node"),
-    (r"(?P<gbit>\d+(?:\.\d+)?)\s*gb/?p?s(?:[^,;]*)(?:per node|node-node)", "node"),
-    (r"(?P<gbit>\d+(?:\.\d+)?)\s*gb/?p?s", "chip"),
+    (rf"(?P<nics>\d{{1,3}})\s*x\s*{_RATE}", "node"),
+    (rf"(?:inter|node-node)\b[^,;]*?{_RATE}", "node"),
+    (rf"{_RATE}[^,;]*(?:per node|node-node)", "node"),
+    (_RATE, "chip"),
 )
 """How a network's rate is written; one without "per node" is one NIC per chip, as in today's servers."""
+_INSTANCES = {"g4dn": "t4", "p3": "v100", "p3dn": "v100", "p4d": "a100", "p4de": "a100", "p5": "h100", "g5": "a10"}
+"""Cloud servers whose rate a row names, and the chip in them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,10 +51,15 @@ def machines_of_row(cells: Cells, *, num_chips: int) -> Machines:
     if text is None:
         raise UnansweredError("gpu: blank")
     pools = _counted(parse_chip_mix(text), num_chips)
+    return Machines(pools=pools, nodes=tuple(_node(cells, name, num_chips) for name, _ in pools))
+
+
+def _node(cells: Cells, chip: str, num_chips: int) -> Node:
     per_node = cells.count("gpus_per_node")
-    rate = _network_gbps(cells, per_node or 8) if len(pools) == 1 else None
-    nodes = tuple(default_node(name, gpus_per_node=per_node, network_gbps=rate) for name, _ in pools)
-    return Machines(pools=pools, nodes=nodes)
+    rate = _network_gbps(cells, chip, per_node or default_node(chip).chips_per_node)
+    node = default_node(chip, gpus_per_node=per_node, network_gbps=rate)
+    domain = _domain_chips(cells, num_chips)
+    return replace(node, domain_size=domain) if domain is not None else node
 
 
 def _counted(mix: list[tuple[str, int | None]], num_chips: int) -> tuple[tuple[str, int], ...]:
@@ -64,17 +72,30 @@ def _counted(mix: list[tuple[str, int | None]], num_chips: int) -> tuple[tuple[s
     return tuple((name, count if count is not None else rest // blank) for name, count in mix)
 
 
-def _network_gbps(cells: Cells, per_node: int) -> float | None:
-    """Gb/s per chip where the row says it; a rate that two kinds of node share ambiguously is left to the catalogue."""
-    text = cells.words("interconnect")
+def _network_gbps(cells: Cells, chip: str, per_node: int) -> float | None:
+    """Gb/s per chip where the row says it for this kind of chip; where it is ambiguous the catalogue's stays."""
+    text = cells.text("interconnect") or ""
+    by_server = {server: float(rate) for rate, server in re.findall(rf"{_RATE}\s+([a-z]\d\w{{0,4}})\b", text)}
+    if by_server:
+        rates = [rate for server, rate in by_server.items() if chip.startswith(_INSTANCES.get(server, "?"))]
+        return rates[0] / per_node if rates else None
+    if re.search(r"name both|DCN", text):
+        return None
     for pattern, unit in _RATES:
         found = re.search(pattern, text)
-        if found is None or "name both" in text or "dcn" in text:
-            continue
-        rate = float(found["gbit"]) * int(found.groupdict().get("nics") or 1)
-        per_chip = rate / per_node if unit == "node" and "per gpu" not in text else rate
-        return per_chip if 0.01 <= per_chip <= 1e5 else None
+        if found is not None:
+            rate = float(found["gbit"]) * int(found.groupdict().get("nics") or 1)
+            return (rate / per_node if unit == "node" and "per GPU" not in text else rate) or None
     return None
+
+
+def _domain_chips(cells: Cells, num_chips: int) -> int | None:
+    """Chips of one slice of a torus, beyond which the data-centre network begins."""
+    inside = cells.match("interconnect", r"inside a slice of (\d{1,6}) chips")
+    if inside is not None:
+        return max(1, int(inside[1]))
+    slices = cells.match("interconnect", r"ICI; (\d{1,4}) slice")
+    return max(1, num_chips // max(1, int(slices[1]))) if slices is not None else None
 
 
 def stage_chips(machines: Machines, placement: Placement | None, *, pp: int) -> Placement:

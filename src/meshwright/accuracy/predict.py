@@ -26,7 +26,9 @@ __all__ = ["COLUMNS", "Answers", "Prediction", "predict_mixed", "predict_rows", 
 COLUMNS = ("source", "row_id", "step_time_s", "peak_mem_gib", "oom")
 _PER_STEP = ("dp_comm", "optimizer", "overhead")
 """Terms of the step time outside the pipeline."""
-_STATES = ("weights", "gradients", "optimizer", "activations")
+_STATES = ("weights", "gradients", "optimizer")
+_SUMS = {"states": (*_STATES, "activations"), "after-backward": _STATES}
+"""Memory terms that make up a figure which is no peak of the whole step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,14 +117,15 @@ def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:
 
 
 def _over_stages(priced: Priced, array: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(priced.stages.real, array, -np.inf).max(axis=1)
+    fullest: NDArray[np.float64] = np.where(priced.stages.real, array, -np.inf).max(axis=1)
+    return fullest
 
 
 def _figure(case: Case, priced: Priced, i: int) -> float:
     """The memory that the row's `mem_def` asks for."""
     memory = priced.memory
-    if case.memory.kind == "states":
-        array = np.sum([memory.terms[name] for name in _STATES], axis=0)
+    if case.memory.kind in _SUMS:
+        array = np.sum([memory.terms[name] for name in _SUMS[case.memory.kind]], axis=0)
     else:
         array = {"allocated": memory.allocated, "reserved": memory.reserved, "used": memory.used}[case.memory.kind]
     at = {"first": 0, "last": case.layout.pp - 1}.get(case.memory.rank)

@@ -18,15 +18,18 @@ from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
 from meshwright.workload import Workload
 
-__all__ = ["Case", "MemoryFigure", "Unanswerable", "read_row", "read_table"]
+__all__ = ["Case", "MemoryFigure", "MemoryKind", "Unanswerable", "read_row", "read_table"]
+
+
+MemoryKind = Literal["allocated", "reserved", "used", "states", "after-backward"]
+"""By tensors, by the allocator, by the driver; weights, optimizer and activations only; or by tensors when no activation is left."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryFigure:
     """Which memory figure a row tells."""
 
-    kind: Literal["allocated", "reserved", "used", "states"]
-    """By tensors, by the allocator, by the driver; or a sum of weights, optimizer and activations only."""
+    kind: MemoryKind
     rank: Literal["max", "first", "last"]
     """Of the fullest rank, or of a rank in the first or last stage."""
 
@@ -108,7 +111,7 @@ def _memory(cells: Cells) -> MemoryFigure:
     rule = read_rules("memory_words").first(cells.words("mem_def"))
     assert rule is not None, "the last rule of memory_words.csv matches everything"
     return MemoryFigure(
-        kind=cast("Literal['allocated', 'reserved', 'used', 'states']", rule["kind"]),
+        kind=cast("MemoryKind", rule["kind"]),
         rank=cast("Literal['max', 'first', 'last']", rule["rank"]),
     )
 
