@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["models"]
 
-_TABLE_WIDTH = 110
+_TABLE_WIDTH = 120
 
 
 def models(
@@ -126,7 +126,7 @@ def _record(info: ModelInfo, notes: tuple[str, ...]) -> dict[str, Any]:
 
 def _page(info: ModelInfo) -> list[str]:
     """One model in lines: dims, parameters by part, totals, source."""
-    also = f"  also: {', '.join(info.published.aliases)}" if info.published and info.published.aliases else ""
+    also = _names_of(info)
     lines = [info.spec.name + also, ""]
     lines += [f"  {key:<24} {value}" for key, value in info.dims.items()]
     lines += ["", *(f"  {part:<24} {count:>22,}" for part, count in info.parts.items())]
@@ -134,6 +134,15 @@ def _page(info: ModelInfo) -> list[str]:
     if info.mtp_params:
         lines.append(f"  {'multi-token prediction':<24} {info.mtp_params:>22,}  (not in the sum)")
     return lines + _published_lines(info.published)
+
+
+def _names_of(info: ModelInfo) -> str:
+    row = info.published
+    if row is None:
+        return ""
+    if row.name != info.spec.name:
+        return f"  the shape of {row.name}"
+    return f"  also: {', '.join(row.aliases)}" if row.aliases else ""
 
 
 def _published_lines(row: ModelRow | None) -> list[str]:

@@ -7,6 +7,8 @@ from meshwright.models.spec import Family, ModelSpec, MoeSpec
 
 __all__ = ["model_from_dims"]
 
+_MOST_HEADS = 4096
+"""Where the search for a number of heads that fits ends."""
 _FFN_MULTIPLE = 64
 """Widths of feed-forwards that are worked out are rounded up to this, for the matrix units."""
 
@@ -57,9 +59,12 @@ def _usual_ffn(hidden: int, *, gated: bool) -> int:
 
 
 def _usual_head_dim(hidden: int, num_heads: int) -> int:
-    if num_heads < 1 or hidden % num_heads:
-        near = [heads for heads in range(max(1, num_heads - 8), max(1, num_heads) + 9) if hidden % heads == 0]
-        raise ConfigError(f"num_heads={num_heads} does not divide hidden={hidden}; give the head's width, or num_heads of {near}")
+    if hidden < 1 or num_heads < 1:
+        return 1  # ModelSpec refuses these, in its own words
+    if hidden % num_heads:
+        fitting = [heads for heads in range(1, min(2 * num_heads, hidden, _MOST_HEADS) + 1) if hidden % heads == 0]
+        near = sorted(sorted(fitting, key=lambda heads: abs(heads - num_heads))[:2])
+        raise ConfigError(f"num_heads={num_heads} does not divide hidden={hidden}; give the width of a head, or num_heads of {near}")
     return hidden // num_heads
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from meshwright.models.params import model_params
@@ -47,7 +47,7 @@ class ModelInfo:
     mtp_params: int
     active_params: int
     published: ModelRow | None
-    """None for a model that is not in the table."""
+    """The row of the table with this shape (its name may be another); None where there is none."""
 
 
 def models_info() -> list[ModelRow]:
@@ -58,7 +58,7 @@ def models_info() -> list[ModelRow]:
 def model_info(spec: ModelSpec) -> ModelInfo:
     """Return a model's dims and its parameters by part, with what is published when it is one of the table."""
     params = model_params(spec)
-    preset = next((preset for preset in presets() if preset.spec == spec), None)
+    preset = _preset_of(spec)
     return ModelInfo(
         spec=spec,
         dims=_dims(spec, ""),
@@ -68,6 +68,12 @@ def model_info(spec: ModelSpec) -> ModelInfo:
         active_params=params.active,
         published=_row(preset) if preset is not None else None,
     )
+
+
+def _preset_of(spec: ModelSpec) -> Preset | None:
+    """Return the row of this very shape: the one of the same name where several share it, else the first."""
+    same = [preset for preset in presets() if replace(preset.spec, name=spec.name) == spec]
+    return next((preset for preset in same if preset.spec.name == spec.name), same[0] if same else None)
 
 
 def _row(preset: Preset) -> ModelRow:
