@@ -1,0 +1,196 @@
+"""Event simulation of one pipeline step: exact for any stage times, in the order in which the training software runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from meshwright.cost._engine import Rows, Run
+from meshwright.cost._engine import run as run_step
+from meshwright.cost._schedules import (
+    BACKWARD,
+    FORWARD,
+    FULL,
+    OPEN,
+    PAIR,
+    SPLIT,
+    WGRAD,
+    Batch,
+    Pipeline,
+    PipelineSchedule,
+    chunk_stages,
+)
+
+__all__ = ["Operation", "Pipeline", "PipelineSchedule", "Simulation", "simulate", "simulate_steady", "timeline"]
+
+_STEADY_TOLERANCE = 1e-9
+"""Relative difference below which two periods count as the same: the extrapolated time is off by no more than this share."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulation:
+    """What one step does; tuples have one entry per stage, and step_s = busy_s + transfer_s + idle_s on each."""
+
+    step_s: float
+    """From the first start to the last end."""
+    busy_s: tuple[float, ...]
+    """Computing."""
+    transfer_s: tuple[float, ...]
+    """Stopped for a message on its way; 0 where messages overlap."""
+    idle_s: tuple[float, ...]
+    """Waiting: the bubble."""
+    peak_in_flight: tuple[int, ...]
+    """Most chunk-forwards alive at once, from the start of F to the end of B, or of W where the schedule puts it off."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation:
+    """One operation on the time line."""
+
+    stage: int
+    kind: Literal["F", "B", "W"]
+    """B includes the weight gradients unless a W of the same chunk and micro batch follows."""
+    chunk: int
+    microbatch: int
+    start_s: float
+    end_s: float
+
+
+def simulate(pipeline: Pipeline) -> Simulation:
+    """Run one step, operation by operation.
+
+    Formula:  each stage runs its operations in the schedule's order; one starts when the stage is free and its input is there:
+              end = max(end of the one before, arrival of the input) + duration.
+    Units:    seconds; counts of chunk-forwards.
+    Source:   orders: Megatron-Core, pipeline_parallel/schedules.py (1f1b, interleaved); arXiv:2401.10241 (ZB-H1); DualPipeV's own code.
+    Valid:    all micro batches take the same time. Megatron's interleaved schedule waits for messages in warm-up and flush unless
+              --overlap-p2p-communication-warmup-flush is given; `overlapped` takes it as given.
+    Checked:  tests/cost/test_pipeline.py::test_closed_form_is_exact_for_even_stages, ::test_no_operation_starts_early
+    """
+    return _summary(pipeline, run_step(pipeline))
+
+
+def timeline(pipeline: Pipeline) -> tuple[Operation, ...]:
+    """Run one step and return every operation, stage by stage in order of time; for a trace.
+
+    Formula:  as `simulate`.
+    Units:    seconds since the first start.
+    Source:   as `simulate`.
+    Valid:    as `simulate`.
+    Checked:  tests/cost/test_pipeline.py::test_no_operation_starts_early
+    """
+    run = run_step(pipeline)
+    rows = Rows.of(pipeline)
+    return tuple(op for stage in range(pipeline.pp) for op in _operations(pipeline, rows, stage, run.items[stage], run.ends[stage]))
+
+
+def _operations(pipeline: Pipeline, rows: Rows, stage: int, items: Sequence[int | Batch], ends: Sequence[float]) -> Iterator[Operation]:
+    """Operations of one stage; a forward and a backward that run mixed are drawn one after the other."""
+    names: dict[int, Literal["F", "B", "W"]] = {FORWARD: "F", BACKWARD: "B", WGRAD: "W", FULL: "B", PAIR: "B"}
+    opened = 0  # micro batch of the forward that runs mixed
+    for item, end_s in zip(items, ends, strict=True):
+        if isinstance(item, tuple):
+            continue
+        row, microbatch = divmod(item, pipeline.num_microbatches)
+        kind, chunk = divmod(row, rows.chunks)
+        start_s = end_s - rows.duration_s[row]
+        if kind == OPEN:
+            opened = microbatch
+        if kind == PAIR:
+            other = rows.chunks - 1 - chunk
+            middle_s = start_s + float(pipeline.forward_s[other])
+            yield Operation(stage=stage, kind="F", chunk=other, microbatch=opened, start_s=start_s, end_s=middle_s)
+            start_s = middle_s
+        if kind in names:
+            yield Operation(stage=stage, kind=names[kind], chunk=chunk, microbatch=microbatch, start_s=start_s, end_s=end_s)
+
+
+def simulate_steady(pipeline: Pipeline) -> Simulation:
+    """Return what `simulate` returns, from a shorter step where the steady state provably repeats, else from the whole one.
+
+    Formula:  T(M) = T(M0) + (M - M0) / n * period, with n = the group of micro batches (pp) and M0 = M modulo n.
+              Once every event of a window of operations recurs n micro batches later, shifted by one and the same period, on all stages,
+              it goes on so until the forwards run out, and the drain starts from the same state: each event is a maximum of sums of
+              earlier events of the window. The window is two periods long; inputs lie less than one period back.
+    Units:    seconds.
+    Source:   max-plus linear systems are periodic after a transient; here the period is looked for, and used only when found.
+    Valid:    as `simulate`; equal to it within 1e-9 of the step. GPipe has two steady states and is always run whole.
+    Checked:  tests/cost/test_pipeline.py::test_steady_shortcut_equals_the_whole_step
+    """
+    block = pipeline.group_size if pipeline.schedule == "interleaved" else pipeline.pp
+    blocks = 8
+    while pipeline.schedule != "gpipe" and pipeline.num_microbatches > 2 * blocks * block:
+        short = replace(pipeline, num_microbatches=pipeline.num_microbatches % block + blocks * block)
+        run = run_step(short)
+        period_s = _period_s(short, run, block)
+        if period_s is not None:
+            return _extend(pipeline, short, run, block=block, period_s=period_s)
+        blocks *= 2
+    return simulate(pipeline)
+
+
+def _summary(pipeline: Pipeline, run: Run) -> Simulation:
+    step_s = max(ends[-1] for ends in run.ends)
+    busy_s = [0.0] * pipeline.pp
+    for chunk, stage in enumerate(chunk_stages(pipeline.schedule, pp=pipeline.pp, vpp=pipeline.vpp)):
+        busy_s[stage] += pipeline.num_microbatches * (float(pipeline.forward_s[chunk]) + float(pipeline.backward_s[chunk]))
+    rows = Rows.of(pipeline)
+    transfer_s = [_transfer_s(rows, items, pipeline.num_microbatches) for items in run.items]
+    return _simulation(step_s, busy_s, transfer_s, tuple(_peak_in_flight(pipeline, items) for items in run.items))
+
+
+def _simulation(step_s: float, busy_s: list[float], transfer_s: list[float], peaks: tuple[int, ...]) -> Simulation:
+    idle_s = tuple(max(0.0, step_s - busy - transfer) for busy, transfer in zip(busy_s, transfer_s, strict=True))
+    return Simulation(step_s=step_s, busy_s=tuple(busy_s), transfer_s=tuple(transfer_s), idle_s=idle_s, peak_in_flight=peaks)
+
+
+def _peak_in_flight(pipeline: Pipeline, items: Sequence[int | Batch]) -> int:
+    """Most chunk-forwards alive at once on one stage, which runs one operation at a time: the order alone decides."""
+    span = pipeline.pp * pipeline.vpp * pipeline.num_microbatches
+    kinds = np.array([item for item in items if not isinstance(item, tuple)], dtype=np.int64) // span
+    last_kind = WGRAD if pipeline.schedule in SPLIT else BACKWARD
+    change = np.isin(kinds, (FORWARD, OPEN)).astype(np.int64) - np.isin(kinds, (last_kind, FULL, PAIR))
+    return int(change.cumsum().max())
+
+
+def _transfer_s(rows: Rows, items: Sequence[int | Batch], micro: int) -> float:
+    """Time for which the batches of a stage hold it, waiting left out: the longest message of each."""
+    return sum(max(rows.message_s[message // micro] for message in item) for item in items if isinstance(item, tuple))
+
+
+def _block_items(pipeline: Pipeline, run: Run, block: int, stage: int) -> tuple[int, int]:
+    """Where a stage runs its last forward of its first chunk, and how many items lie between that and the one a block earlier."""
+    kind = OPEN if pipeline.schedule == "dualpipev" else FORWARD
+    last = (kind * pipeline.pp * pipeline.vpp + stage + 1) * pipeline.num_microbatches - 1
+    end = run.items[stage].index(last)
+    return end, end - run.items[stage].index(last - block)
+
+
+def _period_s(pipeline: Pipeline, run: Run, block: int) -> float | None:
+    """Seconds by which everything recurs `block` micro batches later, once the pipeline is steady; None when it is not."""
+    shifts = []
+    for stage in range(pipeline.pp):
+        end, length = _block_items(pipeline, run, block, stage)
+        for times in (run.ends[stage], run.arrivals[stage]):
+            window = np.array(times[end - 3 * length : end])
+            shifts.append(window[length:] - window[:-length])
+    every = np.concatenate(shifts)
+    period_s = float(every.max())
+    return period_s if period_s - float(every.min()) <= _STEADY_TOLERANCE * period_s else None
+
+
+def _extend(pipeline: Pipeline, short: Pipeline, run: Run, *, block: int, period_s: float) -> Simulation:
+    """Lengthen a short step by whole periods."""
+    periods = (pipeline.num_microbatches - short.num_microbatches) // block
+    rows, micro = Rows.of(short), short.num_microbatches
+    summary = _summary(short, run)
+    step_s = summary.step_s + periods * period_s
+    busy_s = [busy * pipeline.num_microbatches / micro for busy in summary.busy_s]
+    transfer_s = list(summary.transfer_s)
+    for stage, items in enumerate(run.items):
+        end, length = _block_items(short, run, block, stage)
+        transfer_s[stage] += periods * _transfer_s(rows, items[end - length : end], micro)
+    return _simulation(step_s, busy_s, transfer_s, summary.peak_in_flight)
