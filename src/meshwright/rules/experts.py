@@ -1,0 +1,169 @@
+"""Rules of experts and of recomputation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.layout import RECOMPUTE_MODULES, RECOMPUTES, Layout, Layouts, module_bits
+from meshwright.models.spec import ModelSpec
+from meshwright.rules._rule import Rule, RuleCase, divisors, some
+from meshwright.rules.software import stack_rules
+
+__all__ = ["EXPERT_RULES", "RECOMPUTE_RULES", "usable_modules"]
+
+_FULL, _SELECTIVE = RECOMPUTES.index("full"), RECOMPUTES.index("selective")
+
+
+def _experts(case: RuleCase) -> int:
+    return case.model.moe.num_experts if case.model.moe is not None else 1
+
+
+def _experts_message(layout: Layout, case: RuleCase) -> str:
+    if case.model.moe is None:
+        return f"ep={layout.ep}: {case.model.name} has no experts; ep=1"
+    return f"num_experts={_experts(case)} is not divisible by ep={layout.ep}; ep may be {some(divisors(_experts(case)))}"
+
+
+def _folds(layout: Layout) -> int:
+    return layout.tp * layout.cp * layout.dp
+
+
+def _folding_message(layout: Layout, case: RuleCase) -> str:
+    group = _folds(layout)
+    fits = [ep for ep in divisors(_experts(case)) if group % (ep * layout.expert_tp) == 0]
+    return (
+        f"ep={layout.ep} * etp={layout.expert_tp} = {layout.ep * layout.expert_tp} does not divide tp * cp * dp = {group}, "
+        f"the chips that experts share; {f'ep may be {some(fits)}' if fits else f'etp may be {some(divisors(group))}'}"
+    )
+
+
+def _keeps_expert_width(layouts: Layouts, case: RuleCase) -> Any:
+    return True if case.model.moe is None else case.model.moe.expert_ffn % layouts.etp == 0
+
+
+def _expert_width_message(layout: Layout, case: RuleCase) -> str:
+    width = case.model.moe.expert_ffn if case.model.moe is not None else 1
+    return f"expert_ffn={width} is not divisible by etp={layout.expert_tp}; etp may be {some(divisors(width, 64))}"
+
+
+def usable_modules(model: ModelSpec, modules: tuple[str, ...]) -> list[str]:
+    """Return those recompute modules that the model has."""
+    has_experts, has_mla = model.moe is not None, model.mla is not None
+    has_shared = model.moe is not None and model.moe.shared_ffn > 0
+    has_ffn = model.moe is None or model.moe.first_dense_layers > 0 or model.moe.layer_frequency > 1
+    present = {
+        "mla_up_proj": has_mla,
+        "moe": has_experts,
+        "moe_act": has_experts,
+        "shared_experts": has_shared,
+        "mlp": has_ffn,
+        "mlp_act": has_ffn,
+    }
+    return [module for module in modules if present.get(module, True)]
+
+
+def _keeps_modules(layouts: Layouts, case: RuleCase) -> Any:
+    fits = module_bits(usable_modules(case.model, stack_rules(case.stack).recompute_modules))
+    bits, selective = layouts.recompute_modules, layouts.recompute == _SELECTIVE
+    return np.where(selective, (bits > 0) & (bits & ~fits == 0), bits == 0)
+
+
+def _modules_message(layout: Layout, case: RuleCase) -> str:
+    fits = usable_modules(case.model, stack_rules(case.stack).recompute_modules)
+    if layout.recompute != "selective":
+        shown = "+".join(layout.recompute_modules)
+        return f"recompute_modules={shown} with recompute={layout.recompute}: modules belong to recompute=selective"
+    if not layout.recompute_modules:
+        return f"recompute=selective names no module; recompute_modules may be {some(fits)}, joined by +"
+    bad = [module for module in layout.recompute_modules if module not in fits]
+    return f"recompute_modules={'+'.join(bad)}: {case.model.name} on stack {case.stack.name} has {some(fits)}"
+
+
+def _chunk_most(layouts: Layouts, case: RuleCase) -> Any:
+    """Layers of a layout's largest chunk."""
+    most = -(-case.model.total_layers // (layouts.pp * layouts.vpp))
+    for row, split in enumerate(layouts.chunk_layers or ()):
+        if split is not None:
+            most[row] = -(-max(split) // (layouts.vpp[row] if len(split) == layouts.pp[row] else 1))
+    return most
+
+
+def _keeps_recompute_layers(layouts: Layouts, case: RuleCase) -> Any:
+    full, block, count = layouts.recompute == _FULL, layouts.block_recompute > 0, layouts.recompute_layers
+    within = (count <= _chunk_most(layouts, case)) & (count >= np.where(block, 0, 1))
+    return (count < 0) | (full & within)
+
+
+def _recompute_layers_message(layout: Layout, case: RuleCase) -> str:
+    if layout.recompute != "full":
+        return f"recompute_layers={layout.recompute_layers} with recompute={layout.recompute}: it belongs to recompute=full"
+    most = int(_chunk_most(Layouts.of([layout]), case)[0])
+    least = 0 if layout.recompute_method == "block" else 1
+    return f"recompute_layers={layout.recompute_layers}: a chunk has {most} layers; expected {least} to {most}"
+
+
+EXPERT_RULES = (
+    Rule(
+        key="experts",
+        sentence="experts are divisible by ep; ep needs experts",
+        columns=("ep",),
+        keeps=lambda layouts, case: _experts(case) % layouts.ep == 0,
+        message=_experts_message,
+        source="Megatron-LM arguments.py: num_experts",
+    ),
+    Rule(
+        key="expert_tensor",
+        sentence="a model without experts has no etp of its own",
+        columns=("tp", "etp"),
+        keeps=lambda layouts, case: layouts.etp == layouts.tp if case.model.moe is None else True,
+        message=lambda layout, case: f"etp={layout.expert_tp}: {case.model.name} has no experts; leave etp out",
+    ),
+    Rule(
+        key="folding",
+        sentence="ep * etp divides tp * cp * dp: experts share the chips of a pipeline stage and are no extra ones",
+        columns=("tp", "cp", "dp", "ep", "etp"),
+        keeps=lambda layouts, case: (
+            True if case.model.moe is None else (layouts.tp * layouts.cp * layouts.dp) % (layouts.ep * layouts.etp) == 0
+        ),
+        message=_folding_message,
+        source="Megatron-Core parallel_state.py: expert_tensor_model_pipeline_parallel_size divides the world size",
+    ),
+    Rule(
+        key="expert_width",
+        sentence="the experts' width is divisible by etp",
+        columns=("etp",),
+        keeps=_keeps_expert_width,
+        message=_expert_width_message,
+        source="Megatron-Core tensor_parallel/layers.py",
+    ),
+    Rule(
+        key="expert_sequence",
+        sentence="experts with tensor parallelism need sequence parallelism",
+        columns=("tp", "sp"),
+        keeps=lambda layouts, case: True if case.model.moe is None else (layouts.tp == 1) | (layouts.sp > 0),
+        message=lambda layout, case: f"tp={layout.tp} with sp=0: {case.model.name} has experts, which need sequence parallelism; sp=1",
+        family="megatron",
+        source="Megatron-Core moe_layer.py: MoELayer.forward",
+    ),
+)
+
+RECOMPUTE_RULES = (
+    Rule(
+        key="recompute_modules",
+        sentence="selective recompute names modules that the software and the model have",
+        columns=("recompute", "recompute_modules"),
+        keeps=_keeps_modules,
+        message=_modules_message,
+        source=f"Megatron-Core transformer_config.py: recompute_modules; {len(RECOMPUTE_MODULES)} names known",
+    ),
+    Rule(
+        key="recompute_layers",
+        sentence="recompute_layers belongs to full recompute and is no more than a chunk's layers",
+        columns=("recompute", "recompute_method", "recompute_layers", "pp", "vpp", "layers_per_stage"),
+        keeps=_keeps_recompute_layers,
+        message=_recompute_layers_message,
+        source="Megatron-Core recompute.py",
+    ),
+)

@@ -1,0 +1,194 @@
+"""Rules of the pipeline and of the batch that runs through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.layout import SCHEDULES, Layout, Layouts
+from meshwright.rules._rule import Bools, Rule, RuleCase, divisors, nearest_multiples, some
+from meshwright.rules.split import even_split, split_words
+
+__all__ = ["BATCH_RULES", "PIPELINE_RULES"]
+
+_ZERO_BUBBLE, _GPIPE = SCHEDULES.index("zero-bubble"), SCHEDULES.index("gpipe")
+
+
+def _has_split(layouts: Layouts) -> Bools:
+    if layouts.chunk_layers is None:
+        return np.zeros(len(layouts), dtype=bool)
+    return np.array([entry is not None for entry in layouts.chunk_layers])
+
+
+def _stages_message(layout: Layout, case: RuleCase) -> str:
+    layers = case.model.total_layers
+    chunks = layout.pp * layout.vpp
+    return f"pp={layout.pp} * vpp={layout.vpp} = {chunks} chunks for {layers} layers; at most {layers} chunks have a layer each"
+
+
+def _keeps_even(layouts: Layouts, case: RuleCase) -> Any:
+    chunks = layouts.pp * layouts.vpp
+    return _has_split(layouts) | (case.model.total_layers % chunks == 0) | (chunks > case.model.total_layers)
+
+
+def _even_message(layout: Layout, case: RuleCase) -> str:
+    layers, chunks = case.model.total_layers, layout.pp * layout.vpp
+    fits = [v for v in range(1, layers // layout.pp + 1) if layers % (layout.pp * v) == 0]
+    also = f", or take vpp={some(fits)}" if fits else f"; pp may be {some(divisors(layers))} for an even split"
+    split = even_split(layers, pp=layout.pp, vpp=layout.vpp)
+    words = f"{layers} layers do not split evenly over pp={layout.pp} * vpp={layout.vpp} = {chunks} chunks"
+    return f"{words} ({layers // chunks * chunks} would be trained); the uneven split that works is {split_words(split)}: layers_per_stage={'+'.join(map(str, split))}{also}"
+
+
+def _split_fault(layout: Layout, layers: int) -> str | None:
+    split = layout.layers_per_stage or ()
+    shown = "+".join(map(str, split))
+    if len(split) not in (layout.pp, layout.pp * layout.vpp):
+        wanted = " or ".join(dict.fromkeys([f"pp={layout.pp}", f"pp * vpp = {layout.pp * layout.vpp}"]))
+        return f"layers_per_stage={shown} has {len(split)} entries; expected {wanted}"
+    if sum(split) != layers:
+        return f"layers_per_stage={shown} sums to {sum(split)}; the model has {layers} layers"
+    if any(entry < 1 for entry in split[1:-1]) or min(split) < 0:
+        return f"layers_per_stage={shown}: every entry is 1 or more, but for the first and the last, which may be 0"
+    if len(split) == layout.pp and any(entry % layout.vpp for entry in split):
+        words = f"with vpp={layout.vpp} each stage's layers are divisible by it"
+        return f"layers_per_stage={shown}: {words}; or give all {layout.pp * layout.vpp} chunks"
+    return None
+
+
+def _keeps_split(layouts: Layouts, case: RuleCase) -> Any:
+    if layouts.chunk_layers is None:
+        return True
+    rows = [entry is None or _split_fault(layouts.row(i), case.model.total_layers) is None for i, entry in enumerate(layouts.chunk_layers)]
+    return np.array(rows)
+
+
+def _keeps_schedule(layouts: Layouts, case: RuleCase) -> Any:
+    fold = (layouts.schedule == _ZERO_BUBBLE) & (layouts.vpp > 2)
+    return ~fold & ~((layouts.schedule == _GPIPE) & (layouts.vpp > 1))
+
+
+def _schedule_message(layout: Layout, case: RuleCase) -> str:
+    most = {"gpipe": "vpp=1", "zero-bubble": "vpp=1, or vpp=2 (a V)"}[layout.schedule]
+    return f"schedule={layout.schedule} with vpp={layout.vpp}: it has {most}; interleaving belongs to schedule=1f1b"
+
+
+def _keeps_batch(layouts: Layouts, case: RuleCase) -> Any:
+    return layouts.gbs % (layouts.mbs * layouts.dp) == 0
+
+
+def _batch_message(layout: Layout, case: RuleCase) -> str:
+    step = layout.mbs * layout.dp
+    near = " or ".join(str(v) for v in nearest_multiples(layout.gbs, step))
+    words = f"gbs={layout.gbs} is not divisible by mbs * dp = {layout.mbs} * {layout.dp} = {step}"
+    fits = divisors(layout.gbs // layout.dp) if layout.gbs % layout.dp == 0 else []
+    return f"{words}; nearest that work: gbs={near}{f', or mbs={some(fits)}' if fits else ''}"
+
+
+def _per_round(layouts: Layouts) -> Any:
+    """Rounds of micro batches that interleaving makes in PyTorch."""
+    return np.maximum(1, layouts.num_microbatches // layouts.pp)
+
+
+def _keeps_rounds(layouts: Layouts, case: RuleCase) -> Any:
+    step = layouts.pp if case.stack.family == "megatron" else _per_round(layouts)
+    return (layouts.vpp == 1) | (layouts.schedule != SCHEDULES.index("1f1b")) | (layouts.num_microbatches % step == 0)
+
+
+def _rounds_message(layout: Layout, case: RuleCase) -> str:
+    unit, count = layout.mbs * layout.dp, layout.num_microbatches
+    near = [v * unit for v in nearest_multiples(count, layout.pp)]
+    return (
+        f"vpp={layout.vpp} needs micro batches in rounds of pp={layout.pp}, but gbs / (mbs * dp) = {layout.gbs} / {unit} = {count}; "
+        f"nearest that work: gbs={' or '.join(map(str, near))}, or vpp=1"
+    )
+
+
+def _keeps_fill(layouts: Layouts, case: RuleCase) -> Any:
+    folded = (layouts.schedule == _ZERO_BUBBLE) & (layouts.vpp == 2)
+    return ~folded | (layouts.num_microbatches >= 2 * layouts.pp)
+
+
+PIPELINE_RULES = (
+    Rule(
+        key="stages",
+        sentence="every chunk of the pipeline has a layer",
+        columns=("pp", "vpp"),
+        keeps=lambda layouts, case: _has_split(layouts) | (layouts.pp * layouts.vpp <= case.model.total_layers),
+        message=_stages_message,
+    ),
+    Rule(
+        key="even_split",
+        sentence="without layers_per_stage the layers are divisible by pp * vpp",
+        columns=("pp", "vpp", "layers_per_stage"),
+        keeps=_keeps_even,
+        message=_even_message,
+        source="Megatron-LM arguments.py; --pipeline-model-parallel-layout takes any split",
+    ),
+    Rule(
+        key="split",
+        sentence="layers_per_stage has an entry per stage or chunk and sums to the model's layers",
+        columns=("pp", "vpp", "layers_per_stage"),
+        keeps=_keeps_split,
+        message=lambda layout, case: _split_fault(layout, case.model.total_layers) or "",
+        source="Megatron-Core pipeline_parallel_layer_layout.py",
+    ),
+    Rule(
+        key="interleaving",
+        sentence="interleaving needs a pipeline",
+        columns=("pp", "vpp"),
+        keeps=lambda layouts, case: (layouts.vpp == 1) | (layouts.pp > 1),
+        message=lambda layout, case: f"vpp={layout.vpp} with pp=1: there is no pipeline to interleave; vpp=1, or pp=2 and more",
+        source="Megatron-Core parallel_state.py",
+    ),
+    Rule(
+        key="two_stacks",
+        sentence="encoder-decoder models are not interleaved",
+        columns=("vpp",),
+        keeps=lambda layouts, case: layouts.vpp == 1 if case.model.family == "encoder-decoder" else True,
+        message=lambda layout, case: (
+            f"vpp={layout.vpp}: {case.model.name} has an encoder and a decoder, which interleaving does not take; vpp=1"
+        ),
+        family="megatron",
+        source="Megatron-Core schedules.py (v0.4 to v0.12)",
+    ),
+    Rule(
+        key="schedule",
+        sentence="only 1f1b interleaves; zero-bubble has one chunk per stage, or two in a V",
+        columns=("schedule", "vpp"),
+        keeps=_keeps_schedule,
+        message=_schedule_message,
+        source="arXiv:2401.10241; DualPipeV",
+    ),
+)
+
+BATCH_RULES = (
+    Rule(
+        key="batch",
+        sentence="gbs is divisible by mbs * dp",
+        columns=("gbs", "mbs", "dp"),
+        keeps=_keeps_batch,
+        message=_batch_message,
+        source="Megatron-Core num_microbatches_calculator.py",
+    ),
+    Rule(
+        key="rounds",
+        sentence="interleaving takes micro batches in whole rounds of pp",
+        columns=("gbs", "mbs", "dp", "pp", "vpp", "schedule"),
+        keeps=_keeps_rounds,
+        message=_rounds_message,
+        source="Megatron-Core schedules.py (to v0.9 always; later unless --microbatch-group-size-per-virtual-pipeline-stage is set)",
+    ),
+    Rule(
+        key="fill",
+        sentence="a V of two chunks needs 2 * pp micro batches",
+        columns=("gbs", "mbs", "dp", "pp", "vpp", "schedule"),
+        keeps=_keeps_fill,
+        message=lambda layout, case: (
+            f"schedule=zero-bubble with vpp=2 needs 2 * pp = {2 * layout.pp} micro batches, but gbs / (mbs * dp) = "
+            f"{layout.num_microbatches}; take gbs={2 * layout.pp * layout.mbs * layout.dp} or more"
+        ),
+        source="DualPipeV",
+    ),
+)

@@ -1,0 +1,71 @@
+"""What differs from one training software to the next: the table `presets/stack_rules.csv`."""
+
+from __future__ import annotations
+
+import csv
+import pkgutil
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from meshwright.errors import ConfigError
+from meshwright.stack import Stack
+
+__all__ = ["NEWEST_MEGATRON", "StackRules", "parse_version", "stack_rules"]
+
+NEWEST_MEGATRON = "0.20"
+"""Version of Megatron-Core that the rules were last read against."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StackRules:
+    """What one training software accepts."""
+
+    stack: str
+    shardings: tuple[str, ...]
+    """Accepted with any pipeline."""
+    shardings_without_pp: tuple[str, ...]
+    """Accepted with pp=1 only."""
+    searched_shardings: tuple[str, ...]
+    """Tried by a search that is not told which."""
+    recompute_modules: tuple[str, ...]
+    """Accepted names for selective recompute."""
+    searched_modules: tuple[tuple[str, ...], ...]
+    """Sets of modules tried by a search."""
+    kv_copies_from: tuple[int, ...] | None
+    """Version of Megatron-Core from which on KV heads are copied where tp is a multiple of them; None: never."""
+    source: str
+
+
+def stack_rules(stack: Stack) -> StackRules:
+    """Return the row of a stack, or that of its family where it has none."""
+    rows = _rows()
+    return rows.get(stack.name, rows[stack.family])
+
+
+@cache
+def _rows() -> dict[str, StackRules]:
+    table = pkgutil.get_data("meshwright", "presets/stack_rules.csv")
+    assert table is not None, "the package is installed without presets/stack_rules.csv"
+    return {row["stack"]: _row(row) for row in csv.DictReader(table.decode().splitlines())}
+
+
+def _row(cells: dict[str, str]) -> StackRules:
+    return StackRules(
+        stack=cells["stack"],
+        shardings=tuple(cells["shardings"].split()),
+        shardings_without_pp=tuple(cells["shardings_without_pp"].split()),
+        searched_shardings=tuple(cells["searched_shardings"].split()),
+        recompute_modules=tuple(cells["recompute_modules"].split()),
+        searched_modules=tuple(tuple(words.split("+")) for words in cells["searched_modules"].split()),
+        kv_copies_from=parse_version(cells["kv_copies_from"]) if cells["kv_copies_from"] else None,
+        source=cells["source"],
+    )
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Read `0.15.1` or `core_v0.16.0rc2` as numbers that compare."""
+    match = re.fullmatch(r"(?:core_)?v?([0-9]{1,4}(?:\.[0-9]{1,4}){0,3})(?:rc[0-9]+)?", text.strip())
+    if match is None:
+        raise ConfigError(f"megatron_version={text}: expected a version such as 0.15.1 or {NEWEST_MEGATRON}")
+    return tuple(int(number) for number in match[1].split("."))
