@@ -154,6 +154,13 @@ def test_a_written_cluster_is_read_back_to_the_last_digit(cluster: Cluster) -> N
     assert read_cluster(cluster_to_yaml(cluster)) == cluster
 
 
+@pytest.mark.parametrize("notes", ["\x85", "\u2028", "昇腾", "yes", "1e3", " a ", "a\nb", "#", "null"])
+def test_any_words_are_written_and_read_back(notes: str) -> None:
+    node = replace(default_node("h100"), chip=replace(find_chip("h100"), notes=notes))
+    cluster = Cluster(pools=(Pool(node=node, num_chips=8),))
+    assert read_cluster(cluster_to_yaml(cluster)) == cluster
+
+
 @pytest.mark.parametrize("chip", chips(), ids=lambda chip: chip.name)
 def test_every_chip_is_written_and_read_back(chip: Chip) -> None:
     changed = replace(chip, tdp_w=123.0)

@@ -136,7 +136,7 @@ def cluster_to_yaml(cluster: Cluster) -> str:
     document: dict[str, Any] = {"pools": [_pool_form(pool) for pool in cluster.pools]}
     if cluster.pool_link is not None:
         document["pool_link"] = _link_form(cluster.pool_link)
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(document, sort_keys=False, width=120)
 
 
 def _pool_form(pool: Pool) -> dict[str, Any]:
