@@ -1,0 +1,73 @@
+"""`meshwright predict`: step time, peak memory and fit of the runs that tables describe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from meshwright.accuracy.run import Counts
+
+__all__ = ["predict"]
+
+
+def predict(
+    rows: Annotated[
+        list[Path], typer.Argument(metavar="ROWS.csv...", help="Tables of training runs, one run per line.", show_default=False)
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="PREDICTIONS.csv", help="Where the predictions go.", show_default=False)
+    ],
+    json_output: Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object for programs.")] = False,
+) -> None:
+    """Predict step time, peak memory and fit for every run of a table.
+
+    A row names model, chips, software, layout and batch in the columns of the published-runs schema; measured columns are never
+    read and may be absent. Blank dims come from the named model, other blanks from the habits of the named software in
+    `presets/frameworks.csv`. The same cost model as in `meshwright plan` prices the row.
+
+    Writes a line per row: source (the file's name without .csv), row_id, step_time_s, peak_mem_gib, oom; a row that cannot be
+    answered has blank figures. Prints how many were answered, and the reasons of the others. Exit code 1 where none was.
+
+    Examples:
+
+      meshwright predict runs.csv -o predictions.csv
+
+      meshwright predict tables/*.csv -o predictions.csv
+
+      meshwright predict runs.csv -o predictions.csv --json
+    """
+    from meshwright.accuracy.predict import predictions_csv
+    from meshwright.accuracy.run import counts, predict_files
+    from meshwright.errors import ConfigError
+
+    answers = predict_files(rows)
+    try:
+        output.write_text(predictions_csv(answers), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
+    found = counts(answers)
+    if json_output:
+        _print_json(found, output)
+    else:
+        _print_counts(found)
+    if not answers.predictions:
+        raise typer.Exit(1)
+
+
+def _print_json(found: Mapping[str, Counts], output: Path) -> None:
+    import json
+    from dataclasses import asdict
+
+    print(json.dumps({"output": str(output), "tables": {name: asdict(count) for name, count in found.items()}}, indent=2))
+
+
+def _print_counts(found: Mapping[str, Counts]) -> None:
+    width = max(len(name) for name in found)
+    for name, count in found.items():
+        print(f"{name:<{width}}  {count.answered:>6} of {count.rows:>6} rows answered")
+        for reason, number in count.unanswered.items():
+            print(f"{'':<{width}}  {number:>6} not: {reason}")

@@ -1,0 +1,82 @@
+"""`meshwright validate`: how wrong the predictions of published runs are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from meshwright.accuracy.run import Validation
+
+__all__ = ["validate"]
+
+_TABLE_WIDTH = 150
+
+
+def validate(
+    truth: Annotated[list[Path], typer.Argument(metavar="TRUTH.csv...", help="Tables of measured training runs.", show_default=False)],
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PAGE.md", help="Also write the page with all figures.")] = None,
+    predictions: Annotated[Path | None, typer.Option(metavar="CSV", help="Score these predictions instead of making them.")] = None,
+    before: Annotated[Path | None, typer.Option(metavar="JSON", help="What --json printed earlier: the page's column `before`.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+) -> None:
+    """Predict published runs and compare the predictions with what was measured.
+
+    Errors are |predicted / measured - 1| of step time and peak memory. Inside sets of runs that differ in layout only, the rank
+    correlation says whether better layouts are told from worse ones, and the regret how much throughput is lost by running the
+    layout that was predicted to be the fastest. Fit is judged by balanced accuracy.
+
+    Prints a line per table; with -o it writes the page docs/accuracy.md.
+
+    Examples:
+
+      meshwright validate truth/*.csv
+
+      meshwright validate truth/*.csv -o docs/accuracy.md --before earlier.json
+
+      meshwright validate runs.csv --predictions predictions.csv --json
+    """
+    from meshwright.accuracy.report import accuracy_page, read_earlier
+    from meshwright.accuracy.run import validate_files
+    from meshwright.errors import ConfigError
+
+    earlier = read_earlier(before) if before is not None else None
+    found = validate_files(truth, predictions=predictions)
+    if output is not None:
+        try:
+            output.write_text(accuracy_page(found.figures, earlier=earlier, unanswered=found.unanswered), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
+    if json_output:
+        _print_json(found)
+    else:
+        _print_table(found)
+
+
+def _print_json(found: Validation) -> None:
+    import json
+
+    tables = {name: figures.present() for name, figures in found.figures.items()}
+    print(json.dumps({"tables": tables, "unanswered": found.unanswered}, indent=2))
+
+
+def _print_table(found: Validation) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from meshwright.accuracy.report import SUMMARY, show
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("table", no_wrap=True)
+    for _, words in SUMMARY:
+        table.add_column(words, justify="right", no_wrap=True)
+    for name, figures in found.figures.items():
+        table.add_row(name, *(show(key, getattr(figures, key)) for key, _ in SUMMARY))
+    console = Console()
+    console = console if console.width >= _TABLE_WIDTH else Console(width=_TABLE_WIDTH)
+    console.print(table, highlight=False)
+    for name, reasons in found.unanswered.items():
+        for reason, count in reasons.items():
+            console.print(f"{name}: {count} rows not answered: {reason}", highlight=False, markup=False, soft_wrap=True)
