@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
+from meshwright.models.spec import Family, HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 
 widths = st.integers(1, 64).map(lambda n: n * 16)
 flags = st.booleans()
@@ -51,7 +51,8 @@ def _decoder_parts(draw: st.DrawFn, num_layers: int) -> dict[str, Any]:
 @st.composite
 def specs(draw: st.DrawFn) -> ModelSpec:
     """Any family, any mix of parts."""
-    family = draw(st.sampled_from(["decoder", "decoder", "encoder", "encoder-decoder"]))
+    families: list[Family] = ["decoder", "decoder", "encoder", "encoder-decoder"]
+    family = draw(st.sampled_from(families))
     num_layers, kv_heads = draw(st.integers(1, 128)), draw(st.integers(1, 8))
     parts = _decoder_parts(draw, num_layers) if family == "decoder" else {}
     return ModelSpec(

@@ -114,15 +114,15 @@ class WindowKeys:
 
 
 def global_every(config: HfConfig, is_global: list[bool], found: Found) -> Found:
-    """Turn a list of layers (true: global) into `global_every`; lists of other lengths than the layers are an error."""
+    """Turn a list of layers (true: global) into the `global_every` that gives as many, or nearly; the list's length must be the layers'."""
     layers = found["num_layers"]
     if len(is_global) != layers:
         raise ConfigError(f"{config.name}: the list of layer types has {len(is_global)} entries, expected one for each of {layers} layers")
     full = sum(is_global)
     if full == layers:
         return {"window": None}
-    every = next((every for every in range(2, layers + 1) if layers // every <= full), 0) if full else 0
-    return {"global_every": every}
+    fitting = [every for every in range(2, layers + 1) if layers // every >= full]
+    return {"global_every": max(fitting, default=2) if full else 0}
 
 
 _KINDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}

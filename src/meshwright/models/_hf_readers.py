@@ -52,8 +52,8 @@ def _but(reader: Reader, *parts: Part, **changes: object) -> Reader:
 
 def _attention_bias(config: HfConfig, found: Found) -> Found:
     """Read Llama's two flags of biases: those of the attention alone count at the queries, keys and values."""
-    attention = config.flag("attention_bias", False)
-    return {"linear_bias": attention and config.flag("mlp_bias", False), "qkv_bias": attention}
+    attention, everywhere = config.flag("attention_bias", False), config.flag("mlp_bias", False)
+    return {"linear_bias": attention and everywhere, "qkv_bias": attention and not everywhere}
 
 
 def _gpt2_ffn(config: HfConfig, found: Found) -> Found:
@@ -290,6 +290,7 @@ READERS: Mapping[str, Reader] = {
         WindowKeys(assumed=128, every=2),
         attention_sinks=True,
         linear_bias=True,
+        qkv_bias=False,
     ),
     "gptj": _GPTJ,
     "granite": _LLAMA,
@@ -338,7 +339,7 @@ READERS: Mapping[str, Reader] = {
         flags={"qkv_bias": ("use_qkv_bias", False), "parallel_block": ("use_parallel_residual", False)},
         parts=(),
     ),
-    "starcoder2": replace(_but(_LLAMA, WindowKeys(assumed=4096), **_LAYER_NORM), tied=True, flags={"linear_bias": ("use_bias", True)}),
+    "starcoder2": Reader(tied=True, fixed=_LAYER_NORM, flags={"linear_bias": ("use_bias", True)}, parts=(WindowKeys(assumed=4096),)),
     "t5": _T5,
     "umt5": replace(_T5, tied=False, parts=(_t5_details("gated-gelu"),)),
 }

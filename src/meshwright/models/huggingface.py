@@ -122,6 +122,10 @@ def _notes(outer: HfConfig, text: HfConfig, spec: ModelSpec) -> list[str]:
     if media or text is not outer:
         what = ", ".join(media) or "the wrapper around it"
         notes.append(f"{outer.name}: only the language model is read; {what} is left out")
+    full = sum(kind == "full_attention" for kind in text.items("layer_types") or [])
+    taken = spec.num_layers // spec.global_every if spec.global_every else 0
+    if spec.window is not None and text.has("layer_types") and full != taken:
+        notes.append(f"{outer.name}: {full} of {spec.num_layers} layers see the whole sequence, the shape takes {taken}")
     width = text.count("word_embed_proj_dim", spec.hidden)
     if width != spec.hidden:
         notes.append(f"{outer.name}: the embedding of width {width} with its projections is taken as one of width {spec.hidden}")

@@ -1,0 +1,202 @@
+"""Published configs give the shapes of the table; anything else gives one clear line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.models.hf_configs import CONFIGS
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.models._hf_readers import READERS
+from meshwright.models.huggingface import from_hf_config, hf_reading, read_hf_config
+from meshwright.models.params import model_params
+from meshwright.models.presets import find_model
+
+LLAMA = CONFIGS["llama3-8b"]
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 40)
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["M*-", "ME", "gated-x"])
+)
+anything = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=6
+)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_published_config_gives_the_preset(name: str) -> None:
+    preset = find_model(name)
+    spec = from_hf_config(CONFIGS[name], name=preset.name)
+    assert spec == preset
+    assert model_params(spec) == model_params(preset)
+
+
+def test_text_part_of_a_model_of_several_media_is_said() -> None:
+    reading = hf_reading(CONFIGS["gemma3-27b"], name="gemma")
+    assert reading.notes == ("gemma: only the language model is read; vision_config is left out",)
+    assert hf_reading(LLAMA, name="llama").notes == ()
+    wrapped = {"model_type": "mistral3", "text_config": CONFIGS["mistral-7b-v0.3"]}
+    assert hf_reading(wrapped, name="w").notes == ("w: only the language model is read; the wrapper around it is left out",)
+
+
+def test_flat_config_with_a_vision_tower() -> None:
+    config = CONFIGS["qwen1.5-14b"] | {"model_type": "qwen2_5_vl", "vision_config": {"depth": 32}}
+    reading = hf_reading(config, name="vl")
+    assert reading.spec == replace(find_model("qwen1.5-14b"), name="vl")
+    assert "vision_config is left out" in reading.notes[0]
+
+
+def test_embedding_of_another_width_is_said() -> None:
+    config = {"model_type": "opt", "ffn_dim": 4096, "hidden_size": 1024, "max_position_embeddings": 2048, "num_attention_heads": 16}
+    reading = hf_reading(config | {"num_hidden_layers": 24, "vocab_size": 50272, "word_embed_proj_dim": 512}, name="opt-350m")
+    assert reading.spec == find_model("opt-350m")
+    assert "width 512" in reading.notes[0]
+
+
+def test_layer_types_say_where_windows_are() -> None:
+    config = CONFIGS["gemma2-9b"] | {"num_hidden_layers": 12, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 2}
+    assert from_hf_config(config, name="g").global_every == 6
+    assert from_hf_config(config | {"layer_types": ["sliding_attention"] * 12}, name="g").global_every == 0
+    assert from_hf_config(config | {"layer_types": ["full_attention"] * 12}, name="g").window is None
+    mostly = hf_reading(config | {"layer_types": ["full_attention"] * 9 + ["sliding_attention"] * 3}, name="g")
+    assert mostly.notes == ("g: 9 of 12 layers see the whole sequence, the shape takes 6",)
+    with pytest.raises(ConfigError, match="12 layers"):
+        from_hf_config(config | {"layer_types": ["full_attention"]}, name="g")
+
+
+def test_windows_of_qwen2_are_off_unless_switched_on() -> None:
+    config = CONFIGS["qwen1.5-14b"] | {"sliding_window": 4096}
+    assert from_hf_config(config, name="q").window is None
+    assert from_hf_config(config | {"use_sliding_window": True}, name="q").window == 4096
+
+
+def test_a_list_of_blocks_is_as_good_as_a_pattern() -> None:
+    pattern = CONFIGS["nemotron-3-super"]
+    kinds = {"M": "mamba", "E": "moe", "*": "attention"}
+    blocks = {"hybrid_override_pattern": None, "layers_block_type": [kinds[letter] for letter in pattern["hybrid_override_pattern"]]}
+    assert from_hf_config(pattern | blocks, name="n") == from_hf_config(pattern, name="n")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "lama"}, "'lama' is no known model_type of a Hugging Face config; did you mean 'llama'.*in x"),
+        ({"model_type": None}, "x: missing model_type"),
+        ({"model_type": 3}, "model_type=3: expected a text"),
+        ({"hidden_size": None, "vocab_size": None}, r"x \(model_type llama\): missing hidden_size, vocab_size$"),
+        ({"hidden_size": "4096"}, "hidden_size='4096': expected a whole number"),
+        ({"hidden_size": 4096.5}, "hidden_size=4096.5: expected a whole number"),
+        ({"hidden_size": True}, "hidden_size=True: expected a whole number"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers=-1: expected a whole number from 1"),
+        ({"vocab_size": 10**30}, "vocab_size=10+: expected a whole number from 1 to 100000000"),
+        ({"num_key_value_heads": 5}, "num_heads=32 is not divisible by num_kv_heads=5"),
+        ({"num_attention_heads": 30, "num_key_value_heads": 30}, "30 heads do not divide hidden size 4096"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings='yes': expected true or false"),
+        ({"text_config": [1]}, r"text_config=\[1\]: expected an object"),
+    ],
+)
+def test_messages(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_hf_config(LLAMA | change, name="x")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("mixtral-8x7b", {"num_local_experts": None}, "missing num_local_experts"),
+        ("mixtral-8x7b", {"num_experts_per_tok": 9}, "top_k=9 is more than num_experts=8"),
+        ("deepseek-v3", {"v_head_dim": None, "kv_lora_rank": None}, "missing kv_lora_rank, v_head_dim"),
+        ("qwen3-30b-a3b", {"mlp_only_layers": [5]}, r"mlp_only_layers=\[5\]: only leading layers"),
+        ("nemotron-h-8b", {"hybrid_override_pattern": "M-"}, "the layer pattern has 2 layers, num_hidden_layers=52"),
+        ("nemotron-h-8b", {"hybrid_override_pattern": "M?"}, r"layer of kind '\?'"),
+        ("nemotron-h-8b", {"num_hidden_layers": 2, "hybrid_override_pattern": "-E"}, "mixes dense and expert"),
+        ("nemotron-h-8b", {"hybrid_override_pattern": None}, "missing hybrid_override_pattern"),
+        ("gpt2-xl", {"n_layer": None}, r"missing n_layer \(or num_hidden_layers\)"),
+        ("gpt-neo-2.7b", {"attention_types": [[["local"], 0]]}, "attention_types: times=0"),
+        ("gpt-neo-2.7b", {"attention_types": [["local"]]}, "attention_types"),
+        ("mpt-7b", {"expansion_ratio": float("inf")}, "expansion_ratio=inf: expected a positive number"),
+    ],
+)
+def test_messages_of_special_readers(name: str, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_hf_config(CONFIGS[name] | change, name="x")
+
+
+def test_every_reader_is_tried_on_nothing() -> None:
+    for kind in READERS:
+        with pytest.raises(ConfigError, match="missing"):
+            from_hf_config({"model_type": kind}, name="x")
+
+
+def test_reading_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "llama3-8b"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    assert read_hf_config(folder).spec == read_hf_config(folder / "config.json").spec == find_model("llama3-8b")
+    assert read_hf_config(folder, name="mine").spec.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a": 1,\n "b" 2}', r"config.json: no JSON at line 2, column 6"),
+        (b"", "no JSON at line 1, column 1"),
+        (b"\xff\xfe{}", "config.json: no JSON"),
+        (b"[" * 100_000, "config.json: no JSON"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "config.json: no JSON"),
+        (b"[1, 2]", "expected a config with keys and values, got list"),
+        (b"{}", "missing model_type"),
+    ],
+)
+def test_broken_files(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        read_hf_config(file)
+
+
+def test_absent_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json: No such file"):
+        read_hf_config(tmp_path)
+
+
+def test_unknown_kind_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="'qwen3_next' is no known model_type"):
+        from_hf_config(LLAMA | {"model_type": "qwen3_next"}, name="x")
+
+
+def read_or_complain(config: Any) -> None:
+    try:
+        spec = from_hf_config(config, name="any")
+    except ConfigError as error:
+        assert "\n" not in str(error)
+    else:
+        assert model_params(spec).total > 0
+        assert spec.segments
+
+
+@given(anything | st.dictionaries(st.text(max_size=6), anything, max_size=4))
+def test_any_value_is_read_or_refused(config: Any) -> None:
+    read_or_complain(config)
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_any_change_of_a_real_config_is_read_or_refused(data: st.DataObject) -> None:
+    config = dict(CONFIGS[data.draw(st.sampled_from(sorted(CONFIGS)))])
+    for key in data.draw(st.lists(st.sampled_from(sorted(config)), max_size=3, unique=True)):
+        config[key] = data.draw(anything)
+    if data.draw(st.booleans()):
+        config["model_type"] = data.draw(st.sampled_from(sorted(READERS)))
+    read_or_complain(config)
