@@ -1,0 +1,64 @@
+"""The binding constraint of a layout, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from meshwright.search.quote import Quote, Setting
+from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS, bound_words
+from meshwright.units import GIB
+
+__all__ = ["binding_words"]
+
+USEFUL = ("matmul", "attention", "head")
+"""Terms that are the model's own arithmetic; everything else is a loss."""
+
+
+class Alternative(Protocol):
+    """What the sentence needs to know of a rival."""
+
+    @property
+    def words(self) -> str:
+        """What was changed."""
+
+    @property
+    def quote(self) -> Quote | None:
+        """Its price; None where a rule is broken."""
+
+
+def binding_words(quote: Quote, rivals: Iterable[Alternative], setting: Setting) -> str:
+    """Say what stands in the way: of running at all, or of running faster."""
+    if not quote.fits:
+        return _too_much_memory(quote)
+    text = _largest_costs(quote, setting)
+    blocked = [(r.words, r.quote) for r in rivals if r.quote is not None and not r.quote.fits and r.quote.step_s < quote.step_s]
+    if not blocked:
+        return text
+    words, best = min(blocked, key=lambda pair: pair[1].step_s)
+    gain = 1 - best.step_s / quote.step_s
+    over = f"{best.over_bytes / GIB:.1f} GiB more than stage {best.fullest.stage} has"
+    return f"{text} Memory stands in the way of more: {words} would be {gain:.1%} faster but needs {over}."
+
+
+def _too_much_memory(quote: Quote) -> str:
+    fullest = quote.fullest
+    term = fullest.largest_term
+    return (
+        f"Memory of stage {fullest.stage}: it needs {quote.peak_bytes / GIB:.1f} GiB of {quote.limit_bytes / GIB:.1f} GiB, "
+        f"{quote.over_bytes / GIB:.1f} GiB too much; most of it is {MEMORY_READINGS[term].title} "
+        f"({fullest.memory_bytes[term] / GIB:.1f} GiB)."
+    )
+
+
+def _largest_costs(quote: Quote, setting: Setting) -> str:
+    useful_s = sum(quote.time_s.get(term, 0.0) for term in USEFUL)
+    losses = {term: seconds for term, seconds in quote.time_s.items() if term not in USEFUL}
+    worst = max(losses, key=lambda term: losses[term])
+    reading = TIME_READINGS[worst]
+    bound = bound_words(reading.bound, quote.layout, setting.pool)
+    loss = f"{reading.title} ({losses[worst] / quote.step_s:.1%}; {bound})"
+    share = useful_s / quote.step_s
+    if losses[worst] > useful_s:
+        return f"{loss[0].upper()}{loss[1:]}: more than the {share:.1%} of the step that the model's own arithmetic takes."
+    return f"Arithmetic: {share:.1%} of the step is the model's own products on {setting.pool.node.chip.name}; the largest loss is {loss}."

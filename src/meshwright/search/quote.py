@@ -1,0 +1,139 @@
+"""Quotes: what one layout costs in a given setting, as plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.cost.step import Priced, price
+from meshwright.hardware.cluster import Pool
+from meshwright.layout import Layout, Layouts
+from meshwright.models.spec import ModelSpec
+from meshwright.rules import NEWEST_MEGATRON, RuleCase, Violation, check_layout
+from meshwright.stack import Stack
+from meshwright.workload import Workload
+
+__all__ = ["Fits", "Quote", "Setting", "StageQuote", "quotes"]
+
+Fits = Literal["yes", "at risk", "no"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """Everything but the layout."""
+
+    model: ModelSpec
+    pool: Pool
+    work: Workload
+    stack: Stack
+    limit_bytes: float
+    """What one chip's process may use."""
+    headroom_bytes: float = 0.0
+    """Of the limit, what a layout leaves free to fit with certainty."""
+    megatron_version: str = NEWEST_MEGATRON
+    """Whose rules hold in a Megatron stack."""
+
+    @property
+    def case(self) -> RuleCase:
+        """What layouts are held against."""
+        return RuleCase(
+            model=self.model, work=self.work, num_chips=self.pool.num_chips, stack=self.stack, megatron_version=self.megatron_version
+        )
+
+    def broken_rules(self, layout: Layout) -> list[Violation]:
+        """Return the rules that a layout breaks here."""
+        case = self.case
+        return check_layout(
+            layout, model=case.model, work=case.work, num_chips=case.num_chips, stack=case.stack, megatron_version=case.megatron_version
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageQuote:
+    """Memory of one rank of one stage."""
+
+    stage: int
+    num_layers: int
+    in_flight: float
+    """Micro batches whose activations it holds at its peak."""
+    memory_bytes: dict[str, float]
+    """By term."""
+
+    @property
+    def used_bytes(self) -> float:
+        """The sum of the terms."""
+        return sum(self.memory_bytes.values())
+
+    @property
+    def largest_term(self) -> str:
+        """The term that takes most."""
+        return max(self.memory_bytes, key=lambda term: self.memory_bytes[term])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quote:
+    """Time and memory of one layout."""
+
+    layout: Layout
+    time_s: dict[str, float]
+    """Seconds of one optimizer step by term."""
+    stages: tuple[StageQuote, ...]
+    limit_bytes: float
+    headroom_bytes: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """The sum of the terms."""
+        return sum(self.time_s.values())
+
+    @property
+    def fullest(self) -> StageQuote:
+        """The stage that uses most memory, the earliest of equals."""
+        return max(self.stages, key=lambda stage: stage.used_bytes)
+
+    @property
+    def peak_bytes(self) -> float:
+        """What the fullest chip shows."""
+        return self.fullest.used_bytes
+
+    @property
+    def over_bytes(self) -> float:
+        """How much too much it needs; negative is headroom."""
+        return self.peak_bytes - self.limit_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage stays within the limit."""
+        return self.over_bytes <= 0
+
+    @property
+    def verdict(self) -> Fits:
+        """`at risk` where it fits by less than the headroom."""
+        if not self.fits:
+            return "no"
+        return "at risk" if self.over_bytes > -self.headroom_bytes else "yes"
+
+
+def quotes(layouts: Iterable[Layout], setting: Setting) -> list[Quote]:
+    """Price some layouts at once, every stage of each."""
+    rows = list(layouts)
+    if not rows:
+        return []
+    priced = price(Layouts.of(rows), model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack, which="all")
+    return [_quote(priced, index, layout, setting) for index, layout in enumerate(rows)]
+
+
+def _quote(priced: Priced, index: int, layout: Layout, setting: Setting) -> Quote:
+    stages = tuple(_stage(priced, index, stage) for stage in range(layout.pp))
+    time_s = {term: float(seconds[index]) for term, seconds in priced.time.items()}
+    return Quote(layout=layout, time_s=time_s, stages=stages, limit_bytes=setting.limit_bytes, headroom_bytes=setting.headroom_bytes)
+
+
+def _stage(priced: Priced, index: int, stage: int) -> StageQuote:
+    return StageQuote(
+        stage=stage,
+        num_layers=int(priced.stages.layers[index, stage]),
+        in_flight=float(priced.stages.in_flight[index, stage]),
+        memory_bytes={term: float(held[index, stage]) for term, held in priced.memory.terms.items()},
+    )
