@@ -97,7 +97,12 @@ class Layout:
                 raise ConfigError(f"{name}={value}: expected a whole number of 1 or more")
         if self.recompute_layers is not None and self.recompute_layers < 0:
             raise ConfigError(f"recompute_layers={self.recompute_layers}: expected 0 or more")
-        for name, choices in (("sharding", SHARDINGS), ("recompute", RECOMPUTES), ("schedule", SCHEDULES), ("recompute_method", get_args(RecomputeMethod))):
+        for name, choices in (
+            ("sharding", SHARDINGS),
+            ("recompute", RECOMPUTES),
+            ("schedule", SCHEDULES),
+            ("recompute_method", get_args(RecomputeMethod)),
+        ):
             if getattr(self, name) not in choices:
                 raise UnknownNameError(name, str(getattr(self, name)), choices)
         module_bits(self.recompute_modules)

@@ -41,25 +41,31 @@ class Stack:
     transient_gradient_bytes: float = 0.0
     """Bytes per parameter of a second, short-lived gradient (a bf16 one beside the fp32 sum)."""
     bucket_bytes: float = 160e6
-    """Data-parallel message size."""
+    """Size of one data-parallel collective: a bucket, or a single tensor where the software has no buckets."""
     vocab_multiple: int = 128
     """The vocabulary is padded to a multiple of this times tp."""
     pointwise_fused: bool = True
     """Whether bias, activation, dropout and residual run as few fused kernels."""
     cross_entropy_fused: bool = False
     """Whether the loss keeps no fp32 copy of the logits."""
+    vocab_parallel_loss: bool = True
+    """Whether each tensor-parallel rank keeps its share of the logits; else they are gathered and every rank computes the whole loss."""
     logits_bytes: float = 4.0
     """Bytes per logit at the peak of the loss beyond the half-precision logits themselves."""
     launch_hidden: float = 0.0
     """Share of kernel launches that CUDA graphs or compilation remove."""
     kernels_per_layer_scale: float = 1.0
     """Kernels launched per layer against a Transformer Engine layer."""
+    collective_host_s: float = 0.0
+    """Host time of one tensor-parallel collective per member of its group."""
+    pipelined_collective_host_s: float = 0.0
+    """The same while a pipeline engine runs."""
     step_overhead_s: float = 0.0
     """Host work per step outside the model: data, logging, optimizer bookkeeping."""
     context_bytes: float = 0.0
     """CUDA context, library handles and communicators on each chip: used, never allocated by the framework."""
     fragmentation_frac: float = 0.0
-    """Reserved but unused share of what the allocator holds."""
+    """Reserved beyond allocated, against the memory that comes and goes in a step: activations, workspaces, logits."""
     source: str = ""
 
 
@@ -70,7 +76,7 @@ def _stacks() -> dict[str, Stack]:
 
 
 _TEXT = {f.name for f in fields(Stack) if f.name in ("name", "family", "attention_library", "p2p", "source")}
-_FLAGS = {"pointwise_fused", "cross_entropy_fused"}
+_FLAGS = {"pointwise_fused", "cross_entropy_fused", "vocab_parallel_loss"}
 
 
 def _value(name: str, text: str) -> Any:

@@ -20,9 +20,9 @@ FLASH_LENGTH_HALF = 384.0
 """Keys at which fused attention reaches half its speed (arXiv:2307.08691, figures 4 to 6: A100, 512 to 16k tokens)."""
 FLASH1_SHARE = 0.5
 """FlashAttention 1 against 2 (arXiv:2307.08691, figure 4: about twice as fast)."""
-SCORE_BYTES = {"fused-softmax": (10.0, 16.0), "unfused": (24.0, 34.0)}
-"""Bytes moved per score forward and backward. Fused softmax: write product (2), softmax (4), read (2), and two of its neighbours'
-overheads; eager: scale (4), mask (4), fp32 softmax (2+4, 4+4), cast (2) and the products' own (4); backward in like manner."""
+SCORE_BYTES = {"fused-softmax": (8.0, 14.0), "unfused": (24.0, 34.0)}
+"""Bytes moved per score forward and backward. Fused softmax: write product (2), softmax (4), read (2); backward: write (2), read (2),
+softmax (6), two reads (4); eager: scale (4), mask (4), fp32 softmax (2+4, 4+4), cast (2), products (4), and backward in like manner."""
 SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
 """Bytes kept per score: the softmax's output; eager mode also what was masked. Dropout adds 3 (arXiv:2205.05198, equation 2)."""
 
@@ -126,7 +126,11 @@ def _flash(site: Site, block: Block) -> Part:
         speed *= FLASH1_SHARE * chip.flash2_share
     elif site.stack.attention_library == "flash2":
         speed *= chip.flash2_share
-    peak = chip.peak_flops_per_s("fp16" if site.work.precision == "fp16" else "bf16") if site.activation_bytes < 4 else chip.peak_flops_per_s("fp32")
+    peak = (
+        chip.peak_flops_per_s("fp16" if site.work.precision == "fp16" else "bf16")
+        if site.activation_bytes < 4
+        else chip.peak_flops_per_s("fp32")
+    )
     forward = flops / (peak * chip.attention_forward_efficiency * speed) + chip.ramp_s
     backward = FLASH_BACKWARD_PRODUCTS * flops / (peak * chip.attention_backward_efficiency * speed) + 3 * chip.ramp_s
     return Part(

@@ -28,13 +28,15 @@ class Group:
     """Rate of one chip's NIC."""
     ring_latency_s: Floats
     """Time for an empty message to pass all members but one."""
+    tree_latency_s: Floats
+    """Time for an empty message to pass up a tree over the domains, or down it."""
 
 
 def group_of(size: Any, stride: Any, pool: Pool) -> Group:
     """Describe a group under Megatron's rank order (tp fastest, then cp, ep, dp, pp).
 
     Formula:  local = min(size, domain // stride) members share a domain; a ring crosses its border over local NICs at once, so
-              its rate is min(domain link, local * NIC); latency is that of a ring or of a tree, whichever is shorter
+              its rate is min(domain link, local * NIC); each step costs latency + half message / rate, and each collective its set-up
     Units:    bytes/s, seconds; arrays of the shape of `size` and `stride`.
     Source:   NCCL's ring and tree algorithms (Thakur et al. 2005; NVIDIA NCCL tests, PERFORMANCE.md for bus bandwidth).
     Valid:    contiguous placement of ranks on nodes; oversubscription slows only traffic that leaves the domain.
@@ -43,7 +45,6 @@ def group_of(size: Any, stride: Any, pool: Pool) -> Group:
     node = pool.node
     size, stride = np.asarray(size, dtype=np.float64), np.asarray(stride, dtype=np.float64)
     local = np.clip(np.floor(node.domain_size / stride), 1, size)
-    # three ranks in a domain of two: whole domains only
     link, network = node.domain_link, node.network_link
     peers = np.maximum(local - 1, 1)
     local_rate = link.bytes_per_s * link.efficiency * np.minimum(1.0, link.pairwise_share * peers)
@@ -52,16 +53,19 @@ def group_of(size: Any, stride: Any, pool: Pool) -> Group:
     ring_rate = np.where(inside, local_rate, np.where(local > 1, np.minimum(local_rate, local * remote_rate), remote_rate))
     domains = np.ceil(size / local)
     hops_local, hops_remote = np.where(inside, size - 1, size - domains), np.where(inside, 0.0, domains - 1)
-    ring = hops_local * link.latency_s + hops_remote * network.latency_s
-    tree = np.ceil(np.log2(np.maximum(local, 1))) * link.latency_s + np.ceil(np.log2(domains)) * network.latency_s
-    latency = np.minimum(ring, 2.0 * tree)
+    local_step = link.latency_s + link.half_message_bytes / (link.bytes_per_s * link.efficiency)
+    remote_step = network.latency_s + network.half_message_bytes / (network.bytes_per_s * network.efficiency)
+    setup = np.where(inside, link.setup_s, np.maximum(link.setup_s, network.setup_s))
+    ring = setup + hops_local * local_step + hops_remote * remote_step
+    tree = setup + np.minimum(hops_local, local - 1) * local_step + np.ceil(np.log2(domains)) * remote_step
     return Group(
         size=size,
         local=local,
         ring_bytes_per_s=ring_rate,
         local_bytes_per_s=local_rate,
         remote_bytes_per_s=remote_rate,
-        ring_latency_s=latency,
+        ring_latency_s=ring,
+        tree_latency_s=np.minimum(ring, tree),
     )
 
 
@@ -84,8 +88,16 @@ def reduce_scatter_s(group: Group, total_bytes: Floats) -> Floats:
 
 
 def all_reduce_s(group: Group, total_bytes: Floats) -> Floats:
-    """Time until every member has the sum of everybody's `total_bytes`: a reduce-scatter and an all-gather."""
-    return 2.0 * all_gather_s(group, total_bytes)
+    """Time until every member has the sum of everybody's `total_bytes`.
+
+    Formula:  2 (size - 1) / size * bytes / ring rate + twice the latency of a tree over the domains
+    Units:    seconds.
+    Source:   Thakur et al. 2005; NCCL chooses rings in the domain and double binary trees across (Sanders et al. 2009).
+    Valid:    any size; 0 for a group of one.
+    Checked:  tests/cost/test_collectives.py
+    """
+    time = 2.0 * (group.size - 1) / group.size * total_bytes / group.ring_bytes_per_s + 2.0 * group.tree_latency_s
+    return np.where(group.size > 1, time, 0.0)
 
 
 def all_to_all_s(group: Group, sent_bytes: Floats) -> Floats:
@@ -99,7 +111,7 @@ def all_to_all_s(group: Group, sent_bytes: Floats) -> Floats:
     """
     inside = sent_bytes * (group.local - 1) / group.size / group.local_bytes_per_s
     outside = sent_bytes * (group.size - group.local) / group.size / group.remote_bytes_per_s
-    return np.where(group.size > 1, np.maximum(inside, outside) + group.ring_latency_s / np.maximum(group.size - 1, 1) * 2, 0.0)
+    return np.where(group.size > 1, np.maximum(inside, outside) + group.tree_latency_s, 0.0)
 
 
 def point_to_point_s(pool: Pool, *, message_bytes: Floats, distance: Floats, span: Floats) -> Floats:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.cost.collectives import all_reduce_s, reduce_scatter_s
+from meshwright.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from meshwright.cost.kernels import streaming_s
 from meshwright.cost.operators import Site, linear
 from meshwright.cost.shapes import Floats
@@ -56,12 +56,14 @@ def price_ends(site: Site) -> Ends:
     tokens, h = site.tokens(block), float(site.model.hidden)
     vocab = padded_vocab(site.model.vocab, site.shapes.tp, site.stack.vocab_multiple) / site.shapes.tp
     head = linear(site, "head", into=np.full_like(tokens, h), out=vocab, tokens=tokens)
-    logits = tokens * vocab
     group = site.tp_group()
+    gathered = np.ones_like(tokens) if site.stack.vocab_parallel_loss else site.shapes.tp
+    logits = tokens * vocab * gathered
+    gather_logits_s = np.where(gathered > 1, all_gather_s(group, logits * site.activation_bytes), 0.0)
     size = tokens * h * site.activation_bytes
     exchange = np.where(site.shapes.sp > 0, reduce_scatter_s(group, size), all_reduce_s(group, size))
     loss_bytes = LOSS_PASSES_FUSED if site.stack.cross_entropy_fused else LOSS_PASSES_UNFUSED
-    loss_s = streaming_s(site.pool.node.chip, logits * loss_bytes) / 2 + 3 * all_reduce_s(group, tokens * 4.0)
+    loss_s = streaming_s(site.pool.node.chip, logits * loss_bytes) / 2 + 3 * all_reduce_s(group, tokens * 4.0) + gather_logits_s
     gather_s = streaming_s(site.pool.node.chip, tokens * h * 3 * site.activation_bytes) + site.pool.node.chip.ramp_s
     saved = tokens / site.shapes.sequence_shards * h * (site.activation_bytes + site.saved_input_bytes)
     return Ends(

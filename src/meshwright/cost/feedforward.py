@@ -41,6 +41,7 @@ def _two_layers(
     matrices = 2.0 if site.model.gated else 1.0
     size, kept = site.activation_bytes, site.saved_input_bytes
     elements = tokens * groups * width
+    eager = 0.0 if site.stack.pointwise_fused or not site.model.gated else 1.0  # autograd keeps the activated gate apart
     act_bytes = elements * (matrices + 1) * size
     act_backward = elements * (2 * matrices + 1) * size
     act = passes(
@@ -48,8 +49,8 @@ def _two_layers(
         f"{name} activation",
         forward_bytes=act_bytes,
         backward_bytes=act_backward,
-        kernels=1.0 if matrices == 2 else 1.0,
-        saved=elements * matrices * size,
+        kernels=1.0,
+        saved=elements * (matrices + eager) * size,
         redone_by=redo_activation,
         freed_by=redo,
     )
@@ -88,7 +89,12 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
     width = np.full_like(tokens, float(moe.latent_dim or site.model.hidden))
     expert_width = moe.expert_ffn / shapes.etp
     inner = _two_layers(site, "experts", rows / experts, width, expert_width, experts, MOE, EXPERT_ACTIVATION)
-    parts = [norm(site, block, site.model.norms_per_layer / 2), norm_output(site, block), *_routing(site, tokens, routed, rows, width), *inner]
+    parts = [
+        norm(site, block, site.model.norms_per_layer / 2),
+        norm_output(site, block),
+        *_routing(site, tokens, routed, rows, width),
+        *inner,
+    ]
     if moe.latent_dim:
         parts += _latent(site, block, float(moe.latent_dim))
     if moe.shared_ffn:
@@ -104,7 +110,9 @@ def _latent(site: Site, block: Block, latent: float) -> list[Part]:
     into, out = np.full_like(tokens, float(site.model.hidden)), np.full_like(tokens, latent)
     return [
         linear(site, "expert down projection", into=into, out=out, tokens=tokens, redone_by=MOE),
-        linear(site, "expert up projection", into=out, out=into, tokens=tokens, saved=tokens * latent * site.saved_input_bytes, redone_by=MOE),
+        linear(
+            site, "expert up projection", into=out, out=into, tokens=tokens, saved=tokens * latent * site.saved_input_bytes, redone_by=MOE
+        ),
     ]
 
 
@@ -114,7 +122,12 @@ def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Fl
     assert moe is not None
     own = tokens / shapes.tp
     router = linear(
-        site, "router", into=np.full_like(tokens, float(site.model.hidden)), out=np.full_like(tokens, float(moe.num_experts)), tokens=own, redone_by=MOE
+        site,
+        "router",
+        into=np.full_like(tokens, float(site.model.hidden)),
+        out=np.full_like(tokens, float(moe.num_experts)),
+        tokens=own,
+        redone_by=MOE,
     )
     moved = (routed + rows) * width * 2 * size
     permute = passes(
@@ -131,6 +144,12 @@ def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Fl
     gather = all_gather_s(group_of(shapes.etp, np.ones_like(shapes.etp), site.pool), rows * width * size)
     both_ways = 2 * (dispatch + gather) * (1 - site.stack.ep_overlap)
     exchange = Part(
-        name="expert exchange", term="ep_comm", forward_s=both_ways, backward_s=both_ways, kernels_forward=4, kernels_backward=4, redone_by=MOE
+        name="expert exchange",
+        term="ep_comm",
+        forward_s=both_ways,
+        backward_s=both_ways,
+        kernels_forward=4,
+        kernels_backward=4,
+        redone_by=MOE,
     )
     return [router, permute, exchange]

@@ -51,12 +51,17 @@ def model_flops_per_sequence(model: ModelSpec, work: Workload, *, masking: Maski
     for segment in model.segments:
         for block, count in segment.blocks:
             tokens = float(_tokens(model, block, work))
-            total += segment.num_layers * count * tokens * (6.0 * _active_weights(model, block) + _scores_flops(model, block, work, masking))
+            total += (
+                segment.num_layers * count * tokens * (6.0 * _active_weights(model, block) + _scores_flops(model, block, work, masking))
+            )
     head_tokens = _tokens(model, Block(kind="mlp", stream="decoder"), work)
     heads = 1 + model.mtp_layers
     total += heads * 6.0 * head_tokens * model.hidden * model.vocab
     if model.mtp_layers:
-        layer = sum(count * (6.0 * _active_weights(model, block) + _scores_flops(model, block, work, masking)) for block, count in model.segments[-1].blocks)
+        layer = sum(
+            count * (6.0 * _active_weights(model, block) + _scores_flops(model, block, work, masking))
+            for block, count in model.segments[-1].blocks
+        )
         total += model.mtp_layers * work.seq_len * (layer + 12.0 * model.hidden**2)
     return total
 

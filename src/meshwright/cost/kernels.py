@@ -19,7 +19,16 @@ pipeline fill (CUTLASS documentation, efficient GEMM)."""
 TILE_ROWS = 128.0
 """Rows of a tile: a product with fewer rows still pays for them all."""
 
-_ELEMENT_BYTES: dict[Precision, float] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8-blockwise": 1, "mxfp8": 1, "nvfp4": 0.5625}
+_ELEMENT_BYTES: dict[Precision, float] = {
+    "fp32": 4,
+    "tf32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "fp8-blockwise": 1,
+    "mxfp8": 1,
+    "nvfp4": 0.5625,
+}
 
 
 def element_bytes(precision: Precision) -> float:

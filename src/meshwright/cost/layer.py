@@ -17,6 +17,8 @@ __all__ = ["LAYER_TERMS", "LayerPrice", "Redo", "block_parts", "price_layer", "r
 
 LAYER_TERMS = ("matmul", "attention", "pointwise", "launch", "tp_comm", "cp_comm", "ep_comm")
 _PARTS = {"attention": attention_parts, "cross_attention": attention_parts, "mamba": mamba_parts, "mlp": mlp_parts, "moe": moe_parts}
+FORWARD_COLLECTIVES, BACKWARD_COLLECTIVES = 4, 6
+"""Tensor-parallel collectives of a layer with sequence parallelism (arXiv:2205.05198, section 4.2.2): backward gathers two inputs again."""
 OPS_KEPT = 0.43
 """Share of a layer's activations that torchtitan's selective checkpointing keeps: the layer's input (2h), every second product's output
 (10.5h) and attention's (2h) of 34h bytes a token in Llama 3 8B (its `save_list` and policy, torchtitan/distributed/activation_checkpoint.py)."""
@@ -83,9 +85,9 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
     forward = {term: _total(site, flat, term, "forward_s") for term in LAYER_TERMS}
     backward = {term: _total(site, flat, term, "backward_s") for term in LAYER_TERMS}
     kernels = _count(site, flat, "kernels_forward"), _count(site, flat, "kernels_backward")
-    host_s = site.pool.node.chip.launch_s * (1.0 - site.stack.launch_hidden) * site.stack.kernels_per_layer_scale
-    forward["launch"] = np.maximum(0.0, kernels[0] * host_s - sum_terms(forward))
-    backward["launch"] = np.maximum(0.0, kernels[1] * host_s - sum_terms(backward))
+    host = _host_s(site, *kernels)
+    forward["launch"] = np.maximum(0.0, host[0] - sum_terms(forward))
+    backward["launch"] = np.maximum(0.0, host[1] - sum_terms(backward))
     block = segment.blocks[0][0]
     kept = _weighted(site, flat, lambda part: part.saved_bytes)
     return LayerPrice(
@@ -97,6 +99,17 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
         widest_bytes=_widest(site, parts),
         forward_kernels=kernels[0],
         parts=parts,
+    )
+
+
+def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tuple[Floats, Floats]:
+    """Host time of a layer's forward and backward: its launches, or its collectives where those take longer."""
+    launch_s = site.pool.node.chip.launch_s * (1.0 - site.stack.launch_hidden) * site.stack.kernels_per_layer_scale
+    per_member_s = np.where(site.shapes.pipelined > 0, site.stack.pipelined_collective_host_s, site.stack.collective_host_s)
+    collective_s = per_member_s * site.shapes.tp * (site.shapes.tp > 1)
+    return (
+        np.maximum(forward_kernels * launch_s, FORWARD_COLLECTIVES * collective_s),
+        np.maximum(backward_kernels * launch_s, BACKWARD_COLLECTIVES * collective_s),
     )
 
 
@@ -116,11 +129,13 @@ def _weighted(site: Site, flat: list[tuple[float, Part]], value: object) -> Floa
 
 
 def _widest(site: Site, parts: tuple[tuple[Block, float, tuple[Part, ...]], ...]) -> Floats:
+    """Temporaries of a block's backward pass: gradients at both sides of its widest part, its gathered input and that one's gradient."""
     widest = np.zeros_like(site.shapes.tp)
-    for _, _, group in parts:
-        for part in group:
-            widest = np.maximum(widest, part.saved_bytes)
-    return widest + site.shapes.mbs * 0
+    for block, _, group in parts:
+        gathered = site.tokens(block) * site.model.hidden * site.activation_bytes
+        largest = np.max([np.broadcast_to(part.saved_bytes, gathered.shape) for part in group], axis=0)
+        widest = np.maximum(widest, 2.0 * largest + 2.0 * gathered)
+    return widest
 
 
 def redo_of(price: LayerPrice, modules: int) -> Redo:

@@ -159,9 +159,9 @@ def price_memory(layouts: Layouts, stages: Stages, params: StageParams, acts: Ac
         "logits": last * acts.loss_peak[:, None],
         "communication": unsharded + (layouts.pp[:, None] > 1) * 2.0 * acts.boundary[:, None] * layouts.vpp[:, None],
     }
-    held = np.sum(list(terms.values()), axis=0)
-    terms["slack"] = held * stack.fragmentation_frac
-    terms["context"] = np.full_like(held, stack.context_bytes)
+    passing = terms["activations"] + terms["recompute_workspace"] + terms["logits"]
+    terms["slack"] = passing * stack.fragmentation_frac
+    terms["context"] = np.full_like(passing, stack.context_bytes)
     return Memory(terms=terms)
 
 

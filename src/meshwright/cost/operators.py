@@ -186,7 +186,9 @@ def norm(site: Site, block: Block, count: float) -> Part:
     saved = elements * (size + dropout)
     redo = frozenset({"layernorm"})
     if site.work.fused_norm:
-        cost = passes(site, "norm", forward_bytes=elements * 5 * size, backward_bytes=elements * 6 * size, kernels=2 * count, redone_by=redo)
+        cost = passes(
+            site, "norm", forward_bytes=elements * 5 * size, backward_bytes=elements * 6 * size, kernels=2 * count, redone_by=redo
+        )
         return replace(cost, saved_bytes=saved)
     extra = elements * UNFUSED_NORM_SAVED
     forward = elements * (3 * size + UNFUSED_NORM_BYTES)

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shapes:
-    """Distinct (tp, sp, cp, ep, etp, mbs), each of shape (U,), float64."""
+    """Distinct (tp, sp, cp, ep, etp, mbs, whether pp > 1), each of shape (U,), float64."""
 
     tp: Floats
     sp: Floats
@@ -27,6 +27,8 @@ class Shapes:
     ep: Floats
     etp: Floats
     mbs: Floats
+    pipelined: Floats
+    """1 where pp > 1."""
 
     @property
     def sequence_shards(self) -> Floats:
@@ -36,8 +38,8 @@ class Shapes:
 
 def distinct_shapes(layouts: Layouts) -> tuple[Shapes, NDArray[Any]]:
     """Return the distinct shapes of N layouts and, for each layout, the index of its shape, (N,)."""
-    names = ("tp", "sp", "cp", "ep", "etp", "mbs")
-    columns = [getattr(layouts, name) for name in names]
+    names = ("tp", "sp", "cp", "ep", "etp", "mbs", "pipelined")
+    columns = [getattr(layouts, name) for name in names[:-1]] + [(layouts.pp > 1).astype(np.int64)]
     key = np.zeros(len(layouts), dtype=np.int64)
     for column in columns:
         values, code = _codes(column)

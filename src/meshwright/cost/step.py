@@ -12,11 +12,12 @@ from meshwright.cost.kernels import streaming_s
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of
 from meshwright.cost.memory import Activations, Memory, data_shards, price_memory, redone_share
 from meshwright.cost.operators import Site
+from meshwright.cost.pipeline import pipeline_s
 from meshwright.cost.shapes import Floats, distinct_shapes
 from meshwright.cost.stages import Stages, Which, place_stages
 from meshwright.cost.weights import StageParams, layer_params, stage_params
 from meshwright.hardware.cluster import Pool
-from meshwright.layout import RECOMPUTES, SCHEDULES, SHARDINGS, Layouts
+from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
 from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Workload
@@ -90,7 +91,7 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
     memory = price_memory(layouts, stages, params, layers.activations, work=work, stack=stack)
     times = _stage_times(layouts, stages, layers, model=model, pool=pool)
     time = _micro_batch_terms(layouts, stages, layers, times, model)
-    time |= _pipeline_terms(layouts, times, layers, model, stack)
+    time |= _pipeline_terms(layouts, stages, layers, times, model, stack)
     time |= _step_terms(layouts, params, times, pool=pool, stack=stack, work=work)
     return Priced(time={name: time[name] for name in TIME_TERMS}, memory=memory, stages=stages, stage_times=times)
 
@@ -161,7 +162,9 @@ def _fsdp_layer_s(
     expert_group = group_of(np.minimum(size, layouts.expert_dp), layouts.ep * layouts.etp, pool)
     weights = all_gather_s(group, params[0] * 2.0) + np.where(params[1] > 0, all_gather_s(expert_group, params[1] * 2.0), 0.0)
     reduce_bytes = stack.reduce_bytes
-    scatter = all_gather_s(group, params[0] * reduce_bytes) + np.where(params[1] > 0, all_gather_s(expert_group, params[1] * reduce_bytes), 0.0)
+    scatter = all_gather_s(group, params[0] * reduce_bytes) + np.where(
+        params[1] > 0, all_gather_s(expert_group, params[1] * reduce_bytes), 0.0
+    )
     forward = np.where(zero3, np.maximum(0.0, weights - stack.fsdp_overlap * forward_s), 0.0)
     exchange = np.where(zero3, weights + scatter, np.where(zero2, scatter, 0.0))
     return forward, np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0)
@@ -207,7 +210,9 @@ def _micro_batch_terms(layouts: Layouts, stages: Stages, layers: _Layers, times:
     last = pick(stages.index) == layouts.pp - 1
     extra = last * model.mtp_layers
     counts[-1] = counts[-1] + extra
-    terms = {t: micro * sum(c * (f[t] + b[t]) for c, f, b in zip(counts, layers.forward, layers.backward, strict=True)) for t in LAYER_TERMS}
+    terms = {
+        t: micro * sum(c * (f[t] + b[t]) for c, f, b in zip(counts, layers.forward, layers.backward, strict=True)) for t in LAYER_TERMS
+    }
     terms["fsdp_comm"] = micro * sum(c * (f + b) for c, f, b in zip(counts, layers.fsdp_forward_s, layers.fsdp_backward_s, strict=True))
     ends, first = layers.ends, pick(stages.index) == 0
     embedding = first * (ends.embedding_forward_s + ends.embedding_backward_s)
@@ -217,22 +222,45 @@ def _micro_batch_terms(layouts: Layouts, stages: Stages, layers: _Layers, times:
     return terms
 
 
-def _pipeline_terms(layouts: Layouts, times: StageTimes, layers: _Layers, model: ModelSpec, stack: Stack) -> dict[str, Floats]:
-    """Bubble and exposed messages, (N,) each."""
-    pp, vpp = layouts.pp.astype(np.float64), layouts.vpp.astype(np.float64)
-    busy = times.forward_s + times.backward_s
-    slowest = busy.max(axis=1)
-    mean = busy.mean(axis=1)
-    del mean
-    zero_bubble = layouts.schedule == SCHEDULES.index("zero-bubble")
-    bubble = (pp - 1) * slowest / vpp
-    weight = np.take_along_axis(times.weight_s, np.argmax(busy, axis=1)[:, None], axis=1)[:, 0]
-    bubble = np.where(zero_bubble, np.maximum(0.0, (pp - 1) * (slowest - 2 * weight)), bubble)
-    micro = layouts.num_microbatches
-    hidden = np.where((vpp > 1) | (stack.p2p == "overlapped"), 1.0, 0.0)
-    steady = np.where(pp > 1, 2.0 * micro * times.p2p_s * (1 - hidden), 0.0)
-    fill = 2.0 * (pp - 1) * times.p2p_s
-    return {"bubble": bubble, "pp_comm": steady + fill * vpp * (pp > 1)}
+def _pipeline_terms(
+    layouts: Layouts, stages: Stages, layers: _Layers, times: StageTimes, model: ModelSpec, stack: Stack
+) -> dict[str, Floats]:
+    """Bubble, and messages that nothing hides, (N,) each."""
+    totals = _all_stages_sum(layouts, layers, model)
+    parts = pipeline_s(
+        schedule=layouts.schedule,
+        pp=layouts.pp,
+        vpp=layouts.vpp,
+        num_microbatches=layouts.num_microbatches,
+        forward_s=times.forward_s,
+        backward_s=times.backward_s,
+        wgrad_s=times.weight_s,
+        forward_sum_s=totals[0],
+        backward_sum_s=totals[1],
+        wgrad_sum_s=totals[2],
+        p2p_s=times.p2p_s,
+        p2p=stack.p2p,
+        stage=stages.index,
+    )
+    return {"bubble": parts.bubble_s, "pp_comm": parts.p2p_s}
+
+
+def _all_stages_sum(layouts: Layouts, layers: _Layers, model: ModelSpec) -> tuple[Floats, Floats, Floats]:
+    """Forward, backward and weight-gradient time of one micro batch over all stages, (N,) each."""
+    forward, backward, weight = (np.zeros(len(layouts)) for _ in range(3))
+    block = (layouts.block_recompute > 0) & (layouts.recompute_layers >= 0) & (layouts.recompute == RECOMPUTES.index("full"))
+    share = np.where(block, np.minimum(1.0, layouts.recompute_layers * layouts.pp * layouts.vpp / model.total_layers), 1.0)
+    extra = np.zeros(len(model.segments))
+    extra[-1] = model.mtp_layers
+    for i, segment in enumerate(model.segments):
+        count = segment.num_layers + extra[i]
+        forward += count * (layers.forward_s[i] + layers.fsdp_forward_s[i])
+        backward += count * (layers.backward_s[i] + layers.fsdp_backward_s[i]) + segment.num_layers * share * layers.redo_s[i]
+        weight += count * layers.weight_s[i]
+    ends, heads = layers.ends, 1 + model.mtp_layers
+    forward += ends.embedding_forward_s + heads * ends.head_forward_s
+    backward += ends.embedding_backward_s + heads * ends.head_backward_s
+    return forward, backward, weight + heads * ends.head_weight_s
 
 
 def _step_terms(layouts: Layouts, params: StageParams, times: StageTimes, *, pool: Pool, stack: Stack, work: Workload) -> dict[str, Floats]:

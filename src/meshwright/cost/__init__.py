@@ -1,0 +1,1 @@
+"""Cost: time and memory of layouts, on columns."""
