@@ -11,6 +11,7 @@ from meshwright.accuracy.cells import Cells, UnansweredError
 from meshwright.accuracy.notes import Notes
 from meshwright.accuracy.tables import Rule, read_rules
 from meshwright.errors import UnknownNameError
+from meshwright.models.params import model_params
 from meshwright.models.presets import find_model
 from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 
@@ -22,6 +23,8 @@ _OWN_KEYS = ("ffn_per_hidden", "mamba_expand")
 _DIMS = {"layers": "num_layers", "hidden": "hidden", "heads": "num_heads", "kv_heads": "num_kv_heads", "vocab": "vocab"}
 _NAMELESS = re.compile(r"[:(]")
 """`gpt:some_test_case` and `llama3-70b(truncated)`: only what stands before the bracket can be a name."""
+_DENSE_RATIO = 4
+"""A width this many times the known experts' is the dense one, which configs of models with experts in every layer state as well."""
 _MEGATRON_MLA = "deepseek-v3"
 """Latent attention without its dims: Megatron's tests with it are cut from DeepSeek-V3."""
 
@@ -36,7 +39,9 @@ def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> ModelSpec:
     _apply_experts(draft, cells)
     _apply_notes(draft, notes, cells)
     _finish(draft, cells, seq_len)
-    return _spec(draft)
+    spec = _spec(draft)
+    known = named and all(base.get(name) == getattr(spec, name) for name in ("num_layers", "hidden", "vocab"))
+    return spec if known or notes.tied is not None else _tied_by_size(spec, cells.number("params_b"))
 
 
 def usual_seq_len(cells: Cells) -> int | None:
@@ -143,7 +148,7 @@ def _apply_ffn(draft: Draft, cells: Cells, base: Draft, *, named: bool) -> None:
         draft["ffn"] = _usual_ffn(draft, ratio) if scaled is None and "ffn" not in base else scaled or base["ffn"]
         return
     mixed = bool(moe and (moe.get("first_dense_layers") or moe.get("layer_frequency", 1) > 1))
-    if moe and "expert_ffn" in moe and not mixed and ffn != base.get("ffn"):
+    if moe and "expert_ffn" in moe and not mixed and ffn < _DENSE_RATIO * moe["expert_ffn"]:
         draft["moe"] = {**moe, "expert_ffn": ffn}
         draft["ffn"] = base.get("ffn") or ffn
         return
@@ -261,6 +266,15 @@ def _rescale_hybrid(draft: Draft) -> None:
     attention = parts["attention_layers"] * layers // total
     mamba = parts["mamba_layers"] * layers // total
     draft["hybrid"] = {"attention_layers": attention, "mamba_layers": mamba, "ffn_layers": layers - attention - mamba}
+
+
+def _tied_by_size(spec: ModelSpec, billions: float | None) -> ModelSpec:
+    """Share the embedding with the head, or not, where the stated size clearly says so: within 4 %, and twice as near."""
+    if not billions or spec.moe is not None:
+        return spec
+    other = dataclasses.replace(spec, tied=not spec.tied)
+    miss, other_miss = (abs(model_params(model).total / 1e9 / billions - 1) for model in (spec, other))
+    return other if other_miss < 0.04 and 2 * other_miss < miss else spec
 
 
 def _spec(draft: Draft) -> ModelSpec:

@@ -56,7 +56,7 @@ def predict_files(paths: Sequence[Path]) -> Answers:
 def counts(answers: Answers) -> dict[str, Counts]:
     """Return the counts by table."""
     why = reasons(answers)
-    names = dict.fromkeys(row.source for row in (*answers.predictions, *answers.unanswered))
+    names = {p.source for p in answers.predictions} | set(why)
     found = {}
     for name in sorted(names):
         answered = sum(p.source == name for p in answers.predictions)

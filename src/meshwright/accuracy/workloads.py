@@ -14,8 +14,13 @@ from meshwright.workload import AttentionKernel, Precision, Workload
 
 __all__ = ["seq_len_of_row", "workload_of_row"]
 
-_UNFUSED = re.compile(r"^torch$|eager|unfused|fused_softmax|local|naive|core attention")
-_FLASH = re.compile(r"flash|fused|cudnn|splash|sdpa|triton|^te\b|xformers|pallas")
+_KERNELS: tuple[tuple[re.Pattern[str], AttentionKernel], ...] = (
+    (re.compile(r"fused_softmax|core attention"), "fused-softmax"),
+    (re.compile(r"flash_attention_1|flash-attention 1|triton"), "flash1"),
+    (re.compile(r"^torch$|eager|unfused|local|naive"), "unfused"),
+    (re.compile(r"flash|fused|cudnn|splash|sdpa|^te\b|xformers|pallas"), "flash"),
+)
+"""How kernels are named, the first that matches; Triton's kernel of 2023 is FlashAttention 1."""
 
 
 def seq_len_of_row(cells: Cells, notes: Notes) -> int:
@@ -52,10 +57,9 @@ def _precision(cells: Cells, notes: Notes, chip: Chip) -> Precision:
 def _attention(cells: Cells, notes: Notes, framework: Rule) -> AttentionKernel:
     backend = notes.flags.get("attention-backend")
     if backend is not None:
-        return "unfused" if backend in ("unfused", "local") else "flash"
+        return "fused-softmax" if backend in ("unfused", "local") else "flash"
     if notes.flags.get("transformer-impl") == "local" and "use-flash-attn" not in notes.flags:
-        return "unfused"
+        return "fused-softmax"
     text = cells.words("attention_kernel")
-    if _UNFUSED.search(text):
-        return "unfused"
-    return "flash" if _FLASH.search(text) else cast("AttentionKernel", framework["attention"])
+    named = next((kernel for pattern, kernel in _KERNELS if pattern.search(text)), None)
+    return named or cast("AttentionKernel", framework["attention"])

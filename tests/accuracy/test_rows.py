@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import pytest
+from tests.accuracy.examples import LLAMA, SMALL_GPT, case_of, reason_of
+
+from meshwright.accuracy.cells import MEASURED
+from meshwright.accuracy.rows import Unanswerable, read_row
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        ("bfloat16", "bf16"),
+        ("Autocast:BF16+SR", "bf16"),
+        ("fp16 O2", "fp16"),
+        ("float16", "fp16"),
+        ("fp8-cs", "fp8"),
+        ("bf16+fp8", "fp8"),
+        ("fp8-mx", "mxfp8"),
+        ("mxfp8_cublas_rceil", "mxfp8"),
+        ("mxfp4", "nvfp4"),
+        ("", "bf16"),
+    ],
+)
+def test_precision(precision: str, expected: str) -> None:
+    assert case_of(LLAMA, gpu="B200-180GB", precision=precision).workload.precision == expected
+
+
+def test_blank_precision_is_the_chips_half_precision() -> None:
+    assert case_of(LLAMA, gpu="V100-32GB-SXM3", precision="").workload.precision == "fp16"
+
+
+def test_fp8_recipe_in_the_notes() -> None:
+    assert case_of(LLAMA, precision="fp8", notes="fp8-recipe=blockwise").workload.precision == "fp8-blockwise"
+
+
+def test_blank_sequence_is_the_familys_usual_one() -> None:
+    assert case_of(LLAMA, seq_len="").workload.seq_len == 8192
+    assert case_of(LLAMA, seq_len="", notes="seq_len not printed (default of configs/7B.py is 2048)").workload.seq_len == 2048
+    assert case_of(SMALL_GPT, seq_len="").workload.seq_len == 2048
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"), [("torch", "unfused"), ("megatron_fused_softmax", "fused-softmax"), ("flash_attention_2", "flash"), ("", "flash")]
+)
+def test_attention_kernel(kernel: str, expected: str) -> None:
+    assert case_of(LLAMA, attention_kernel=kernel).workload.attention == expected
+
+
+def test_attention_backend_in_the_notes() -> None:
+    assert case_of(SMALL_GPT, notes="attention-backend=unfused").workload.attention == "fused-softmax"
+    assert case_of(SMALL_GPT, notes="transformer-impl=local").workload.attention == "fused-softmax"
+    assert case_of(SMALL_GPT, notes="transformer-impl=local; use-flash-attn=True").workload.attention == "flash"
+
+
+def test_norm_kernel() -> None:
+    assert case_of(LLAMA).workload.fused_norm is True
+    assert case_of(LLAMA, rmsnorm_kernel="default").workload.fused_norm is False
+    assert case_of(LLAMA, rmsnorm_kernel="fused").workload.fused_norm is True
+
+
+def test_adapters() -> None:
+    assert case_of(LLAMA, task="pretrain").workload.lora_rank == 0
+    assert case_of(LLAMA, task="lora").workload.lora_rank == 16
+
+
+@pytest.mark.parametrize(
+    ("mem_def", "kind", "rank"),
+    [
+        ("", "allocated", "max"),
+        ("torch max_memory_allocated of the last rank (last pipeline stage)", "allocated", "last"),
+        ("max reserved/active GiB (max over PP ranks)", "reserved", "max"),
+        ('"VRAM Usage" MB as printed', "used", "max"),
+        ("parameters + optimizer + activations of the first pipeline stage", "states", "first"),
+        ('max memory allocated (GB column "Mem Alloc")', "after-backward", "first"),
+    ],
+)
+def test_memory_definition(mem_def: str, kind: str, rank: str) -> None:
+    memory = case_of(LLAMA, mem_def=mem_def).memory
+    assert (memory.kind, memory.rank) == (kind, rank)
+
+
+def test_network_rates() -> None:
+    def gbps(text: str, **cells: str) -> float:
+        return case_of(LLAMA, interconnect=text, gpus_per_node="8", **cells).machines.nodes[0].network_link.bytes_per_s * 8 / 1e9
+
+    assert gbps("InfiniBand 100 Gb/s (4X EDR) per node") == pytest.approx(12.5)
+    assert gbps("NVLink in node; 4 x 100 Gb/s RoCE between nodes") == pytest.approx(50)
+    assert gbps("1600 Gbps node-node RoCE") == pytest.approx(200)
+    assert gbps("400 Gb/s per GPU RDMA") == pytest.approx(400)
+    assert gbps("intra 150 GB/s, inter 800 Gb/s per node") == pytest.approx(100)
+    assert gbps("NVLink") == gbps("")
+
+
+def test_slices_bound_the_fast_domain() -> None:
+    cells = {"gpu": "TPU-v5e", "num_gpus": "512", "tp": "1", "pp": "1", "gbs": "512"}
+    assert case_of(LLAMA, interconnect="ICI inside a slice of 256 chips, DCN between slices", **cells).machines.nodes[0].domain_size == 256
+    assert case_of(LLAMA, interconnect="ICI; 4 slice(s)", **cells).machines.nodes[0].domain_size == 128
+
+
+def test_mixed_chips_take_the_stages_in_order() -> None:
+    cells = {"gpu": "V100-16GBx4+T4x4", "num_gpus": "8", "pp": "4", "gpus_per_node": "4", "framework": "DeepSpeed Megatron 3D"}
+    case = case_of(SMALL_GPT, **cells)
+    assert case.machines.pools == (("v100-16", 4), ("t4", 4))
+    assert case.placement == ((("v100-16", 2),), (("v100-16", 2),), (("t4", 2),), (("t4", 2),))
+    assert "num_gpus" in reason_of(SMALL_GPT, **{**cells, "gpu": "V100-16GBx12+T4x4"})
+
+
+def test_mixed_chips_placed_by_the_row() -> None:
+    placement = 'stage placement=[[[["RTX-3090",2]]],[[["Titan-RTX",1]],[["RTX-3090",1]]]]'
+    case = case_of(SMALL_GPT, gpu="RTX-3090x3+Titan-RTXx1", num_gpus="4", pp="2", notes=placement)
+    assert case.placement == ((("rtx-3090", 2),), (("titan-rtx", 1), ("rtx-3090", 1)))
+
+
+def test_an_unknown_chip_is_a_reason_with_near_names() -> None:
+    assert "h100" in reason_of(LLAMA, gpu="H1000").lower()
+    assert "gpu" in reason_of(LLAMA, gpu="")
+
+
+def test_measured_columns_and_provenance_are_never_seen() -> None:
+    plain = read_row(LLAMA, source="t")
+    for column in (*MEASURED, "provenance"):
+        assert read_row({**LLAMA, column: "1"}, source="t") == plain
+        assert read_row({**LLAMA, column: "OOM at tp=2, 3.5 s"}, source="t") == plain
+
+
+def test_a_bad_number_names_its_column() -> None:
+    assert reason_of(LLAMA, tp="two") == "tp: not a number that fits ('two')"
+    assert reason_of(LLAMA, mbs="1.5").startswith("mbs: expected a whole number")
+    assert isinstance(read_row({}, source="t"), Unanswerable)
