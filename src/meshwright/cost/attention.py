@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.cost.collectives import point_to_point_s
-from meshwright.cost.kernels import streaming_s
+from meshwright.cost.kernels import matmul_share, streaming_s
 from meshwright.cost.operators import Part, Site, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import Floats
 from meshwright.models.spec import Block
+from meshwright.workload import Precision
 
 __all__ = ["attention_parts", "mamba_parts", "scores_per_query"]
 
@@ -121,7 +122,7 @@ def _flash(site: Site, block: Block) -> Part:
     qk, value = _widths(site)
     keys = scores_per_query(site, block)
     flops = 2.0 * tokens * keys * heads * (qk + value)
-    speed = keys / (keys + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
+    speed = chip.sustained_share * keys / (keys + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
     if site.work.attention == "flash1":
         speed *= FLASH1_SHARE * chip.flash2_share
     elif site.stack.attention_library == "flash2":
@@ -154,7 +155,8 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
     scores = tokens * heads * keys
     read_write = SCORE_BYTES[site.work.attention]
     dropout = 1.0 if site.work.dropout else 0.0
-    flops_s = 2.0 * scores * (qk + value) / (chip.peak_flops_per_s(_half(site)) * chip.matmul_efficiency * 0.5)
+    precision = _half(site)
+    flops_s = 2.0 * scores * (qk + value) / (chip.peak_flops_per_s(precision) * matmul_share(chip, precision) * 0.5)
     forward = flops_s + streaming_s(chip, scores * (read_write[0] + 5 * dropout)) + 5 * chip.ramp_s
     backward = 2 * flops_s + streaming_s(chip, scores * (read_write[1] + 5 * dropout)) + 8 * chip.ramp_s
     saved_scores = scores * (SCORE_SAVED[site.work.attention] + 3 * dropout)
@@ -171,7 +173,7 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
     )
 
 
-def _half(site: Site) -> str:
+def _half(site: Site) -> Precision:
     precision = site.work.precision
     return precision if precision in ("fp32", "tf32", "fp16") else "bf16"
 

@@ -8,7 +8,7 @@ from meshwright.cost.shapes import Floats
 from meshwright.hardware.chip import Chip
 from meshwright.workload import Precision
 
-__all__ = ["DEPTH_HALF", "WAVE_ELEMENTS", "element_bytes", "gemm_s", "streaming_s"]
+__all__ = ["DEPTH_HALF", "WAVE_ELEMENTS", "element_bytes", "gemm_s", "matmul_share", "streaming_s"]
 
 WAVE_ELEMENTS = 132 * 128 * 256
 """Output elements that fill a large chip once: 132 multiprocessors (NVIDIA H100 white paper), one 128 x 256 tile each (CUTLASS's
@@ -36,6 +36,25 @@ def element_bytes(precision: Precision) -> float:
     return _ELEMENT_BYTES[precision]
 
 
+FP4_SHARE = 0.6
+"""Speed of NVFP4 products against what their peak and the chip's other efficiencies promise: Hadamard transforms, two-level scales and
+the layers that the recipe leaves in higher precision (Transformer Engine's NVFP4 recipe); fitted on published dense NVFP4 runs."""
+
+
+def matmul_share(chip: Chip, precision: Precision) -> float:
+    """Share of the precision's peak that a large matrix product reaches through hours of training.
+
+    Formula:  measured best share (fp8's own where published) * sustained share; NVFP4 times FP4_SHARE
+    Units:    a share in (0, 1].
+    Source:   `Chip.matmul_efficiency_source`, `Chip.sustained_share`.
+    Valid:    large products.
+    Checked:  tests/cost/test_kernels.py
+    """
+    narrow = precision in ("fp8", "fp8-blockwise", "mxfp8") and chip.fp8_matmul_efficiency is not None
+    best = chip.fp8_matmul_efficiency if narrow and chip.fp8_matmul_efficiency is not None else chip.matmul_efficiency
+    return best * chip.sustained_share * (FP4_SHARE if precision == "nvfp4" else 1.0)
+
+
 def gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision, groups: Floats | float = 1.0) -> Floats:
     """Time of `groups` matrix products (m, k) x (k, n) in one kernel.
 
@@ -50,7 +69,7 @@ def gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision,
     """
     rows = np.maximum(m, np.minimum(TILE_ROWS, np.ceil(m / 16) * 16))
     elements = rows * n * groups
-    efficiency = chip.matmul_efficiency * elements / (elements + WAVE_ELEMENTS / 2) * k / (k + DEPTH_HALF)
+    efficiency = matmul_share(chip, precision) * elements / (elements + WAVE_ELEMENTS / 2) * k / (k + DEPTH_HALF)
     work_s = 2.0 * rows * n * k * groups / (chip.peak_flops_per_s(precision) * efficiency)
     size = element_bytes(precision)
     bytes_moved = groups * (size * (m * k + k * n) + 2.0 * m * n)
