@@ -38,7 +38,8 @@ def _even_message(layout: Layout, case: RuleCase) -> str:
     also = f", or take vpp={some(fits)}" if fits else f"; pp may be {some(divisors(layers))} for an even split"
     split = even_split(layers, pp=layout.pp, vpp=layout.vpp)
     words = f"{layers} layers do not split evenly over pp={layout.pp} * vpp={layout.vpp} = {chunks} chunks"
-    return f"{words} ({layers // chunks * chunks} would be trained); the uneven split that works is {split_words(split)}: layers_per_stage={'+'.join(map(str, split))}{also}"
+    offered = f"{split_words(split)}: layers_per_stage={'+'.join(map(str, split))}"
+    return f"{words} ({layers // chunks * chunks} would be trained); the uneven split that works is {offered}{also}"
 
 
 def _split_fault(layout: Layout, layers: int) -> str | None:

@@ -1,0 +1,152 @@
+"""Which values each axis of the search may take: the user's pins, else everything within stated bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.errors import ConfigError
+from meshwright.layout import RECOMPUTES, SCHEDULES, SHARDINGS, module_bits, parse_layout
+from meshwright.models.spec import ModelSpec
+from meshwright.rules import stack_rules
+from meshwright.rules._rule import divisors
+from meshwright.rules.experts import usable_modules
+from meshwright.search.problem import Problem
+
+__all__ = ["Axes", "Recomputation", "axes_of"]
+
+DOMAINS_PER_TP = 2
+"""Tensor parallelism is searched up to this many fast domains: beyond them a pipeline or data parallelism carries the same cut with
+a hundredth of the traffic (Narayanan et al. 2021, arXiv:2104.04473, section 5)."""
+LEAST_TOKENS_PER_CP = 1024
+"""Context parallelism is searched while each rank keeps this many tokens of a sequence."""
+MOST_MBS = 16
+"""Micro batches beyond it fill no kernel better."""
+MOST_UNEVEN_VPP = 8
+"""Chunks per stage are searched up to this many where they divide the layers unevenly; even splits have no bound."""
+BLOCK_STEPS = 8
+"""Full recompute by blocks is searched in eighths of a chunk's layers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recomputation:
+    """One way to recompute; `eighths` are the layers of a chunk in BLOCK_STEPS parts, for method block."""
+
+    kind: int
+    """Index into RECOMPUTES."""
+    block: int = 0
+    layers: int = -1
+    modules: int = 0
+    eighths: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axes:
+    """Values to try; None where they depend on the other axes."""
+
+    tp: tuple[int, ...]
+    cp: tuple[int, ...]
+    pp: tuple[int, ...]
+    ep: tuple[int, ...]
+    sharding: tuple[int, ...]
+    mbs: tuple[int, ...]
+    schedule: tuple[int, ...]
+    recomputations: tuple[Recomputation, ...]
+    sp: tuple[int, ...] | None
+    """None: on with tp > 1."""
+    etp: tuple[int, ...] | None
+    """None: 1 and tp."""
+    vpp: tuple[int, ...] | None
+    """None: every even split, and uneven ones up to MOST_UNEVEN_VPP."""
+    dp: tuple[int, ...] | None
+    shard_size: tuple[int, ...] | None
+    """None: divisors of dp * cp that are whole domains or divide one."""
+    splits: tuple[tuple[int, ...], ...] | None
+    """Pinned layers per stage."""
+
+
+def axes_of(problem: Problem) -> Axes:
+    """Return the axes of a problem."""
+    pins = {key: [_typed(key, value) for value in values] for key, values in problem.request.pins.items()}
+    model, chips = problem.setting.model, problem.num_chips
+    rules = stack_rules(problem.setting.stack)
+    seq_len = problem.setting.work.seq_len
+    tp_most = DOMAINS_PER_TP * problem.setting.pool.node.domain_size
+    splits = pins.get("layers_per_stage")
+    return Axes(
+        tp=_pinned(pins, "tp") or tuple(divisors(chips, tp_most)),
+        cp=_pinned(pins, "cp") or tuple(cp for cp in divisors(chips) if cp == 1 or seq_len // cp >= LEAST_TOKENS_PER_CP),
+        pp=_pinned(pins, "pp") or tuple(divisors(chips, model.total_layers)),
+        ep=_pinned(pins, "ep") or (tuple(divisors(model.moe.num_experts)) if model.moe is not None else (1,)),
+        sharding=_pinned(pins, "sharding", SHARDINGS) or tuple(SHARDINGS.index(s) for s in SHARDINGS if s in rules.searched_shardings),
+        mbs=_pinned(pins, "mbs") or _micro_batches(problem),
+        schedule=_pinned(pins, "schedule", SCHEDULES) or (SCHEDULES.index("1f1b"),),
+        recomputations=_recomputations(pins, model, problem),
+        sp=_pinned(pins, "sp"),
+        etp=_pinned(pins, "etp"),
+        vpp=_pinned(pins, "vpp"),
+        dp=_pinned(pins, "dp"),
+        shard_size=_pinned(pins, "shard_size"),
+        splits=tuple(splits) if splits else None,
+    )
+
+
+def _typed(key: str, value: int | str) -> Any:
+    [parsed] = parse_layout(f"{key}={value}").values()
+    return parsed
+
+
+def _pinned(pins: dict[str, list[Any]], key: str, choices: tuple[str, ...] | None = None) -> tuple[int, ...] | None:
+    """Return the pinned values as integers, None where there are none."""
+    if key not in pins:
+        return None
+    if choices is None:
+        values = [int(value) for value in pins[key]]
+        if min(values) < (0 if key == "sp" else 1):
+            raise ConfigError(f"pins: {key}={min(values)}: expected a whole number of 1 or more")
+        if max(values) > 2**40:
+            raise ConfigError(f"pins: {key}={max(values)}: expected a number below 2**40")
+        return tuple(values)
+    for value in pins[key]:
+        if value not in choices:
+            raise ConfigError(f"pins: {key}={value}: expected one of {', '.join(choices)}")
+    return tuple(choices.index(value) for value in pins[key])
+
+
+def _micro_batches(problem: Problem) -> tuple[int, ...]:
+    """Divisors of a given batch; powers of two where the batch is searched."""
+    if problem.request.gbs is not None:
+        return tuple(divisors(problem.request.gbs, MOST_MBS))
+    return tuple(m for m in (1, 2, 4, 8, 16) if m <= problem.max_gbs)
+
+
+def _recomputations(pins: dict[str, list[Any]], model: ModelSpec, problem: Problem) -> tuple[Recomputation, ...]:
+    kinds = _pinned(pins, "recompute", RECOMPUTES) or (() if {"recompute_modules", "recompute_layers"} & set(pins) else (0, 1, 2))
+    found: list[Recomputation] = []
+    if RECOMPUTES.index("none") in kinds:
+        found.append(Recomputation(kind=RECOMPUTES.index("none")))
+    if RECOMPUTES.index("selective") in kinds or "recompute_modules" in pins:
+        found += [Recomputation(kind=RECOMPUTES.index("selective"), modules=bits) for bits in _module_sets(pins, model, problem)]
+    if RECOMPUTES.index("full") in kinds or "recompute_layers" in pins:
+        found += _full(pins)
+    return tuple(found)
+
+
+def _module_sets(pins: dict[str, list[Any]], model: ModelSpec, problem: Problem) -> list[int]:
+    rules = stack_rules(problem.setting.stack)
+    fits = set(usable_modules(model, rules.recompute_modules))
+    sets = pins.get("recompute_modules") or [modules for modules in rules.searched_modules if set(modules) <= fits]
+    return [module_bits(modules) for modules in sets]
+
+
+def _full(pins: dict[str, list[Any]]) -> list[Recomputation]:
+    """Full recompute: all layers, and by blocks of some."""
+    full, methods = RECOMPUTES.index("full"), pins.get("recompute_method", ["uniform", "block"])
+    counts = pins.get("recompute_layers")
+    if counts is not None:
+        return [Recomputation(kind=full, block=int(method == "block"), layers=count) for method in methods for count in counts]
+    found = [Recomputation(kind=full)] if "uniform" in methods else []
+    if "block" in methods:
+        found += [Recomputation(kind=full, block=1, eighths=eighths) for eighths in range(1, BLOCK_STEPS)]
+        found += [] if "uniform" in methods else [Recomputation(kind=full, block=1)]
+    return found

@@ -1,0 +1,74 @@
+"""From a request to ranked plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshwright.models.params import model_params
+from meshwright.search.axes import DOMAINS_PER_TP, LEAST_TOKENS_PER_CP, MOST_MBS, MOST_UNEVEN_VPP, Axes, axes_of
+from meshwright.search.batch import batch_rule
+from meshwright.search.diagnose import explain_empty_space, nearest_miss
+from meshwright.search.exhaustive import search_space
+from meshwright.search.problem import Problem, resolve
+from meshwright.search.rank import ranked_plans
+from meshwright.search.request import PlanRequest
+from meshwright.search.result import PlanResult
+from meshwright.search.space import Rejections, make_space
+from meshwright.units import GIB, TERA
+
+__all__ = ["search_plans"]
+
+
+def search_plans(request: PlanRequest, *, progress: Callable[[int, int], None] | None = None) -> PlanResult:
+    """Search all layouts of a request; ConfigError where no layout keeps the rules, no plans where none fits."""
+    problem = resolve(request)
+    rejections = Rejections()
+    axes = axes_of(problem)
+    space = make_space(problem, axes, rejections)
+    harvest = search_space(problem, space, rejections, progress=progress)
+    if not harvest.priced:
+        explain_empty_space(problem, rejections)
+    plans = ranked_plans(problem, harvest.fitting, harvest.at_risk)
+    return PlanResult(
+        request=request,
+        plans=plans,
+        rejected=dict(sorted(rejections.counts.items(), key=lambda item: -item[1])),
+        layouts=harvest.priced,
+        notes=tuple(_notes(problem, axes)),
+        nearest_miss=nearest_miss(problem, harvest.misses) if not plans and harvest.misses is not None else None,
+        facts=_facts(problem),
+    )
+
+
+def _notes(problem: Problem, axes: Axes) -> list[str]:
+    request, seq_len = problem.request, problem.setting.work.seq_len
+    bounds = [
+        ("tp", f"tp to {max(axes.tp)} ({DOMAINS_PER_TP} fast domains)"),
+        ("cp", f"cp to {max(axes.cp)} ({LEAST_TOKENS_PER_CP} tokens a rank)"),
+        ("vpp", f"uneven vpp to {MOST_UNEVEN_VPP}"),
+        ("mbs", f"mbs to {MOST_MBS}"),
+        ("sp", "sp with every tp"),
+    ]
+    searched = [words for key, words in bounds if key not in request.pins]
+    notes = [f"searched: {', '.join(searched)}; --set widens it"] if searched else []
+    if request.gbs is None and request.max_gbs is None:
+        notes.append(batch_rule(problem.setting.model).words(seq_len))
+    return notes
+
+
+def _facts(problem: Problem) -> dict[str, Any]:
+    setting, chip = problem.setting, problem.setting.pool.node.chip
+    params = model_params(setting.model)
+    return {
+        "model": setting.model.name,
+        "params": params.total,
+        "active_params": params.active,
+        "chip": chip.name,
+        "num_chips": problem.num_chips,
+        "chips_per_node": setting.pool.node.chips_per_node,
+        "peak_tflops": chip.peak_flops_per_s(setting.work.precision) / TERA,
+        "limit_gib": setting.limit_bytes / GIB,
+        "headroom_gib": problem.headroom_bytes / GIB,
+        "stack": setting.stack.name,
+    }

@@ -1,0 +1,125 @@
+"""A request with its names looked up: what the search works on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast, get_args
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.hardware.parse import load_cluster
+from meshwright.models.presets import find_model
+from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
+from meshwright.rules import RuleCase
+from meshwright.rules.software import parse_version
+from meshwright.search.batch import batch_rule
+from meshwright.search.quote import Setting
+from meshwright.search.request import PlanRequest
+from meshwright.stack import find_stack
+from meshwright.units import GIB
+from meshwright.workload import AttentionKernel, Precision, Workload
+
+__all__ = ["Problem", "dims_of", "model_of", "resolve"]
+
+_PARTS = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """What is searched, in values."""
+
+    request: PlanRequest
+    setting: Setting
+    headroom_bytes: float
+    """Of the limit, what a plan leaves free to fit with certainty."""
+    max_gbs: int
+    """The largest batch; the only one where the request has `gbs`."""
+    usd_per_chip_s: float | None
+
+    @property
+    def case(self) -> RuleCase:
+        """What layouts are held against."""
+        return replace(self.setting.case, megatron_version=self.request.megatron_version)
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of the cluster."""
+        return self.setting.pool.num_chips
+
+
+def resolve(request: PlanRequest) -> Problem:
+    """Look up the request's names; ConfigError for anything unknown or out of range."""
+    model = model_of(request.model)
+    cluster = load_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
+    if len(cluster.pools) != 1:
+        raise ConfigError(f"cluster {cluster.name}: plan takes one kind of chip so far; plan each pool by itself")
+    pool = cluster.pools[0]
+    chip = pool.node.chip
+    if request.attention not in get_args(AttentionKernel):
+        raise UnknownNameError("attention kernel", request.attention, get_args(AttentionKernel))
+    parse_version(request.megatron_version)
+    work = Workload(
+        seq_len=request.seq_len,
+        gbs=request.gbs,
+        decoder_seq_len=request.decoder_seq_len,
+        precision=cast("Precision", request.precision),
+        attention=cast("AttentionKernel", request.attention),
+    )
+    chip.peak_flops_per_s(work.precision)
+    limit = chip.usable_bytes if request.max_memory_gib is None else request.max_memory_gib * GIB
+    if limit > chip.usable_bytes:
+        raise ConfigError(f"max_memory_gib={request.max_memory_gib}: a process on {chip.name} sees {chip.usable_bytes / GIB:.1f} GiB")
+    usd_per_hour = chip.usd_per_hour if request.usd_per_hour is None else request.usd_per_hour
+    if request.objective == "tokens_per_dollar" and not usd_per_hour:
+        raise ConfigError(f"objective=tokens_per_dollar: the catalogue has no price of {chip.name}; give usd_per_hour (--usd-per-hour)")
+    setting = Setting(model=model, pool=pool, work=work, stack=find_stack(request.stack), limit_bytes=limit)
+    return Problem(
+        request=request,
+        setting=setting,
+        headroom_bytes=_headroom_bytes(request.headroom, limit),
+        max_gbs=request.gbs or request.max_gbs or batch_rule(model).max_gbs(request.seq_len),
+        usd_per_chip_s=None if usd_per_hour is None else usd_per_hour / 3600.0,
+    )
+
+
+def _headroom_bytes(headroom: float, limit: float) -> float:
+    size = headroom * limit if headroom < 1 else headroom * GIB
+    if size >= limit:
+        raise ConfigError(f"headroom={headroom}: {size / GIB:.1f} GiB leave nothing of {limit / GIB:.1f} GiB")
+    return size
+
+
+def model_of(given: str | Mapping[str, Any]) -> ModelSpec:
+    """Return the model of a name or of dims."""
+    if isinstance(given, str):
+        return find_model(given)
+    values = {"name": "custom", **given}
+    for part, kind in _PARTS.items():
+        if isinstance(values.get(part), Mapping):
+            values[part] = _build(kind, values[part], where=f"model.{part}")
+    return cast("ModelSpec", _build(ModelSpec, values, where="model"))
+
+
+def _build(kind: type[Any], values: Mapping[str, Any], *, where: str) -> Any:
+    known = [field.name for field in fields(kind)]
+    for key in values:
+        if key not in known:
+            raise UnknownNameError(f"key of {where}", str(key), known)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {str(error).partition(') ')[2] or error}") from None
+
+
+def dims_of(model: ModelSpec) -> dict[str, Any]:
+    """Return the dims that `model_of` reads back to the same model; defaults are left out."""
+    return _changed(model)
+
+
+def _changed(values: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in fields(values):
+        value = getattr(values, field.name)
+        if value != field.default:
+            found[field.name] = _changed(value) if field.name in _PARTS else value
+    return found

@@ -1,0 +1,151 @@
+"""Rank the best few, and say why each stands before the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
+from meshwright.layout import Layout
+from meshwright.search.exhaustive import Found
+from meshwright.search.problem import Problem
+from meshwright.search.refine import Repriced, reprice, shortlists, tidy
+from meshwright.search.result import Fits, Plan
+from meshwright.units import GIB, format_seconds
+
+__all__ = ["beats_words", "fits_of", "ranked_plans", "score_of"]
+
+REPRICED = 16
+"""Groups that are priced again; the closed form's order is right but for the last few per cent."""
+MEMBERS = 3
+"""Layouts of a group, with different chunks and recomputation, that are priced again."""
+TERM_WORDS = {
+    "matmul": "matrix products",
+    "attention": "attention",
+    "pointwise": "element-wise work",
+    "launch": "kernel launches",
+    "tp_comm": "tensor-parallel exchange",
+    "cp_comm": "context-parallel exchange",
+    "ep_comm": "expert exchange",
+    "recompute": "recomputation",
+    "head": "embedding and loss",
+    "fsdp_comm": "weight gathering",
+    "imbalance": "stage imbalance",
+    "bubble": "pipeline bubble",
+    "pp_comm": "pipeline messages",
+    "dp_comm": "gradient exchange",
+    "optimizer": "optimizer",
+    "overhead": "overhead",
+}
+
+
+def group_of(layout: Layout) -> tuple[Any, ...]:
+    """Layouts of one group cut ranks and batch alike; they differ in recomputation, chunks and layers per stage."""
+    return (
+        *(layout.tp, layout.sp, layout.cp, layout.ep, layout.expert_tp, layout.pp, layout.dp),
+        *(layout.sharding, layout.shard_size, layout.mbs, layout.gbs, layout.schedule),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Candidate:
+    priced: Repriced
+    fits: Fits
+
+
+def score_of(problem: Problem, priced: Repriced) -> float:
+    """Smaller is better: seconds per sequence, seconds per sequence and dollar, or bytes."""
+    if problem.request.objective == "memory":
+        return priced.peak_bytes
+    return priced.step_s / priced.layout.gbs
+
+
+def fits_of(problem: Problem, peak_bytes: float) -> Fits:
+    """Whether a peak leaves the headroom free, needs a part of it, or is beyond the limit."""
+    if peak_bytes > problem.setting.limit_bytes:
+        return "no"
+    return "yes" if peak_bytes <= problem.setting.limit_bytes - problem.headroom_bytes else "at risk"
+
+
+def ranked_plans(problem: Problem, fitting: Found | None, at_risk: Found | None) -> tuple[Plan, ...]:
+    """Return the plans in order: those that fit, then those at risk."""
+    first = _order(problem, fitting)
+    second = _order(problem, at_risk) if len(first) < problem.request.top else []
+    taken = {group_of(candidate.priced.layout) for candidate in first}
+    rest = [candidate for candidate in second if group_of(candidate.priced.layout) not in taken]
+    chosen = sorted((*first, *rest), key=lambda c: c.fits == "at risk")[: problem.request.top]
+    plans = [_plan(problem, candidate, rank) for rank, candidate in enumerate(chosen, start=1)]
+    following: list[Plan | None] = [*plans[1:], None]
+    pairs = zip(plans, following[: len(plans)], strict=True)
+    return tuple(replace(plan, beats_next=beats_words(problem, plan, after)) for plan, after in pairs)
+
+
+def _order(problem: Problem, found: Found | None) -> list[_Candidate]:
+    """The best of each group, priced again, best first."""
+    if found is None:
+        return []
+    groups: dict[tuple[Any, ...], list[Layout]] = {}
+    for index in range(len(found)):
+        layout = tidy(found.layouts.row(index))
+        groups.setdefault(group_of(layout), []).append(layout)
+    chosen = list(groups.values())[: max(REPRICED, problem.request.top)]
+    candidates = [_best_of_group(problem, layouts) for layouts in shortlists(problem, [group[:MEMBERS] for group in chosen])]
+    kept = [candidate for candidate in candidates if candidate is not None]
+    return sorted(kept, key=lambda candidate: score_of(problem, candidate.priced))
+
+
+def _best_of_group(problem: Problem, layouts: list[Layout]) -> _Candidate | None:
+    """The best of some layouts with their pipelines simulated; None where none fits after all."""
+    candidates = [_Candidate(priced=p, fits=fits_of(problem, p.peak_bytes)) for p in reprice(problem, layouts)]
+    fitting = [candidate for candidate in candidates if candidate.fits != "no"]
+    return min(fitting, key=lambda c: (c.fits == "at risk", score_of(problem, c.priced)), default=None)
+
+
+def _plan(problem: Problem, candidate: _Candidate, rank: int) -> Plan:
+    priced, setting = candidate.priced, problem.setting
+    model, work, chips = setting.model, setting.work, problem.num_chips
+    tokens_per_s_per_gpu = priced.layout.gbs * work.seq_len / priced.step_s / chips
+    flops_per_s = tokens_per_s_per_gpu * model_flops_per_token(model, work)
+    peak = setting.pool.node.chip.peak_flops_per_s(work.precision)
+    price = problem.usd_per_chip_s
+    return Plan(
+        rank=rank,
+        layout=priced.layout,
+        time_s=priced.time_s,
+        memory_bytes=priced.memory_bytes,
+        peak_memory_bytes=priced.peak_memory_bytes,
+        fits=candidate.fits,
+        tokens_per_s_per_gpu=tokens_per_s_per_gpu,
+        mfu=flops_per_s / peak,
+        causal_mfu=tokens_per_s_per_gpu * causal_flops_per_token(model, work) / peak,
+        flops_per_s_per_gpu=flops_per_s,
+        tokens_per_dollar=tokens_per_s_per_gpu / price if price else None,
+        beats_next="",
+        provenance={"pipeline": priced.pipeline, "kernels": "roofline with published efficiencies", "error": "not known yet"},
+    )
+
+
+def beats_words(problem: Problem, plan: Plan, after: Plan | None) -> str:
+    """Say by which terms a plan beats the next."""
+    if after is None:
+        return ""
+    if plan.fits != after.fits:
+        return f"rank {after.rank} needs a part of the headroom"
+    if problem.request.objective == "memory":
+        return _differences(plan.memory_bytes, after.memory_bytes, lambda size: f"{size / GIB:.1f} GiB", after.peak_bytes - plan.peak_bytes)
+    scale = plan.layout.gbs / after.layout.gbs
+    other = {term: seconds * scale for term, seconds in after.time_s.items()}
+    return _differences(plan.time_s, other, format_seconds, after.step_s * scale - plan.step_s)
+
+
+def _differences(mine: dict[str, float], other: dict[str, float], words: Callable[[float], str], gain: float) -> str:
+    """The terms that gain most, up to three quarters of the whole, and the one that costs most."""
+    if gain <= 1e-9 * sum(mine.values()):
+        return "the same"
+    less = sorted(((other[term] - mine[term], term) for term in mine), reverse=True)
+    shown = [f"-{words(size)} {TERM_WORDS.get(term, term.replace('_', ' '))}" for size, term in less[:2] if size > 0.2 * gain]
+    worst, term = less[-1]
+    if worst < -0.2 * gain:
+        shown.append(f"but +{words(-worst)} {TERM_WORDS.get(term, term.replace('_', ' '))}")
+    return ", ".join(shown)

@@ -1,0 +1,133 @@
+"""PlanRequest: everything that a plan is asked with; the same fields in Python, YAML, JSON and on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.layout import parse_layout
+from meshwright.rules import NEWEST_MEGATRON
+
+__all__ = ["OBJECTIVES", "Objective", "PlanRequest", "parse_pins"]
+
+Objective = Literal["step_time", "tokens_per_dollar", "memory"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+PinValue = int | str
+
+
+class PlanRequest(BaseModel):
+    """What to plan. Frozen; an unknown key is an error; it can be written to YAML or JSON and read back unchanged."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    model: str | dict[str, Any]
+    """A name of `meshwright models`, or the dims of a ModelSpec with parts (`moe`, `mla`, `mamba`, `hybrid`) as mappings."""
+    cluster: str
+    """`h100:256`, or a YAML file."""
+    gpus_per_node: int | None = None
+    seq_len: int
+    """Tokens in one sequence."""
+    decoder_seq_len: int | None = None
+    gbs: int | None = None
+    """Global batch in sequences; never changed."""
+    max_gbs: int | None = None
+    """Without `gbs`: the largest batch to try; None goes by the model's size, see `search/batch.py`."""
+    precision: str = "bf16"
+    attention: str = "flash"
+    stack: str = "megatron"
+    megatron_version: str = NEWEST_MEGATRON
+    """Whose rules hold in a Megatron stack."""
+    pins: dict[str, list[PinValue]] = {}
+    """Allowed values by field of Layout; what is not named is searched."""
+    objective: Objective = "step_time"
+    max_memory_gib: float | None = None
+    """What one process may use; None is all that the chip gives it."""
+    headroom: float = 0.03
+    """Kept free: below 1 a share of that memory, else GiB. Plans that need a part of it are `at risk`. The default 3 % is what the
+    allocator's slack differs by from run to run."""
+    usd_per_hour: float | None = None
+    """Price of one chip; None takes the catalogue's."""
+    top: int = 10
+    """How many plans to return."""
+
+    @field_validator("pins", mode="after")
+    @classmethod
+    def _known_pins(cls, pins: dict[str, list[PinValue]]) -> dict[str, list[PinValue]]:
+        return {key: list(values) for word, given in pins.items() for key, values in [_pin(word, given)]}
+
+    @staticmethod
+    def of(fields: Mapping[str, Any]) -> PlanRequest:
+        """Build a request from a mapping, with errors in one line that name the nearest key."""
+        if not isinstance(fields, Mapping):
+            raise ConfigError(f"request: expected keys and values such as model: llama3-70b, got {type(fields).__name__}")
+        known = list(PlanRequest.model_fields)
+        for key in fields:
+            if key not in known:
+                raise UnknownNameError("request key", str(key), known)
+        try:
+            request = PlanRequest(**dict(fields))
+        except ValidationError as error:
+            raise ConfigError(_one_line(error)) from None
+        request._check()
+        return request
+
+    def _check(self) -> None:
+        for name in ("gpus_per_node", "seq_len", "decoder_seq_len", "gbs", "max_gbs", "top"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= 2**40:
+                raise ConfigError(f"{name}={value}: expected a whole number of 1 or more{' below 2**40' if value > 1 else ''}")
+        if self.gbs is not None and self.max_gbs is not None:
+            raise ConfigError(f"gbs={self.gbs} and max_gbs={self.max_gbs}: give one of them")
+        for name in ("max_memory_gib", "usd_per_hour"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name}={value}: expected a positive number")
+        if not 0 <= self.headroom < float("inf"):
+            raise ConfigError(f"headroom={self.headroom}: expected 0 or more; below 1 it is a share of the memory, else GiB")
+        if "gbs" in self.pins:
+            raise ConfigError("pins: gbs is no pin; give gbs (--gbs) or max_gbs (--max-gbs)")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every field in plain types, for YAML and JSON."""
+        return self.model_dump(mode="json")
+
+
+def parse_pins(words: Iterable[str]) -> dict[str, list[PinValue]]:
+    """Read `tp=1,2` words; several words of one key are an error."""
+    pins: dict[str, list[PinValue]] = {}
+    for word in words:
+        key, equals, values = word.partition("=")
+        if not equals or not values:
+            raise ConfigError(f"--set {word}: expected key=value[,value...] such as tp=1,2 or recompute=none")
+        name, parsed = _pin(key.strip(), [value.strip() for value in values.split(",")])
+        if name in pins:
+            raise ConfigError(f"--set {key}: given twice; join the values by commas: {key}=1,2")
+        pins[name] = parsed
+    return pins
+
+
+def _pin(key: str, values: Iterable[PinValue]) -> tuple[str, list[PinValue]]:
+    """Return the field's name and its values in plain types, each checked."""
+    plain: list[PinValue] = []
+    name = key
+    for value in values:
+        [(name, parsed)] = parse_layout(f"{key}={int(value) if isinstance(value, bool) else value}").items()
+        if isinstance(parsed, tuple):
+            parsed = "+".join(str(part) for part in parsed)
+        plain.append(int(parsed) if isinstance(parsed, bool) else parsed)
+    if not plain:
+        raise ConfigError(f"pins: {key} has no values; leave it out to search it")
+    return name, list(dict.fromkeys(plain))
+
+
+def _one_line(error: ValidationError) -> str:
+    """Say the first fault, and how many more there are."""
+    first, *others = error.errors()
+    where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("str", "dict["))) or "request"
+    text = first["msg"].removeprefix("Value error, ")
+    given = "" if first["type"] in ("missing", "value_error") else f"={first['input']!r}"
+    more = f" (and {len(others)} more)" if others else ""
+    return f"{where}{given}: {'not given' if first['type'] == 'missing' else text[0].lower() + text[1:]}{more}"

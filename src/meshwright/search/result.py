@@ -1,0 +1,152 @@
+"""PlanResult: ranked layouts with their figures, and what was searched; `to_dict` is the contract of `plan --json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from meshwright.layout import Layout
+from meshwright.search.request import PlanRequest
+from meshwright.units import GIB, TERA
+
+__all__ = ["Fits", "NearestMiss", "Plan", "PlanResult", "Remedy", "layout_dict"]
+
+Fits = Literal["yes", "at risk", "no"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """One layout with what it is predicted to do."""
+
+    rank: int
+    layout: Layout
+    time_s: dict[str, float]
+    """Seconds of one step by term."""
+    memory_bytes: dict[str, float]
+    """Of the fullest stage, by term."""
+    peak_memory_bytes: tuple[float, ...]
+    """Of each stage."""
+    fits: Fits
+    tokens_per_s_per_gpu: float
+    mfu: float
+    """Full attention, recompute not counted."""
+    causal_mfu: float
+    """With the masked half of attention left out."""
+    flops_per_s_per_gpu: float
+    tokens_per_dollar: float | None
+    beats_next: str
+    """Why it stands before the next rank."""
+    provenance: dict[str, Any]
+
+    @property
+    def step_s(self) -> float:
+        """Seconds per optimizer step: the sum of the terms."""
+        return sum(self.time_s.values())
+
+    @property
+    def peak_bytes(self) -> float:
+        """What the fullest chip shows."""
+        return max(self.peak_memory_bytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as the contract has it."""
+        return {
+            "rank": self.rank,
+            "layout": layout_dict(self.layout),
+            "step_s": self.step_s,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "mfu": self.mfu,
+            "tflops_per_gpu": self.flops_per_s_per_gpu / TERA,
+            "fits": self.fits,
+            "interval": None,
+            "peak_memory_gib": [peak / GIB for peak in self.peak_memory_bytes],
+            "time": dict(self.time_s),
+            "memory": {term: size / GIB for term, size in self.memory_bytes.items()},
+            "provenance": {
+                **self.provenance,
+                "causal_mfu": self.causal_mfu,
+                "tokens_per_dollar": self.tokens_per_dollar,
+                "beats_next": self.beats_next,
+            },
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remedy:
+    """A change under which something fits."""
+
+    change: str
+    """What to change, as words for the command line."""
+    num_chips: int
+    layout: Layout
+    step_s: float
+    peak_bytes: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        return {
+            "change": self.change,
+            "num_chips": self.num_chips,
+            "layout": layout_dict(self.layout),
+            "step_s": self.step_s,
+            "peak_memory_gib": self.peak_bytes / GIB,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NearestMiss:
+    """The layout that comes nearest to fitting."""
+
+    layout: Layout
+    over_bytes: float
+    memory_bytes: dict[str, float]
+    """Of its fullest stage, by term."""
+    remedies: tuple[Remedy, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        return {
+            "layout": layout_dict(self.layout),
+            "over_gib": self.over_bytes / GIB,
+            "memory": {term: size / GIB for term, size in self.memory_bytes.items()},
+            "remedies": [remedy.to_dict() for remedy in self.remedies],
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanResult:
+    """The answer to a PlanRequest."""
+
+    request: PlanRequest
+    plans: tuple[Plan, ...]
+    """Best first; empty where nothing fits."""
+    rejected: dict[str, int]
+    """Layouts by the reason for which they were dropped."""
+    layouts: int
+    """Layouts priced."""
+    seconds: float = 0.0
+    """Wall time; the search itself does not look at the clock."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know: the rule for the batch, the bounds of the search."""
+    nearest_miss: NearestMiss | None = None
+    """Where nothing fits."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Of model and cluster, for the heading of a table."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that `plan --json` prints."""
+        search: dict[str, Any] = {"layouts": self.layouts, "seconds": self.seconds, "exhaustive": True, "bound_gap": 0.0}
+        if self.nearest_miss is not None:
+            search["nearest_miss"] = self.nearest_miss.to_dict()
+        return {
+            "request": self.request.to_dict(),
+            "plans": [plan.to_dict() for plan in self.plans],
+            "rejected": dict(self.rejected),
+            "search": search,
+        }
+
+
+def layout_dict(layout: Layout) -> dict[str, Any]:
+    """Return every field of a layout in plain types; tuples are lists."""
+    values = {f.name: getattr(layout, f.name) for f in fields(layout)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

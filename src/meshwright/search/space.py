@@ -1,0 +1,229 @@
+"""The space of layouts, as columns made piece by piece: bounded memory for any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
+from meshwright.rules import ALL_RULES, Rule, RuleCase, broken_rows
+from meshwright.search.axes import BLOCK_STEPS, MOST_UNEVEN_VPP, Axes
+from meshwright.search.problem import Problem
+
+__all__ = ["Rejections", "Space", "chunks", "make_space"]
+
+Ints = NDArray[np.int64]
+Columns = dict[str, Ints]
+CHUNK_ROWS = 16_384
+"""Layouts priced at once: small enough that a chunk's columns stay near the caches, large enough that numpy's overhead is spread thin."""
+GRID_ROWS = 65_536
+"""Rows of the grid whose micro batches are spread out at once."""
+
+_BATCH_KEYS = frozenset({"batch", "rounds", "fill"})
+_RECOMPUTE_KEYS = frozenset({"recompute_modules", "recompute_layers"})
+_GRID_RULES = tuple(r for r in ALL_RULES if r.key not in _BATCH_KEYS | _RECOMPUTE_KEYS | {"even_split"})
+_BATCH_RULES = tuple(r for r in ALL_RULES if r.key in _BATCH_KEYS)
+_RECOMPUTE_RULES = tuple(r for r in ALL_RULES if r.key in _RECOMPUTE_KEYS)
+
+
+@dataclass(kw_only=True, slots=True)
+class Rejections:
+    """How many layouts were refused, by reason; grows while the space is walked."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, reason: str, count: int) -> None:
+        """Count some more."""
+        if count:
+            self.counts[reason] = self.counts.get(reason, 0) + int(count)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    """The grid of ranks (every column of Layouts; mbs, gbs and recompute still at their defaults), and what is spread over it."""
+
+    grid: Layouts
+    axes: Axes
+    case: RuleCase
+    gbs: int | None
+    """None: each layout takes the largest batch up to `max_gbs` that it can run."""
+    max_gbs: int
+    offered: int
+    """Rows of the grid before the rules."""
+
+    @property
+    def size_bound(self) -> int:
+        """No fewer than the layouts that `chunks` yields."""
+        return len(self.grid) * len(self.axes.mbs) * len(self.axes.recomputations)
+
+
+def make_space(problem: Problem, axes: Axes, rejections: Rejections) -> Space:
+    """Build the grid and drop its rows that break a rule; each dropped row counts as the layouts it stands for."""
+    offered = _grid(problem, axes)
+    grid = _keep(offered, problem.case, _GRID_RULES, rejections, weight=len(axes.mbs) * len(axes.recomputations))
+    return Space(grid=grid, axes=axes, case=problem.case, gbs=problem.request.gbs, max_gbs=problem.max_gbs, offered=len(offered))
+
+
+def _keep(layouts: Layouts, case: RuleCase, rules: tuple[Rule, ...], rejections: Rejections, *, weight: int = 1) -> Layouts:
+    """Return the rows that keep all rules; others are counted under the first rule that they break."""
+    good = np.ones(len(layouts), dtype=bool)
+    for rule, broken in broken_rows(layouts, case, rules):
+        rejections.add(f"rule: {rule.sentence}", int(np.count_nonzero(good & broken)) * weight)
+        good &= ~broken
+    return layouts if good.all() else layouts.take(good)
+
+
+def _grid(problem: Problem, axes: Axes) -> Layouts:
+    columns = _rank_grid(problem.num_chips, axes)
+    columns = _spread(columns, "vpp", _chunks_per_stage(columns, axes, problem.setting.model.total_layers))
+    columns = _spread(columns, "schedule", [np.array(axes.schedule)] * len(columns["tp"]))
+    columns = _spread(columns, "sp", [np.array(axes.sp) if axes.sp is not None else np.array([int(tp > 1)]) for tp in columns["tp"]])
+    columns = _spread(columns, "sharding", [np.array(axes.sharding)] * len(columns["tp"]))
+    columns = _spread(columns, "shard_size", _shard_sizes(columns, axes, problem.setting.pool.node.domain_size))
+    columns = _spread(columns, "ep", [np.array(axes.ep)] * len(columns["tp"]))
+    columns = _spread(columns, "etp", _expert_tensor(columns, axes))
+    return _with_splits(_layouts(columns), axes)
+
+
+def _rank_grid(num_chips: int, axes: Axes) -> Columns:
+    """All (tp, cp, pp) that divide the chips, with dp."""
+    rows = [
+        (tp, cp, pp, num_chips // (tp * cp * pp))
+        for tp in axes.tp
+        for cp in axes.cp
+        if num_chips % (tp * cp) == 0
+        for pp in axes.pp
+        if num_chips % (tp * cp * pp) == 0
+    ]
+    if axes.dp is not None:
+        rows = [row for row in rows if row[3] in axes.dp]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return {name: table[:, i] for i, name in enumerate(("tp", "cp", "pp", "dp"))}
+
+
+def _spread(columns: Columns, name: str, options: list[Ints]) -> Columns:
+    """Repeat each row for each of its options of a new column."""
+    counts = np.array([len(option) for option in options], dtype=np.int64)
+    spread = {key: np.repeat(column, counts) for key, column in columns.items()}
+    spread[name] = np.concatenate(options).astype(np.int64) if options else np.zeros(0, dtype=np.int64)
+    return spread
+
+
+def _chunks_per_stage(columns: Columns, axes: Axes, layers: int) -> list[Ints]:
+    if axes.vpp is not None:
+        return [np.array(axes.vpp)] * len(columns["tp"])
+    if axes.splits is not None:
+        sizes = {len(split) for split in axes.splits}
+        return [np.array(sorted({size // pp for size in sizes if size % pp == 0} or {1})) for pp in columns["pp"]]
+    by_pp = {int(pp): np.array(_searched_vpp(int(pp), layers)) for pp in np.unique(columns["pp"])}
+    return [by_pp[int(pp)] for pp in columns["pp"]]
+
+
+def _searched_vpp(pp: int, layers: int) -> list[int]:
+    if pp == 1:
+        return [1]
+    return [v for v in range(1, layers // pp + 1) if v <= MOST_UNEVEN_VPP or layers % (pp * v) == 0] or [1]
+
+
+def _shard_sizes(columns: Columns, axes: Axes, domain: int) -> list[Ints]:
+    """All ranks, and under hybrid sharding proper parts of them that are whole domains or divide one."""
+    hybrid = columns["sharding"] == SHARDINGS.index("hybrid")
+    whole = columns["dp"] * columns["cp"]
+    if axes.shard_size is not None:
+        return [np.array(axes.shard_size) if is_hybrid else np.array([size]) for is_hybrid, size in zip(hybrid, whole, strict=True)]
+    parts = {int(size): _parts(int(size), domain) for size in np.unique(whole)}
+    return [parts[int(size)] if is_hybrid else np.array([size]) for is_hybrid, size in zip(hybrid, whole, strict=True)]
+
+
+def _parts(whole: int, domain: int) -> Ints:
+    sizes = np.arange(2, min(whole, domain) + 1)
+    wider = domain * 2 ** np.arange(1, 20)
+    both = np.concatenate([sizes, wider])
+    fits: Ints = both[(both < whole) & (whole % both == 0)]
+    return fits
+
+
+def _expert_tensor(columns: Columns, axes: Axes) -> list[Ints]:
+    if axes.etp is not None:
+        return [np.array(axes.etp)] * len(columns["tp"])
+    if axes.ep == (1,):
+        return [np.array([tp]) for tp in columns["tp"]]
+    return [np.array([1, tp]) if tp > 1 else np.array([1]) for tp in columns["tp"]]
+
+
+def _layouts(columns: Columns) -> Layouts:
+    one, zero = np.ones_like(columns["tp"]), np.zeros_like(columns["tp"])
+    return Layouts(
+        **columns,  # type: ignore[arg-type]  # every key is a column
+        mbs=one,
+        gbs=columns["dp"],
+        recompute=zero,
+        block_recompute=zero,
+        recompute_layers=zero - 1,
+        recompute_modules=zero,
+    )
+
+
+def _with_splits(grid: Layouts, axes: Axes) -> Layouts:
+    """Repeat each row for each pinned split that its pipeline can have."""
+    if axes.splits is None:
+        return grid
+    parts = []
+    for split in axes.splits:
+        rows = grid.take((grid.pp * grid.vpp == len(split)) | (grid.pp == len(split)))
+        parts.append(replace(rows, chunk_layers=(split,) * len(rows)))
+    return Layouts.concat(parts)
+
+
+def chunks(space: Space, rejections: Rejections, *, rows: int = CHUNK_ROWS) -> Iterator[Layouts]:
+    """Yield all layouts of the space that keep the rules, some `rows` at a time."""
+    per_chunk = max(1, rows // max(1, len(space.axes.recomputations)))
+    for start in range(0, len(space.grid), GRID_ROWS):
+        grid = space.grid.take(np.arange(start, min(start + GRID_ROWS, len(space.grid))))
+        batched = _with_batches(grid, space, rejections)
+        for first in range(0, len(batched), per_chunk):
+            piece = _with_recompute(batched.take(np.arange(first, min(first + per_chunk, len(batched)))), space, rejections)
+            if len(piece):
+                yield piece
+
+
+def _with_batches(grid: Layouts, space: Space, rejections: Rejections) -> Layouts:
+    """Spread micro batches over the grid, give each its batch, and drop what does not divide."""
+    spread = grid.take(np.repeat(np.arange(len(grid)), len(space.axes.mbs)))
+    spread = replace(spread, mbs=np.tile(np.array(space.axes.mbs, dtype=np.int64), len(grid)))
+    weight = len(space.axes.recomputations)
+    spread = replace(spread, gbs=np.full(len(spread), space.gbs) if space.gbs is not None else _largest_batch(spread, space))
+    fits = spread.gbs > 0
+    rejections.add(f"batch: mbs * dp is more than {space.max_gbs} sequences", int(np.count_nonzero(~fits)) * weight)
+    return _keep(spread.take(fits), space.case, _BATCH_RULES, rejections, weight=weight)
+
+
+def _largest_batch(layouts: Layouts, space: Space) -> Ints:
+    """The largest batch up to the bound in whole micro batches, and in whole rounds of pp where chunks are interleaved."""
+    unit = layouts.mbs * layouts.dp * np.where(layouts.vpp > 1, layouts.pp, 1)
+    return space.max_gbs // unit * unit
+
+
+def _with_recompute(layouts: Layouts, space: Space, rejections: Rejections) -> Layouts:
+    """Spread the ways to recompute over some layouts; blocks of as many layers as another way are left out."""
+    ways = space.axes.recomputations
+    spread = layouts.take(np.repeat(np.arange(len(layouts)), len(ways)))
+    columns = {
+        name: np.tile(np.array([getattr(w, name) for w in ways], dtype=np.int64), len(layouts)) for name in ("kind", "block", "layers")
+    }
+    modules, eighths = (np.tile(np.array([getattr(w, n) for w in ways], dtype=np.int64), len(layouts)) for n in ("modules", "eighths"))
+    size = -(-space.case.model.total_layers // (spread.pp * spread.vpp))
+    wanted = -(-size * eighths // BLOCK_STEPS)
+    same = (eighths > 0) & ((wanted == -(-size * (eighths - 1) // BLOCK_STEPS)) | (wanted >= size))
+    spread = replace(
+        spread,
+        recompute=columns["kind"],
+        block_recompute=columns["block"],
+        recompute_layers=np.where(eighths > 0, wanted, columns["layers"]),
+        recompute_modules=modules,
+    )
+    useless = (columns["kind"] == RECOMPUTES.index("full")) & same
+    return _keep(spread.take(~useless), space.case, _RECOMPUTE_RULES, rejections)
