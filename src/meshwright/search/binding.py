@@ -31,14 +31,27 @@ def binding_words(quote: Quote, rivals: Iterable[Alternative], setting: Setting)
     """Say what stands in the way: of running at all, or of running faster."""
     if not quote.fits:
         return _too_much_memory(quote)
-    text = _largest_costs(quote, setting)
-    blocked = [(r.words, r.quote) for r in rivals if r.quote is not None and not r.quote.fits and r.quote.step_s < quote.step_s]
-    if not blocked:
-        return text
-    words, best = min(blocked, key=lambda pair: pair[1].step_s)
-    gain = 1 - best.step_s / quote.step_s
+    faster = [(rival.words, rival.quote) for rival in rivals if rival.quote is not None and rival.quote.step_s < quote.step_s]
+    return " ".join(
+        [_largest_costs(quote, setting), *_faster_words(quote, [pair for pair in faster if pair[1].fits]), *_blocked_words(quote, faster)]
+    )
+
+
+def _faster_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:
+    """Name the best rival that fits."""
+    if not faster:
+        return ["No layout that differs in one axis is faster and fits."]
+    words, best = min(faster, key=lambda pair: pair[1].step_s)
+    return [f"Faster and fits: {words}, by {1 - best.step_s / quote.step_s:.1%}."]
+
+
+def _blocked_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:
+    """Name the best rival if only its memory stands in the way."""
+    words, best = min(faster, key=lambda pair: pair[1].step_s, default=("", quote))
+    if best.fits:
+        return []
     over = f"{best.over_bytes / GIB:.1f} GiB more than stage {best.fullest.stage} has"
-    return f"{text} Memory stands in the way of more: {words} would be {gain:.1%} faster but needs {over}."
+    return [f"Memory stands in the way of more: {words} would be {1 - best.step_s / quote.step_s:.1%} faster but needs {over}."]
 
 
 def _too_much_memory(quote: Quote) -> str:

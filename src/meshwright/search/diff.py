@@ -103,7 +103,9 @@ def _derived_notes(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     if left == right:
         return []
     meaning = rows_of("dp", conditions=frozenset())[0]
-    return [f"tp * cp * pp goes from {left} to {right}: on the same chips dp of B is {Fraction(left, right)} of A's, which {meaning.label}"]
+    ratio = Fraction(left, right)
+    size = f"{ratio} times A's" if ratio > 1 else f"{ratio} of A's"
+    return [f"tp * cp * pp goes from {left} to {right}: on the same chips dp of B is {size}, which {meaning.label}"]
 
 
 def _model_ranks(side: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from meshwright.search.binding import binding_words
 from meshwright.search.changes import Change, neighbours
 from meshwright.search.operators import LayerTable, layer_tables
 from meshwright.search.quote import Quote, Setting, quotes
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS, Provenance, bound_words, provenance
+from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS, MemoryReading, Provenance, Reading, bound_words, provenance
 
 __all__ = ["Explanation", "Rival", "TimeTerm", "Verdict", "explain", "term_differences"]
 
@@ -79,10 +79,7 @@ def explain(layout: Layout, setting: Setting) -> Explanation:
         quote=quote,
         time=_time_terms(quote, setting),
         layers=layer_tables(layout, setting),
-        memory_provenance={
-            term: provenance(MEMORY_READINGS[term], layout=layout, pool=setting.pool, stack=setting.stack)
-            for term in quote.fullest.memory_bytes
-        },
+        memory_provenance={term: _provenance(MEMORY_READINGS[term], layout, setting) for term in quote.fullest.memory_bytes},
         binding=binding_words(quote, chosen, setting),
         rivals=chosen,
     )
@@ -142,6 +139,10 @@ def _rank(rival: Rival) -> tuple[int, float]:
     return (0 if rival.quote.fits else 1), rival.quote.step_s
 
 
+def _provenance(reading: Reading | MemoryReading, layout: Layout, setting: Setting) -> Provenance:
+    return provenance(reading, layout=layout, pool=setting.pool, work=setting.work, stack=setting.stack)
+
+
 def _time_terms(quote: Quote, setting: Setting) -> tuple[TimeTerm, ...]:
     terms = []
     for term, seconds in quote.time_s.items():
@@ -156,7 +157,7 @@ def _time_terms(quote: Quote, setting: Setting) -> tuple[TimeTerm, ...]:
                 share=seconds / quote.step_s,
                 what=reading.what,
                 bound=bound_words(reading.bound, quote.layout, setting.pool),
-                provenance=provenance(reading, layout=quote.layout, pool=setting.pool, stack=setting.stack),
+                provenance=_provenance(reading, quote.layout, setting),
             )
         )
     return tuple(sorted(terms, key=lambda t: -t.seconds))

@@ -11,8 +11,20 @@ from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Link, Pool
 from meshwright.layout import Layout
 from meshwright.stack import Stack
+from meshwright.workload import Workload
 
-__all__ = ["MEMORY_READINGS", "TIME_READINGS", "Bound", "Constant", "Provenance", "Reading", "bound_words", "link_words", "provenance"]
+__all__ = [
+    "MEMORY_READINGS",
+    "TIME_READINGS",
+    "Bound",
+    "Constant",
+    "MemoryReading",
+    "Provenance",
+    "Reading",
+    "bound_words",
+    "link_words",
+    "provenance",
+]
 
 Bound = Literal["matrix units", "device memory", "host", "tp link", "cp link", "ep link", "dp link", "pp link", "pipeline", "software"]
 """What a term of the step's time waits for."""
@@ -151,27 +163,29 @@ class MemoryReading:
     """One term of memory."""
 
     title: str
+    short: str
+    """Heading of a narrow column."""
     what: str
     formula: str
     constants: tuple[str, ...] = ()
 
 
-def _memory(title: str, what: str, *constants: str, formula: str = "cost.memory.price_memory") -> MemoryReading:
-    return MemoryReading(title=title, what=what, formula=formula, constants=constants)
+def _memory(title: str, short: str, what: str, *constants: str, formula: str = "cost.memory.price_memory") -> MemoryReading:
+    return MemoryReading(title=title, short=short, what=what, formula=formula, constants=constants)
 
 
 MEMORY_READINGS: Mapping[str, MemoryReading] = {
-    "weights": _memory("weights", "the copy that computes"),
-    "gradients": _memory("gradients", "sums between micro batches", "stack.gradient_bytes", "stack.transient_gradient_bytes"),
-    "optimizer": _memory("optimizer", "fp32 weights and Adam's two moments"),
+    "weights": _memory("weights", "weight", "the copy that computes"),
+    "gradients": _memory("gradients", "grad", "sums between micro batches", "stack.gradient_bytes", "stack.transient_gradient_bytes"),
+    "optimizer": _memory("optimizer", "optim", "fp32 weights and Adam's two moments"),
     "activations": _memory(
-        "activations", "kept from forward to backward by every micro batch in flight", formula="cost.memory.activation_bytes"
+        "activations", "activ", "kept for the backward pass by the micro batches in flight", formula="cost.memory.activation_bytes"
     ),
-    "recompute_workspace": _memory("workspace", "temporaries of the layer in work", formula="cost.memory.activation_bytes"),
-    "logits": _memory("logits", "logits and loss of one micro batch", "stack.logits_bytes", formula="cost.ends.price_ends"),
-    "communication": _memory("communication", "buffers of messages and gathered weights", "stack.reduce_bytes"),
-    "slack": _memory("slack", "reserved by the allocator, not in use", "stack.fragmentation_frac"),
-    "context": _memory("context", "CUDA context, libraries, communicators", "stack.context_bytes"),
+    "recompute_workspace": _memory("workspace", "work", "temporaries of the layer at work", formula="cost.memory.activation_bytes"),
+    "logits": _memory("logits", "logits", "logits and loss of one micro batch", "stack.logits_bytes", formula="cost.ends.price_ends"),
+    "communication": _memory("communication", "comm", "buffers of messages and gathered weights", "stack.reduce_bytes"),
+    "slack": _memory("slack", "slack", "reserved by the allocator, not in use", "stack.fragmentation_frac"),
+    "context": _memory("context", "ctx", "driver context, libraries, communicators", "stack.context_bytes"),
 }
 """One row per term of `cost.memory.MEMORY_TERMS`."""
 
@@ -211,9 +225,14 @@ def link_words(bound: Bound, layout: Layout, pool: Pool) -> str:
     """Name the link of a group, and whether the group leaves the fast domain."""
     size, stride = _group(bound, layout)
     node = pool.node
-    if size * stride <= node.domain_size:
+    if _inside(bound, layout, pool):
         return f"{node.domain_link.name}: {size} ranks within a domain of {node.domain_size}"
     return f"{node.network_link.name}: {size} ranks, {stride} apart, over {-(-size * stride // node.domain_size)} domains"
+
+
+def _inside(bound: Bound, layout: Layout, pool: Pool) -> bool:
+    size, stride = _group(bound, layout)
+    return size * stride <= pool.node.domain_size
 
 
 def _group(bound: Bound, layout: Layout) -> tuple[int, int]:
@@ -228,19 +247,26 @@ def _group(bound: Bound, layout: Layout) -> tuple[int, int]:
     return groups[bound]
 
 
-def provenance(reading: Reading | MemoryReading, *, layout: Layout, pool: Pool, stack: Stack) -> Provenance:
+def provenance(reading: Reading | MemoryReading, *, layout: Layout, pool: Pool, work: Workload, stack: Stack) -> Provenance:
     """Return the formula and the constants of a term, with values and sources."""
-    inside = isinstance(reading, Reading) and reading.bound.endswith(" link") and "domain of" in link_words(reading.bound, layout, pool)
+    inside = isinstance(reading, Reading) and reading.bound.endswith(" link") and _inside(reading.bound, layout, pool)
     link = pool.node.domain_link if inside else pool.node.network_link
     owners: dict[str, Chip | Link | Stack] = {"chip": pool.node.chip, "stack": stack, "link": link}
     found = []
     for name in reading.constants:
         owner, _, field = name.partition(".")
         value = getattr(owners[owner], field)
-        if value is not None:
-            label = f"{link.name} {field}" if owner == "link" else name
+        if value is not None and _counts(field, work, stack):
+            label = f"{link.name}.{field}" if owner == "link" else name
             found.append(Constant(name=label, value=value, source=_source(owners[owner], field)))
     return Provenance(formula=reading.formula, constants=tuple(found))
+
+
+def _counts(field: str, work: Workload, stack: Stack) -> bool:
+    """Whether a constant that belongs to one precision or one kernel matters here."""
+    if field == "fp8_matmul_efficiency":
+        return "fp8" in work.precision
+    return field != "flash2_share" or stack.attention_library == "flash2" or work.attention == "flash1"
 
 
 _SOURCE_COLUMNS = {

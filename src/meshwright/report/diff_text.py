@@ -1,0 +1,82 @@
+"""What `diff` prints for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from meshwright.report.explain_text import plain_table
+from meshwright.search.diff_labels import Label
+from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.units import GIB
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from meshwright.search.diff import Comparison
+    from meshwright.search.quote import Quote
+
+__all__ = ["print_comparison", "print_prices"]
+
+VERDICTS: dict[Label, str] = {
+    "execution only": "A run of A continues as B from the same checkpoint: same training, other execution.",
+    "reshard the checkpoint": "A run of A continues as B once its checkpoint is resharded; the training is the same.",
+    "changes data order": "A run of A can continue as B; it reads the same batches, dealt to ranks and micro batches in another way.",
+    "changes training": "B is another training run than A.",
+}
+
+
+def print_comparison(found: Comparison, console: Console) -> None:
+    """Print each difference with its labels and reasons, then the verdict."""
+    if not found.differences:
+        console.print("no difference")
+    else:
+        table = plain_table("Differences", "field", last="what it means")
+        table.columns[0].min_width = 10
+        for difference in found.differences:
+            change = f"{_text(difference.a)} -> {_text(difference.b)}"
+            lines = [change, *(f"{m.label}: {m.reason}" for m in difference.meanings)]
+            table.add_row(difference.field, "\n".join(lines))
+        console.print(table)
+        console.print(f"\n{_verdict(found)}")
+    for note in found.notes:
+        console.print(f"note: {note}")
+
+
+def _verdict(found: Comparison) -> str:
+    text = VERDICTS[found.labels[-1]]
+    if found.labels[-1] == "changes data order" and "reshard the checkpoint" in found.labels:
+        return f"{text} Its checkpoint has to be resharded."
+    return text
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "default"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "+".join(str(v) for v in value) or "none" if isinstance(value, (list, tuple)) else str(value)
+
+
+def print_prices(a: Quote, b: Quote, console: Console) -> None:
+    """Print time and memory of both sides by term."""
+    table = plain_table("Time of one step, s", "term", "A", "B", "B - A")
+    terms = sorted(a.time_s, key=lambda term: -abs(b.time_s[term] - a.time_s[term]))
+    for term in terms:
+        if max(a.time_s[term], b.time_s[term]) > 1e-6:
+            _compare_row(table, TIME_READINGS[term].title, a.time_s[term], b.time_s[term])
+    _compare_row(table, "step", a.step_s, b.step_s)
+    console.print(table)
+    table = plain_table("Memory of the fullest stage, GiB", "term", "A", "B", "B - A")
+    left, right = a.fullest.memory_bytes, b.fullest.memory_bytes
+    for term in left:
+        if max(left[term], right[term]) > 0:
+            _compare_row(table, MEMORY_READINGS[term].title, left[term] / GIB, right[term] / GIB)
+    _compare_row(table, "used", a.peak_bytes / GIB, b.peak_bytes / GIB)
+    console.print(table)
+    console.print(
+        f"\nB is {abs(b.step_s / a.step_s - 1):.1%} {'faster' if b.step_s < a.step_s else 'slower'}. Fits: A {a.verdict}, B {b.verdict}."
+    )
+
+
+def _compare_row(table: Any, title: str, left: float, right: float) -> None:
+    table.add_row(title, f"{left:.3f}", f"{right:.3f}", f"{right - left:+.3f}")

@@ -1,0 +1,129 @@
+"""The answers of `explain`, `why-oom` and `diff` as plain objects for `--json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from meshwright.cost.flops import model_flops_per_token
+from meshwright.search.result import layout_dict
+from meshwright.units import GIB, TERA
+
+if TYPE_CHECKING:
+    from meshwright.search.diff import Comparison
+    from meshwright.search.explain import Explanation, Rival
+    from meshwright.search.oom import Ladder, Rung
+    from meshwright.search.operators import LayerTable
+    from meshwright.search.quote import Quote, Setting, StageQuote
+    from meshwright.search.terms import Provenance
+
+__all__ = ["comparison_record", "explanation_record", "ladder_record", "quote_record"]
+
+
+def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
+    """Return the price of a layout with the keys of a plan."""
+    layout, chip = quote.layout, setting.pool.node.chip
+    tokens_per_s = layout.gbs * setting.work.seq_len / quote.step_s / layout.num_chips
+    flops_per_s = tokens_per_s * model_flops_per_token(setting.model, setting.work)
+    return {
+        "layout": asdict(layout),
+        "step_s": quote.step_s,
+        "tokens_per_s_per_gpu": tokens_per_s,
+        "mfu": flops_per_s / chip.peak_flops_per_s(setting.work.precision),
+        "tflops_per_gpu": flops_per_s / TERA,
+        "fits": quote.verdict,
+        "peak_memory_gib": [stage.used_bytes / GIB for stage in quote.stages],
+        "time": dict(quote.time_s),
+        "memory": _gib(quote.fullest),
+    }
+
+
+def _gib(stage: StageQuote) -> dict[str, float]:
+    return {term: held / GIB for term, held in stage.memory_bytes.items()}
+
+
+def explanation_record(found: Explanation) -> dict[str, Any]:
+    """Return what `explain --json` prints."""
+    bases = {term.term: term.provenance for term in found.time} | found.memory_provenance
+    return {
+        **quote_record(found.quote, found.setting),
+        "limit_gib": found.quote.limit_bytes / GIB,
+        "binding": found.binding,
+        "fullest_stage": found.quote.fullest.stage,
+        "stages": [_stage_record(stage) for stage in found.quote.stages],
+        "terms": [{key: getattr(t, key) for key in ("term", "title", "seconds", "share", "what", "bound")} for t in found.time],
+        "layers": [_layer_record(layer) for layer in found.layers],
+        "rivals": [_rival_record(rival) for rival in found.rivals],
+        "provenance": {term: _provenance_record(basis) for term, basis in bases.items()},
+    }
+
+
+def _stage_record(stage: StageQuote) -> dict[str, Any]:
+    return {
+        "stage": stage.stage,
+        "layers": stage.num_layers,
+        "in_flight": stage.in_flight,
+        "used_gib": stage.used_bytes / GIB,
+        "memory": _gib(stage),
+    }
+
+
+def _layer_record(layer: LayerTable) -> dict[str, Any]:
+    sums = {"forward_s": layer.forward_s, "backward_s": layer.backward_s, "saved_bytes": layer.saved_bytes}
+    return {"title": layer.title, "num_layers": layer.num_layers, **sums, "operators": [asdict(row) for row in layer.rows]}
+
+
+def _rival_record(rival: Rival) -> dict[str, Any]:
+    record: dict[str, Any] = {"axis": rival.axis, "change": rival.words, "verdict": rival.verdict, "reason": rival.reason or None}
+    if rival.quote is None or rival.layout is None:
+        return record
+    return {
+        **record,
+        "layout": layout_dict(rival.layout),
+        "step_s": rival.quote.step_s,
+        "peak_memory_gib": rival.quote.peak_bytes / GIB,
+        "over_gib": rival.quote.over_bytes / GIB,
+        "differences_s": dict(rival.differences_s),
+    }
+
+
+def _provenance_record(basis: Provenance) -> dict[str, Any]:
+    return {"kind": "formula", "formula": f"meshwright.{basis.formula}", "constants": [asdict(constant) for constant in basis.constants]}
+
+
+def ladder_record(found: Ladder, setting: Setting) -> dict[str, Any]:
+    """Return what `why-oom --json` prints."""
+    fullest = found.quote.fullest
+    return {
+        **quote_record(found.quote, setting),
+        "limit_gib": found.quote.limit_bytes / GIB,
+        "over_gib": found.quote.over_bytes / GIB,
+        "fullest_stage": fullest.stage,
+        "largest_term": fullest.largest_term,
+        "ladder": [_rung_record(rung) for rung in found.rungs],
+        "together": None if found.together is None else _rung_record(found.together),
+    }
+
+
+def _rung_record(rung: Rung) -> dict[str, Any]:
+    return {
+        "fix": rung.words,
+        "kinds": [fix.kind for fix in rung.fixes],
+        "labels": list(rung.labels),
+        "layout": layout_dict(rung.layout),
+        "num_gpus": rung.layout.num_chips,
+        "step_s": rung.quote.step_s,
+        "step_change_frac": rung.step_change_frac,
+        "peak_memory_gib": rung.quote.peak_bytes / GIB,
+        "saved_gib": rung.saved_bytes / GIB,
+        "fits": rung.quote.verdict,
+    }
+
+
+def comparison_record(found: Comparison) -> dict[str, Any]:
+    """Return what `diff --json` prints, prices left out."""
+    return {
+        "differences": [asdict(difference) for difference in found.differences],
+        "labels": list(found.labels),
+        "notes": list(found.notes),
+    }

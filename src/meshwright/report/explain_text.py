@@ -1,0 +1,187 @@
+"""What `explain` prints for people."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
+from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.units import GIB, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from meshwright.search.explain import Explanation, Rival
+    from meshwright.search.operators import LayerTable
+    from meshwright.search.quote import Quote, Setting
+    from meshwright.search.terms import Provenance
+
+__all__ = ["change_words", "header_lines", "plain_table", "print_explanation", "print_memory"]
+
+MIB = 2**20
+CAUSAL_MATTERS = 0.05
+"""Difference between the two counts of FLOPs above which both MFUs are printed."""
+TERMS_SHOWN = 3
+LEAST_SHOWN = 0.002
+"""Share of a step below which a term's change is not worth a word."""
+
+
+def print_explanation(found: Explanation, console: Console) -> None:
+    """Print all of it: the sum, the binding constraint, time, memory, operators, rivals, provenance."""
+    for line in header_lines(found.quote, found.setting):
+        console.print(line, soft_wrap=True)
+    console.print(f"\nBinding: {found.binding}")
+    console.print(_time_table(found))
+    print_memory(found.quote, console)
+    for layer in found.layers:
+        console.print(_layer_table(layer))
+    console.print(_rival_table(found))
+    _print_provenance(found, console)
+
+
+def header_lines(quote: Quote, setting: Setting) -> list[str]:
+    """Say what was asked, and the answer in one line."""
+    layout, pool, work = quote.layout, setting.pool, setting.work
+    asked = f"{setting.model.name} on {pool.node.chip.name}:{pool.num_chips}, seq_len {work.seq_len}, {work.precision}"
+    tokens_per_s = layout.gbs * work.seq_len / quote.step_s / layout.num_chips
+    fullest = quote.fullest
+    memory = f"{quote.peak_bytes / GIB:.1f} of {quote.limit_bytes / GIB:.1f} GiB on stage {fullest.stage}"
+    return [
+        f"{asked}, stack {setting.stack.name}",
+        f"layout {layout.words()}",
+        "",
+        f"step {_seconds(quote.step_s)}, {tokens_per_s:,.0f} tokens/s per GPU, {_mfu_words(tokens_per_s, setting)}",
+        f"fits: {quote.verdict}, {memory}; {layout.num_microbatches} micro batches of {layout.mbs}",
+    ]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds >= 1 else format_seconds(seconds)
+
+
+def _mfu_words(tokens_per_s: float, setting: Setting) -> str:
+    peak = setting.pool.node.chip.peak_flops_per_s(setting.work.precision)
+    full = tokens_per_s * model_flops_per_token(setting.model, setting.work) / peak
+    causal = tokens_per_s * causal_flops_per_token(setting.model, setting.work) / peak
+    also = f" (causal {causal:.1%})" if abs(full / causal - 1) > CAUSAL_MATTERS else ""
+    return f"MFU {full:.1%}{also}"
+
+
+def plain_table(title: str, left: str, *right: str, last: str | None = None) -> Table:
+    """Return a table without lines: words at the left, numbers at the right, perhaps more words behind them."""
+    table = Table(
+        box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0), title=f"\n{title}", title_style="bold", title_justify="left"
+    )
+    table.add_column(left, no_wrap=True)
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
+    if last is not None:
+        table.add_column(last)
+    return table
+
+
+def _time_table(found: Explanation) -> Table:
+    table = plain_table("Time of one step", "term", "s", "share", last="what it is; what it waits for")
+    for term in found.time:
+        table.add_row(term.title, f"{term.seconds:.3f}", f"{term.share:.1%}", f"{term.what}; {term.bound}")
+    table.add_row("step", f"{found.quote.step_s:.3f}", "100.0%", "")
+    return table
+
+
+def print_memory(quote: Quote, console: Console) -> None:
+    """Print memory by stage and term; terms that are nothing everywhere are left out."""
+    terms = [term for term in quote.stages[0].memory_bytes if any(stage.memory_bytes[term] > 0.005 * GIB for stage in quote.stages)]
+    table = plain_table("Memory, GiB", "stage", "layers", *(MEMORY_READINGS[term].short for term in terms), "used")
+    for stage in quote.stages:
+        mark = " <" if stage is quote.fullest else ""
+        cells = [f"{stage.memory_bytes[term] / GIB:.2f}" for term in terms]
+        style = "bold" if mark else None
+        table.add_row(f"{stage.stage}{mark}", str(stage.num_layers), *cells, f"{stage.used_bytes / GIB:.2f}", style=style)
+    console.print(table)
+    words = [f"{MEMORY_READINGS[term].short}: {MEMORY_READINGS[term].what}" for term in terms]
+    console.print(f"< fullest. {'; '.join(words)}.", style="dim")
+
+
+def _layer_table(layer: LayerTable) -> Table:
+    total = layer.forward_s + layer.backward_s
+    title = f"Operators of one layer ({layer.title}), {layer.num_layers} of them, one micro batch"
+    table = plain_table(title, "operator", "forward ms", "backward ms", "share", "saved MiB")
+    previous = None
+    for row in layer.rows:
+        if row.block != previous:
+            table.add_row(row.block, style="italic")
+        previous = row.block
+        times = (f"{row.forward_s * 1e3:.3f}", f"{row.backward_s * 1e3:.3f}", f"{(row.forward_s + row.backward_s) / total:.1%}")
+        table.add_row(f"  {row.name}", *times, f"{row.saved_bytes / MIB:.1f}")
+    sums = (f"{layer.forward_s * 1e3:.3f}", f"{layer.backward_s * 1e3:.3f}", "100.0%", f"{layer.saved_bytes / MIB:.1f}")
+    table.add_row("layer, nothing recomputed", *sums)
+    return table
+
+
+def _rival_table(found: Explanation) -> Table:
+    table = plain_table("Nearest rivals: one axis changed, dp follows", "change", "step s", "by", "peak GiB", last="why")
+    for rival in found.rivals:
+        if rival.quote is None:
+            table.add_row(rival.words, "", "", "", f"not valid: {rival.reason}")
+            continue
+        ratio = rival.quote.step_s / found.quote.step_s - 1
+        table.add_row(
+            rival.words, f"{rival.quote.step_s:.3f}", f"{ratio:+.1%}", f"{rival.quote.peak_bytes / GIB:.1f}", _why(rival, found.quote)
+        )
+    return table
+
+
+def _why(rival: Rival, base: Quote) -> str:
+    assert rival.quote is not None
+    words = change_words(rival.differences_s, base.step_s)
+    if not rival.quote.fits:
+        over = f"does not fit, {rival.quote.over_bytes / GIB:.1f} GiB over on stage {rival.quote.fullest.stage}"
+        return f"{over}; {words}" if words else over
+    return words or "no difference worth a word"
+
+
+def change_words(differences_s: Iterable[tuple[str, float]], step_s: float) -> str:
+    """Write the largest changes of terms, in seconds."""
+    shown = [(term, change) for term, change in differences_s if abs(change) > LEAST_SHOWN * step_s][:TERMS_SHOWN]
+    return ", ".join(
+        f"{TIME_READINGS[term].title} {change:+.2f} s" if step_s > 1 else f"{TIME_READINGS[term].title} {change * 1e3:+.1f} ms"
+        for term, change in shown
+    )
+
+
+def _print_provenance(found: Explanation, console: Console) -> None:
+    """Print formulas with the terms that they give, and sources with the constants that they give."""
+    console.print("\nWhat this stands on", style="bold")
+    pairs = [(term.title, term.provenance) for term in found.time]
+    pairs += [
+        (MEMORY_READINGS[term].title, basis) for term, basis in found.memory_provenance.items() if found.quote.fullest.memory_bytes[term]
+    ]
+    for formula, titles in _by_formula(pairs).items():
+        _hanging(console, f"meshwright.{formula}: {', '.join(titles)}")
+    values: dict[str, list[str]] = {}
+    for constant in {constant.name: constant for _, basis in pairs for constant in basis.constants}.values():
+        values.setdefault(constant.source, []).append(f"{constant.name}={_number(constant.value)}")
+    for source, words in values.items():
+        _hanging(console, f"{', '.join(words)}: {source}")
+
+
+def _hanging(console: Console, text: str) -> None:
+    """Print a paragraph whose further lines are set in."""
+    console.print(
+        textwrap.fill(text, width=console.width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False), style="dim"
+    )
+
+
+def _by_formula(pairs: Iterable[tuple[str, Provenance]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for title, basis in pairs:
+        found.setdefault(basis.formula, []).append(title)
+    return found
+
+
+def _number(value: float | str | bool | None) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
