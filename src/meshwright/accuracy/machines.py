@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.accuracy.cells import Cells, UnansweredError
 from meshwright.accuracy.notes import Placement
-from meshwright.hardware.catalogue import default_node, find_chip
+from meshwright.hardware.catalogue import default_node, find_chip, find_link
 from meshwright.hardware.cluster import Node
 from meshwright.hardware.parse import parse_chip_mix
 
@@ -45,19 +45,24 @@ class Machines:
         return len({name for name, _ in self.pools}) > 1
 
 
-def machines_of_row(cells: Cells, *, num_chips: int) -> Machines:
-    """Return the row's chips; a kind without a count shares what the others leave."""
+def machines_of_row(cells: Cells, *, num_chips: int, usual_network: str = "") -> Machines:
+    """Return the row's chips; a kind without a count shares what the others leave.
+
+    `usual_network` names the link between the nodes where the row says nothing of it.
+    """
     text = cells.text("gpu")
     if text is None:
         raise UnansweredError("gpu: blank")
     pools = _counted(parse_chip_mix(text), num_chips)
-    return Machines(pools=pools, nodes=tuple(_node(cells, name, num_chips) for name, _ in pools))
+    return Machines(pools=pools, nodes=tuple(_node(cells, name, num_chips, usual_network) for name, _ in pools))
 
 
-def _node(cells: Cells, chip: str, num_chips: int) -> Node:
+def _node(cells: Cells, chip: str, num_chips: int, usual_network: str) -> Node:
     per_node = cells.count("gpus_per_node")
     rate = _network_gbps(cells, chip, per_node or default_node(chip).chips_per_node)
     node = default_node(chip, gpus_per_node=per_node, network_gbps=rate)
+    if usual_network and not cells.words("interconnect"):
+        node = replace(node, network_link=find_link(usual_network))
     domain = _domain_chips(cells, num_chips)
     return replace(node, domain_size=domain) if domain is not None else node
 

@@ -81,7 +81,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
     framework = _framework(cells)
     seq_len = seq_len_of_row(cells, notes)
     axes = axes_of_row(cells, notes)
-    machines = machines_of_row(cells, num_chips=axes.num_chips)
+    machines = machines_of_row(cells, num_chips=axes.num_chips, usual_network=framework["network"])
     model = model_of_row(cells, notes, seq_len=seq_len)
     layout = layout_of_row(cells, notes, framework, model, axes)
     chip = machines.nodes[0].chip
