@@ -5,6 +5,9 @@ from tests.accuracy.examples import LLAMA, SMALL_GPT, case_of, reason_of
 
 from meshwright.accuracy.cells import MEASURED
 from meshwright.accuracy.rows import Unanswerable, read_row
+from meshwright.accuracy.tables import read_rules
+from meshwright.models.presets import find_model
+from meshwright.stack import find_stack
 
 
 @pytest.mark.parametrize(
@@ -129,3 +132,32 @@ def test_a_bad_number_names_its_column() -> None:
     assert reason_of(LLAMA, tp="two") == "tp: not a number that fits ('two')"
     assert reason_of(LLAMA, mbs="1.5").startswith("mbs: expected a whole number")
     assert isinstance(read_row({}, source="t"), Unanswerable)
+
+
+def test_features_of_the_software() -> None:
+    def changes(**cells: str) -> dict[str, float]:
+        return dict(case_of(LLAMA, **cells).stack_changes)
+
+    assert changes() == {}
+    graph = "cuda graph transformer_engine:['attn', 'moe_router']; moe a2a overlap [tag moe]"
+    assert changes(recompute_detail=graph, recompute="none") == {"launch_hidden": 0.5, "ep_overlap": 0.8}
+    assert changes(recompute_detail="x [tag cuda graph full_iteration]", recompute="none") == {}
+    assert changes(framework="torchtitan FSDP2", notes="FSDP; op-level")["pointwise_fused"] == 0
+    assert "pointwise_fused" not in changes(framework="torchtitan FSDP2", notes="FSDP + torch.compile")
+    assert changes(framework="Megatron-LM dev", notes="overlap-grad-reduce=True") == {"cross_entropy_fused": 0, "tp_overlap": 0}
+
+
+def test_every_change_names_a_field_of_the_stack() -> None:
+    for rule in read_rules("stack_words").rules:
+        for word in rule["changes"].split():
+            assert hasattr(find_stack("megatron"), word.partition("=")[0])
+
+
+def test_every_framework_names_a_stack_and_every_family_a_model() -> None:
+    for rule in read_rules("frameworks").rules:
+        assert find_stack(rule["stack"]).name == rule["stack"]
+        assert rule["reason"]
+    for rule in read_rules("families").rules:
+        assert rule["reason"] and int(rule["seq_len"]) > 0
+        if rule["base"]:
+            assert find_model(rule["base"]).hidden > 0

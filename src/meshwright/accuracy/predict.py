@@ -8,6 +8,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from meshwright.cost.step import Priced, price
 from meshwright.errors import ConfigError
 from meshwright.hardware.cluster import Node, Pool
 from meshwright.layout import Layout, Layouts
-from meshwright.stack import find_stack
+from meshwright.stack import Stack, find_stack
 from meshwright.units import GIB
 
 __all__ = ["COLUMNS", "Answers", "Prediction", "predict_mixed", "predict_rows", "predictions_csv", "reasons"]
@@ -81,7 +82,21 @@ def predict_rows(cases: Iterable[Case | Unanswerable]) -> Answers:
 
 def _key(case: Case) -> object:
     """Cases with one key are columns of one pricing."""
-    return case.model, case.machines.nodes[0], case.machines.num_chips, replace(case.workload, gbs=None), case.stack_name
+    return (
+        case.model,
+        case.machines.nodes[0],
+        case.machines.num_chips,
+        replace(case.workload, gbs=None),
+        case.stack_name,
+        case.stack_changes,
+    )
+
+
+def _stack(case: Case) -> Stack:
+    """The software with what the row says of it."""
+    stack = find_stack(case.stack_name)
+    changes: dict[str, Any] = {name: type(getattr(stack, name))(value) for name, value in case.stack_changes}
+    return replace(stack, **changes)
 
 
 def _predict_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
@@ -111,7 +126,7 @@ def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:
             model=case.model,
             pool=pool,
             work=replace(case.workload, gbs=None),
-            stack=find_stack(case.stack_name),
+            stack=_stack(case),
             which="all" if case.machines.mixed else "representative",
         )
 
@@ -179,7 +194,7 @@ def _pipeline_s(case: Case, kinds: dict[str, Priced], stages: Sequence[Sequence[
     forward = [max(float(kinds[n].stage_times.forward_s[0, s]) for n in names) for s, names in enumerate(stages)]
     backward = [max(float(kinds[n].stage_times.backward_s[0, s]) for n in names) for s, names in enumerate(stages)]
     link = max(float(priced.stage_times.p2p_s[0]) for priced in kinds.values())
-    overlapped = layout.pp == 1 or find_stack(case.stack_name).p2p == "overlapped"
+    overlapped = layout.pp == 1 or _stack(case).p2p == "overlapped"
     pipeline = Pipeline(
         schedule="1f1b",
         pp=layout.pp,

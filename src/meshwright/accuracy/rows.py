@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from meshwright.accuracy.cells import Cells, UnansweredError, without_measurements
+from meshwright.accuracy.features import StackChanges, stack_changes_of_row
 from meshwright.accuracy.layouts import axes_of_row, layout_of_row
 from meshwright.accuracy.machines import Machines, machines_of_row, stage_chips
 from meshwright.accuracy.models import model_of_row
@@ -46,6 +47,8 @@ class Case:
     """Per stage, the chips that hold it."""
     workload: Workload
     stack_name: str
+    stack_changes: StackChanges
+    """Fields of the stack that the row says are different."""
     layout: Layout
     memory: MemoryFigure
     schedule_name: str
@@ -93,6 +96,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         placement=stage_chips(machines, notes.placement, pp=layout.pp),
         workload=workload_of_row(cells, notes, framework, chip, seq_len=seq_len, gbs=layout.gbs),
         stack_name=framework["stack"],
+        stack_changes=stack_changes_of_row(cells),
         layout=layout,
         memory=_memory(cells),
         schedule_name=_schedule_name(cells),
