@@ -56,10 +56,8 @@ class Stack:
     """Share of kernel launches that CUDA graphs or compilation remove."""
     kernels_per_layer_scale: float = 1.0
     """Kernels launched per layer against a Transformer Engine layer."""
-    collective_host_s: float = 0.0
-    """Host time of one tensor-parallel collective per member of its group."""
     pipelined_collective_host_s: float = 0.0
-    """The same while a pipeline engine runs."""
+    """Host time of one tensor-parallel collective, per member of its group, while a pipeline engine runs."""
     step_overhead_s: float = 0.0
     """Host work per step outside the model: data, logging, optimizer bookkeeping."""
     context_bytes: float = 0.0
@@ -71,7 +69,7 @@ class Stack:
 
 @cache
 def _stacks() -> dict[str, Stack]:
-    with (resources.files("meshwright") / "presets" / "stacks.csv").open(newline="") as handle:
+    with (resources.files("meshwright") / "presets" / "stacks.csv").open(encoding="utf-8") as handle:
         return {row["name"]: Stack(**{k: _value(k, v) for k, v in row.items() if v != ""}) for row in csv.DictReader(handle)}
 
 

@@ -73,7 +73,7 @@ def gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision,
     work_s = 2.0 * rows * n * k * groups / (chip.peak_flops_per_s(precision) * efficiency)
     size = element_bytes(precision)
     bytes_moved = groups * (size * (m * k + k * n) + 2.0 * m * n)
-    return np.maximum(work_s, streaming_s(chip, bytes_moved)) + chip.ramp_s
+    return np.asarray(np.maximum(work_s, streaming_s(chip, bytes_moved)) + chip.ramp_s)
 
 
 def streaming_s(chip: Chip, bytes_moved: Floats) -> Floats:

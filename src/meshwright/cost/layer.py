@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ FORWARD_COLLECTIVES, BACKWARD_COLLECTIVES = 4, 6
 """Tensor-parallel collectives of a layer with sequence parallelism (arXiv:2205.05198, section 4.2.2): backward gathers two inputs again."""
 OPS_KEPT = 0.43
 """Share of a layer's activations that torchtitan's selective checkpointing keeps: the layer's input (2h), every second product's output
-(10.5h) and attention's (2h) of 34h bytes a token in Llama 3 8B (its `save_list` and policy, torchtitan/distributed/activation_checkpoint.py)."""
+(10.5h) and attention's (2h) of 34h bytes a token in Llama 3 8B (torchtitan/distributed/activation_checkpoint.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +64,7 @@ class Redo:
 
 def sum_terms(terms: dict[str, Floats]) -> Floats:
     """Sum a dict of equal-shaped arrays in the order of its keys."""
-    return np.sum(np.stack(list(terms.values())), axis=0)
+    return np.asarray(np.sum(np.stack(list(terms.values())), axis=0), dtype=np.float64)
 
 
 def block_parts(site: Site, block: Block) -> tuple[Part, ...]:
@@ -105,8 +106,7 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
 def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tuple[Floats, Floats]:
     """Host time of a layer's forward and backward: its launches, or its collectives where those take longer."""
     launch_s = site.pool.node.chip.launch_s * (1.0 - site.stack.launch_hidden) * site.stack.kernels_per_layer_scale
-    per_member_s = np.where(site.shapes.pipelined > 0, site.stack.pipelined_collective_host_s, site.stack.collective_host_s)
-    collective_s = per_member_s * site.shapes.tp * (site.shapes.tp > 1)
+    collective_s = site.stack.pipelined_collective_host_s * site.shapes.tp * site.shapes.pipelined * (site.shapes.tp > 1)
     return (
         np.maximum(forward_kernels * launch_s, FORWARD_COLLECTIVES * collective_s),
         np.maximum(backward_kernels * launch_s, BACKWARD_COLLECTIVES * collective_s),
@@ -121,10 +121,10 @@ def _count(site: Site, flat: list[tuple[float, Part]], field: str) -> Floats:
     return _weighted(site, flat, lambda part: getattr(part, field))
 
 
-def _weighted(site: Site, flat: list[tuple[float, Part]], value: object) -> Floats:
+def _weighted(site: Site, flat: list[tuple[float, Part]], value: Callable[[Part], Floats | float]) -> Floats:
     total = np.zeros_like(site.shapes.tp)
     for count, part in flat:
-        total = total + count * value(part)  # type: ignore[operator]
+        total = total + count * value(part)
     return total
 
 

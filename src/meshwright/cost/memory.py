@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
 from meshwright.cost.stages import Stages
@@ -33,7 +31,8 @@ class Memory:
     @property
     def allocated(self) -> Floats:
         """Peak that the framework's allocator hands out."""
-        return np.sum([v for name, v in self.terms.items() if name not in ("slack", "context")], axis=0)
+        held = [v for name, v in self.terms.items() if name not in ("slack", "context")]
+        return np.asarray(np.sum(held, axis=0), dtype=np.float64)
 
     @property
     def reserved(self) -> Floats:
@@ -178,8 +177,3 @@ def _gathered_bytes(params: StageParams, stages: Stages, stack: Stack) -> Floats
     """Whole weights and gradients of the layers in work: two layers of weights (one prefetched), one of gradients."""
     layer = params.total / np.maximum(stages.layers, 1)
     return layer * (2 * 2.0 + stack.reduce_bytes)
-
-
-def gather(values: Floats, inverse: NDArray[Any]) -> Floats:
-    """Spread values of distinct shapes to layouts."""
-    return values[inverse]

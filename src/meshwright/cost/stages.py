@@ -36,7 +36,7 @@ class Stages:
     @property
     def first(self) -> NDArray[np.bool_]:
         """Whether a stage holds the embedding."""
-        return self.index == 0
+        return np.asarray(self.index == 0)
 
 
 def even_stage_layers(index: NDArray[Any], *, total: int, pp: NDArray[Any], vpp: NDArray[Any]) -> NDArray[np.int64]:
@@ -53,7 +53,7 @@ def even_stage_layers(index: NDArray[Any], *, total: int, pp: NDArray[Any], vpp:
     base, rest = total // chunks, total % chunks
     heavy = rest % pp
     extra = (index >= pp - 1 - heavy) & (index <= pp - 2)
-    return (base * vpp + rest // pp + extra).astype(np.int64)
+    return np.asarray(base * vpp + rest // pp + extra, dtype=np.int64)
 
 
 def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "representative") -> Stages:
@@ -102,7 +102,7 @@ def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> F
 
 
 def _stage_sums(explicit: tuple[int, ...], pp: int) -> NDArray[np.int64]:
-    return np.array(explicit, dtype=np.int64).reshape(-1, pp).sum(axis=0)
+    return np.asarray(np.array(explicit, dtype=np.int64).reshape(-1, pp).sum(axis=0), dtype=np.int64)
 
 
 def _overwrite_explicit(layouts: Layouts, model: ModelSpec, index: NDArray[Any], layers: NDArray[Any], prefix: Floats) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshwright.cost.collectives import all_gather_s, all_reduce_s, group_of, point_to_point_s
+from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of, point_to_point_s, reduce_scatter_s
 from meshwright.cost.ends import Ends, price_ends
 from meshwright.cost.kernels import streaming_s
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of
@@ -52,12 +55,12 @@ class Priced:
     @property
     def step_s(self) -> Floats:
         """Seconds per optimizer step: the sum of the terms."""
-        return np.sum(list(self.time.values()), axis=0)
+        return np.asarray(np.sum(list(self.time.values()), axis=0), dtype=np.float64)
 
     @property
     def peak_used_bytes(self) -> Floats:
         """What the fullest card shows, (N,)."""
-        return self.memory.used.max(axis=1)
+        return np.asarray(self.memory.used.max(axis=1), dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +136,7 @@ def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Work
     )
 
 
-def _redo(layouts: Layouts, price: LayerPrice, at: np.ndarray) -> tuple[Floats, Floats]:
+def _redo(layouts: Layouts, price: LayerPrice, at: NDArray[Any]) -> tuple[Floats, Floats]:
     """Seconds redone and bytes freed per layer, (N,): everything under full recompute, the chosen modules' under selective."""
     redo = np.where(layouts.recompute == RECOMPUTES.index("full"), price.forward_s[at], 0.0)
     freed = np.zeros(len(layouts))
@@ -203,8 +206,8 @@ def _micro_batch_terms(layouts: Layouts, stages: Stages, layers: _Layers, times:
     micro = layouts.num_microbatches.astype(np.float64)
     slowest = np.argmax(times.forward_s + times.backward_s, axis=1)[:, None]
 
-    def pick(array: Floats) -> Floats:
-        return np.take_along_axis(array, slowest, axis=1)[:, 0]
+    def pick(array: NDArray[Any]) -> Floats:
+        return np.asarray(np.take_along_axis(array, slowest, axis=1)[:, 0], dtype=np.float64)
 
     counts = [pick(count) for count in _counts(stages, len(layers.forward_s))]
     last = pick(stages.index) == layouts.pp - 1
@@ -294,12 +297,21 @@ def _data_exchange_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: P
     expert_group = group_of(layouts.expert_dp, layouts.ep * layouts.etp, pool)
     replicas = np.maximum(layouts.dp * layouts.cp // np.maximum(layouts.shard_size, 1), 1)
     across = group_of(replicas, layouts.tp * layouts.shard_size, pool)
-    gradient_bytes, weight_bytes = stack.reduce_bytes, 2.0
-    reduce = all_gather_s(group, dense * gradient_bytes) + np.where(expert > 0, all_gather_s(expert_group, expert * gradient_bytes), 0.0)
-    gather = all_gather_s(group, dense * weight_bytes) + np.where(expert > 0, all_gather_s(expert_group, expert * weight_bytes), 0.0)
-    replicated = all_reduce_s(across, (dense + expert) * gradient_bytes / np.maximum(layouts.shard_size, 1))
-    scatter = np.where(none, 2.0 * reduce, np.where(zero1, reduce, np.where(hybrid, replicated, 0.0)))
+    parts = ((group, dense), (expert_group, expert))
+    scatter, gather, reduce = (
+        sum(_bucketed_s(operation, ranks, params * size, stack.bucket_bytes) for ranks, params in parts)
+        for operation, size in ((reduce_scatter_s, stack.reduce_bytes), (all_gather_s, 2.0), (all_reduce_s, stack.reduce_bytes))
+    )
+    shard_bytes = (dense + expert) * stack.reduce_bytes / np.maximum(layouts.shard_size, 1)
+    replicated = _bucketed_s(all_reduce_s, across, shard_bytes, stack.bucket_bytes)
+    scatter = np.where(none, reduce, np.where(zero1, scatter, np.where(hybrid, replicated, 0.0)))
     return scatter, np.where(zero1 | (kind == SHARDINGS.index("zero2")), gather, 0.0)
+
+
+def _bucketed_s(operation: Callable[[Group, Floats], Floats], group: Group, total_bytes: Floats, bucket_bytes: float) -> Floats:
+    """Time of one collective per bucket: the bytes once, the latency as often as there are buckets; 0 without bytes."""
+    buckets = np.maximum(1.0, np.ceil(total_bytes / bucket_bytes))
+    return np.where(total_bytes > 0, buckets * operation(group, total_bytes / buckets), 0.0)
 
 
 OPTIMIZER_BYTES = 30.0
