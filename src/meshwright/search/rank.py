@@ -12,6 +12,7 @@ from meshwright.search.exhaustive import Found
 from meshwright.search.problem import Problem
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.result import Fits, Plan
+from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
 from meshwright.units import GIB, format_seconds
 
 __all__ = ["beats_words", "fits_of", "ranked_plans", "score_of"]
@@ -20,24 +21,6 @@ REPRICED = 16
 """Groups that are priced again; the closed form's order is right but for the last few per cent."""
 MEMBERS = 3
 """Layouts of a group, with different chunks and recomputation, that are priced again."""
-TERM_WORDS = {
-    "matmul": "matrix products",
-    "attention": "attention",
-    "pointwise": "element-wise work",
-    "launch": "kernel launches",
-    "tp_comm": "tensor-parallel exchange",
-    "cp_comm": "context-parallel exchange",
-    "ep_comm": "expert exchange",
-    "recompute": "recomputation",
-    "head": "embedding and loss",
-    "fsdp_comm": "weight gathering",
-    "imbalance": "stage imbalance",
-    "bubble": "pipeline bubble",
-    "pp_comm": "pipeline messages",
-    "dp_comm": "gradient exchange",
-    "optimizer": "optimizer",
-    "overhead": "overhead",
-}
 
 
 def group_of(layout: Layout) -> tuple[Any, ...]:
@@ -144,8 +127,13 @@ def _differences(mine: dict[str, float], other: dict[str, float], words: Callabl
     if gain <= 1e-9 * sum(mine.values()):
         return "the same"
     less = sorted(((other[term] - mine[term], term) for term in mine), reverse=True)
-    shown = [f"-{words(size)} {TERM_WORDS.get(term, term.replace('_', ' '))}" for size, term in less[:2] if size > 0.2 * gain]
+    shown = [f"-{words(size)} {_title(term)}" for size, term in less[:2] if size > 0.2 * gain]
     worst, term = less[-1]
     if worst < -0.2 * gain:
-        shown.append(f"but +{words(-worst)} {TERM_WORDS.get(term, term.replace('_', ' '))}")
+        shown.append(f"but +{words(-worst)} {_title(term)}")
     return ", ".join(shown)
+
+
+def _title(term: str) -> str:
+    reading = TIME_READINGS.get(term) or MEMORY_READINGS.get(term)
+    return reading.title if reading is not None else term.replace("_", " ")

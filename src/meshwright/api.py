@@ -1,0 +1,72 @@
+"""The Python API: one function per command, of the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from meshwright.errors import ConfigError
+from meshwright.search.plan import search_plans
+from meshwright.search.request import PlanRequest
+from meshwright.search.result import PlanResult
+
+__all__ = ["plan", "read_request", "request_to_yaml"]
+
+
+def plan(request: PlanRequest | None = None, /, *, progress: Callable[[int, int], None] | None = None, **fields: Any) -> PlanResult:
+    """Return the ranked layouts of a request, or of its fields: `plan(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)`.
+
+    `progress` is called with the layouts priced so far and a bound of all. ConfigError says what is wrong with a request;
+    a result without plans has `rejected` and `nearest_miss`.
+    """
+    if request is not None and fields:
+        raise ConfigError(f"plan: give a request or fields ({', '.join(fields)}), not both")
+    start = perf_counter()
+    result = search_plans(request if request is not None else PlanRequest.of(fields), progress=progress)
+    return replace(result, seconds=perf_counter() - start)
+
+
+def read_request(path: Path) -> dict[str, Any]:
+    """Return the fields of a request file, YAML or JSON; `PlanRequest.of` makes the request of them."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"request {str(path)!r}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}") from None
+    fields = _json(text, path) if path.suffix.lower() == ".json" else _yaml(text, path)
+    if not isinstance(fields, dict):
+        raise ConfigError(f"request {str(path)!r}: expected keys and values such as model: llama3-70b")
+    return fields
+
+
+def _json(text: str, path: Path) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"request {str(path)!r}: no JSON at line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"request {str(path)!r}: no JSON: {str(error)[:80]}") from None
+
+
+def _yaml(text: str, path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise ConfigError(f"request {str(path)!r}: no YAML{place}: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"request {str(path)!r}: no YAML: {str(error).splitlines()[0][:120]}") from None
+
+
+def request_to_yaml(request: PlanRequest) -> str:
+    """Return a request as YAML that reads back to the same request."""
+    import yaml
+
+    return yaml.safe_dump(request.to_dict(), sort_keys=False, allow_unicode=True, width=120)

@@ -1,0 +1,104 @@
+"""The command line: one file per command, loaded when it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, cast
+
+import typer
+import typer.core
+import typer.main
+
+from meshwright.errors import MeshwrightError
+
+__all__ = ["app", "main", "run"]
+
+_COMMANDS = ("plan", "explain", "why-oom", "diff", "models", "chips", "predict", "validate")
+"""In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`."""
+
+_INTERRUPTED = 130
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""Typer's own error for a wrong command line; its home differs from version to version."""
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands whose modules exist, each imported when it is needed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        return [name for name in _COMMANDS if find_spec(_module(name)) is not None]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return one command, None where there is none of that name."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(name=cmd_name, context_settings={"help_option_names": ["-h", "--help"]})(_function(cmd_name))
+        return typer.main.get_command(single)
+
+
+def _module(name: str) -> str:
+    return f"meshwright.cli.{name.replace('-', '_')}"
+
+
+def _function(name: str) -> Any:
+    return getattr(import_module(_module(name)), name.replace("-", "_"))
+
+
+app = typer.Typer(
+    name="meshwright",
+    cls=_Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 answered, 1 the answer is none, 2 bad request, 130 interrupted. `meshwright COMMAND --help` has examples.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from meshwright import __version__
+
+        typer.echo(f"meshwright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+) -> None:
+    """Find the fastest way to train a large language model on a given cluster."""
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line and return its exit code; errors that were foreseen are one line on stderr."""
+    command = typer.main.get_command(app)
+    try:
+        outcome = command.main(args=list(args), prog_name="meshwright", standalone_mode=False)
+    except MeshwrightError as error:
+        return _refuse(str(error))
+    except _UsageError as error:
+        return _refuse(cast("Any", error).format_message())
+    except (typer.Abort, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    code = outcome if isinstance(outcome, int) else 0
+    if code == _INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return code
+
+
+def _refuse(message: str) -> int:
+    line = " ".join(message.split())
+    print(f"error: {line}", file=sys.stderr)
+    return 2
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))

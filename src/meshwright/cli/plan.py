@@ -1,0 +1,174 @@
+"""`meshwright plan`: the ranked layouts of a model on a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from meshwright.search.result import PlanResult
+
+__all__ = ["plan"]
+
+_PIPE_WIDTH = 160
+
+
+def plan(
+    model: Annotated[str | None, typer.Argument(help="A model's name; `meshwright models` lists them.", show_default=False)] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:256, or a YAML file.")] = None,
+    seq: Annotated[int | None, typer.Option("--seq", "--seq-len", help="Tokens in one sequence.")] = None,
+    gbs: Annotated[int | None, typer.Option(help="Global batch in sequences; it is never changed.")] = None,
+    max_gbs: Annotated[int | None, typer.Option(help="Without --gbs: the largest batch to try.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Number format of the matrix products [default: bf16].")] = None,
+    stack: Annotated[str | None, typer.Option(help="Training software [default: megatron].")] = None,
+    megatron_version: Annotated[str | None, typer.Option(help="Version of Megatron-Core whose rules hold [default: the newest].")] = None,
+    pins: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2.")] = None,
+    top: Annotated[int | None, typer.Option(help="Plans to print [default: 10].")] = None,
+    objective: Annotated[str | None, typer.Option(help="step_time, tokens_per_dollar or memory [default: step_time].")] = None,
+    max_memory_gib: Annotated[float | None, typer.Option(help="GiB that one process may use [default: all it sees].")] = None,
+    headroom: Annotated[float | None, typer.Option(help="Kept free: below 1 a share of memory, else GiB [default: 0.03].")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
+    usd_per_hour: Annotated[float | None, typer.Option(help="Price of one chip [default: the catalogue's].")] = None,
+    attention: Annotated[str | None, typer.Option(help="flash, flash1, fused-softmax or unfused [default: flash].")] = None,
+    decoder_seq: Annotated[int | None, typer.Option(help="Tokens in one sequence of the decoder [default: a quarter of --seq].")] = None,
+    hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
+    request: Annotated[Path | None, typer.Option(help="A request in YAML or JSON; flags go before its values.")] = None,
+    save_request: Annotated[Path | None, typer.Option(help="Write the request as YAML.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    csv_path: Annotated[Path | None, typer.Option("--csv", metavar="PATH", help="Write one row per plan.")] = None,
+) -> None:
+    """Find the fastest layouts that fit: how to cut a model over the chips of a cluster.
+
+    Every layout that the training software accepts is priced: matrix products by a roofline, collectives by the links they cross,
+    the pipeline by its schedule, memory stage by stage. The best few are simulated event by event, with uneven stages tried.
+    What --set names is held; everything else is searched. Nothing that you give is changed.
+
+    Prints a table with step time, tokens/s per GPU, MFU (full attention), peak memory of the fullest stage, whether it fits with
+    the headroom left free, and by which terms each row beats the next; when nothing fits, why, and what would.
+
+    Examples:
+
+      meshwright plan llama3-70b --cluster h100:256 --seq 8192 --gbs 512
+
+      meshwright plan mixtral-8x7b --cluster a100-80:64 --seq 4096 --max-gbs 1024 --set tp=1,2 --set recompute=none
+
+      meshwright plan --hf config.json --cluster h200:16 --seq 4096 --gbs 128 --stack fsdp --json
+    """
+    from meshwright import api
+    from meshwright.search.request import PlanRequest, parse_pins
+
+    given: dict[str, Any] = {
+        "model": _model(model, hf),
+        "cluster": cluster,
+        "seq_len": seq,
+        "gbs": gbs,
+        "max_gbs": max_gbs,
+        "precision": precision,
+        "stack": stack,
+        "megatron_version": megatron_version,
+        "pins": parse_pins(pins or []) or None,
+        "top": top,
+        "objective": objective,
+        "max_memory_gib": max_memory_gib,
+        "headroom": headroom,
+        "gpus_per_node": gpus_per_node,
+        "usd_per_hour": usd_per_hour,
+        "attention": attention,
+        "decoder_seq_len": decoder_seq,
+    }
+    flags = {key: value for key, value in given.items() if value is not None}
+    fields = {**(api.read_request(request) if request is not None else {}), **flags}
+    _require(fields)
+    asked = PlanRequest.of(fields)
+    if save_request is not None:
+        _write(save_request, api.request_to_yaml(asked))
+    with _progress() as progress:
+        result = api.plan(asked, progress=progress)
+    if csv_path is not None:
+        _write(csv_path, _csv(result))
+    _show(result, json_output=json_output)
+    if not result.plans:
+        raise typer.Exit(1)
+
+
+def _model(name: str | None, hf: Path | None) -> str | dict[str, Any] | None:
+    if hf is None:
+        return name
+    from meshwright.errors import ConfigError
+    from meshwright.models.huggingface import read_hf_config
+    from meshwright.search.problem import dims_of
+
+    if name is not None:
+        raise ConfigError(f"plan {name} --hf {hf}: give either a name or a config")
+    reading = read_hf_config(hf)
+    for note in reading.notes:
+        typer.echo(f"note: {note}", err=True)
+    return dims_of(reading.spec)
+
+
+def _require(fields: dict[str, Any]) -> None:
+    """Say in the words of the command line what is missing."""
+    from meshwright.errors import ConfigError
+
+    wanted = {"model": "a model such as llama3-70b, or --hf", "cluster": "--cluster, such as h100:256", "seq_len": "--seq, such as 8192"}
+    missing = [words for key, words in wanted.items() if key not in fields]
+    if missing:
+        raise ConfigError(f"plan needs {'; '.join(missing)}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on a terminal's stderr while the search runs."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("pricing layouts", total=None)
+        yield lambda done, bound: bar.update(task, completed=done, total=max(done, bound))
+
+
+def _write(path: Path, text: str) -> None:
+    from meshwright.errors import ConfigError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+
+
+def _csv(result: PlanResult) -> str:
+    import csv
+    import io
+
+    from meshwright.report.plan_table import plan_rows
+
+    rows = plan_rows(result)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["rank"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _show(result: PlanResult, *, json_output: bool) -> None:
+    if json_output:
+        import json
+
+        print(json.dumps(result.to_dict(), indent=2, allow_nan=False))
+    from rich.console import Console
+
+    from meshwright.report.plan_table import print_miss, print_plans
+
+    if not result.plans:
+        print_miss(result, Console(stderr=True))
+    elif not json_output:
+        console = Console()
+        print_plans(result, console if console.is_terminal else Console(width=_PIPE_WIDTH))

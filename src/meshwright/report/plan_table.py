@@ -1,0 +1,200 @@
+"""A PlanResult as a table for people, and as rows for a CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshwright.layout import Layout
+from meshwright.search.result import NearestMiss, Plan, PlanResult, layout_dict
+from meshwright.units import GIB, TERA, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["plan_rows", "print_miss", "print_plans"]
+
+WIDE = 130
+"""Columns of a terminal from which on the reasons stand in the table; below, they stand under it."""
+CAUSAL_SHARE = 0.05
+"""Difference of the two MFU figures from which on both are printed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Column:
+    heading: str
+    cell: Callable[[Plan], str]
+    always: bool = False
+    """Else it is left out where every plan has the same."""
+    justify: str = "right"
+    """Of rich."""
+
+
+def _recompute(layout: Layout) -> str:
+    if layout.recompute == "selective":
+        return "+".join(layout.recompute_modules)
+    if layout.recompute == "full" and layout.recompute_layers is not None:
+        return f"full, {layout.recompute_layers} {'of each chunk' if layout.recompute_method == 'block' else 'at once'}"
+    return layout.recompute
+
+
+def _sharding(layout: Layout) -> str:
+    return f"hybrid {layout.shard_size}" if layout.sharding == "hybrid" else layout.sharding
+
+
+def _stages(layout: Layout) -> str:
+    return f"{layout.pp}*" if layout.layers_per_stage is not None else str(layout.pp)
+
+
+def _axis(name: str) -> Callable[[Plan], str]:
+    return lambda plan: str(getattr(plan.layout, name))
+
+
+_COLUMNS = (
+    _Column(heading="#", cell=lambda p: str(p.rank), always=True),
+    _Column(heading="tp", cell=_axis("tp"), always=True),
+    _Column(heading="cp", cell=_axis("cp")),
+    _Column(heading="pp", cell=lambda p: _stages(p.layout), always=True),
+    _Column(heading="vpp", cell=_axis("vpp")),
+    _Column(heading="ep", cell=_axis("ep")),
+    _Column(heading="etp", cell=lambda p: str(p.layout.expert_tp if p.layout.ep > 1 or p.layout.etp is not None else "-")),
+    _Column(heading="dp", cell=_axis("dp"), always=True),
+    _Column(heading="sharding", cell=lambda p: _sharding(p.layout), justify="left"),
+    _Column(heading="mbs", cell=_axis("mbs"), always=True),
+    _Column(heading="gbs", cell=_axis("gbs")),
+    _Column(heading="recompute", cell=lambda p: _recompute(p.layout), always=True, justify="left"),
+    _Column(heading="step s", cell=lambda p: f"{p.step_s:.4g}", always=True),
+    _Column(heading="tokens/s/GPU", cell=lambda p: f"{p.tokens_per_s_per_gpu:.0f}", always=True),
+    _Column(heading="MFU %", cell=lambda p: f"{p.mfu * 100:.1f}", always=True),
+)
+_CAUSAL = _Column(heading="causal", cell=lambda p: f"{p.causal_mfu * 100:.1f}", always=True)
+_TFLOPS = _Column(heading="TFLOPS", cell=lambda p: f"{p.flops_per_s_per_gpu / TERA:.0f}", always=True)
+_DOLLAR = _Column(heading="tokens/$", cell=lambda p: "-" if p.tokens_per_dollar is None else format_count(p.tokens_per_dollar), always=True)
+_MEMORY = (
+    _Column(heading="GiB", cell=lambda p: f"{p.peak_bytes / GIB:.1f}", always=True),
+    _Column(heading="fits", cell=lambda p: p.fits, always=True, justify="left"),
+)
+_WHY = _Column(heading="beats the next by", cell=lambda p: p.beats_next, always=True, justify="left")
+
+
+def print_plans(result: PlanResult, console: Console) -> None:
+    """Print what was asked, the ranked plans, and what they stand on."""
+    for line in _heading(result):
+        _say(console, line)
+    _say(console, "")
+    wide = console.width >= WIDE
+    _print_table(result, console, wide=wide)
+    _say(console, "")
+    if not wide:
+        for plan in result.plans:
+            if plan.beats_next:
+                _say(console, f"#{plan.rank} before #{plan.rank + 1}: {plan.beats_next}")
+    for line in _footing(result):
+        _say(console, line)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def _heading(result: PlanResult) -> list[str]:
+    facts, request = result.facts, result.request
+    active = f", {format_count(facts['active_params'])} active" if facts["active_params"] < facts["params"] else ""
+    batch = f"gbs {request.gbs}" if request.gbs is not None else "gbs searched"
+    asked = f"seq {request.seq_len}, {batch}, {request.precision}, stack {facts['stack']}"
+    return [
+        f"{facts['model']} ({format_count(facts['params'])} parameters{active}), {asked}",
+        f"{facts['num_chips']} x {facts['chip']}, {facts['chips_per_node']} a node, {facts['peak_tflops']:.0f} TFLOPS dense peak, "
+        f"{facts['limit_gib']:.1f} GiB usable, {facts['headroom_gib']:.1f} of them kept free",
+    ]
+
+
+def _print_table(result: PlanResult, console: Console, *, wide: bool) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
+    columns = _chosen(result, wide=wide)
+    for column in columns:
+        table.add_column(column.heading, justify="left" if column.justify == "left" else "right", no_wrap=column is not _WHY)
+    for plan in result.plans:
+        table.add_row(*(column.cell(plan) for column in columns))
+    console.print(table, highlight=False, markup=False)
+
+
+def _chosen(result: PlanResult, *, wide: bool) -> list[_Column]:
+    plans = result.plans
+    columns = [
+        c for c in _COLUMNS if c.always or len({c.cell(p) for p in plans}) > 1 or c.cell(plans[0]) not in _DEFAULT.get(c.heading, ())
+    ]
+    if any(abs(p.mfu - p.causal_mfu) > CAUSAL_SHARE * p.mfu for p in plans):
+        columns.append(_CAUSAL)
+    if wide:
+        columns.append(_TFLOPS)
+    if result.request.objective == "tokens_per_dollar":
+        columns.append(_DOLLAR)
+    return [*columns, *_MEMORY, *([_WHY] if wide else [])]
+
+
+_USUAL = {"cp": "1", "vpp": "1", "ep": "1", "etp": "-", "sharding": "zero1"}
+"""A column that holds this in every row is left out."""
+
+
+def _footing(result: PlanResult) -> list[str]:
+    lines = []
+    best = result.plans[0]
+    if any(plan.layout.layers_per_stage is not None for plan in result.plans):
+        lines.append("* uneven stages; --json has the layers of each")
+    lines.append(f"best: --layout {best.layout.words()}")
+    rejected = sum(result.rejected.values())
+    lines.append(f"{result.layouts} layouts priced in {result.seconds:.2f} s, {rejected} rejected; {'; '.join(result.notes)}")
+    lines.append(
+        f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}; error against measured runs {best.provenance['error']}"
+    )
+    return lines
+
+
+def print_miss(result: PlanResult, console: Console) -> None:
+    """Print why nothing fits, the nearest miss and what would make it fit."""
+    for line in (*_heading(result), "", "nothing fits:", *(f"  {count:>9} {reason}" for reason, count in result.rejected.items())):
+        _say(console, line)
+    if result.nearest_miss is not None:
+        for line in _miss_lines(result.nearest_miss):
+            _say(console, line)
+
+
+def _miss_lines(miss: NearestMiss) -> list[str]:
+    terms = sorted(miss.memory_bytes.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{term.replace('_', ' ')} {size / GIB:.1f}" for term, size in terms if size >= 0.05 * GIB)
+    lines = [
+        f"nearest miss: {miss.layout.words()}",
+        f"  {miss.over_bytes / GIB:.1f} GiB too much on its fullest stage: {shown} GiB",
+    ]
+    for remedy in miss.remedies:
+        words = f"{remedy.layout.words()}: {format_seconds(remedy.step_s)} a step, {remedy.peak_bytes / GIB:.1f} GiB"
+        lines.append(f"would fit: {remedy.change} ({words})")
+    return lines if miss.remedies else [*lines, "no larger cluster of this chip that was tried fits either"]
+
+
+def plan_rows(result: PlanResult) -> list[dict[str, Any]]:
+    """Return one row per plan for a CSV: layout, figures, terms."""
+    return [_row(plan) for plan in result.plans]
+
+
+def _row(plan: Plan) -> dict[str, Any]:
+    layout = {name: "+".join(map(str, value)) if isinstance(value, list) else value for name, value in layout_dict(plan.layout).items()}
+    return {
+        "rank": plan.rank,
+        **layout,
+        "step_s": plan.step_s,
+        "tokens_per_s_per_gpu": plan.tokens_per_s_per_gpu,
+        "mfu": plan.mfu,
+        "causal_mfu": plan.causal_mfu,
+        "tflops_per_gpu": plan.flops_per_s_per_gpu / TERA,
+        "tokens_per_dollar": plan.tokens_per_dollar,
+        "fits": plan.fits,
+        "peak_memory_gib": plan.peak_bytes / GIB,
+        **{f"{term}_s": seconds for term, seconds in plan.time_s.items()},
+        **{f"{term}_gib": size / GIB for term, size in plan.memory_bytes.items()},
+        "beats_next": plan.beats_next,
+    }
