@@ -116,6 +116,17 @@ def test_mixed_chips_placed_by_the_row() -> None:
     assert case.placement == ((("rtx-3090", 2),), (("titan-rtx", 1), ("rtx-3090", 1)))
 
 
+def test_memory_and_remarks_beside_the_chips_name() -> None:
+    def chip(**cells: str) -> str:
+        return case_of(LLAMA, **cells).machines.pools[0][0]
+
+    assert chip(gpu="A100", gpu_mem_gb="40") == "a100-40"
+    assert chip(gpu="A100", gpu_mem_gb="80") == chip(gpu="A100") == "a100-80"
+    assert chip(gpu="V100", gpu_mem_gb="32") == "v100-32"
+    assert chip(gpu="H100-80GB-SXM (borrowed)", gpu_mem_gb="80") == "h100"
+    assert chip(gpu="TPU7x", gpu_mem_gb="192") == "tpu-v7x"
+
+
 def test_an_unknown_chip_is_a_reason_with_near_names() -> None:
     assert "h100" in reason_of(LLAMA, gpu="H1000").lower()
     assert "gpu" in reason_of(LLAMA, gpu="")

@@ -14,7 +14,7 @@ from meshwright.models.spec import ModelSpec
 
 __all__ = ["Axes", "axes_of_row", "layout_of_row"]
 
-_WORDS_OF_SHARDING = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3"}
+_WORDS_OF_SHARDING = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3", "ddp": "none", "none": "none"}
 _UNNAMED_CHIPS = 64
 """Chips of a run whose number is not published and that its layout does not fix."""
 _SCHEDULES: tuple[tuple[str, Schedule], ...] = (
@@ -143,7 +143,7 @@ def _usual_micro_batch(gbs: int, ga: int | None, axes: Axes, *, cap: int) -> int
 
 
 def _sharding(cells: Cells, framework: Rule, axes: Axes) -> tuple[Sharding, int | None]:
-    word = cells.words("zero")
+    word = cells.words("zero").removeprefix("zero").removeprefix("-")
     name = _WORDS_OF_SHARDING.get(word) or (framework["fsdp"] if word in ("fsdp", "hsdp") else framework["sharding"] if not word else "")
     if name not in SHARDINGS:
         raise UnansweredError("zero: expected 0, 1, 2, 3 or fsdp")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.accuracy.cells import Cells, UnansweredError
 from meshwright.accuracy.notes import Placement
+from meshwright.errors import UnknownNameError
 from meshwright.hardware.catalogue import default_node, find_chip, find_link
 from meshwright.hardware.cluster import Node
 from meshwright.hardware.parse import parse_chip_mix
@@ -53,7 +54,7 @@ def machines_of_row(cells: Cells, *, num_chips: int, usual_network: str = "") ->
     text = cells.text("gpu")
     if text is None:
         raise UnansweredError("gpu: blank")
-    pools = _counted(parse_chip_mix(text), num_chips)
+    pools = _counted(_mix(text, cells.number("gpu_mem_gb")), num_chips)
     return Machines(pools=pools, nodes=tuple(_node(cells, name, num_chips, usual_network) for name, _ in pools))
 
 
@@ -65,6 +66,18 @@ def _node(cells: Cells, chip: str, num_chips: int, usual_network: str) -> Node:
         node = replace(node, network_link=find_link(usual_network))
     domain = _domain_chips(cells, num_chips)
     return replace(node, domain_size=domain) if domain is not None else node
+
+
+def _mix(text: str, memory_gb: float | None) -> list[tuple[str, int | None]]:
+    """Chips and counts; the memory column tells an A100 of 40 GB from one of 80, and remarks in brackets may be passed over."""
+    plain = re.sub(r"\s*\([^)]*\)", "", text)
+    sized = [f"{plain}-{memory_gb:g}GB"] if memory_gb and f"{memory_gb:g}" not in plain and "+" not in plain else []
+    for name in (*sized, text, plain):
+        try:
+            return parse_chip_mix(name)
+        except UnknownNameError:
+            continue
+    return parse_chip_mix(text)
 
 
 def _counted(mix: list[tuple[str, int | None]], num_chips: int) -> tuple[tuple[str, int], ...]:
