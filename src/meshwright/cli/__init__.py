@@ -12,7 +12,7 @@ import typer
 import typer.core
 import typer.main
 
-from meshwright.errors import MeshwrightError
+from meshwright.errors import MeshwrightError, UnknownNameError
 
 __all__ = ["app", "main", "run"]
 
@@ -32,9 +32,9 @@ class _Commands(typer.core.TyperGroup):
         return [name for name in _COMMANDS if find_spec(_module(name)) is not None]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return one command, None where there is none of that name."""
+        """Return one command; UnknownNameError where there is none of that name."""
         if cmd_name not in self.list_commands(ctx):
-            return None
+            raise UnknownNameError("command", cmd_name, self.list_commands(ctx))
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(name=cmd_name, context_settings={"help_option_names": ["-h", "--help"]})(_function(cmd_name))
         return typer.main.get_command(single)
@@ -52,7 +52,6 @@ app = typer.Typer(
     name="meshwright",
     cls=_Commands,
     add_completion=False,
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -79,7 +78,7 @@ def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors that were foreseen are one line on stderr."""
     command = typer.main.get_command(app)
     try:
-        outcome = command.main(args=list(args), prog_name="meshwright", standalone_mode=False)
+        outcome = command.main(args=list(args) or ["--help"], prog_name="meshwright", standalone_mode=False)
     except MeshwrightError as error:
         return _refuse(str(error))
     except _UsageError as error:

@@ -124,9 +124,8 @@ def _print_table(result: PlanResult, console: Console, *, wide: bool) -> None:
 
 def _chosen(result: PlanResult, *, wide: bool) -> list[_Column]:
     plans = result.plans
-    columns = [
-        c for c in _COLUMNS if c.always or len({c.cell(p) for p in plans}) > 1 or c.cell(plans[0]) not in _DEFAULT.get(c.heading, ())
-    ]
+    usual = {**_USUAL, "gbs": str(result.request.gbs)}
+    columns = [c for c in _COLUMNS if c.always or {c.cell(p) for p in plans} != {usual[c.heading]}]
     if any(abs(p.mfu - p.causal_mfu) > CAUSAL_SHARE * p.mfu for p in plans):
         columns.append(_CAUSAL)
     if wide:

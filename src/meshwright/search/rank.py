@@ -19,6 +19,8 @@ __all__ = ["beats_words", "fits_of", "ranked_plans", "score_of"]
 
 REPRICED = 16
 """Groups that are priced again; the closed form's order is right but for the last few per cent."""
+WORTH_A_SPLIT = 0.005
+"""Share of the step that an uneven split must gain over an even one: a tenth of the error of the best predictions."""
 MEMBERS = 3
 """Layouts of a group, with different chunks and recomputation, that are priced again."""
 
@@ -82,7 +84,12 @@ def _best_of_group(problem: Problem, layouts: list[Layout]) -> _Candidate | None
     """The best of some layouts with their pipelines simulated; None where none fits after all."""
     candidates = [_Candidate(priced=p, fits=fits_of(problem, p.peak_bytes)) for p in reprice(problem, layouts)]
     fitting = [candidate for candidate in candidates if candidate.fits != "no"]
-    return min(fitting, key=lambda c: (c.fits == "at risk", score_of(problem, c.priced)), default=None)
+    return min(fitting, key=lambda c: (c.fits == "at risk", _handicap(c.priced.layout) * score_of(problem, c.priced)), default=None)
+
+
+def _handicap(layout: Layout) -> float:
+    """What an uneven split must gain to be worth its words."""
+    return 1.0 if layout.layers_per_stage is None else 1.0 + WORTH_A_SPLIT
 
 
 def _plan(problem: Problem, candidate: _Candidate, rank: int) -> Plan:
@@ -125,7 +132,7 @@ def beats_words(problem: Problem, plan: Plan, after: Plan | None) -> str:
 def _differences(mine: dict[str, float], other: dict[str, float], words: Callable[[float], str], gain: float) -> str:
     """The terms that gain most, up to three quarters of the whole, and the one that costs most."""
     if gain <= 1e-9 * sum(mine.values()):
-        return "the same"
+        return "equal"
     less = sorted(((other[term] - mine[term], term) for term in mine), reverse=True)
     shown = [f"-{words(size)} {_title(term)}" for size, term in less[:2] if size > 0.2 * gain]
     worst, term = less[-1]

@@ -15,7 +15,7 @@ from meshwright.rules import explicit_layers
 from meshwright.rules.split import even_split
 from meshwright.search.problem import Problem
 
-__all__ = ["Repriced", "reprice", "shortlists", "split_variants", "tidy"]
+__all__ = ["Repriced", "pipeline_of", "reprice", "shortlists", "split_variants", "tidy"]
 
 MOST_OPERATIONS = 200_000
 """Simulated operations per layout beyond which the closed form is kept: a second of work buys less than its error."""
@@ -75,12 +75,11 @@ def shortlists(problem: Problem, groups: list[list[Layout]], *, count: int = 2) 
     used = priced.peak_used_bytes
     key = used if problem.request.objective == "memory" else priced.step_s
     key = np.where(used > setting.limit_bytes - problem.headroom_bytes, key + key.max(), key)
-    found, start = [], 0
-    for group in wide:
-        order = np.argsort(key[start : start + len(group)], kind="stable")[:count]
-        found.append([group[index] for index in order])
-        start += len(group)
-    return found
+    ends = np.cumsum([len(group) for group in wide])
+    keys = np.split(key, ends[:-1])
+    orders = [np.argsort(part, kind="stable")[:count] for part in keys]
+    # The closed form's best stays in: an uneven split must beat it in the simulation.
+    return [list(dict.fromkeys([group[0], *(wider[i] for i in order)])) for group, wider, order in zip(groups, wide, orders, strict=True)]
 
 
 def reprice(problem: Problem, layouts: Iterable[Layout]) -> list[Repriced]:
@@ -92,7 +91,7 @@ def reprice(problem: Problem, layouts: Iterable[Layout]) -> list[Repriced]:
     Valid:    layouts of one request.
     Checked:  tests/search/test_refine.py
     """
-    return [_repriced(problem, explicit_layers(layout, problem.setting.model)) for layout in layouts]
+    return [_repriced(problem, tidy(explicit_layers(layout, problem.setting.model))) for layout in layouts]
 
 
 def _price_one(problem: Problem, layout: Layout) -> Priced:
@@ -121,6 +120,21 @@ def _repriced(problem: Problem, layout: Layout) -> Repriced:
 
 def _simulated(problem: Problem, layout: Layout, priced: Priced, time_s: dict[str, float]) -> dict[str, float]:
     """Return the terms with the bubble of the simulation."""
+    pipeline = _pipeline(problem, layout, priced)
+    stage = priced.stage_times
+    busy = layout.num_microbatches * float((stage.forward_s + stage.backward_s)[0, : layout.pp].max())
+    waiting = max(0.0, simulate_steady(pipeline).step_s - busy)
+    messages = min(time_s["pp_comm"], waiting)
+    return {**time_s, "bubble": waiting - messages, "pp_comm": messages}
+
+
+def pipeline_of(problem: Problem, layout: Layout) -> Pipeline:
+    """Return the pipeline of one step, for the simulator and for a trace."""
+    whole = explicit_layers(layout, problem.setting.model)
+    return _pipeline(problem, whole, _price_one(problem, whole))
+
+
+def _pipeline(problem: Problem, layout: Layout, priced: Priced) -> Pipeline:
     times = _chunk_times(problem, layout, priced.stage_times)
     schedule: PipelineSchedule = "1f1b"
     if layout.schedule != "1f1b":
@@ -128,7 +142,7 @@ def _simulated(problem: Problem, layout: Layout, priced: Priced, time_s: dict[st
     elif layout.vpp > 1:
         schedule = "interleaved"
     blocking = problem.setting.stack.p2p == "blocking" and schedule in ("1f1b", "gpipe")
-    pipeline = Pipeline(
+    return Pipeline(
         schedule=schedule,
         pp=layout.pp,
         vpp=layout.vpp,
@@ -139,11 +153,6 @@ def _simulated(problem: Problem, layout: Layout, priced: Priced, time_s: dict[st
         link_s=float(np.max(priced.stage_times.p2p_s)),
         p2p="blocking" if blocking else "overlapped",
     )
-    stage = priced.stage_times
-    busy = layout.num_microbatches * float((stage.forward_s + stage.backward_s)[0, : layout.pp].max())
-    waiting = max(0.0, simulate_steady(pipeline).step_s - busy)
-    messages = min(time_s["pp_comm"], waiting)
-    return {**time_s, "bubble": waiting - messages, "pp_comm": messages}
 
 
 def _chunk_times(problem: Problem, layout: Layout, stage_times: StageTimes) -> StageTimes:
