@@ -21,7 +21,8 @@ Which = Literal["representative", "all"]
 class Stages:
     """Stages of N layouts, arrays (N, S).
 
-    S is 4 representatives (first, second, the earliest of the fullest in the middle, last), or every stage up to the largest pp;
+    S is up to 4 representatives (first, second, the earliest of the fullest in the middle where layers are uneven, last), or every stage
+    up to the largest pp;
     stages past a layout's pp repeat its last and are not `real`.
     """
 
@@ -72,6 +73,8 @@ def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "represen
 def _representatives(layouts: Layouts, total: int) -> NDArray[np.int64]:
     pp = layouts.pp
     heavy = (total % (pp * layouts.vpp)) % pp
+    if layouts.chunk_layers is None and not heavy.any():
+        return np.stack([np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1], axis=1)
     fullest = np.where(heavy > 0, np.maximum(pp - 1 - heavy, 0), np.minimum(1, pp - 1))
     columns = [np.zeros_like(pp), np.minimum(1, pp - 1), fullest, pp - 1]
     index = np.stack(columns, axis=1)

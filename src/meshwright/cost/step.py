@@ -230,22 +230,27 @@ def _pipeline_terms(
 ) -> dict[str, Floats]:
     """Bubble, and messages that nothing hides, (N,) each."""
     totals = _all_stages_sum(layouts, layers, model)
-    parts = pipeline_s(
-        schedule=layouts.schedule,
-        pp=layouts.pp,
-        vpp=layouts.vpp,
-        num_microbatches=layouts.num_microbatches,
-        forward_s=times.forward_s,
-        backward_s=times.backward_s,
-        wgrad_s=times.weight_s,
-        forward_sum_s=totals[0],
-        backward_sum_s=totals[1],
-        wgrad_sum_s=totals[2],
-        p2p_s=times.p2p_s,
-        p2p=stack.p2p,
-        stage=stages.index,
-    )
-    return {"bubble": parts.bubble_s, "pp_comm": parts.p2p_s}
+    kinds = layouts.schedule * 2 + (layouts.vpp > 1)
+    bubble, messages = np.empty(len(layouts)), np.empty(len(layouts))
+    for kind in np.unique(kinds):
+        rows = np.flatnonzero(kinds == kind)  # one formula at a time: each costs as much as all the rest of a step
+        parts = pipeline_s(
+            schedule=layouts.schedule[rows],
+            pp=layouts.pp[rows],
+            vpp=layouts.vpp[rows],
+            num_microbatches=layouts.num_microbatches[rows],
+            forward_s=times.forward_s[rows],
+            backward_s=times.backward_s[rows],
+            wgrad_s=times.weight_s[rows],
+            forward_sum_s=totals[0][rows],
+            backward_sum_s=totals[1][rows],
+            wgrad_sum_s=totals[2][rows],
+            p2p_s=times.p2p_s[rows],
+            p2p=stack.p2p,
+            stage=stages.index[rows],
+        )
+        bubble[rows], messages[rows] = parts.bubble_s, parts.p2p_s
+    return {"bubble": bubble, "pp_comm": messages}
 
 
 def _all_stages_sum(layouts: Layouts, layers: _Layers, model: ModelSpec) -> tuple[Floats, Floats, Floats]:
