@@ -55,8 +55,12 @@ def header_lines(quote: Quote, setting: Setting) -> list[str]:
         f"layout {layout.words()}",
         "",
         f"step {_seconds(quote.step_s)}, {tokens_per_s:,.0f} tokens/s per GPU, {_mfu_words(tokens_per_s, setting)}",
-        f"fits: {quote.verdict}, {memory}; {layout.num_microbatches} micro batches of {layout.mbs}",
+        f"fits: {quote.verdict}, {memory}; {_micro_batches(layout.num_microbatches)} of {layout.mbs}",
     ]
+
+
+def _micro_batches(count: int) -> str:
+    return f"{count} micro batch{'' if count == 1 else 'es'}"
 
 
 def _seconds(seconds: float) -> str:

@@ -90,9 +90,16 @@ def _conditions(a: Mapping[str, Any], b: Mapping[str, Any], *, has_experts: bool
     found: set[When] = set()
     if has_experts or any((side.get("ep") or 1) > 1 for side in (a, b)):
         found.add("experts")
-    if any(side.get("sharding", "none") != "none" for side in (a, b)):
+    if any(side.get("sharding", "none") != "none" for side in (a, b)) and not _same_shards(a, b):
         found.add("sharded")
     return frozenset(found)
+
+
+def _same_shards(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether both sides surely cut states over the same count of ranks: what dp loses, cp may gain."""
+    if "dp" not in a or "dp" not in b:
+        return False
+    return len({int(side["dp"]) * int(side.get("cp", 1)) for side in (a, b)}) == 1
 
 
 def _derived_notes(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:

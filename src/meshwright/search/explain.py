@@ -11,7 +11,9 @@ from meshwright.rules import Violation
 from meshwright.search.binding import binding_words
 from meshwright.search.changes import Change, neighbours
 from meshwright.search.operators import LayerTable, layer_tables
+from meshwright.search.problem import Problem
 from meshwright.search.quote import Quote, Setting, quotes
+from meshwright.search.requote import requote, setting_of
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS, MemoryReading, Provenance, Reading, bound_words, provenance
 
 __all__ = ["Explanation", "Rival", "TimeTerm", "Verdict", "explain", "term_differences"]
@@ -67,10 +69,11 @@ class Explanation:
     rivals: tuple[Rival, ...]
 
 
-def explain(layout: Layout, setting: Setting) -> Explanation:
+def explain(layout: Layout, problem: Problem) -> Explanation:
     """Explain a layout; one that does not fit is explained all the same."""
+    setting = setting_of(problem)
     changes = _valid_or_broken(neighbours(layout, model=setting.model, work=setting.work, stack=setting.stack), setting)
-    priced = quotes([layout, *(change.layout for change in changes if change.layout is not None)], setting)
+    priced = requote(quotes([layout, *(change.layout for change in changes if change.layout is not None)], setting), problem)
     quote, others = priced[0], iter(priced[1:])
     rivals = [_rival(change, next(others) if change.layout is not None else None, quote) for change in changes]
     chosen = _best_per_axis(rivals)

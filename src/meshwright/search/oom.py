@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, get_args
 
 from meshwright.errors import ConfigError
 from meshwright.layout import Layout
 from meshwright.search.diff import compare
 from meshwright.search.diff_labels import LABELS, Label
 from meshwright.search.fixes import Fix, fixes
-from meshwright.search.quote import Quote, Setting, quotes
+from meshwright.search.problem import Problem
+from meshwright.search.quote import Fits, Quote, Setting, quotes
+from meshwright.search.requote import problem_in, requote, setting_of
 
 __all__ = ["Ladder", "Rung", "why_oom"]
 
@@ -20,6 +22,7 @@ MOST_TOGETHER = 3
 """Fixes that are combined where none does alone."""
 NO_MATTER = 1e-3
 """Savings below this share of the peak are left out of the ladder."""
+VERDICTS: tuple[Fits, ...] = get_args(Fits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,15 +74,27 @@ class Ladder:
     """The fastest combination that fits, where no single fix on the same GPUs does."""
 
 
-def why_oom(layout: Layout, setting: Setting) -> Ladder:
+def why_oom(layout: Layout, problem: Problem) -> Ladder:
     """Price every fix of a layout; one that fits gets its ladder too."""
+    setting = setting_of(problem)
     base = quotes([layout], setting)[0]
     single = _rungs([(fix,) for fix in fixes(layout, setting)], base, setting)
     helpful = [rung for rung in single if rung.saved_bytes > NO_MATTER * base.peak_bytes or rung.fixes[0].kind == "allocator"]
-    rungs = sorted(_best_per_kind(helpful), key=_place)
-    own = [rung for rung in rungs if not rung.needs_more_gpus]
-    together = None if base.fits or any(rung.quote.fits for rung in own) else _together(helpful, base, setting)
-    return Ladder(quote=base, rungs=tuple(rungs), together=together)
+    rungs = _best_per_kind(helpful)
+    mended = any(rung.quote.fits for rung in rungs if not rung.needs_more_gpus)
+    together = None if base.fits or mended else _together(helpful, base, setting)
+    return _simulated(Ladder(quote=base, rungs=tuple(rungs), together=together), problem)
+
+
+def _simulated(found: Ladder, problem: Problem) -> Ladder:
+    """Put simulated pipelines in the place of the closed form, and the rungs in their order."""
+    base = requote([found.quote], problem)[0]
+
+    def again(rung: Rung) -> Rung:
+        return replace(rung, base=base, quote=requote([rung.quote], problem_in(problem, rung.setting))[0])
+
+    rungs = sorted((again(rung) for rung in found.rungs), key=_place)
+    return Ladder(quote=base, rungs=tuple(rungs), together=None if found.together is None else again(found.together))
 
 
 def _rungs(groups: Iterable[tuple[Fix, ...]], base: Quote, setting: Setting) -> list[Rung]:
@@ -124,7 +139,7 @@ def _fields(layout: Layout) -> dict[str, Any]:
 
 
 def _best_per_kind(rungs: Iterable[Rung]) -> list[Rung]:
-    """Of each kind the fastest that fits (of more GPUs: the fewest), else the one that saves most."""
+    """Of each kind the fastest that fits, with headroom if any has it (of more GPUs: the fewest), else the one that saves most."""
     best: dict[str, Rung] = {}
     for rung in rungs:
         kind = rung.fixes[0].kind
@@ -133,10 +148,10 @@ def _best_per_kind(rungs: Iterable[Rung]) -> list[Rung]:
     return list(best.values())
 
 
-def _preference(rung: Rung) -> tuple[bool, float, float]:
+def _preference(rung: Rung) -> tuple[int, float, float]:
     if rung.quote.fits:
-        return False, float(rung.layout.num_chips), rung.quote.step_s
-    return True, rung.quote.peak_bytes, rung.quote.step_s
+        return VERDICTS.index(rung.quote.verdict), float(rung.layout.num_chips), rung.quote.step_s
+    return VERDICTS.index("no"), rung.quote.peak_bytes, rung.quote.step_s
 
 
 def _place(rung: Rung) -> tuple[bool, bool, bool, float]:
@@ -150,7 +165,7 @@ def _together(single: Sequence[Rung], base: Quote, setting: Setting) -> Rung | N
         groups = [group for group in combinations(usable, size) if len({fix.kind for fix in group}) == size]
         fitting = [rung for rung in _rungs(groups, base, setting) if rung.quote.fits]
         if fitting:
-            return min(fitting, key=lambda rung: (rung.changes_training, rung.quote.step_s))
+            return min(fitting, key=lambda rung: (rung.changes_training, rung.quote.verdict != "yes", rung.quote.step_s))
     return None
 
 

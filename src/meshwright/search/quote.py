@@ -81,6 +81,8 @@ class Quote:
     stages: tuple[StageQuote, ...]
     limit_bytes: float
     headroom_bytes: float = 0.0
+    pipeline: str = "closed form"
+    """How the bubble was found."""
 
     @property
     def step_s(self) -> float:

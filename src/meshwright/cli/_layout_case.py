@@ -1,0 +1,121 @@
+"""Flags of the commands that look at one layout, and the request that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from meshwright.layout import Layout
+    from meshwright.search.problem import Problem
+
+__all__ = [
+    "Asked",
+    "AttentionFlag",
+    "ClusterFlag",
+    "DecoderSeqFlag",
+    "GbsFlag",
+    "GpusPerNodeFlag",
+    "HeadroomFlag",
+    "HfFlag",
+    "JsonFlag",
+    "LayoutFlag",
+    "MegatronVersionFlag",
+    "MemoryFlag",
+    "ModelArgument",
+    "PrecisionFlag",
+    "SeqFlag",
+    "StackFlag",
+    "ask",
+    "complete",
+    "model_words",
+    "narrow_console",
+]
+
+ModelArgument = Annotated[str | None, typer.Argument(help="A model's name (`meshwright models` lists them).", show_default=False)]
+HfFlag = Annotated[Path | None, typer.Option("--hf", help="A Hugging Face config.json, or its folder, instead of a name.")]
+ClusterFlag = Annotated[str, typer.Option("--cluster", help="KIND:COUNT such as h100:256, or a YAML file.", show_default=False)]
+GpusPerNodeFlag = Annotated[int | None, typer.Option("--gpus-per-node", help="Chips in one server [default: as the chip is sold].")]
+SeqFlag = Annotated[int, typer.Option("--seq", help="Tokens in one sequence.", show_default=False)]
+DecoderSeqFlag = Annotated[int | None, typer.Option("--decoder-seq", help="Tokens in one sequence of the decoder [default: a quarter].")]
+GbsFlag = Annotated[int | None, typer.Option("--gbs", help="Global batch in sequences.", show_default=False)]
+LayoutFlag = Annotated[str, typer.Option("--layout", help="The layout, tp=8,pp=4,mbs=1; what is left out follows.", show_default=False)]
+PrecisionFlag = Annotated[str, typer.Option("--precision", help="What linear layers compute in.")]
+AttentionFlag = Annotated[str, typer.Option("--attention", help="flash, flash1, fused-softmax or unfused.")]
+StackFlag = Annotated[str, typer.Option("--stack", help="The training software.")]
+MegatronVersionFlag = Annotated[
+    str | None, typer.Option("--megatron-version", help="Version of Megatron-Core whose rules hold [default: newest].")
+]
+MemoryFlag = Annotated[float | None, typer.Option("--max-memory-gib", help="GiB that one process may use [default: all it sees].")]
+HeadroomFlag = Annotated[float | None, typer.Option("--headroom", help="Kept free: below 1 a share of memory, else GiB [default: 0.03].")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """One layout in its problem."""
+
+    layout: Layout
+    problem: Problem
+
+
+def ask(model: str | None, hf: Path | None, layout: str, fields: dict[str, Any]) -> Asked:
+    """Look everything up, fill in what the layout leaves open, and hold it to the rules."""
+    from meshwright.search.problem import resolve
+    from meshwright.search.request import PlanRequest
+
+    given = {name: value for name, value in fields.items() if value is not None}
+    problem = resolve(PlanRequest.of({"model": model_words(model, hf), **given}))
+    return complete(_parsed(layout), problem)
+
+
+def _parsed(layout: str) -> dict[str, Any]:
+    from meshwright.errors import ConfigError
+    from meshwright.layout import parse_layout
+
+    found = parse_layout(layout)
+    if not found:
+        raise ConfigError(f"--layout {layout!r}: expected key=value words such as tp=8,pp=4,mbs=1")
+    return found
+
+
+def model_words(name: str | None, hf: Path | None) -> str | dict[str, Any]:
+    """Return what a request takes for a name or a config."""
+    from meshwright.errors import ConfigError
+
+    if (name is None) == (hf is None):
+        raise ConfigError("give a model: either a name or --hf with a config.json")
+    if name is not None:
+        return name
+    from meshwright.models.huggingface import read_hf_config
+    from meshwright.search.problem import dims_of
+
+    assert hf is not None
+    reading = read_hf_config(hf)
+    for note in reading.notes:
+        typer.echo(f"note: {note}", err=True)
+    return dims_of(reading.spec)
+
+
+def complete(given: dict[str, Any], problem: Problem) -> Asked:
+    """Return the layout of some given fields, valid in its problem; LayoutError where it breaks a rule."""
+    from meshwright.rules import complete_layout, require_valid
+
+    setting = problem.setting
+    chips = setting.pool.num_chips
+    layout = complete_layout(given, model=setting.model, work=setting.work, num_chips=chips, stack=setting.stack)
+    version = problem.request.megatron_version
+    require_valid(layout, model=setting.model, work=setting.work, num_chips=chips, stack=setting.stack, megatron_version=version)
+    return Asked(layout=layout, problem=problem)
+
+
+def narrow_console() -> Console:
+    """Return a console that prints words as they are."""
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, emoji=False)

@@ -1,0 +1,111 @@
+"""Sides of a comparison: words such as tp=8,pp=4, or files that `plan --json` wrote."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.layout import Layout, parse_layout
+
+if TYPE_CHECKING:
+    from meshwright.search.problem import Problem
+    from meshwright.search.quote import Quote
+
+__all__ = ["Side", "read_side"]
+
+_SHARED = ("seq_len", "decoder_seq_len", "precision", "attention", "model", "stack", "cluster")
+"""Fields of a request that say what is trained, where and by what."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One side: fields of a layout, and the request that they answer where that is known."""
+
+    name: str
+    layout: dict[str, Any]
+    request: dict[str, Any] | None = None
+
+    def asked_with(self, given: dict[str, Any]) -> Side:
+        """Return the side as an answer to another request; what is None is not said."""
+        return replace(self, request={name: value for name, value in given.items() if value is not None})
+
+    def problem(self) -> Problem | None:
+        """Return what the side was asked with."""
+        if self.request is None:
+            return None
+        from meshwright.search.problem import resolve
+        from meshwright.search.request import PlanRequest
+
+        return resolve(PlanRequest.of(self.request))
+
+    def values(self, quote: Quote | None) -> dict[str, Any]:
+        """Return everything that the side says, the layout filled in where it was priced."""
+        layout = self.layout if quote is None else {field.name: getattr(quote.layout, field.name) for field in fields(Layout)}
+        request = self.request or {}
+        return {**{name: request[name] for name in _SHARED if name in request}, **layout}
+
+
+def read_side(text: str) -> Side:
+    """Read words, or the plan of a file; ConfigError for anything broken."""
+    name, _, rank = text.partition("#")
+    if "=" in text and not Path(name).exists():
+        found = parse_layout(text)
+        Layout(**found)
+        return Side(name=text, layout=found)
+    return _side_of(_read_json(Path(name)), text, rank)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        hint = "; a layout is written tp=8,pp=4" if "=" not in str(path) else ""
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}){hint}") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: no JSON, line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path}: no JSON in UTF-8") from None
+
+
+def _side_of(content: Any, name: str, rank: str) -> Side:
+    """A plan, a layout, or one plan of an answer."""
+    if not isinstance(content, dict):
+        raise ConfigError(f"{name}: expected an object as `plan --json` prints it, got {type(content).__name__}")
+    request = content.get("request")
+    if "plans" in content:
+        content = _ranked(content["plans"], name, rank)
+    elif rank:
+        raise ConfigError(f"{name}: the file holds one plan; leave out #{rank}")
+    layout = content.get("layout", content)
+    if not isinstance(layout, dict) or (request is not None and not isinstance(request, dict)):
+        raise ConfigError(f"{name}: expected an object as `plan --json` prints it")
+    return Side(name=name, layout=_layout_fields(layout, name), request=request)
+
+
+def _ranked(plans: Any, name: str, rank: str) -> dict[str, Any]:
+    if not isinstance(plans, list) or not plans or not all(isinstance(plan, dict) for plan in plans):
+        raise ConfigError(f"{name}: the file holds no plan")
+    if rank and not rank.isdecimal():
+        raise ConfigError(f"{name}: #{rank}: expected a rank such as #2")
+    place = int(rank) if rank else 1
+    if not 1 <= place <= len(plans):
+        raise ConfigError(f"{name}: the file holds plans #1 to #{len(plans)}")
+    found: dict[str, Any] = plans[place - 1]
+    return found
+
+
+def _layout_fields(layout: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return checked fields; lists become tuples."""
+    known = [field.name for field in fields(Layout)]
+    for key in layout:
+        if key not in known:
+            raise UnknownNameError(f"key of a layout in {name}", str(key), known)
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in layout.items()}
+    try:
+        Layout(**values)
+    except (TypeError, AttributeError):
+        raise ConfigError(f"{name}: a value of its layout has the wrong type") from None
+    return values

@@ -1,0 +1,125 @@
+"""`meshwright diff`: what differs between two plans, and what each difference means for a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from meshwright.cli._layout_case import (
+    AttentionFlag,
+    DecoderSeqFlag,
+    GbsFlag,
+    GpusPerNodeFlag,
+    HfFlag,
+    JsonFlag,
+    MegatronVersionFlag,
+    MemoryFlag,
+    PrecisionFlag,
+    StackFlag,
+)
+
+if TYPE_CHECKING:
+    from meshwright.cli._plan_files import Side
+    from meshwright.search.problem import Problem
+    from meshwright.search.quote import Quote
+
+__all__ = ["diff"]
+
+SideArgument = Annotated[
+    str, typer.Argument(help="tp=8,pp=4,mbs=1, or a file of `plan --json`; FILE#2 is its second plan.", show_default=False)
+]
+ModelFlag = Annotated[str | None, typer.Option("--model", help="A model's name: both sides are priced with it.", show_default=False)]
+OptionalClusterFlag = Annotated[
+    str | None, typer.Option("--cluster", help="KIND:COUNT such as h100:256, or a YAML file.", show_default=False)
+]
+OptionalSeqFlag = Annotated[int | None, typer.Option("--seq", help="Tokens in one sequence.", show_default=False)]
+
+
+def diff(
+    a: SideArgument,
+    b: SideArgument,
+    model: ModelFlag = None,
+    hf: HfFlag = None,
+    cluster: OptionalClusterFlag = None,
+    seq: OptionalSeqFlag = None,
+    gbs: GbsFlag = None,
+    gpus_per_node: GpusPerNodeFlag = None,
+    decoder_seq: DecoderSeqFlag = None,
+    precision: PrecisionFlag = "bf16",
+    attention: AttentionFlag = "flash",
+    stack: StackFlag = "megatron",
+    megatron_version: MegatronVersionFlag = None,
+    max_memory_gib: MemoryFlag = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Compare two layouts or plans, and say what each difference means for a run that goes on from the other's checkpoint.
+
+    How a model is cut over chips changes no sum but its rounding: such differences are execution only, or ask that the checkpoint be
+    resharded. Other counts of ranks or micro batches deal the same global batches out in another way. Another batch, sequence or
+    precision is another training.
+
+    Prints each field that differs with its labels (execution only, reshard the checkpoint, changes data order, changes training) and
+    the reason. With a model, or with files that hold their request, it also prices both sides, term by term.
+
+    Examples:
+
+      meshwright diff tp=8,pp=4,mbs=1 tp=4,pp=4,vpp=5,mbs=1
+
+      meshwright diff tp=8,pp=4 tp=4,pp=8 --model llama3-70b --cluster h100:256 --seq 8192 --gbs 512
+
+      meshwright diff plans.json#1 plans.json#2 --json
+    """
+    from meshwright.cli._layout_case import model_words
+    from meshwright.cli._plan_files import read_side
+    from meshwright.errors import ConfigError
+
+    sides = [read_side(text) for text in (a, b)]
+    fields: dict[str, Any] = {
+        **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
+        **{"max_memory_gib": max_memory_gib, "megatron_version": megatron_version},
+    }
+    if model is not None or hf is not None:
+        if cluster is None or seq is None:
+            raise ConfigError("--model: prices need --cluster and --seq as well")
+        fields |= {"model": model_words(model, hf), "precision": precision, "attention": attention, "stack": stack}
+        sides = [side.asked_with(fields) for side in sides]
+    elif given := [name for name, value in fields.items() if value is not None]:
+        raise ConfigError(f"{', '.join(given)}: of no effect without --model; add it, or leave them out")
+    _answer(sides, json_output=json_output)
+
+
+def _answer(sides: list[Side], *, json_output: bool) -> None:
+    """Compare, price where both sides can be priced, and print."""
+    from meshwright.cli._layout_case import narrow_console
+    from meshwright.report.diff_text import print_comparison, print_prices
+    from meshwright.report.explain_json import comparison_record, quote_record
+    from meshwright.search.diff import compare
+    from meshwright.search.requote import setting_of
+
+    problems = [problem for side in sides if (problem := side.problem()) is not None]
+    priced = _priced(sides, problems)
+    a, b = [side.values(quote) for side, quote in zip(sides, priced, strict=True)] if priced else [side.values(None) for side in sides]
+    found = compare(a, b, has_experts=any(problem.setting.model.moe is not None for problem in problems))
+    if json_output:
+        import json
+
+        records = [quote_record(quote, setting_of(problem)) for quote, problem in zip(priced, problems, strict=True)] if priced else None
+        print(json.dumps({**comparison_record(found), "prices": records}, indent=2))
+        return
+    console = narrow_console()
+    print_comparison(found, console)
+    if priced:
+        print_prices(priced[0], priced[1], console)
+
+
+def _priced(sides: list[Side], problems: list[Problem]) -> list[Quote]:
+    """Return the price of both sides, each in its own problem; none where one of them has no request."""
+    from meshwright.cli._layout_case import complete
+    from meshwright.search.quote import quotes
+    from meshwright.search.requote import requote, setting_of
+
+    if len(problems) < len(sides):
+        return []
+    asked = [complete(side.layout, problem) for side, problem in zip(sides, problems, strict=True)]
+    return [requote(quotes([one.layout], setting_of(one.problem)), one.problem)[0] for one in asked]

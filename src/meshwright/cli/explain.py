@@ -1,0 +1,99 @@
+"""`meshwright explain`: where the time and the memory of one layout go, and why its rivals win or lose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright.cli._layout_case import (
+    Asked,
+    AttentionFlag,
+    ClusterFlag,
+    DecoderSeqFlag,
+    GbsFlag,
+    GpusPerNodeFlag,
+    HeadroomFlag,
+    HfFlag,
+    JsonFlag,
+    LayoutFlag,
+    MegatronVersionFlag,
+    MemoryFlag,
+    ModelArgument,
+    PrecisionFlag,
+    SeqFlag,
+    StackFlag,
+)
+
+__all__ = ["explain"]
+
+TraceFlag = Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Also write one step as a trace for Perfetto.")]
+
+
+def explain(
+    cluster: ClusterFlag,
+    seq: SeqFlag,
+    layout: LayoutFlag,
+    model: ModelArgument = None,
+    hf: HfFlag = None,
+    gbs: GbsFlag = None,
+    gpus_per_node: GpusPerNodeFlag = None,
+    decoder_seq: DecoderSeqFlag = None,
+    precision: PrecisionFlag = "bf16",
+    attention: AttentionFlag = "flash",
+    stack: StackFlag = "megatron",
+    megatron_version: MegatronVersionFlag = None,
+    max_memory_gib: MemoryFlag = None,
+    headroom: HeadroomFlag = None,
+    trace: TraceFlag = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Explain one layout: time and memory by term, what binds it, and why its nearest rivals win or lose.
+
+    A step is the micro batches of the slowest stage, then what the pipeline, the exchange of gradients and the optimizer add; each
+    term waits for one unit or one link. Memory is what a stage stores, plus what its micro batches in flight keep for the backward
+    pass. A rival differs in one axis only, so the terms that change say why it wins or loses.
+
+    Prints the sum, the binding constraint, time by term, memory by stage, the operators of one layer, the rivals, and what every
+    number stands on. A layout that does not fit is explained as well.
+
+    Examples:
+
+      meshwright explain llama3-70b --cluster h100:256 --seq 8192 --gbs 512 --layout tp=8,pp=4,mbs=1
+
+      meshwright explain mixtral-8x7b --cluster h100:64 --seq 4096 --gbs 256 --layout tp=2,ep=8,pp=2 --json
+
+      meshwright explain gpt3-175b --cluster a100-80:512 --seq 2048 --gbs 1536 --layout tp=8,pp=8,recompute=full --trace step.json
+    """
+    from meshwright.cli._layout_case import ask, narrow_console
+    from meshwright.report.explain_json import explanation_record
+    from meshwright.report.explain_text import print_explanation
+    from meshwright.search.explain import explain as explained
+
+    fields = {
+        **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
+        **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
+        **{"max_memory_gib": max_memory_gib, "headroom": headroom},
+    }
+    asked = ask(model, hf, layout, fields)
+    found = explained(asked.layout, asked.problem)
+    if trace is not None:
+        _write_trace(trace, asked)
+    if json_output:
+        import json
+
+        print(json.dumps(explanation_record(found), indent=2))
+    else:
+        print_explanation(found, narrow_console())
+
+
+def _write_trace(path: Path, asked: Asked) -> None:
+    from meshwright.cost.simulate import timeline
+    from meshwright.report.trace import chrome_trace, write_trace
+    from meshwright.search.refine import pipeline_of
+
+    words = asked.layout.words()
+    title = f"{asked.problem.setting.model.name} {words}"
+    write_trace(path, chrome_trace(timeline(pipeline_of(asked.problem, asked.layout)), title=title, metadata={"layout": words}))
+    typer.echo(f"trace written to {path}; open it at ui.perfetto.dev", err=True)

@@ -1,0 +1,79 @@
+"""`meshwright why-oom`: what fills the memory, and which fix costs least."""
+
+from __future__ import annotations
+
+from meshwright.cli._layout_case import (
+    AttentionFlag,
+    ClusterFlag,
+    DecoderSeqFlag,
+    GbsFlag,
+    GpusPerNodeFlag,
+    HeadroomFlag,
+    HfFlag,
+    JsonFlag,
+    LayoutFlag,
+    MegatronVersionFlag,
+    MemoryFlag,
+    ModelArgument,
+    PrecisionFlag,
+    SeqFlag,
+    StackFlag,
+)
+
+__all__ = ["why_oom"]
+
+
+def why_oom(
+    cluster: ClusterFlag,
+    seq: SeqFlag,
+    layout: LayoutFlag,
+    model: ModelArgument = None,
+    hf: HfFlag = None,
+    gbs: GbsFlag = None,
+    gpus_per_node: GpusPerNodeFlag = None,
+    decoder_seq: DecoderSeqFlag = None,
+    precision: PrecisionFlag = "bf16",
+    attention: AttentionFlag = "flash",
+    stack: StackFlag = "megatron",
+    megatron_version: MegatronVersionFlag = None,
+    max_memory_gib: MemoryFlag = None,
+    headroom: HeadroomFlag = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Say why a layout runs out of memory, and price a ladder of fixes.
+
+    The fullest stage decides. Its largest term says which fixes can help: stored states shrink with sharding and with more ways to
+    cut the model, activations with smaller micro batches, recompute and longer cuts of the sequence, slack with the allocator's settings.
+    Every fix is priced as a layout of its own, so the ladder says what it saves and what it costs in time.
+
+    Prints the largest term of the fullest stage, memory by stage, and the fixes: allocator settings first, then by least slowdown, with
+    what each means for a checkpoint and the data; where none suffices, the fastest two or three together.
+
+    Examples:
+
+      meshwright why-oom llama3-70b --cluster h100:256 --seq 8192 --gbs 512 --layout tp=4,pp=4,mbs=2
+
+      meshwright why-oom mixtral-8x7b --cluster a100-80:64 --seq 4096 --gbs 256 --layout tp=1,ep=8,mbs=4
+
+      meshwright why-oom llama3-8b --cluster h100:8 --seq 8192 --gbs 32 --layout mbs=4 --stack fsdp --json
+    """
+    from meshwright.cli._layout_case import ask, narrow_console
+    from meshwright.report.explain_json import ladder_record
+    from meshwright.report.oom_text import print_ladder
+    from meshwright.search.oom import why_oom as explained
+    from meshwright.search.requote import setting_of
+
+    fields = {
+        **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
+        **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
+        **{"max_memory_gib": max_memory_gib, "headroom": headroom},
+    }
+    asked = ask(model, hf, layout, fields)
+    found = explained(asked.layout, asked.problem)
+    setting = setting_of(asked.problem)
+    if json_output:
+        import json
+
+        print(json.dumps(ladder_record(found, setting), indent=2))
+    else:
+        print_ladder(found, setting, narrow_console())
