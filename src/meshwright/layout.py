@@ -73,7 +73,7 @@ class Layout:
     dp: int = 1
     sharding: Sharding = "none"
     shard_size: int | None = None
-    """Ranks that share one copy under `hybrid`; None is all of dp * cp."""
+    """Ranks that share one copy of what is split; None is all of dp * cp. Fewer: replicas across (HSDP, several optimizer instances)."""
     mbs: int = 1
     gbs: int = 1
     recompute: Recompute = "none"
@@ -203,7 +203,7 @@ class Layouts:
     sharding: Ints
     """Index into SHARDINGS."""
     shard_size: Ints
-    """Filled in: dp * cp where not hybrid."""
+    """Filled in: dp * cp where not given."""
     mbs: Ints
     gbs: Ints
     recompute: Ints
@@ -249,12 +249,12 @@ class Layouts:
         """Return one row as a Layout."""
         at = {f.name: int(getattr(self, f.name)[index]) for f in fields(self) if f.name != "chunk_layers"}
         modules = tuple(m for bit, m in enumerate(RECOMPUTE_MODULES) if at["recompute_modules"] >> bit & 1)
-        hybrid = SHARDINGS[at["sharding"]] == "hybrid"
+        partial = at["shard_size"] != at["dp"] * at["cp"]
         return Layout(
             **{name: at[name] for name in ("tp", "cp", "ep", "etp", "pp", "vpp", "dp", "mbs", "gbs")},
             sp=bool(at["sp"]),
             sharding=SHARDINGS[at["sharding"]],
-            shard_size=at["shard_size"] if hybrid else None,
+            shard_size=at["shard_size"] if partial else None,
             recompute=RECOMPUTES[at["recompute"]],
             recompute_method="block" if at["block_recompute"] else "uniform",
             recompute_layers=None if at["recompute_layers"] < 0 else at["recompute_layers"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from meshwright.cost.shapes import Floats
 from meshwright.layout import RECOMPUTE_MODULES
 from meshwright.models.spec import Block, Segment
 
-__all__ = ["LAYER_TERMS", "LayerPrice", "Redo", "block_parts", "price_layer", "redo_of"]
+__all__ = ["LAYER_TERMS", "LayerPrice", "Redo", "block_parts", "price_layer", "redo_of", "sum_terms"]
 
 LAYER_TERMS = ("matmul", "attention", "pointwise", "launch", "tp_comm", "cp_comm", "ep_comm")
 _PARTS = {"attention": attention_parts, "cross_attention": attention_parts, "mamba": mamba_parts, "mlp": mlp_parts, "moe": moe_parts}
@@ -64,7 +65,8 @@ class Redo:
 
 def sum_terms(terms: dict[str, Floats]) -> Floats:
     """Sum a dict of equal-shaped arrays in the order of its keys."""
-    return np.asarray(np.sum(np.stack(list(terms.values())), axis=0), dtype=np.float64)
+    first, *others = terms.values()
+    return reduce(np.add, others, first)
 
 
 def block_parts(site: Site, block: Block) -> tuple[Part, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -31,8 +32,7 @@ class Memory:
     @property
     def allocated(self) -> Floats:
         """Peak that the framework's allocator hands out."""
-        held = [v for name, v in self.terms.items() if name not in ("slack", "context")]
-        return np.asarray(np.sum(held, axis=0), dtype=np.float64)
+        return reduce(np.add, [v for name, v in self.terms.items() if name not in ("slack", "context")])
 
     @property
     def reserved(self) -> Floats:
@@ -57,12 +57,12 @@ class Shards:
 def data_shards(layouts: Layouts) -> Shards:
     """Return the sharding factors.
 
-    Formula:  zero1 splits optimizer states over dp * cp (experts: expert data-parallel ranks), zero2 gradients too, zero3 weights
-              too; hybrid is zero3 over `shard_size` ranks
+    Formula:  zero1 splits optimizer states over `shard_size` ranks (all of dp * cp unless given; experts: at most the expert
+              data-parallel ranks), zero2 gradients too, zero3 and hybrid weights too
     Source:   ZeRO (arXiv:1910.02054); Megatron-Core's distributed optimizer; PyTorch FSDP (arXiv:2304.11277).
     """
     kind = layouts.sharding[:, None]
-    dense = np.where(kind == SHARDINGS.index("hybrid"), layouts.shard_size[:, None], (layouts.dp * layouts.cp)[:, None]).astype(np.float64)
+    dense = layouts.shard_size[:, None].astype(np.float64)
     expert = np.maximum(1.0, np.minimum(dense, layouts.expert_dp[:, None]))
     levels = [SHARDINGS.index("zero3"), SHARDINGS.index("zero2"), SHARDINGS.index("zero1")]
     pairs = [(np.where(kind >= level, dense, 1.0), np.where(kind >= level, expert, 1.0)) for level in levels]
@@ -150,10 +150,10 @@ def price_memory(layouts: Layouts, stages: Stages, params: StageParams, acts: Ac
     transient = _split(params, shards.weights) * stack.transient_gradient_bytes * trainable * ~fully
     unsharded = np.where(fully, _gathered_bytes(params, stages, stack), 0.0)
     terms = {
-        "weights": np.where(work.lora_rank > 0, _split(params, shards.weights) * 2.0, weights) + np.zeros(stages.layers.shape),
+        "weights": _split(params, shards.weights) * 2.0 if work.lora_rank else weights,
         "gradients": gradients + transient,
         "optimizer": optimizer,
-        "activations": activations + stages.first * 0.0 + last * acts.head_saved[:, None],
+        "activations": activations + last * acts.head_saved[:, None],
         "recompute_workspace": workspace,
         "logits": last * acts.loss_peak[:, None],
         "communication": unsharded + (layouts.pp[:, None] > 1) * 2.0 * acts.boundary[:, None] * layouts.vpp[:, None],

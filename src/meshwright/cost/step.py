@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of, point_to_point_s, reduce_scatter_s
 from meshwright.cost.ends import Ends, price_ends
 from meshwright.cost.kernels import streaming_s
-from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of
+from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of, sum_terms
 from meshwright.cost.memory import Activations, Memory, data_shards, price_memory, redone_share
 from meshwright.cost.operators import Site
 from meshwright.cost.pipeline import pipeline_s
@@ -55,7 +55,7 @@ class Priced:
     @property
     def step_s(self) -> Floats:
         """Seconds per optimizer step: the sum of the terms."""
-        return np.asarray(np.sum(list(self.time.values()), axis=0), dtype=np.float64)
+        return sum_terms(self.time)
 
     @property
     def peak_used_bytes(self) -> Floats:
@@ -159,8 +159,7 @@ def _fsdp_layer_s(
     Source:   PyTorch FSDP (arXiv:2304.11277).
     """
     zero2, zero3 = layouts.sharding == SHARDINGS.index("zero2"), layouts.sharding >= SHARDINGS.index("zero3")
-    whole = (layouts.dp * layouts.cp).astype(np.float64)
-    size = np.where(layouts.sharding == SHARDINGS.index("hybrid"), layouts.shard_size, whole)
+    size = layouts.shard_size
     group = group_of(size, layouts.tp, pool)
     expert_group = group_of(np.minimum(size, layouts.expert_dp), layouts.ep * layouts.etp, pool)
     weights = all_gather_s(group, params[0] * 2.0) + np.where(params[1] > 0, all_gather_s(expert_group, params[1] * 2.0), 0.0)
@@ -292,25 +291,23 @@ def _data_exchange_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: P
     """Reduction of gradients, and gathering of updated weights, once a step, (N,) each.
 
     Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients and all-gather of half-precision weights; zero3: nothing
-              here (its exchange is per micro batch); hybrid: all-reduce of the shards across replicas
+              here (its exchange is per micro batch); where fewer ranks share than there are, the shards are all-reduced across
     Source:   ZeRO (arXiv:1910.02054); Megatron-Core distributed optimizer.
     """
     kind = layouts.sharding
-    none, zero1 = kind == SHARDINGS.index("none"), (kind == SHARDINGS.index("zero1"))
-    hybrid = kind == SHARDINGS.index("hybrid")
-    group = group_of(layouts.dp * layouts.cp, layouts.tp, pool)
-    expert_group = group_of(layouts.expert_dp, layouts.ep * layouts.etp, pool)
-    replicas = np.maximum(layouts.dp * layouts.cp // np.maximum(layouts.shard_size, 1), 1)
-    across = group_of(replicas, layouts.tp * layouts.shard_size, pool)
-    parts = ((group, dense), (expert_group, expert))
-    scatter, gather, reduce = (
-        sum(_bucketed_s(operation, ranks, params * size, stack.bucket_bytes) for ranks, params in parts)
-        for operation, size in ((reduce_scatter_s, stack.reduce_bytes), (all_gather_s, 2.0), (all_reduce_s, stack.reduce_bytes))
+    none, zero1, zero2 = (kind == SHARDINGS.index(name) for name in ("none", "zero1", "zero2"))
+    size = np.where(none, layouts.dp * layouts.cp, layouts.shard_size)
+    expert_size = np.minimum(size, layouts.expert_dp)
+    inside = (group_of(size, layouts.tp, pool), dense), (group_of(expert_size, layouts.ep * layouts.etp, pool), expert)
+    reduce, scatter, gather = (
+        sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes) for ranks, params in inside)
+        for operation, each in ((all_reduce_s, stack.reduce_bytes), (reduce_scatter_s, stack.reduce_bytes), (all_gather_s, 2.0))
     )
-    shard_bytes = (dense + expert) * stack.reduce_bytes / np.maximum(layouts.shard_size, 1)
-    replicated = _bucketed_s(all_reduce_s, across, shard_bytes, stack.bucket_bytes)
-    scatter = np.where(none, reduce, np.where(zero1, scatter, np.where(hybrid, replicated, 0.0)))
-    return scatter, np.where(zero1 | (kind == SHARDINGS.index("zero2")), gather, 0.0)
+    replicas = np.maximum(layouts.dp * layouts.cp // size, 1)
+    across = group_of(replicas, layouts.tp * size, pool)
+    replicated = _bucketed_s(all_reduce_s, across, (dense + expert) * stack.reduce_bytes / size, stack.bucket_bytes)
+    scatter = np.where(none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0))
+    return scatter, np.where(zero1 | zero2, gather, 0.0)
 
 
 def _bucketed_s(operation: Callable[[Group, Floats], Floats], group: Group, total_bytes: Floats, bucket_bytes: float) -> Floats:
