@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
@@ -75,14 +76,16 @@ def _order(problem: Problem, found: Found | None) -> list[_Candidate]:
         layout = tidy(found.layouts.row(index))
         groups.setdefault(group_of(layout), []).append(layout)
     chosen = list(groups.values())[: max(REPRICED, problem.request.top)]
-    candidates = [_best_of_group(problem, layouts) for layouts in shortlists(problem, [group[:MEMBERS] for group in chosen])]
+    shortlisted = shortlists(problem, [group[:MEMBERS] for group in chosen])
+    priced = iter(reprice(problem, [layout for layouts in shortlisted for layout in layouts]))
+    candidates = [_best_of_group(problem, list(islice(priced, len(layouts)))) for layouts in shortlisted]
     kept = [candidate for candidate in candidates if candidate is not None]
     return sorted(kept, key=lambda candidate: score_of(problem, candidate.priced))
 
 
-def _best_of_group(problem: Problem, layouts: list[Layout]) -> _Candidate | None:
-    """The best of some layouts with their pipelines simulated; None where none fits after all."""
-    candidates = [_Candidate(priced=p, fits=fits_of(problem, p.peak_bytes)) for p in reprice(problem, layouts)]
+def _best_of_group(problem: Problem, group: list[Repriced]) -> _Candidate | None:
+    """The best of some layouts; None where none fits after all."""
+    candidates = [_Candidate(priced=p, fits=fits_of(problem, p.peak_bytes)) for p in group]
     fitting = [candidate for candidate in candidates if candidate.fits != "no"]
     return min(fitting, key=lambda c: (c.fits == "at risk", _handicap(c.priced.layout) * score_of(problem, c.priced)), default=None)
 

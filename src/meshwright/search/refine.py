@@ -8,8 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from meshwright.cost.shapes import Floats
 from meshwright.cost.simulate import Pipeline, PipelineSchedule, simulate_steady
-from meshwright.cost.step import Priced, StageTimes, price
+from meshwright.cost.step import price
 from meshwright.layout import Layout, Layouts
 from meshwright.rules import explicit_layers
 from meshwright.rules.split import even_split
@@ -19,6 +20,11 @@ __all__ = ["Repriced", "pipeline_of", "reprice", "shortlists", "split_variants",
 
 MOST_OPERATIONS = 200_000
 """Simulated operations per layout beyond which the closed form is kept: a second of work buys less than its error."""
+
+_WAITING = ("bubble", "pp_comm")
+"""Terms that the simulation finds."""
+_ONCE_A_STEP = ("dp_comm", "optimizer", "overhead")
+"""Terms outside the pipeline; all others are the work of the slowest stage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,51 +97,87 @@ def reprice(problem: Problem, layouts: Iterable[Layout]) -> list[Repriced]:
     Valid:    layouts of one request.
     Checked:  tests/search/test_refine.py
     """
-    return [_repriced(problem, tidy(explicit_layers(layout, problem.setting.model))) for layout in layouts]
+    rows = [tidy(explicit_layers(layout, problem.setting.model)) for layout in layouts]
+    wholes = _whole_prices(problem, rows)
+    pipelines = dict(zip(_simulable(rows), _pipelines(problem, [(rows[i], wholes[i]) for i in _simulable(rows)]), strict=True))
+    return [_repriced(layout, whole, pipelines.get(i)) for i, (layout, whole) in enumerate(zip(rows, wholes, strict=True))]
 
 
-def _price_one(problem: Problem, layout: Layout) -> Priced:
+def pipeline_of(problem: Problem, layout: Layout) -> Pipeline:
+    """Return the pipeline of one step, for the simulator and for a trace."""
+    row = explicit_layers(layout, problem.setting.model)
+    [pipeline] = _pipelines(problem, [(row, _whole_prices(problem, [row])[0])])
+    return pipeline
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Whole:
+    """One layout's figures, every stage of it, (S,)."""
+
+    time_s: dict[str, float]
+    memory: dict[str, Floats]
+    used: Floats
+    forward_s: Floats
+    backward_s: Floats
+    weight_s: Floats
+    p2p_s: float
+
+
+def _whole_prices(problem: Problem, rows: list[Layout]) -> list[_Whole]:
+    """Price all rows at once, and cut each row to its own stages."""
+    if not rows:
+        return []
     setting = problem.setting
-    return price(Layouts.of([layout]), model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack, which="all")
+    priced = price(Layouts.of(rows), model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack, which="all")
+    used, times = priced.memory.used, priced.stage_times
+    p2p_s = np.broadcast_to(times.p2p_s.reshape(len(rows), -1).max(axis=1), (len(rows),))
+    return [
+        _Whole(
+            time_s={term: float(seconds[i]) for term, seconds in priced.time.items()},
+            memory={term: held[i, : row.pp] for term, held in priced.memory.terms.items()},
+            used=used[i, : row.pp],
+            forward_s=times.forward_s[i, : row.pp],
+            backward_s=times.backward_s[i, : row.pp],
+            weight_s=times.weight_s[i, : row.pp],
+            p2p_s=float(p2p_s[i]),
+        )
+        for i, row in enumerate(rows)
+    ]
 
 
-def _repriced(problem: Problem, layout: Layout) -> Repriced:
-    priced = _price_one(problem, layout)
-    time_s = {term: float(seconds[0]) for term, seconds in priced.time.items()}
-    pipeline: Literal["event simulation", "closed form", "no pipeline"] = "no pipeline"
-    if layout.pp > 1:
-        pipeline = "closed form"
-        if 2 * layout.num_microbatches * layout.pp * layout.vpp <= MOST_OPERATIONS:
-            time_s, pipeline = _simulated(problem, layout, priced, time_s), "event simulation"
-    used = priced.memory.used[0, : layout.pp]
-    fullest = int(np.argmax(used))
+def _simulable(rows: list[Layout]) -> list[int]:
+    """Numbers of the rows with a pipeline that is not too long to simulate."""
+    return [i for i, row in enumerate(rows) if row.pp > 1 and 2 * row.num_microbatches * row.pp * row.vpp <= MOST_OPERATIONS]
+
+
+def _repriced(layout: Layout, whole: _Whole, pipeline: Pipeline | None) -> Repriced:
+    fullest = int(np.argmax(whole.used))
     return Repriced(
         layout=layout,
-        time_s=time_s,
-        memory_bytes={term: float(held[0, fullest]) for term, held in priced.memory.terms.items()},
-        peak_memory_bytes=tuple(float(size) for size in used),
-        pipeline=pipeline,
+        time_s=_simulated(whole.time_s, pipeline) if pipeline is not None else whole.time_s,
+        memory_bytes={term: float(held[fullest]) for term, held in whole.memory.items()},
+        peak_memory_bytes=tuple(float(size) for size in whole.used),
+        pipeline="event simulation" if pipeline is not None else "closed form" if layout.pp > 1 else "no pipeline",
     )
 
 
-def _simulated(problem: Problem, layout: Layout, priced: Priced, time_s: dict[str, float]) -> dict[str, float]:
-    """Return the terms with the bubble of the simulation."""
-    pipeline = _pipeline(problem, layout, priced)
-    stage = priced.stage_times
-    busy = layout.num_microbatches * float((stage.forward_s + stage.backward_s)[0, : layout.pp].max())
+def _simulated(time_s: dict[str, float], pipeline: Pipeline) -> dict[str, float]:
+    """Return the terms with the bubble and the messages of the simulation."""
+    busy = sum(seconds for term, seconds in time_s.items() if term not in (*_WAITING, *_ONCE_A_STEP))
     waiting = max(0.0, simulate_steady(pipeline).step_s - busy)
     messages = min(time_s["pp_comm"], waiting)
     return {**time_s, "bubble": waiting - messages, "pp_comm": messages}
 
 
-def pipeline_of(problem: Problem, layout: Layout) -> Pipeline:
-    """Return the pipeline of one step, for the simulator and for a trace."""
-    whole = explicit_layers(layout, problem.setting.model)
-    return _pipeline(problem, whole, _price_one(problem, whole))
+def _pipelines(problem: Problem, rows: list[tuple[Layout, _Whole]]) -> list[Pipeline]:
+    """Return the pipelines of some layouts; where stages have several chunks, each chunk is priced by itself."""
+    layers = problem.setting.model.total_layers
+    deep = [i for i, (layout, _) in enumerate(rows) if layout.vpp > 1]
+    chunks = dict(zip(deep, _whole_prices(problem, [_unrolled(rows[i][0], layers) for i in deep]), strict=True))
+    return [_pipeline(problem, layout, whole, chunks.get(i, whole)) for i, (layout, whole) in enumerate(rows)]
 
 
-def _pipeline(problem: Problem, layout: Layout, priced: Priced) -> Pipeline:
-    times = _chunk_times(problem, layout, priced.stage_times)
+def _pipeline(problem: Problem, layout: Layout, whole: _Whole, chunks: _Whole) -> Pipeline:
     schedule: PipelineSchedule = "1f1b"
     if layout.schedule != "1f1b":
         schedule = "dualpipev" if layout.schedule == "zero-bubble" and layout.vpp == 2 else layout.schedule
@@ -147,20 +189,17 @@ def _pipeline(problem: Problem, layout: Layout, priced: Priced) -> Pipeline:
         pp=layout.pp,
         vpp=layout.vpp,
         num_microbatches=layout.num_microbatches,
-        forward_s=times.forward_s[0].tolist(),
-        backward_s=times.backward_s[0].tolist(),
-        wgrad_s=np.minimum(times.weight_s, times.backward_s)[0].tolist(),
-        link_s=float(np.max(priced.stage_times.p2p_s)),
+        forward_s=chunks.forward_s.tolist(),
+        backward_s=chunks.backward_s.tolist(),
+        wgrad_s=np.minimum(chunks.weight_s, chunks.backward_s).tolist(),
+        link_s=whole.p2p_s,
         p2p="blocking" if blocking else "overlapped",
     )
 
 
-def _chunk_times(problem: Problem, layout: Layout, stage_times: StageTimes) -> StageTimes:
-    """Times of each chunk: those of the stages of a pipeline that is as deep as there are chunks."""
-    if layout.vpp == 1:
-        return stage_times
-    split = layout.layers_per_stage or even_split(problem.setting.model.total_layers, pp=layout.pp, vpp=layout.vpp)
+def _unrolled(layout: Layout, layers: int) -> Layout:
+    """A pipeline as deep as a layout has chunks, in model order: its stages take what those chunks take."""
+    split = layout.layers_per_stage or even_split(layers, pp=layout.pp, vpp=layout.vpp)
     if len(split) == layout.pp:
-        split = tuple(layers // layout.vpp for _ in range(layout.vpp) for layers in split)
-    unrolled = replace(layout, pp=layout.pp * layout.vpp, vpp=1, layers_per_stage=split, schedule="1f1b")
-    return _price_one(problem, unrolled).stage_times
+        split = tuple(size // layout.vpp for _ in range(layout.vpp) for size in split)
+    return replace(layout, pp=layout.pp * layout.vpp, vpp=1, layers_per_stage=split, schedule="1f1b")
