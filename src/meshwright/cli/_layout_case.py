@@ -39,12 +39,14 @@ __all__ = [
 
 ModelArgument = Annotated[str | None, typer.Argument(help="A model's name (`meshwright models` lists them).", show_default=False)]
 HfFlag = Annotated[Path | None, typer.Option("--hf", help="A Hugging Face config.json, or its folder, instead of a name.")]
-ClusterFlag = Annotated[str, typer.Option("--cluster", help="KIND:COUNT such as h100:256, or a YAML file.", show_default=False)]
+ClusterFlag = Annotated[str, typer.Option("--cluster", metavar="KIND:COUNT", help="Chips, such as h100:256, or a YAML file.")]
 GpusPerNodeFlag = Annotated[int | None, typer.Option("--gpus-per-node", help="Chips in one server [default: as the chip is sold].")]
 SeqFlag = Annotated[int, typer.Option("--seq", help="Tokens in one sequence.", show_default=False)]
 DecoderSeqFlag = Annotated[int | None, typer.Option("--decoder-seq", help="Tokens in one sequence of the decoder [default: a quarter].")]
 GbsFlag = Annotated[int | None, typer.Option("--gbs", help="Global batch in sequences.", show_default=False)]
-LayoutFlag = Annotated[str, typer.Option("--layout", help="The layout, tp=8,pp=4,mbs=1; what is left out follows.", show_default=False)]
+LayoutFlag = Annotated[
+    str, typer.Option("--layout", metavar="KEY=V[,...]", help="The layout, tp=8,pp=4,mbs=1; what is left out follows.", show_default=False)
+]
 PrecisionFlag = Annotated[str, typer.Option("--precision", help="What linear layers compute in.")]
 AttentionFlag = Annotated[str, typer.Option("--attention", help="flash, flash1, fused-softmax or unfused.")]
 StackFlag = Annotated[str, typer.Option("--stack", help="The training software.")]

@@ -24,6 +24,9 @@ VERDICTS: dict[Label, str] = {
     "changes training": "B is another training run than A.",
 }
 
+SAME = 5e-4
+"""Step times closer than this share print as equal."""
+
 
 def print_comparison(found: Comparison, console: Console) -> None:
     """Print each difference with its labels and reasons, then the verdict."""
@@ -73,9 +76,9 @@ def print_prices(a: Quote, b: Quote, console: Console) -> None:
             _compare_row(table, MEMORY_READINGS[term].title, left[term] / GIB, right[term] / GIB)
     _compare_row(table, "used", a.peak_bytes / GIB, b.peak_bytes / GIB)
     console.print(table)
-    console.print(
-        f"\nB is {abs(b.step_s / a.step_s - 1):.1%} {'faster' if b.step_s < a.step_s else 'slower'}. Fits: A {a.verdict}, B {b.verdict}."
-    )
+    ratio = b.step_s / a.step_s - 1
+    speed = "as fast as A" if abs(ratio) < SAME else f"{abs(ratio):.1%} {'faster' if ratio < 0 else 'slower'} than A"
+    console.print(f"\nB is {speed}. Fits: A {a.verdict}, B {b.verdict}.")
 
 
 def _compare_row(table: Any, title: str, left: float, right: float) -> None:

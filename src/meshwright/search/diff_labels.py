@@ -13,7 +13,8 @@ the same training, but what ranks store must be cut anew; `changes data order`: 
 `changes training`: another loss curve."""
 LABELS: tuple[Label, ...] = get_args(Label)
 When = Literal["always", "experts", "sharded"]
-"""`experts`: the model has experts, or either side spreads them; `sharded`: either side shards states over data parallel ranks."""
+"""`experts`: the model has experts, or either side spreads them; `sharded`: either side shards states over data
+parallel ranks, and not surely over as many as the other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
