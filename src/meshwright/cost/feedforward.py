@@ -18,6 +18,11 @@ EXPERT_ACTIVATION = frozenset({"moe", "moe_act"})
 SHARED = frozenset({"moe", "shared_experts"})
 
 
+ROUTING_KERNELS = 36.0
+"""Kernels of routing, forward or backward: softmax, top-k, loss, masks, counts and their copy to the host, sort, permute, unpermute
+(counted in Megatron-Core 0.12's router and all-to-all dispatcher, without its fusions)."""
+
+
 def mlp_parts(site: Site, block: Block) -> list[Part]:
     """Return the parts of a dense feed-forward."""
     tokens = site.tokens(block)
@@ -135,7 +140,7 @@ def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Fl
         "permute and unpermute",
         forward_bytes=2 * moved,
         backward_bytes=2 * moved,
-        kernels=10,
+        kernels=ROUTING_KERNELS,
         saved=rows * width * site.saved_input_bytes + own * moe.num_experts * 4.0,
         redone_by=MOE,
         freed_by=MOE,

@@ -18,6 +18,8 @@ from meshwright.workload import Workload
 __all__ = ["Part", "Site", "Term", "linear", "norm", "norm_output", "passes", "tensor_exchange"]
 
 Term = Literal["matmul", "attention", "pointwise", "tp_comm", "cp_comm", "ep_comm", "head"]
+MOST_GROUP_LAUNCHES = 16.0
+"""Launches of a grouped product at most: one per expert (Transformer Engine's GroupedLinear), a single kernel for many small ones."""
 HALF = 2.0
 """Bytes of an activation in half precision."""
 
@@ -71,8 +73,8 @@ class Part:
     term: Term
     forward_s: Floats
     backward_s: Floats
-    kernels_forward: float = 1.0
-    kernels_backward: float = 1.0
+    kernels_forward: Floats | float = 1.0
+    kernels_backward: Floats | float = 1.0
     saved_bytes: Floats | float = 0.0
     """Kept from the forward to the backward pass."""
     redone_by: frozenset[str] = frozenset()
@@ -108,9 +110,10 @@ def linear(
     forward = gemm_s(chip, m=tokens, n=out, k=into, precision=precision, groups=groups)
     data = gemm_s(chip, m=tokens, n=into, k=out, precision=precision, groups=groups)
     weight = gemm_s(chip, m=out, n=into, k=tokens, precision=precision, groups=groups)
-    kernels, cast_forward, cast_backward = 1.0, np.zeros_like(forward), np.zeros_like(forward)
+    kernels = np.minimum(groups, MOST_GROUP_LAUNCHES) * np.ones_like(forward)
+    cast_forward, cast_backward = np.zeros_like(forward), np.zeros_like(forward)
     if element_bytes(precision) <= 1:
-        kernels = 2.0
+        kernels = 2.0 * kernels
         cast_forward = site.streaming(tokens * groups * into * (HALF + 2 * element_bytes(precision)))
         cast_backward = site.streaming(tokens * groups * out * (HALF + 2 * element_bytes(precision)))
     if site.work.lora_rank:
