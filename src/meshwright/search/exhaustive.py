@@ -23,6 +23,9 @@ KEPT = 512
 WORKERS = 2
 """Chunks priced at once: numpy leaves the interpreter free while it computes."""
 
+LARGE_BYTES = 31 * 2**20
+"""Just below the largest block that glibc's malloc serves from its heap (DEFAULT_MMAP_THRESHOLD_MAX, 32 MiB on 64 bits)."""
+
 Floats = NDArray[np.float64]
 
 
@@ -48,6 +51,8 @@ class Found:
 
     def and_also(self, other: Found) -> Found:
         """Return the rows of both, and of more than KEPT the best."""
+        if len(self) >= KEPT and other.key[0] >= self.key[-1]:
+            return self
         both = Found(
             layouts=Layouts.concat((self.layouts, other.layouts)),
             key=np.concatenate((self.key, other.key)),
@@ -88,6 +93,7 @@ def _either(one: Found | None, other: Found | None) -> Found | None:
 
 def search_space(problem: Problem, space: Space, rejections: Rejections, *, progress: Callable[[int, int], None] | None = None) -> Harvest:
     """Price all layouts; `progress` is told how many are done and a bound of all."""
+    _keep_pages()
     found = Harvest(priced=0, fitting=None, at_risk=None, misses=None, too_large=0)
     for part in _in_order(problem, chunks(space, rejections)):
         found = found.and_also(part)
@@ -95,6 +101,14 @@ def search_space(problem: Problem, space: Space, rejections: Rejections, *, prog
             progress(found.priced, space.size_bound)
     rejections.add("memory: more than a chip has", found.too_large)
     return found
+
+
+def _keep_pages() -> None:
+    """Free one large, untouched block: glibc then keeps freed columns for the next chunk, instead of returning their pages each time.
+
+    Without it a third of the time goes into page faults (measured by `benchmarks/plan.py`); other allocators do not mind.
+    """
+    np.empty(LARGE_BYTES, dtype=np.uint8)
 
 
 def _in_order(problem: Problem, pieces: Iterator[Layouts]) -> Iterator[Harvest]:

@@ -17,8 +17,9 @@ __all__ = ["Rejections", "Space", "chunks", "make_space"]
 
 Ints = NDArray[np.int64]
 Columns = dict[str, Ints]
-CHUNK_ROWS = 16_384
-"""Layouts priced at once: small enough that a chunk's columns stay near the caches, large enough that numpy's overhead is spread thin."""
+CHUNK_ROWS = 32_768
+"""Layouts priced at once, before duplicates drop out: so many that numpy's overhead is spread thin, so few that two chunks at once stay
+within 250 MiB."""
 GRID_ROWS = 65_536
 """Rows of the grid whose micro batches are spread out at once."""
 
