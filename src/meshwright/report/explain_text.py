@@ -149,12 +149,9 @@ def _why(rival: Rival, base: Quote) -> str:
 
 
 def change_words(differences_s: Iterable[tuple[str, float]], step_s: float) -> str:
-    """Write the largest changes of terms, in seconds."""
-    shown = [(term, change) for term, change in differences_s if abs(change) > LEAST_SHOWN * step_s][:TERMS_SHOWN]
-    return ", ".join(
-        f"{TIME_READINGS[term].title} {change:+.2f} s" if step_s > 1 else f"{TIME_READINGS[term].title} {change * 1e3:+.1f} ms"
-        for term, change in shown
-    )
+    """Write the largest changes of terms, in seconds, or in milliseconds of a short step."""
+    shown = [(TIME_READINGS[term].title, change) for term, change in differences_s if abs(change) > LEAST_SHOWN * step_s][:TERMS_SHOWN]
+    return ", ".join(f"{title} {change:+.2f}s" if step_s > 1 else f"{title} {change * 1e3:+.1f}ms" for title, change in shown)
 
 
 def _print_provenance(found: Explanation, console: Console) -> None:

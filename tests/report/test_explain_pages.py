@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.report.pages import BASE, EXPLANATION, LADDER, LARGE, SETTING
+
+from meshwright.cost.simulate import Pipeline, simulate, timeline
+from meshwright.errors import ConfigError
+from meshwright.layout import parse_layout
+from meshwright.report.diff_text import print_comparison, print_prices
+from meshwright.report.explain_json import comparison_record, explanation_record, ladder_record
+from meshwright.report.explain_text import print_explanation
+from meshwright.report.oom_text import print_ladder
+from meshwright.report.trace import chrome_trace, write_trace
+from meshwright.search.diff import compare
+
+WIDTH = 80
+DIFFERENT = compare(parse_layout("tp=8,pp=4,mbs=1,recompute=none"), parse_layout("tp=4,pp=4,mbs=2,sp=1,recompute_modules=mlp+moe"))
+PAGES: dict[str, Callable[[Console], None]] = {
+    "explain": lambda console: print_explanation(EXPLANATION, console),
+    "why_oom": lambda console: print_ladder(LADDER, SETTING, console),
+    "diff": lambda console: print_comparison(DIFFERENT, console),
+    "diff_same": lambda console: print_comparison(compare({}, {}), console),
+    "diff_prices": lambda console: print_prices(BASE, LARGE, console),
+}
+
+
+def text_of(page: Callable[[Console], None]) -> str:
+    out = io.StringIO()
+    page(Console(file=out, width=WIDTH, markup=False, highlight=False, emoji=False))
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("name", list(PAGES))
+def test_page_is_as_it_was(name: str) -> None:
+    golden = Path(__file__).with_name(f"{name}.golden")
+    text = text_of(PAGES[name])
+    if os.environ.get("MESHWRIGHT_ACCEPT"):
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8"), "read the difference; to accept it, run pytest once with MESHWRIGHT_ACCEPT=1"
+
+
+@pytest.mark.parametrize("name", list(PAGES))
+def test_page_keeps_to_a_terminal_of_80_columns(name: str) -> None:
+    assert max(map(len, text_of(PAGES[name]).splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize("record", [explanation_record(EXPLANATION), ladder_record(LADDER, SETTING), comparison_record(DIFFERENT)])
+def test_records_are_json_without_nan(record: dict[str, object]) -> None:
+    assert json.loads(json.dumps(record, allow_nan=False))
+
+
+def test_record_of_an_explanation_has_the_keys_of_a_plan() -> None:
+    record = explanation_record(EXPLANATION)
+    assert set(record) >= {
+        "layout",
+        "step_s",
+        "tokens_per_s_per_gpu",
+        "mfu",
+        "tflops_per_gpu",
+        "fits",
+        "peak_memory_gib",
+        "time",
+        "memory",
+        "provenance",
+    }
+    assert sum(record["time"].values()) == pytest.approx(record["step_s"])
+    assert sum(record["memory"].values()) == pytest.approx(max(record["peak_memory_gib"]))
+
+
+PIPELINE = Pipeline(schedule="1f1b", pp=2, num_microbatches=3, forward_s=[1.0, 1.0], backward_s=[2.0, 2.0])
+
+
+def test_trace_has_every_operation_on_its_stage() -> None:
+    """2 stages * 3 micro batches * (forward + backward) = 12 events; the last one ends with the step."""
+    events = [e for e in chrome_trace(timeline(PIPELINE), title="a step")["traceEvents"] if e["ph"] == "X"]
+    assert len(events) == 12
+    assert {(e["tid"], e["name"]) for e in events} == {(s, f"{k}{m}") for s in (0, 1) for k in "FB" for m in range(3)}
+    assert max(e["ts"] + e["dur"] for e in events) == pytest.approx(simulate(PIPELINE).step_s * 1e6)
+    for stage in (0, 1):
+        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["tid"] == stage)
+        assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(own))
+
+
+def test_trace_names_its_stages(tmp_path: Path) -> None:
+    write_trace(tmp_path / "step.json", chrome_trace(timeline(PIPELINE), title="a step"))
+    names = [e["args"]["name"] for e in json.loads((tmp_path / "step.json").read_text())["traceEvents"] if e["name"] == "thread_name"]
+    assert names == ["stage 0", "stage 1"]
+
+
+def test_trace_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_trace(tmp_path / "no" / "step.json", {})
