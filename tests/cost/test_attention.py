@@ -1,0 +1,159 @@
+"""Attention and mixers on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cost.cases import GPT, LLAMA, MEMORY_BYTES_PER_S, MLA, STACK, WORK, named, saved, site
+
+from meshwright.cost.attention import FLASH_BACKWARD_PRODUCTS, FLASH_LENGTH_HALF, attention_parts, mamba_parts, scores_per_query
+from meshwright.cost.operators import Part, Site
+from meshwright.models.presets import find_model
+from meshwright.models.spec import Block, ModelSpec
+from meshwright.workload import AttentionKernel
+
+SELF = Block(kind="attention")
+SBH = 2048 * 1024
+"""Elements of one activation: seq 2048, one sequence, hidden 1024."""
+SSA = 2048 * 2048 * 16
+"""Scores of 16 heads."""
+
+
+def core(place: Site, block: Block = SELF) -> Part:
+    return named(attention_parts(place, block), "attention core")
+
+
+def kept(model: ModelSpec = GPT, **layout: Any) -> dict[str, float]:
+    return {part.name: saved(part) for part in attention_parts(site(model, **layout), SELF)}
+
+
+def test_flash_multiplies_half_the_keys() -> None:
+    """A query of a causal sequence sees half the keys, and half a tile of 128 more on the diagonal."""
+    assert scores_per_query(site(GPT), SELF) == 1024 + 64
+    assert scores_per_query(site(GPT), Block(kind="attention", causal=False)) == 2048
+    assert scores_per_query(site(GPT, replace(WORK, attention="unfused")), SELF) == 2048
+    assert scores_per_query(site(GPT), Block(kind="attention", window=512)) == 512
+    assert scores_per_query(site(GPT), Block(kind="attention", window=4096)) == 1024 + 64
+
+
+def test_flash_time_of_a_bidirectional_layer() -> None:
+    """2 products of 2 FLOP, 2048 * 2048 * 1024 each, at 1e15 * 0.5 (attention) * 0.5 (sustained), slower where heads are narrow and
+    sequences short; the backward has 5 products for 2, at 0.4."""
+    part = core(site(GPT), Block(kind="attention", causal=False))
+    speed = 2048 / (2048 + FLASH_LENGTH_HALF / 2) * (64 / 128) ** 0.25
+    flops = 2 * 2 * 2048 * 2048 * 1024
+    assert part.forward_s == pytest.approx(flops / (1e15 * 0.5 * 0.5 * speed) + 2e-6)
+    assert part.backward_s == pytest.approx(2.5 * flops / (1e15 * 0.4 * 0.5 * speed) + 3 * 2e-6)
+    assert FLASH_BACKWARD_PRODUCTS == 5 / 2
+
+
+def test_causal_attention_takes_about_half() -> None:
+    long = replace(WORK, seq_len=65536)
+    half, whole = (core(site(GPT, long), Block(kind="attention", causal=causal)) for causal in (True, False))
+    assert half.forward_s / whole.forward_s == pytest.approx(0.5, rel=0.01)
+
+
+def test_older_kernels_are_slower() -> None:
+    vendor = core(site(GPT, replace(WORK, seq_len=65536))).forward_s
+    second = core(site(GPT, replace(WORK, seq_len=65536), stack=replace(STACK, attention_library="flash2"))).forward_s
+    first = core(site(GPT, replace(WORK, seq_len=65536, attention="flash1"))).forward_s
+    assert second / vendor == pytest.approx(1 / 0.5, rel=0.01)  # the chip's flash2_share
+    assert first > second > vendor
+
+
+def test_fused_attention_keeps_queries_keys_values_and_row_sums() -> None:
+    """arXiv:2205.05198, section 4.1: Q, K, V are 6 sbh, the output projection's input 2 sbh; a row sum is 4 bytes a head and token."""
+    assert kept() == {
+        "norm": 2 * SBH,
+        "norm output": 2 * SBH,
+        "attention input projection": 0,
+        "attention output projection": 2 * SBH,
+        "attention core": 6 * SBH + 4 * 16 * 2048,
+        "tensor parallel exchange": 0,
+    }
+
+
+def test_grouped_queries_keep_fewer_keys() -> None:
+    """16 query heads, 4 key and value heads of 64: 2048 * (1024 + 2 * 256) * 2 bytes."""
+    assert kept(LLAMA)["attention core"] == 2048 * (1024 + 512) * 2 + 4 * 16 * 2048
+
+
+def test_key_value_heads_are_copied_beyond_their_number() -> None:
+    """tp = 8 leaves 2 query heads and, of 4 key-value heads, one whole."""
+    assert kept(LLAMA, tp=8)["attention core"] == 2048 * (2 + 2) * 64 * 2 + 4 * 2 * 2048
+
+
+def test_scores_in_memory_are_kept() -> None:
+    """Softmax output 2 bytes a score, its dropout mask 1, the dropout's output 2 (arXiv:2205.05198: 5 a s^2 b); eager keeps the masked
+    scores, 2 more."""
+    by_hand: dict[AttentionKernel, tuple[int, int]] = {"fused-softmax": (2, 5), "unfused": (4, 7)}
+    for attention, dropout in product(by_hand, (False, True)):
+        work = replace(WORK, attention=attention, dropout=dropout)
+        assert saved(core(site(GPT, work))) == by_hand[attention][dropout] * SSA + 6 * SBH
+
+
+def test_scores_in_memory_take_longer_than_fused() -> None:
+    kernels: tuple[AttentionKernel, ...] = ("flash", "fused-softmax", "unfused")
+    flash, softmax, eager = (core(site(GPT, replace(WORK, attention=attention))) for attention in kernels)
+    assert flash.forward_s < softmax.forward_s < eager.forward_s
+    assert softmax.forward_s > SSA * 8 / MEMORY_BYTES_PER_S  # written, and read and written by the softmax, and read: 8 bytes a score
+
+
+def test_heads_split_over_tensor_parallel_ranks() -> None:
+    split, whole = kept(tp=4), kept()
+    for name in ("attention core", "attention output projection"):
+        assert split[name] == whole[name] / 4
+    assert split["norm output"] == whole["norm output"]
+
+
+def test_latent_attention_keeps_whole_heads_and_latents() -> None:
+    """Queries and keys 96 wide, values 64, 16 heads of each; of the latents (256 and 128 wide) a norm's input and a product's, 2 bytes."""
+    parts = attention_parts(site(MLA), SELF)
+    assert saved(core(site(MLA))) == 2048 * 16 * (96 + 96 + 64) * 2 + 4 * 16 * 2048
+    latents = [saved(part) for part in parts if part.name == "latent up projection"]
+    assert sorted(latents) == [2048 * 128 * 4, 2048 * 256 * 4]
+    assert all(part.redone_by == {"mla_up_proj"} for part in parts if part.name == "latent up projection")
+
+
+def test_ring_of_keys_and_values() -> None:
+    """cp = 4 in a node: 3 messages of 512 tokens' keys and values (4 heads of 64 each, 2 bytes), and twice that backward."""
+    parts = attention_parts(site(LLAMA, cp=4), SELF)
+    hop = 1e-6 + 512 * 4 * 128 * 2 / 400e9
+    ring = named(parts, "context parallel exchange")
+    assert ring.forward_s == pytest.approx(3 * hop)
+    assert ring.backward_s == pytest.approx(6 * hop)
+    assert "context parallel exchange" not in [part.name for part in attention_parts(site(LLAMA), SELF)]
+
+
+def test_a_ring_that_leaves_the_node_uses_the_network() -> None:
+    ring = named(attention_parts(site(LLAMA, tp=4, cp=4), SELF), "context parallel exchange")
+    assert ring.forward_s == pytest.approx(3 * (4e-6 + 512 * 1 * 128 * 2 / 40e9))
+
+
+def test_a_ring_hides_behind_the_core() -> None:
+    hidden = site(LLAMA, replace(WORK, seq_len=262144), cp=4, stack=replace(STACK, cp_overlap=1.0))
+    assert named(attention_parts(hidden, SELF), "context parallel exchange").forward_s == 0
+
+
+def test_a_mixer_is_linear_in_the_sequence() -> None:
+    model = find_model("nemotron-h-8b")
+    block = Block(kind="mamba")
+    short, long = (mamba_parts(site(model, replace(WORK, seq_len=seq)), block) for seq in (8192, 16384))
+    scans = [named(parts, "state scan") for parts in (short, long)]
+    assert scans[1].forward_s - 10e-6 == pytest.approx(2 * (scans[0].forward_s - 10e-6))  # 5 ramps
+    assert sum(saved(part) for part in long) == 2 * sum(saved(part) for part in short)
+
+
+def test_a_mixer_splits_over_tensor_parallel_ranks() -> None:
+    model = find_model("nemotron-h-8b")  # 128 heads of 64, 8 groups, states of 128
+    for tp in (1, 8):
+        inner, states = 128 * 64 / tp, 2 * 8 / tp * 128
+        wide = 2 * inner + states + 128 / tp
+        parts = mamba_parts(site(model, tp=tp), Block(kind="mamba"))
+        assert saved(named(parts, "state scan")) == 2048 * (wide + inner + states) * 2
+        assert saved(named(parts, "mixer output projection")) == 2048 * inner * 2
+    assert all(np.all(np.isfinite(part.forward_s)) for part in parts)

@@ -1,0 +1,132 @@
+"""Collectives on paper: 400e9 bytes/s and 2 us a step in the domain, 40e9 bytes/s and 5 us a step outside (tests/cost/cases.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.cost.cases import FAST, NODE, POOL, RACK, SLOW
+
+from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, all_to_all_s, group_of, point_to_point_s, reduce_scatter_s
+from meshwright.hardware.cluster import Pool
+
+powers = st.integers(0, 10).map(lambda power: 2**power)
+SILENT = Pool(
+    node=replace(
+        NODE,
+        domain_link=replace(FAST, latency_s=0.0, setup_s=0.0, half_message_bytes=0.0),
+        network_link=replace(SLOW, latency_s=0.0, setup_s=0.0, half_message_bytes=0.0),
+    ),
+    num_chips=4096,
+)
+"""Links without latency."""
+
+
+def one(array: object) -> float:
+    return float(np.asarray(array).item())
+
+
+def test_all_gather_in_one_node() -> None:
+    """Each of 8 receives 7/8 of 8e9 bytes; 10 us set-up and 7 steps of 2 us."""
+    group = group_of(8, 1, POOL)
+    assert one(all_gather_s(group, np.array(8e9))) == pytest.approx(7e9 / 400e9 + 10e-6 + 7 * 2e-6, rel=1e-12)
+    assert one(reduce_scatter_s(group, np.array(8e9))) == one(all_gather_s(group, np.array(8e9)))
+
+
+def test_all_reduce_in_one_node() -> None:
+    """A reduce-scatter and an all-gather."""
+    assert one(all_reduce_s(group_of(8, 1, POOL), np.array(8e9))) == pytest.approx(14e9 / 400e9 + 2 * 24e-6, rel=1e-12)
+
+
+def test_a_ring_over_nodes_crosses_with_every_nic() -> None:
+    """32 ranks in 4 nodes: 8 NICs of 40e9 carry 320e9 bytes/s, less than the domain; 28 steps inside, 3 between nodes."""
+    group = group_of(32, 1, POOL)
+    assert one(group.ring_bytes_per_s) == pytest.approx(320e9)
+    assert one(all_gather_s(group, np.array(32e9))) == pytest.approx(31e9 / 320e9 + 20e-6 + 28 * 2e-6 + 3 * 5e-6, rel=1e-12)
+
+
+def test_an_all_reduce_over_nodes_climbs_a_tree() -> None:
+    """7 steps inside, log2(4) = 2 between nodes: 20 + 14 + 10 us, up and down."""
+    assert one(all_reduce_s(group_of(32, 1, POOL), np.array(32e9))) == pytest.approx(62e9 / 320e9 + 2 * 44e-6, rel=1e-12)
+
+
+def test_data_parallel_ranks_of_whole_nodes_have_one_nic_each() -> None:
+    """tp = 8 puts the 4 ranks of a dp group on 4 nodes: 40e9 bytes/s, 3 steps of 5 us."""
+    group = group_of(4, 8, POOL)
+    assert one(group.local) == 1
+    assert one(all_gather_s(group, np.array(4e9))) == pytest.approx(3e9 / 40e9 + 20e-6 + 3 * 5e-6, rel=1e-12)
+
+
+def test_two_ranks_a_node_have_two_nics() -> None:
+    group = group_of(8, 4, POOL)
+    assert one(group.local) == 2
+    assert one(group.ring_bytes_per_s) == pytest.approx(80e9)
+
+
+def test_a_rack_is_one_domain() -> None:
+    """72 chips in trays of 4 (NVL72): no NIC at work, 71 steps of 2 us; the 73rd rank leaves the rack."""
+    group = group_of(72, 1, RACK)
+    assert one(all_gather_s(group, np.array(72e9))) == pytest.approx(71e9 / 400e9 + 10e-6 + 71 * 2e-6, rel=1e-12)
+    assert one(group_of(8, 8, RACK).local) == 8  # and so are tp = 8 by dp = 8
+    assert one(group_of(144, 1, RACK).local) == 72
+    assert one(group_of(144, 1, RACK).ring_bytes_per_s) == pytest.approx(400e9)  # 72 NICs would carry more than the domain
+
+
+def test_oversubscription_slows_only_what_leaves_the_domain() -> None:
+    pool = replace(POOL, oversubscription=2.0)
+    assert one(group_of(8, 1, pool).ring_bytes_per_s) == pytest.approx(400e9)
+    assert one(group_of(4, 8, pool).ring_bytes_per_s) == pytest.approx(20e9)
+
+
+def test_a_full_mesh_gives_a_pair_one_link_of_seven() -> None:
+    mesh = replace(POOL, node=replace(NODE, domain_link=replace(FAST, pairwise_share=1 / 7)))
+    assert [one(group_of(size, 1, mesh).ring_bytes_per_s) for size in (2, 4, 8)] == pytest.approx([400e9 / 7, 3 * 400e9 / 7, 400e9])
+
+
+def test_all_to_all_uses_both_links_at_once() -> None:
+    """Of 16e9 bytes to 16 ranks on 2 nodes, 7e9 stay in the domain and 8e9 leave it over a NIC, which takes longer."""
+    assert one(all_to_all_s(group_of(16, 1, SILENT), np.array(16e9))) == pytest.approx(8e9 / 40e9)
+    assert one(all_to_all_s(group_of(8, 1, SILENT), np.array(8e9))) == pytest.approx(7e9 / 400e9)
+    assert one(all_to_all_s(group_of(16, 1, POOL), np.array(16e9))) > 8e9 / 40e9
+
+
+def test_point_to_point_within_and_across_domains() -> None:
+    def message(size: float, distance: float, span: float) -> float:
+        return one(point_to_point_s(POOL, message_bytes=np.array(size), distance=np.array(distance), span=np.array(span)))
+
+    assert message(4e9, 4, 8) == pytest.approx(1e-6 + 4e9 / 400e9)  # tp = 4, pp = 2: one node
+    assert message(4e9, 8, 16) == pytest.approx(4e-6 + 4e9 / 40e9)  # tp = 8, pp = 2: two
+    assert message(4e9, 4, 16) == pytest.approx(4e-6 + 4e9 / 40e9)  # tp = 4, pp = 4: the slowest boundary counts
+
+
+def test_one_rank_has_nobody_to_talk_to() -> None:
+    group = group_of(1, 1, POOL)
+    assert [one(f(group, np.array(1e9))) for f in (all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s)] == [0, 0, 0, 0]
+
+
+@settings(max_examples=50)
+@given(pairs=st.lists(st.tuples(powers, powers), min_size=1, max_size=6), size=st.floats(1, 1e12))
+def test_a_column_of_groups_is_each_alone(pairs: list[tuple[int, int]], size: float) -> None:
+    sizes, strides = (np.array(axis) for axis in zip(*pairs, strict=True))
+    for operation in (all_gather_s, all_reduce_s, all_to_all_s):
+        column = operation(group_of(sizes, strides, POOL), np.full(len(pairs), size))
+        assert column.tolist() == [one(operation(group_of(*pair, POOL), np.array(size))) for pair in pairs]
+
+
+@settings(max_examples=50)
+@given(size=powers, stride=powers, payload=st.floats(0, 1e12))
+def test_sizes_of_collectives_are_in_order(size: int, stride: int, payload: float) -> None:
+    """More bytes never take less; an all-reduce is never shorter than its gather's bytes, nor longer than two gathers."""
+
+    def times(group: Group, amount: float) -> tuple[float, float, float]:
+        gather, reduce, exchange = (one(f(group, np.array(amount))) for f in (all_gather_s, all_reduce_s, all_to_all_s))
+        return gather, reduce, exchange
+
+    group = group_of(size, stride, POOL)
+    small, large = times(group, payload), times(group, 2 * payload)
+    assert all(0 <= s <= la < np.inf for s, la in zip(small, large, strict=True))
+    assert small[1] <= 2 * small[0] * (1 + 1e-12)
+    assert 1 <= one(group.local) <= max(size, 1)

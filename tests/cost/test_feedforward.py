@@ -1,0 +1,153 @@
+"""Dense and expert feed-forwards on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, MOE, STACK, WORK, named, saved, site
+
+from meshwright.cost.feedforward import mlp_parts, moe_parts
+from meshwright.cost.kernels import gemm_s
+from meshwright.cost.operators import Part
+from meshwright.models.spec import Block, ModelSpec, MoeSpec
+from meshwright.stack import Stack
+
+DENSE, EXPERTS = Block(kind="mlp"), Block(kind="moe")
+TOKENS = 2048
+SPEC = MoeSpec(num_experts=8, top_k=2, expert_ffn=512, shared_ffn=256)
+
+
+def experts(model: ModelSpec = MOE, *, stack: Stack = STACK, **layout: Any) -> list[Part]:
+    return moe_parts(site(model, stack=stack, **layout), EXPERTS)
+
+
+def product(m: float, n: float, k: float, groups: float = 1.0) -> float:
+    return float(gemm_s(CHIP, m=np.array([m]), n=np.array([n]), k=np.array([k]), precision="bf16", groups=groups)[0])
+
+
+def test_a_plain_feed_forward_keeps_its_activation_and_its_input() -> None:
+    """arXiv:2205.05198, section 4.1: the activation's input 8 sbh, the second layer's input 8 sbh."""
+    parts = mlp_parts(site(GPT), DENSE)
+    assert saved(named(parts, "feed-forward activation")) == 8 * TOKENS * 1024
+    assert saved(named(parts, "feed-forward second layer")) == 8 * TOKENS * 1024
+    assert saved(named(parts, "feed-forward first layer")) == 0  # its input is the norm's output, counted there
+
+
+def test_a_gated_feed_forward_keeps_gate_and_value() -> None:
+    parts = mlp_parts(site(LLAMA), DENSE)
+    assert saved(named(parts, "feed-forward activation")) == TOKENS * 2 * 3072 * 2
+    assert saved(named(parts, "feed-forward second layer")) == TOKENS * 3072 * 2
+    assert named(parts, "feed-forward first layer").forward_s == product(TOKENS, 2 * 3072, 1024)
+    assert named(parts, "feed-forward second layer").forward_s == product(TOKENS, 1024, 3072)
+
+
+def test_activation_moves_three_elements_forward_and_five_back() -> None:
+    """Gated: two read and one written; backward three read and two written."""
+    part = named(mlp_parts(site(LLAMA), DENSE), "feed-forward activation")
+    assert part.forward_s == pytest.approx(TOKENS * 3072 * 3 * 2 / MEMORY_BYTES_PER_S + 2e-6)
+    assert part.backward_s == pytest.approx(TOKENS * 3072 * 5 * 2 / MEMORY_BYTES_PER_S + 2e-6)
+
+
+def test_eager_gates_keep_one_more() -> None:
+    eager = mlp_parts(site(LLAMA, stack=replace(STACK, pointwise_fused=False)), DENSE)
+    assert saved(named(eager, "feed-forward activation")) == TOKENS * 3 * 3072 * 2
+
+
+def test_fp8_keeps_the_second_layers_input_in_a_byte() -> None:
+    parts = mlp_parts(site(LLAMA, replace(WORK, precision="fp8")), DENSE)
+    assert saved(named(parts, "feed-forward second layer")) == TOKENS * 3072
+    assert saved(named(parts, "feed-forward activation")) == TOKENS * 2 * 3072 * 2
+
+
+def test_feed_forward_splits_over_tensor_parallel_ranks() -> None:
+    parts = mlp_parts(site(LLAMA, tp=4), DENSE)
+    assert saved(named(parts, "feed-forward activation")) == TOKENS * 2 * 3072 * 2 / 4
+    assert named(parts, "feed-forward first layer").forward_s == product(TOKENS, 2 * 3072 / 4, 1024)
+
+
+def test_experts_see_the_tokens_routed_to_them() -> None:
+    """2048 tokens to 2 of 8 experts each: 4096 rows, 512 an expert; keep gate and value 2 * 512 wide."""
+    parts = experts()
+    assert named(parts, "experts first layer").forward_s == product(512, 1024, 1024, groups=8)
+    assert named(parts, "experts second layer").forward_s == product(512, 1024, 512, groups=8)
+    assert saved(named(parts, "experts activation")) == 4096 * 2 * 512 * 2
+    assert saved(named(parts, "experts second layer")) == 4096 * 512 * 2
+
+
+def test_expert_parallelism_keeps_the_rows_and_holds_fewer_experts() -> None:
+    """Each of 4 ranks sends away 3/4 of its rows and gets as many from the others: still 4096, for 2 experts."""
+    parts = experts(ep=4, dp=4)
+    assert named(parts, "experts first layer").forward_s == product(2048, 1024, 1024, groups=2)
+    assert saved(named(parts, "experts activation")) == saved(named(experts(), "experts activation"))
+
+
+def test_a_capacity_factor_pads_the_rows() -> None:
+    padded = replace(MOE, moe=replace(SPEC, capacity_factor=1.5))
+    assert saved(named(experts(padded), "experts activation")) == 1.5 * saved(named(experts(), "experts activation"))
+
+
+def test_a_tensor_parallel_rank_routes_its_own_tokens() -> None:
+    """tp = 4 with whole experts (etp = 1): 512 tokens, 1024 rows; with split experts (etp = 4): everybody's 4096 rows, a quarter wide."""
+    whole, split = (experts(tp=4, sp=True, etp=etp) for etp in (1, 4))
+    assert saved(named(whole, "experts activation")) == 1024 * 2 * 512 * 2
+    assert saved(named(split, "experts activation")) == 4096 * 2 * 128 * 2
+    assert named(whole, "experts first layer").forward_s == product(128, 1024, 1024, groups=8)
+    assert named(split, "experts first layer").forward_s == product(512, 256, 1024, groups=8)
+
+
+def test_expert_exchange_on_paper() -> None:
+    """8 ranks in a node: 2^21 rows of 1024 in 2 bytes, 7/8 of them to others; to the experts and back."""
+    exchange = named(experts(ep=8, dp=8, mbs=512), "expert exchange")
+    assert exchange.forward_s == exchange.backward_s
+    assert exchange.forward_s == pytest.approx(2 * 2**21 * 1024 * 2 * 7 / 8 / 400e9, rel=0.01)
+    assert named(experts(), "expert exchange").forward_s == 0
+
+
+def test_expert_exchange_over_nodes_is_bound_by_the_nic() -> None:
+    """ep = 16 on two nodes: half of the rows leave the node."""
+    wide = replace(MOE, moe=replace(SPEC, num_experts=16))
+    exchange = named(experts(wide, ep=16, dp=16, mbs=512), "expert exchange")
+    assert exchange.forward_s == pytest.approx(2 * 2**21 * 1024 * 2 * 8 / 16 / 40e9, rel=0.01)
+    hidden = named(experts(wide, ep=16, dp=16, mbs=512, stack=replace(STACK, ep_overlap=0.9)), "expert exchange")
+    assert hidden.forward_s == pytest.approx(exchange.forward_s / 10)
+
+
+def test_permutation_keeps_the_rows_and_the_router_its_logits() -> None:
+    part = named(experts(), "permute and unpermute")
+    assert saved(part) == 4096 * 1024 * 2 + 2048 * 8 * 4
+    assert named(experts(), "router").forward_s == product(2048, 8, 1024)
+
+
+def test_shared_experts_are_a_dense_feed_forward() -> None:
+    parts = experts(tp=2, sp=True)
+    assert named(parts, "shared experts first layer").forward_s == product(TOKENS, 2 * 128, 1024)
+    assert saved(named(parts, "shared experts activation")) == TOKENS * 2 * 128 * 2
+    plain = replace(MOE, moe=replace(SPEC, shared_ffn=0))
+    assert not [part for part in experts(plain) if part.name.startswith("shared")]
+
+
+def test_latent_experts_work_in_a_narrower_width() -> None:
+    latent = replace(MOE, moe=replace(SPEC, latent_dim=256))
+    parts = experts(latent)
+    assert named(parts, "experts first layer").forward_s == product(512, 1024, 256, groups=8)
+    assert named(parts, "expert down projection").forward_s == product(TOKENS, 256, 1024)
+    assert saved(named(parts, "permute and unpermute")) == 4096 * 256 * 2 + 2048 * 8 * 4
+
+
+def test_recompute_modules_name_their_parts() -> None:
+    dense, routed = mlp_parts(site(GPT), DENSE), experts()
+    redone = {module: {p.name for p in (*dense, *routed) if module in p.redone_by} for module in ("mlp", "mlp_act", "moe", "moe_act")}
+    freed = {module: {p.name for p in (*dense, *routed) if module in p.freed_by} for module in ("mlp", "mlp_act", "moe", "moe_act")}
+    layers = {f"{{}} {part}" for part in ("first layer", "activation", "second layer")}
+    assert redone["mlp"] == {layer.format("feed-forward") for layer in layers} | {"tensor parallel exchange"}
+    assert freed["mlp"] == {"feed-forward activation", "feed-forward second layer"}
+    assert redone["mlp_act"] == {"feed-forward activation"}
+    assert freed["mlp_act"] == {"feed-forward second layer"}  # its input is the activation's output
+    assert redone["moe_act"] == {"experts activation"}
+    assert freed["moe_act"] == {"experts second layer"}
+    all_of_it = {layer.format(name) for layer in layers for name in ("experts", "shared experts")}
+    assert redone["moe"] == all_of_it | {"router", "permute and unpermute", "expert exchange", "tensor parallel exchange"}
+    assert freed["moe"] == {name for name in all_of_it if "first" not in name} | {"permute and unpermute"}

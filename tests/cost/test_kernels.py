@@ -1,0 +1,107 @@
+"""Times of single kernels at their limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.cost.cases import CHIP, MATMUL_FLOPS_PER_S, MEMORY_BYTES_PER_S
+
+from meshwright.cost.kernels import DEPTH_HALF, WAVE_ELEMENTS, element_bytes, gemm_s, matmul_share, streaming_s
+from meshwright.workload import Precision
+
+sizes = st.integers(1, 2**17).map(float)
+
+
+def time_of(m: float, n: float, k: float, *, precision: Precision = "bf16", groups: float = 1.0) -> float:
+    return float(gemm_s(CHIP, m=np.array([m]), n=np.array([n]), k=np.array([k]), precision=precision, groups=groups)[0])
+
+
+def test_a_large_product_runs_at_the_sustained_share() -> None:
+    """2 * 8192^3 = 1.0995 TFLOP at 1e15 * 0.8 * 0.5 is 2.749 ms; the last wave and the depth cost 3.2 % and 3.1 %, the ramp 2 us."""
+    ideal = 1_099_511_627_776 / 4e14
+    half_wave = 132 * 128 * 256 / 2
+    corrections = (1 + half_wave / 8192**2) * (1 + 256 / 8192)
+    assert time_of(8192, 8192, 8192) == pytest.approx(ideal * corrections + 2e-6)
+    assert corrections == pytest.approx(1.0645, abs=1e-4)
+
+
+def test_the_peak_share_is_the_limit_of_large_products() -> None:
+    ratios = [2.0 * size**3 / MATMUL_FLOPS_PER_S / time_of(size, size, size) for size in (2.0**power for power in range(8, 20))]
+    assert ratios == sorted(ratios)
+    assert 0.999 < ratios[-1] < 1
+
+
+def test_the_smallest_product_is_a_ramp_and_one_short_wave() -> None:
+    """Half a wave of the shallowest tiles: 2 * (132 * 128 * 256 / 2) * 256 FLOP at 4e14."""
+    assert time_of(1, 1, 1) == pytest.approx(2e-6 + WAVE_ELEMENTS * DEPTH_HALF / 4e14, rel=0.01)
+    fast = replace(CHIP, bf16_flops_per_s=1e30, memory_bytes_per_s=1e30)
+    tiny = gemm_s(fast, m=np.array([1.0]), n=np.array([1.0]), k=np.array([1.0]), precision="bf16")
+    assert tiny[0] == pytest.approx(2e-6)
+
+
+def test_a_shallow_product_pays_for_its_ends() -> None:
+    """At k = DEPTH_HALF prologue and epilogue are as long as the main loop: half the speed of an endless one."""
+    n = 2.0**17
+    shallow, deep = ((time_of(n, n, k) - 2e-6) / k for k in (DEPTH_HALF, 256 * DEPTH_HALF))
+    assert shallow / deep == pytest.approx(2 * 256 / 257)
+
+
+def test_a_skinny_product_reads_its_weights() -> None:
+    """16 rows of 65536 x 65536 in bf16: 2 * (2 * 16 * 65536 + 65536^2) bytes at 1e12 bytes/s take longer than their FLOPs."""
+    assert time_of(16, 65536, 65536) == pytest.approx((4 * 16 * 65536 + 2 * 65536**2) / MEMORY_BYTES_PER_S + 2e-6)
+
+
+def test_few_rows_cost_no_less_than_a_sixteenth() -> None:
+    """A matrix instruction has 16 rows: 1 row takes as long as 16, and 128 rows are a whole tile."""
+    assert time_of(1, 8192, 8192) == pytest.approx(time_of(16, 8192, 8192), rel=0.01)
+    assert time_of(64, 8192, 8192) < time_of(128, 8192, 8192) < time_of(256, 8192, 8192)
+
+
+def test_grouped_products_share_their_waves() -> None:
+    """Eight experts of 1024 rows fill the chip as one product of 8192 rows does."""
+    assert time_of(1024, 4096, 4096, groups=8.0) == pytest.approx(time_of(8192, 4096, 4096))
+
+
+def test_bytes_of_an_operand() -> None:
+    by_hand = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8-blockwise": 1, "mxfp8": 1, "nvfp4": 0.5 + 1 / 16}
+    for name, size in by_hand.items():
+        precision: Precision = name  # type: ignore[assignment]
+        assert element_bytes(precision) == size
+
+
+def test_share_of_the_peak() -> None:
+    assert matmul_share(CHIP, "bf16") == pytest.approx(0.8 * 0.5)
+    assert matmul_share(CHIP, "fp8") == pytest.approx(0.8 * 0.5)
+    measured = replace(CHIP, fp8_matmul_efficiency=0.7)
+    assert matmul_share(measured, "fp8") == matmul_share(measured, "mxfp8") == matmul_share(measured, "fp8-blockwise")
+    assert matmul_share(measured, "fp8") == pytest.approx(0.7 * 0.5)
+    assert matmul_share(measured, "bf16") == pytest.approx(0.8 * 0.5)
+    assert 0 < matmul_share(CHIP, "nvfp4") < matmul_share(CHIP, "bf16")
+
+
+def test_half_the_bytes_and_twice_the_peak_halve_a_large_product() -> None:
+    assert time_of(65536, 65536, 65536, precision="fp8") == pytest.approx(time_of(65536, 65536, 65536) / 2, rel=1e-3)
+
+
+def test_streaming_at_the_measured_share() -> None:
+    assert streaming_s(CHIP, np.array([3e12]))[0] == pytest.approx(3.0)  # 2e12 bytes/s, half of it reached
+
+
+@settings(max_examples=50)
+@given(m=sizes, n=sizes, k=sizes)
+def test_a_product_takes_its_time_and_more_where_it_grows(m: float, n: float, k: float) -> None:
+    alone = time_of(m, n, k)
+    assert alone >= max(2 * m * n * k / MATMUL_FLOPS_PER_S, 2 * (m * n + m * k + n * k) / MEMORY_BYTES_PER_S) + 2e-6 - 1e-18
+    assert min(time_of(2 * m, n, k), time_of(m, 2 * n, k), time_of(m, n, 2 * k)) >= alone
+
+
+@settings(max_examples=25)
+@given(shapes=st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=8))
+def test_a_column_of_products_is_each_alone(shapes: list[tuple[float, float, float]]) -> None:
+    m, n, k = (np.array(axis) for axis in zip(*shapes, strict=True))
+    column = gemm_s(CHIP, m=m, n=n, k=k, precision="bf16")
+    assert column.tolist() == [time_of(*shape) for shape in shapes]
