@@ -18,7 +18,7 @@ _ZERO_BUBBLE, _GPIPE = SCHEDULES.index("zero-bubble"), SCHEDULES.index("gpipe")
 def _has_split(layouts: Layouts) -> Bools:
     if layouts.chunk_layers is None:
         return np.zeros(len(layouts), dtype=bool)
-    return np.array([entry is not None for entry in layouts.chunk_layers])
+    return np.array([entry is not None for entry in layouts.chunk_layers], dtype=bool)
 
 
 def _stages_message(layout: Layout, case: RuleCase) -> str:
@@ -46,7 +46,7 @@ def _split_fault(layout: Layout, layers: int) -> str | None:
     split = layout.layers_per_stage or ()
     shown = "+".join(map(str, split))
     if len(split) not in (layout.pp, layout.pp * layout.vpp):
-        wanted = " or ".join(dict.fromkeys([f"pp={layout.pp}", f"pp * vpp = {layout.pp * layout.vpp}"]))
+        wanted = f"pp={layout.pp}" + (f" or pp * vpp = {layout.pp * layout.vpp}" if layout.vpp > 1 else "")
         return f"layers_per_stage={shown} has {len(split)} entries; expected {wanted}"
     if sum(split) != layers:
         return f"layers_per_stage={shown} sums to {sum(split)}; the model has {layers} layers"
@@ -62,7 +62,7 @@ def _keeps_split(layouts: Layouts, case: RuleCase) -> Any:
     if layouts.chunk_layers is None:
         return True
     rows = [entry is None or _split_fault(layouts.row(i), case.model.total_layers) is None for i, entry in enumerate(layouts.chunk_layers)]
-    return np.array(rows)
+    return np.array(rows, dtype=bool)
 
 
 def _keeps_schedule(layouts: Layouts, case: RuleCase) -> Any:
@@ -94,12 +94,13 @@ def _per_round(layouts: Layouts) -> Any:
 
 def _keeps_rounds(layouts: Layouts, case: RuleCase) -> Any:
     step = layouts.pp if case.stack.family == "megatron" else _per_round(layouts)
-    return (layouts.vpp == 1) | (layouts.schedule != SCHEDULES.index("1f1b")) | (layouts.num_microbatches % step == 0)
+    whole = (layouts.num_microbatches % step == 0) & (layouts.num_microbatches >= layouts.pp)
+    return (layouts.vpp == 1) | (layouts.schedule != SCHEDULES.index("1f1b")) | whole
 
 
 def _rounds_message(layout: Layout, case: RuleCase) -> str:
     unit, count = layout.mbs * layout.dp, layout.num_microbatches
-    near = [v * unit for v in nearest_multiples(count, layout.pp)]
+    near = [v * unit for v in nearest_multiples(count, layout.pp) if v != count]
     return (
         f"vpp={layout.vpp} needs micro batches in rounds of pp={layout.pp}, but gbs / (mbs * dp) = {layout.gbs} / {unit} = {count}; "
         f"nearest that work: gbs={' or '.join(map(str, near))}, or vpp=1"
@@ -175,7 +176,7 @@ BATCH_RULES = (
     ),
     Rule(
         key="rounds",
-        sentence="interleaving takes micro batches in whole rounds of pp",
+        sentence="interleaving takes micro batches in whole rounds of pp (PyTorch: of pp or more)",
         columns=("gbs", "mbs", "dp", "pp", "vpp", "schedule"),
         keeps=_keeps_rounds,
         message=_rounds_message,

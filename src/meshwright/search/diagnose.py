@@ -46,7 +46,10 @@ def _raise_for_pins(problem: Problem) -> None:
     fields = _first_pins(problem)
     setting = problem.setting
     gbs = problem.request.gbs or problem.max_gbs
-    given = {"gbs": gbs, **fields}
+    if "layers_per_stage" in fields:
+        fields = {"pp": max(1, len(fields["layers_per_stage"]) // fields.get("vpp", 1)), **fields}
+    split = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
+    given = {"gbs": gbs, "dp": max(1, problem.num_chips // split), **fields}
     work = replace(setting.work, gbs=None)
     layout = complete_layout(given, model=setting.model, work=work, num_chips=problem.num_chips, stack=setting.stack)
     found = check_layout(

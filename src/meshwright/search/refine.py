@@ -194,6 +194,7 @@ def _pipeline(problem: Problem, layout: Layout, whole: _Whole, chunks: _Whole) -
         wgrad_s=np.minimum(chunks.weight_s, chunks.backward_s).tolist(),
         link_s=whole.p2p_s,
         p2p="blocking" if blocking else "overlapped",
+        group=layout.num_microbatches // max(1, layout.num_microbatches // layout.pp) if schedule == "interleaved" else None,
     )
 
 

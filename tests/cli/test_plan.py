@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright import api, cli
+from meshwright.api import read_request
+from meshwright.search.request import PlanRequest
+
+SMALL = ["plan", "llama3-8b", "--cluster", "h100:16", "--seq", "4096", "--gbs", "32"]
+Capture = pytest.CaptureFixture[str]
+
+
+def error_of(arguments: list[str], capsys: Capture) -> str:
+    """The one line that a refused command prints."""
+    assert cli.run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ") and err.count("\n") == 1
+    return err.removeprefix("error: ").rstrip("\n")
+
+
+def test_table(capsys: Capture) -> None:
+    assert cli.run([*SMALL, "--top", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert lines[0] == "llama3-8b (8.03B parameters), seq 4096, gbs 32, bf16, stack megatron"
+    assert lines[1] == "16 x h100, 8 a node, 989 TFLOPS dense peak, 79.1 GiB usable, 2.4 of them kept free"
+    assert lines[3].split()[:3] == ["#", "tp", "pp"] or lines[3].split()[:3] == ["#", "tp", "cp"]
+    assert [line.split()[0] for line in lines[4:7]] == ["1", "2", "3"]
+    assert any(line.startswith("best: --layout tp=") for line in lines)
+    assert any("error against measured runs" in line for line in lines)
+
+
+def test_table_is_narrow_on_a_narrow_terminal() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from meshwright.report.plan_table import print_plans
+
+    text = StringIO()
+    result = api.plan(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)
+    print_plans(result, Console(file=text, width=80, force_terminal=True, color_system=None))
+    lines = text.getvalue().splitlines()
+    assert max(len(line) for line in lines) <= 80
+    start = next(i for i, line in enumerate(lines) if line.split()[:2] == ["#", "tp"])
+    assert [line.split()[0] for line in lines[start + 1 : start + 11]] == [str(rank) for rank in range(1, 11)]
+    assert not any("…" in line for line in lines)
+
+
+def test_json_and_csv(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "plans.csv"
+    assert cli.run([*SMALL, "--json", "--top", "2", "--csv", str(path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [int(row["rank"]) for row in rows] == [1, 2]
+    assert float(rows[0]["step_s"]) == found["plans"][0]["step_s"]
+    assert int(rows[0]["tp"]) == found["plans"][0]["layout"]["tp"]
+    assert found["search"]["seconds"] > 0
+
+
+def test_nothing_fits_is_exit_1(capsys: Capture) -> None:
+    assert cli.run(["plan", "llama3-70b", "--cluster", "h100:8", "--seq", "8192", "--gbs", "512", "--json"]) == 1
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["plans"] == []
+    assert found["search"]["nearest_miss"]["over_gib"] > 0
+    assert "nearest miss: tp=8" in err
+    assert "would fit: more chips: --cluster h100:" in err
+
+
+def test_request_file_and_flags(tmp_path: Path, capsys: Capture) -> None:
+    saved = tmp_path / "saved.yaml"
+    assert cli.run([*SMALL, "--set", "tp=1,2", "--set", "recompute=none", "--save-request", str(saved), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert PlanRequest.of(read_request(saved)).pins == {"tp": [1, 2], "recompute": ["none"]}
+    assert cli.run(["plan", "--request", str(saved), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["request"] == first["request"]
+    assert again["plans"] == first["plans"]
+    assert cli.run(["plan", "--request", str(saved), "--gbs", "64", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["request"]["gbs"] == 64
+
+
+GOLDEN = {
+    "plan llama3-8b": "plan needs --cluster, such as h100:256; --seq, such as 8192",
+    "plan llama3-8c --cluster h100:8 --seq 1": "'llama3-8c' is no known model; did you mean 'llama3-8b'",
+    "plan llama3-8b --cluster h10:8 --seq 1": "'h10' is no known chip; did you mean 'h100'",
+    "plan llama3-8b --cluster h100:x --seq 1": "cluster 'h100:x': count 'x' of h100: expected a whole number of chips such as h100:256",
+    "plan llama3-8b --cluster h100:0 --seq 1": "cluster 'h100:0': count 0 of h100: expected 1 to",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set mb=1": "'mb' is no known layout key; did you mean 'mbs'",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp": "--set tp: expected key=value[,value...] such as tp=1,2",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=x": "tp=x: expected a whole number",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=0": "pins: tp=0: expected a whole number of 1 or more",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=1 --set tp=2": "--set tp: given twice; join the values by commas",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set gbs=4": "pins: gbs is no pin; give gbs (--gbs) or max_gbs (--max-gbs)",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs -8": "gbs=-8: expected a whole number of 1 or more",
+    "plan llama3-8b --cluster h100:8 --seq 99999999999999999999 --gbs 8": "seq_len=99999999999999999999",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --precision fp7": "'fp7' is no known precision; did you mean",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --megatron-version new": "megatron_version=new: expected a version such as 0.15.1",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --attention flsh": "'flsh' is no known attention kernel; did you mean 'flash'",
+    "plan llama3-8b --cluster h100:37 --seq 4096 --gbs 8": "gbs=8: no data-parallel size of 37 chips divides it; nearest that work: gbs=37",
+    "plan llama3-8b --cluster h100:8 --seq 4098 --gbs 8 --set cp=2": "no layout keeps the rules under cp=2: seq_len=4098 is",
+    "plan llama3-8b --request nowhere.yaml": "request 'nowhere.yaml': No such file or directory",
+    "plan llama3-8b --hf nowhere.json": "plan llama3-8b --hf nowhere.json: give either a name or a config",
+    "plan llama3-8b --gsb 4": "No such option: --gsb",
+    "pln": "'pln' is no known command; did you mean 'plan'",
+}
+
+
+@pytest.mark.parametrize("line", GOLDEN)
+def test_bad_input_gets_one_line(line: str, capsys: Capture) -> None:
+    assert error_of(line.split(), capsys).startswith(GOLDEN[line])
+
+
+def test_interrupt_is_exit_130(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "plan", interrupted)
+    assert cli.run(SMALL) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_help_lists_the_commands(capsys: Capture) -> None:
+    assert cli.run(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert cli.run([]) == 0
+    assert capsys.readouterr().out == listed
+    for command in ("plan", "models", "chips"):
+        assert f"\n  {command} " in listed
+        assert cli.run([command, "--help"]) == 0
+        assert "Examples:" in capsys.readouterr().out
+
+
+def test_version(capsys: Capture) -> None:
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("meshwright ")
+
+
+FLAGS = [
+    "--cluster",
+    "--seq",
+    "--gbs",
+    "--max-gbs",
+    "--set",
+    "--top",
+    "--objective",
+    "--headroom",
+    "--stack",
+    "--precision",
+    "--json",
+    "--hf",
+]
+VALUES = [
+    "h100:8",
+    "a100-80:12",
+    "4096",
+    "8",
+    "0",
+    "-1",
+    "1e9",
+    "tp=2",
+    "pp=3",
+    "sharding=zero2",
+    "layers_per_stage=8+24",
+    "memory",
+    "fsdp",
+    "fp8",
+    "0.1",
+    "=",
+]
+
+
+@settings(max_examples=60)
+@given(words=st.lists(st.one_of(st.sampled_from(FLAGS), st.sampled_from(VALUES), st.text(max_size=6)), max_size=10))
+def test_fuzzed_command_lines_never_end_in_a_traceback(words: list[str]) -> None:
+    assert cli.run(["plan", "llama3-8b", *words]) in (0, 1, 2)
+
+
+@settings(max_examples=60)
+@given(
+    cluster=st.sampled_from(["h100:8", "h100:12", "v100-16:6", "a100-80:7"]),
+    seq=st.sampled_from(["128", "4096", "4095"]),
+    gbs=st.integers(1, 70),
+    pins=st.lists(
+        st.sampled_from([*VALUES[7:11], "cp=2", "vpp=2", "recompute=full", "mbs=3", "ep=2", "dp=4", "sp=0", "schedule=gpipe"]), max_size=3
+    ),
+    stack=st.sampled_from(["megatron", "fsdp", "nanotron", "deepspeed"]),
+)
+def test_likely_command_lines_never_end_in_a_traceback(cluster: str, seq: str, gbs: int, pins: list[str], stack: str) -> None:
+    sets = [word for pin in pins for word in ("--set", pin)]
+    line = ["plan", "mixtral-8x7b", "--cluster", cluster, "--seq", seq, "--gbs", str(gbs), "--stack", stack, "--top", "1", *sets]
+    assert cli.run(line) in (0, 1, 2)

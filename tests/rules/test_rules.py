@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.errors import LayoutError
+from meshwright.layout import SHARDINGS, Layout, Layouts, parse_layout
+from meshwright.models.presets import find_model
+from meshwright.rules import ALL_RULES, RuleCase, broken_rows, check_layout, complete_layout, require_valid, stack_rules
+from meshwright.stack import find_stack, stack_names
+from meshwright.workload import Workload
+
+
+def broken(words: str, *, model: str = "llama3-70b", chips: int = 256, seq: int = 8192, gbs: int = 512, **more: Any) -> dict[str, str]:
+    """Messages by key of the rules that a layout breaks."""
+    stack, version, precision = (more.get(k, d) for k, d in (("stack", "megatron"), ("version", "0.20"), ("precision", "bf16")))
+    spec, work, software = find_model(model), Workload(seq_len=seq, gbs=gbs, precision=precision), find_stack(stack)
+    layout = complete_layout(parse_layout(words), model=spec, work=work, num_chips=chips, stack=software)
+    found = check_layout(layout, model=spec, work=work, num_chips=chips, stack=software, megatron_version=version)
+    return {violation.key: violation.message for violation in found}
+
+
+def test_nodes_that_divide_the_batch() -> None:
+    """Worked: GBS 512, mbs 1, tp 4, pp 1 on nodes of 8 leaves DP = 2 * nodes, which divides 512 for powers of two up to 256."""
+    valid = [nodes for nodes in range(1, 1025) if not broken("tp=4,pp=1,mbs=1", model="gpt3-5b", chips=8 * nodes, seq=2048)]
+    assert valid == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+
+
+def test_uneven_layers_are_refused_with_the_split_that_works() -> None:
+    """Worked: 80 layers over 32 chunks: 2 each would train 64; 16 chunks of 3 and 16 of 2 make 80."""
+    message = broken("tp=8,pp=16,vpp=2", chips=2048)["even_split"]
+    assert "64 would be trained" in message
+    assert "16 chunks of 3, 16 of 2" in message
+    offered = message.partition("layers_per_stage=")[2].partition(",")[0]
+    assert not broken(f"tp=8,pp=16,vpp=2,layers_per_stage={offered}", chips=2048)
+
+
+@pytest.mark.parametrize(("version", "accepted"), [("0.12.0", False), ("0.15.3", False), ("0.16.1", True), ("0.20", True)])
+def test_kv_heads_fewer_than_tp(version: str, accepted: bool) -> None:
+    """Worked: chatglm3-6b has 2 KV heads; tp=8 divides its 32 heads and 13696 / 8."""
+    found = broken("tp=8", model="chatglm3-6b", version=version)
+    assert ("kv_heads" not in found) == accepted
+    if not accepted:
+        assert found["kv_heads"] == (
+            "num_kv_heads=2 is not divisible by tp=8; tp may be 1, 2; "
+            f"Megatron-Core {version} refuses it, from 0.16.1 on KV heads are copied"
+        )
+
+
+def test_stacks_without_copies_refuse_fewer_kv_heads() -> None:
+    assert "kv_heads" in broken("tp=16", stack="fsdp")
+    assert "kv_heads" in broken("tp=16", stack="nanotron")
+
+
+GOLDEN = {
+    "tp=32": "heads=40 is not divisible by tp=32; tp may be 1, 2, 4, 5, 8, 10, 20, 40",
+    "tp=8,dp=7": "tp=8 * cp=1 * pp=1 = 8, * dp=7 = 56 chips, but the cluster has 256; dp=32 uses them all",
+    "tp=1,sp=1": "sp=1 with tp=1: there is no tensor-parallel group to split the sequence over; sp=0, or tp=2 and more",
+    "sharding=zero3,pp=2": "sharding=zero3 with pp=2: stack megatron has it with pp=1 only; sharding may be none, zero1",
+    "sharding=hybrid,shard_size=3": "shard_size=3 does not divide dp * cp = 256; shard_size may be 1, 2, 4, 8, 16, 32, 64, 128, 256",
+    "ep=2": "ep=2: llama2-13b has no experts; ep=1",
+    "mbs=3": "gbs=512 is not divisible by mbs * dp = 3 * 256 = 768; nearest that work: gbs=768, or mbs=1, 2",
+    "vpp=2": "vpp=2 with pp=1: there is no pipeline to interleave; vpp=1, or pp=2 and more",
+    "tp=4,pp=4,vpp=2,mbs=32": (
+        "vpp=2 needs micro batches in rounds of pp=4, but gbs / (mbs * dp) = 512 / 512 = 1; nearest that work: gbs=2048, or vpp=1"
+    ),
+    "recompute=full,recompute_layers=50": "recompute_layers=50: a chunk has 40 layers; expected 1 to 40",
+    "recompute=selective,recompute_modules=moe": "recompute_modules=moe: llama2-13b on stack megatron has core_attn, layernorm, mlp",
+    "recompute=full,recompute_modules=mlp": "recompute_modules=mlp with recompute=full: modules belong to recompute=selective",
+    "pp=4,layers_per_stage=10+10+10+9": "layers_per_stage=10+10+10+9 sums to 39; the model has 40 layers",
+    "pp=4,layers_per_stage=20+20": "layers_per_stage=20+20 has 2 entries; expected pp=4",
+    "pp=64": "pp=64 * vpp=1 = 64 chunks for 40 layers; at most 40 chunks have a layer each",
+    "schedule=gpipe,pp=4,vpp=2": "schedule=gpipe with vpp=2: it has vpp=1; interleaving belongs to schedule=1f1b",
+}
+
+
+@pytest.mark.parametrize("words", GOLDEN)
+def test_messages(words: str) -> None:
+    assert GOLDEN[words] in broken(words, model="llama2-13b").values()
+
+
+def test_messages_of_sequence_and_experts() -> None:
+    assert broken("cp=4", seq=8190)["context"] == (
+        "seq_len=8190 is not divisible by 2 * cp = 8; "
+        "cp may be 1, 3, 5, 7, 9, 13, 15, 21, 35, 39, 45, 63, ..., or take seq_len=8184 or 8192"
+    )
+    assert "seq_len=8190 is not divisible by tp * cp = 4" in broken("tp=4", seq=8190)["sequence"]
+    assert broken("ep=3", model="mixtral-8x7b")["experts"] == "num_experts=8 is not divisible by ep=3; ep may be 1, 2, 4, 8"
+    assert "ep may be 1, 2, 4" in broken("tp=2,etp=1,ep=8,pp=8", model="mixtral-8x7b", chips=32)["folding"]
+    assert "expert_sequence" in broken("tp=2,sp=0", model="mixtral-8x7b")
+
+
+def test_experts_need_no_chips_of_their_own() -> None:
+    """Worked: 32 chips with tp=1, pp=4 leave 8 for data parallelism; ep=8 shares them."""
+    assert not broken("pp=4,ep=8", model="mixtral-8x7b", chips=32)
+
+
+def test_complete_layout_fills_the_defaults_of_the_software() -> None:
+    spec = find_model("llama3-8b")
+
+    def filled(words: str, stack: str) -> Layout:
+        return complete_layout(parse_layout(words), model=spec, work=Workload(seq_len=4096, gbs=64), num_chips=64, stack=find_stack(stack))
+
+    assert filled("tp=2,pp=2", "megatron") == Layout(tp=2, sp=True, pp=2, dp=16, sharding="zero1", gbs=64)
+    assert filled("", "fsdp") == Layout(dp=64, sharding="zero3", gbs=64)
+    assert filled("shard_size=8", "fsdp").sharding == "hybrid"
+    assert filled("recompute=selective", "megatron").recompute_modules == ("core_attn",)
+    assert filled("recompute=selective", "fsdp").recompute_modules == ("ops",)
+    with pytest.raises(LayoutError, match=r"tp=3 .* does not divide 64 chips; take 63 or 66 chips"):
+        filled("tp=3", "megatron")
+
+
+def test_require_valid_names_all_faults_in_one_line() -> None:
+    layout = Layout(tp=3, dp=5, gbs=7)
+    with pytest.raises(LayoutError, match=r"does not divide 8 chips.*; also: heads=64.*; also: ") as error:
+        require_valid(layout, model=find_model("llama3-70b"), work=Workload(seq_len=8192), num_chips=8, stack=find_stack("megatron"))
+    assert "\n" not in str(error.value)
+
+
+def test_every_rule_has_its_words() -> None:
+    keys = [rule.key for rule in ALL_RULES]
+    assert len(keys) == len(set(keys))
+    assert all(rule.sentence and rule.columns for rule in ALL_RULES)
+
+
+def test_every_stack_has_rules_with_known_words() -> None:
+    for name in stack_names():
+        rules = stack_rules(find_stack(name))
+        assert set(rules.shardings + rules.shardings_without_pp) <= set(SHARDINGS)
+        assert set(rules.searched_shardings) <= set(rules.shardings + rules.shardings_without_pp)
+        assert {module for modules in rules.searched_modules for module in modules} <= set(rules.recompute_modules)
+
+
+LAYOUTS = st.builds(
+    Layout,
+    tp=st.sampled_from([1, 2, 3, 4, 8, 16]),
+    sp=st.booleans(),
+    cp=st.sampled_from([1, 2, 3]),
+    ep=st.sampled_from([1, 2, 8]),
+    etp=st.sampled_from([None, 1, 2]),
+    pp=st.sampled_from([1, 2, 3, 5]),
+    vpp=st.sampled_from([1, 2, 4]),
+    dp=st.sampled_from([1, 2, 4, 6]),
+    sharding=st.sampled_from(SHARDINGS),
+    shard_size=st.sampled_from([None, 2]),
+    mbs=st.sampled_from([1, 2]),
+    gbs=st.sampled_from([8, 12, 96]),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+    recompute_layers=st.sampled_from([None, 0, 2, 40]),
+    recompute_method=st.sampled_from(["uniform", "block"]),
+    recompute_modules=st.sampled_from([(), ("mlp",), ("moe_act", "layernorm"), ("ops",)]),
+    schedule=st.sampled_from(["1f1b", "zero-bubble", "gpipe"]),
+    layers_per_stage=st.sampled_from([None, (16, 16), (10, 11, 11), (32,)]),
+)
+
+
+@given(rows=st.lists(LAYOUTS, min_size=1, max_size=20), stack=st.sampled_from(["megatron", "fsdp"]))
+def test_one_layout_is_judged_as_its_column(rows: list[Layout], stack: str) -> None:
+    """The search and a single layout use the same code, and every broken rule has a message."""
+    case = RuleCase(model=find_model("mixtral-8x7b"), work=Workload(seq_len=4096), num_chips=48, stack=find_stack(stack))
+    columns = {rule.key: bad for rule, bad in broken_rows(Layouts.of(rows), case)}
+    for index, layout in enumerate(rows):
+        for rule, bad in broken_rows(Layouts.of([layout]), case):
+            assert bad[0] == columns[rule.key][index]
+            if bad[0]:
+                message = rule.message(layout, case)
+                assert message and "\n" not in message
+
+
+@given(st.integers(1, 126), st.integers(1, 20), st.integers(1, 8))
+def test_split_agrees_with_the_columns(layers: int, pp: int, vpp: int) -> None:
+    from meshwright.cost.stages import even_stage_layers
+    from meshwright.rules.split import even_split
+
+    if pp * vpp > layers:
+        return
+    split = np.array(even_split(layers, pp=pp, vpp=vpp))
+    sums = split.reshape(vpp, pp).sum(axis=0)
+    columns = even_stage_layers(np.arange(pp), total=layers, pp=np.array(pp), vpp=np.array(vpp))
+    assert split.sum() == layers
+    assert split.max() - split.min() <= 1
+    assert list(sums) == list(columns)
+
+
+def test_replacing_an_uneven_split_by_words_is_valid() -> None:
+    layout = Layout(tp=8, sp=True, pp=3, dp=4, sharding="zero1", gbs=64, layers_per_stage=(27, 27, 26))
+    args: dict[str, Any] = {
+        "model": find_model("llama3-70b"),
+        "work": Workload(seq_len=8192),
+        "num_chips": 96,
+        "stack": find_stack("megatron"),
+    }
+    assert check_layout(layout, **args) == []
+    assert [v.key for v in check_layout(replace(layout, layers_per_stage=None), **args)] == ["even_split"]

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.layout import Layout, Layouts
+from meshwright.rules import check_layout, explicit_layers
+from meshwright.search.axes import axes_of
+from meshwright.search.problem import Problem, resolve
+from meshwright.search.request import PlanRequest
+from meshwright.search.space import Rejections, chunks, make_space
+
+
+def problem_of(**fields: Any) -> Problem:
+    return resolve(PlanRequest.of({"model": "llama3-8b", "cluster": "h100:16", "seq_len": 4096, "gbs": 32} | fields))
+
+
+def rows_of(problem: Problem) -> tuple[list[Layout], Rejections]:
+    rejections = Rejections()
+    space = make_space(problem, axes_of(problem), rejections)
+    return [piece.row(i) for piece in chunks(space, rejections, rows=500) for i in range(len(piece))], rejections
+
+
+def breaks(layout: Layout, problem: Problem) -> list[str]:
+    setting = problem.setting
+    explicit = explicit_layers(layout, setting.model)
+    found = check_layout(explicit, model=setting.model, work=setting.work, num_chips=problem.num_chips, stack=setting.stack)
+    return [violation.message for violation in found]
+
+
+REQUESTS: list[dict[str, Any]] = [
+    {},
+    {"cluster": "h100:24", "gbs": 48},
+    {"cluster": "a100-80:20", "gbs": 40, "stack": "fsdp"},
+    {"model": "mixtral-8x7b", "gbs": 64},
+    {"model": "deepseek-v2-lite", "cluster": "h100:12", "gbs": 36},
+    {"model": "llama3-8b", "gbs": None, "max_gbs": 100, "cluster": "h100:12"},
+    {"pins": {"pp": [3], "layers_per_stage": ["11+11+10"]}, "cluster": "h100:12", "gbs": 24},
+]
+
+
+@pytest.mark.parametrize("fields", REQUESTS, ids=str)
+def test_every_layout_of_the_space_is_valid_and_uses_all_chips(fields: dict[str, Any]) -> None:
+    problem = problem_of(**fields)
+    rows, _ = rows_of(problem)
+    assert rows
+    assert len(set(rows)) == len(rows)
+    assert {layout.num_chips for layout in rows} == {problem.num_chips}
+    picked = np.random.default_rng(0).choice(len(rows), size=min(300, len(rows)), replace=False)
+    assert [(rows[i].words(), breaks(rows[i], problem)) for i in picked if breaks(rows[i], problem)] == []
+
+
+def test_the_space_equals_brute_force() -> None:
+    """Every layout of 16 chips, held against the rules one by one."""
+    problem = problem_of(pins={"recompute": ["none"]})
+    rows, _ = rows_of(problem)
+    sizes = [1, 2, 4, 8, 16]
+    valid = set()
+    for tp, cp, pp, vpp, mbs in product(sizes, sizes[:3], sizes, range(1, 33), sizes):
+        if 16 % (tp * cp * pp):
+            continue
+        layout = Layout(
+            **{"tp": tp, "sp": tp > 1, "cp": cp, "etp": tp, "pp": pp, "vpp": vpp, "dp": 16 // (tp * cp * pp), "mbs": mbs, "gbs": 32},
+            sharding="zero1",
+        )
+        is_searched = vpp <= 8 or 32 % (pp * vpp) == 0
+        if is_searched and pp * vpp <= 32 and not breaks(layout, problem):
+            valid.add(layout)
+    assert set(rows) == valid
+
+
+def test_pins_hold() -> None:
+    rows, _ = rows_of(problem_of(pins={"tp": [2, 4], "pp": [2], "recompute": ["full"], "mbs": [1], "vpp": [1]}))
+    assert {layout.tp for layout in rows} == {2, 4}
+    assert {(layout.pp, layout.recompute, layout.mbs, layout.vpp) for layout in rows} == {(2, "full", 1, 1)}
+
+
+def test_pins_reach_beyond_the_bounds() -> None:
+    rows, _ = rows_of(problem_of(pins={"sharding": ["none", "zero3"], "sp": [0], "schedule": ["zero-bubble"], "vpp": [1]}))
+    assert {layout.sharding for layout in rows} == {"none", "zero3"}
+    assert {layout.sp for layout in rows} == {False}
+
+
+def test_chunk_size_changes_nothing() -> None:
+    problem = problem_of(model="mixtral-8x7b")
+    counted = []
+    for rows in (100, 10_000):
+        rejections = Rejections()
+        pieces = list(chunks(make_space(problem, axes_of(problem), rejections), rejections, rows=rows))
+        assert max(len(piece) for piece in pieces) <= rows
+        counted.append((set(_rows(Layouts.concat(pieces))), rejections.counts))
+    assert counted[0] == counted[1]
+
+
+def _rows(layouts: Layouts) -> list[Layout]:
+    return [layouts.row(i) for i in range(len(layouts))]
+
+
+def test_a_searched_batch_is_the_largest_that_divides() -> None:
+    rows, _ = rows_of(problem_of(gbs=None, max_gbs=100, pins={"recompute": ["none"]}))
+    for layout in rows:
+        unit = layout.mbs * layout.dp * (layout.pp if layout.vpp > 1 else 1)
+        assert 100 - unit < layout.gbs <= 100
+
+
+@settings(max_examples=25)
+@given(chips=st.integers(1, 200), gbs=st.integers(1, 300))
+def test_any_number_of_chips(chips: int, gbs: int) -> None:
+    """Axes multiply to the chips, and nothing is lost in silence: what is not in the space has a reason."""
+    problem = problem_of(cluster=f"h100:{chips}", gbs=gbs, pins={"recompute": ["none"]})
+    rows, rejections = rows_of(problem)
+    assert all(layout.num_chips == chips and layout.gbs == gbs for layout in rows)
+    assert rows or rejections.counts
