@@ -1,0 +1,172 @@
+"""Documentation that is checked: generated pages are current, commands and formulas are documented, examples run, links resolve."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import importlib.util
+import json
+import re
+import shlex
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.accuracy.examples import LLAMA
+from tests.models.hf_configs import CONFIGS
+
+from meshwright.cli import run
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MEASURED = {"step_time_s": "10", "peak_mem_gib": "30", "oom": "0", "notes": "", "source": "", "group": "g", "release": "", "task": ""}
+EXAMPLES = 3
+"""How many a command's help has, at least."""
+
+
+def generator() -> ModuleType:
+    """Load scripts/docs, which has no suffix."""
+    loader = SourceFileLoader("meshwright_docs_script", str(ROOT / "scripts" / "docs"))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[loader.name] = module  # dataclasses look their module up
+    written = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # or scripts/docsc would lie beside it
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = written
+    return module
+
+
+DOCS = generator()
+COMMANDS = DOCS.commands()
+FUNCTIONS = DOCS.public_functions()
+
+
+@pytest.mark.parametrize("name", ["formulas.md", "cli.md"])
+def test_generated_page_is_current(name: str) -> None:
+    pages = {path.name: (path, text) for path, text in DOCS.pages().items()}
+    path, text = pages[name]
+    assert path.read_text(encoding="utf-8") == text, "run scripts/docs, and read what changed"
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_command_says_what_it_does_with_three_examples(name: str) -> None:
+    examples = DOCS.examples_of(COMMANDS[name])
+    assert len(examples) >= EXAMPLES
+    assert all(shlex.split(example)[:2] == ["meshwright", name] for example in examples)
+    paragraphs = DOCS._help_paragraphs(COMMANDS[name])
+    assert paragraphs.index("Examples:") >= 3, "what it does, the physics, what it prints"
+
+
+def test_public_formulas_have_the_five_headings() -> None:
+    missing = {f"{f.module}.{f.name}": [h for h in DOCS.HEADINGS if h not in f.sections] for f in FUNCTIONS}
+    lines = [f"cost/{name}: no {', '.join(headings)}" for name, headings in missing.items() if headings]
+    assert not lines, "\n".join(lines)
+
+
+def test_formulas_name_tests_that_exist() -> None:
+    named = {f"{f.module}.{f.name}": f.sections["Checked"] for f in FUNCTIONS if "Checked" in f.sections}
+    lines = [f"cost/{name}: {fault}" for name, text in named.items() for fault in faults_of_checked(text)]
+    assert not lines, "\n".join(lines)
+
+
+def faults_of_checked(text: str) -> list[str]:
+    """Say what is wrong with `tests/cost/test_x.py::test_y`, or with the words that stand there instead."""
+    places = re.findall(r"tests/[\w/]+\.py(?:::\w+)?", text)
+    faults = [] if places else [f"no test is named: {text}"]
+    for place in places:
+        path, _, name = place.partition("::")
+        if not (ROOT / path).is_file():
+            faults.append(f"{path} does not exist")
+        elif name and not re.search(rf"^def {name}\b", (ROOT / path).read_text(encoding="utf-8"), flags=re.MULTILINE):
+            faults.append(f"{path} has no {name}")
+    return faults
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what a link can point at inside a page, as GitHub makes it of headings."""
+    headings = re.findall(r"^#+ +(.*)$", without_code(page.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    text = re.sub(r"`[^`\n]*`", "", without_code(page.read_text(encoding="utf-8")))
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            broken.append(target)
+    assert broken == []
+
+
+def commands_in(text: str) -> list[str]:
+    """Return the lines of bash blocks that run meshwright; of `a && b` the part that does."""
+    blocks = re.findall(r"^```(?:bash|console|sh)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    parts = [
+        part.strip().removeprefix("$ ") for block in blocks for line in block.replace("\\\n", " ").splitlines() for part in line.split("&&")
+    ]
+    return [part.removeprefix(".venv/bin/") for part in parts if part.removeprefix(".venv/bin/").startswith("meshwright ")]
+
+
+def shown() -> list[str]:
+    """Return every command line of the pages, the help's own among them, each once."""
+    pages = [page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md"]
+    return list(dict.fromkeys(command for text in pages for command in commands_in(text)))
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the examples name."""
+    folder = tmp_path_factory.mktemp("examples")
+    for name in ("path/to", "tables", "truth", "docs"):
+        (folder / name).mkdir(parents=True)
+    for name in ("config.json", "path/to/config.json"):
+        (folder / name).write_text(json.dumps(CONFIGS["llama3-8b"]))
+    row = {**LLAMA, **MEASURED}
+    for name in ("runs.csv", "tables/a.csv", "truth/a.csv"):
+        with (folder / name).open("w", newline="", encoding="utf-8") as handle:
+            writer = csv.DictWriter(handle, list(row))
+            writer.writeheader()
+            writer.writerow(row)
+    return folder
+
+
+def made_first(command: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Make the files that other commands would have written."""
+    makers = {
+        "plans.json": ["plan", "llama3-8b", "--cluster", "h100:16", "--seq", "8192", "--gbs", "64", "--json"],
+        "earlier.json": ["validate", "truth/a.csv", "--json"],
+        "predictions.csv": ["predict", "runs.csv", "-o", "predictions.csv"],
+    }
+    for name, maker in makers.items():
+        if any(word.partition("#")[0] == name for word in command) and not (folder / name).exists():
+            run(maker)
+            out = capsys.readouterr().out
+            if name.endswith(".json"):
+                (folder / name).write_text(out)
+
+
+@pytest.mark.parametrize("example", shown())
+def test_example_runs(example: str, sandbox: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(sandbox)
+    words = shlex.split(example.split(" > ", maxsplit=1)[0].split(" | ", maxsplit=1)[0])[1:]
+    expanded = [found for word in words for found in (sorted(glob.glob(word)) if "*" in word else [word])]
+    made_first(expanded, sandbox, capsys)
+    code = run(expanded)
+    streams = capsys.readouterr()
+    assert code == 0, streams.err
+    if " > " in example:
+        (sandbox / example.split(" > ")[1].strip()).write_text(streams.out)
