@@ -18,9 +18,9 @@ __all__ = ["print_ladder"]
 
 LABEL_WORDS = {
     "execution only": "",
-    "reshard the checkpoint": "reshard",
+    "reshard the checkpoint": "checkpoint",
     "changes data order": "data order",
-    "changes training": "changes training",
+    "changes training": "training",
 }
 
 
@@ -53,7 +53,7 @@ def _cause(quote: Quote) -> str:
 
 
 def _print_rungs(found: Ladder, console: Console) -> None:
-    table = plain_table("Fixes, each by itself", "fix", "step", "saves GiB", "peak GiB", "fits", last="checkpoint, data")
+    table = plain_table("Fixes, each by itself", "fix", "step", "saves GiB", "peak GiB", "fits", last="changes")
     for rung in found.rungs:
         numbers = (
             f"{rung.step_change_frac:+.1%}",
