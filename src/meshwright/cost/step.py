@@ -159,14 +159,12 @@ def _fsdp_layer_s(
     Source:   PyTorch FSDP (arXiv:2304.11277).
     """
     zero2, zero3 = layouts.sharding == SHARDINGS.index("zero2"), layouts.sharding >= SHARDINGS.index("zero3")
-    size = layouts.shard_size
-    group = group_of(size, layouts.tp, pool)
-    expert_group = group_of(np.minimum(size, layouts.expert_dp), layouts.ep * layouts.etp, pool)
-    weights = all_gather_s(group, params[0] * 2.0) + np.where(params[1] > 0, all_gather_s(expert_group, params[1] * 2.0), 0.0)
-    reduce_bytes = stack.reduce_bytes
-    scatter = all_gather_s(group, params[0] * reduce_bytes) + np.where(
-        params[1] > 0, all_gather_s(expert_group, params[1] * reduce_bytes), 0.0
-    )
+    if not (zero2 | zero3).any():
+        return np.zeros(len(layouts)), np.zeros(len(layouts))
+    inside = [(group_of(layouts.shard_size, layouts.tp, pool), params[0])]
+    if params[1].any():
+        inside.append((group_of(np.minimum(layouts.shard_size, layouts.expert_dp), layouts.ep * layouts.etp, pool), params[1]))
+    weights, scatter = (sum(all_gather_s(ranks, held * each) for ranks, held in inside) for each in (2.0, stack.reduce_bytes))
     forward = np.where(zero3, np.maximum(0.0, weights - stack.fsdp_overlap * forward_s), 0.0)
     exchange = np.where(zero3, weights + scatter, np.where(zero2, scatter, 0.0))
     return forward, np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0)
@@ -297,15 +295,18 @@ def _data_exchange_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: P
     kind = layouts.sharding
     none, zero1, zero2 = (kind == SHARDINGS.index(name) for name in ("none", "zero1", "zero2"))
     size = np.where(none, layouts.dp * layouts.cp, layouts.shard_size)
-    expert_size = np.minimum(size, layouts.expert_dp)
-    inside = (group_of(size, layouts.tp, pool), dense), (group_of(expert_size, layouts.ep * layouts.etp, pool), expert)
+    inside = [(group_of(size, layouts.tp, pool), dense)]
+    if expert.any():
+        inside.append((group_of(np.minimum(size, layouts.expert_dp), layouts.ep * layouts.etp, pool), expert))
     reduce, scatter, gather = (
         sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes) for ranks, params in inside)
         for operation, each in ((all_reduce_s, stack.reduce_bytes), (reduce_scatter_s, stack.reduce_bytes), (all_gather_s, 2.0))
     )
     replicas = np.maximum(layouts.dp * layouts.cp // size, 1)
-    across = group_of(replicas, layouts.tp * size, pool)
-    replicated = _bucketed_s(all_reduce_s, across, (dense + expert) * stack.reduce_bytes / size, stack.bucket_bytes)
+    replicated = np.zeros(len(layouts))
+    if (replicas > 1).any():
+        across = group_of(replicas, layouts.tp * size, pool)
+        replicated = _bucketed_s(all_reduce_s, across, (dense + expert) * stack.reduce_bytes / size, stack.bucket_bytes)
     scatter = np.where(none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0))
     return scatter, np.where(zero1 | zero2, gather, 0.0)
 
