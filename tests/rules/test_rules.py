@@ -95,6 +95,14 @@ def test_messages_of_sequence_and_experts() -> None:
     assert "expert_sequence" in broken("tp=2,sp=0", model="mixtral-8x7b")
 
 
+def test_low_precision_wants_multiples_of_16() -> None:
+    """Worked: a feed-forward of 11008 over tp=32 is 344 wide, which is no multiple of 16."""
+    assert broken("tp=32", model="llama2-7b", precision="fp8")["precision"] == (
+        "precision=fp8 needs dims that are multiples of 16: ffn / tp = 344; take a smaller tp or bf16"
+    )
+    assert "precision" not in broken("tp=32", model="llama2-7b")
+
+
 def test_experts_need_no_chips_of_their_own() -> None:
     """Worked: 32 chips with tp=1, pp=4 leave 8 for data parallelism; ep=8 shares them."""
     assert not broken("pp=4,ep=8", model="mixtral-8x7b", chips=32)

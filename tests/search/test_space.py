@@ -64,10 +64,8 @@ def test_the_space_equals_brute_force() -> None:
     for tp, cp, pp, vpp, mbs in product(sizes, sizes[:3], sizes, range(1, 33), sizes):
         if 16 % (tp * cp * pp):
             continue
-        layout = Layout(
-            **{"tp": tp, "sp": tp > 1, "cp": cp, "etp": tp, "pp": pp, "vpp": vpp, "dp": 16 // (tp * cp * pp), "mbs": mbs, "gbs": 32},
-            sharding="zero1",
-        )
+        dp = 16 // (tp * cp * pp)
+        layout = Layout(tp=tp, sp=tp > 1, cp=cp, etp=tp, pp=pp, vpp=vpp, dp=dp, mbs=mbs, gbs=32, sharding="zero1")
         is_searched = vpp <= 8 or 32 % (pp * vpp) == 0
         if is_searched and pp * vpp <= 32 and not breaks(layout, problem):
             valid.add(layout)

@@ -19,7 +19,9 @@ from meshwright.search.space import Rejections, Space, chunks
 __all__ = ["Found", "Harvest", "search_space"]
 
 KEPT = 512
-"""Best layouts kept on the way; many differ in recomputation only, of which one a group is shown."""
+"""Fewest best layouts kept on the way; many differ in chunks and recomputation only, of which one a group is shown."""
+KEPT_PER_PLAN = 32
+"""Kept per plan that is asked for, where that is more."""
 WORKERS = 2
 """Chunks priced at once: numpy leaves the interpreter free while it computes."""
 
@@ -49,16 +51,16 @@ class Found:
         """Return some rows."""
         return Found(layouts=self.layouts.take(index), key=self.key[index], used_bytes=self.used_bytes[index])
 
-    def and_also(self, other: Found) -> Found:
-        """Return the rows of both, and of more than KEPT the best."""
-        if len(self) >= KEPT and other.key[0] >= self.key[-1]:
+    def and_also(self, other: Found, *, kept: int) -> Found:
+        """Return the rows of both, and of more than `kept` the best."""
+        if len(self) >= kept and other.key[0] >= self.key[-1]:
             return self
         both = Found(
             layouts=Layouts.concat((self.layouts, other.layouts)),
             key=np.concatenate((self.key, other.key)),
             used_bytes=np.concatenate((self.used_bytes, other.used_bytes)),
         )
-        return both.best(KEPT)
+        return both.best(kept)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,31 +78,37 @@ class Harvest:
     too_large: int
     """Layouts that do not fit."""
 
-    def and_also(self, other: Harvest) -> Harvest:
-        """Return the best of both."""
+    def and_also(self, other: Harvest, *, kept: int) -> Harvest:
+        """Return the best of both, at most `kept` of each part."""
         return Harvest(
             priced=self.priced + other.priced,
-            fitting=_either(self.fitting, other.fitting),
-            at_risk=_either(self.at_risk, other.at_risk),
-            misses=_either(self.misses, other.misses),
+            fitting=_either(self.fitting, other.fitting, kept),
+            at_risk=_either(self.at_risk, other.at_risk, kept),
+            misses=_either(self.misses, other.misses, 1),
             too_large=self.too_large + other.too_large,
         )
 
 
-def _either(one: Found | None, other: Found | None) -> Found | None:
-    return one.and_also(other) if one is not None and other is not None else one or other
+def _either(one: Found | None, other: Found | None, kept: int) -> Found | None:
+    return one.and_also(other, kept=kept) if one is not None and other is not None else one or other
 
 
 def search_space(problem: Problem, space: Space, rejections: Rejections, *, progress: Callable[[int, int], None] | None = None) -> Harvest:
     """Price all layouts; `progress` is told how many are done and a bound of all."""
+    kept = kept_of(problem)
     _keep_pages()
     found = Harvest(priced=0, fitting=None, at_risk=None, misses=None, too_large=0)
     for part in _in_order(problem, chunks(space, rejections)):
-        found = found.and_also(part)
+        found = found.and_also(part, kept=kept)
         if progress is not None:
             progress(found.priced, space.size_bound)
     rejections.add("memory: more than a chip has", found.too_large)
     return found
+
+
+def kept_of(problem: Problem) -> int:
+    """Return how many best layouts a search keeps."""
+    return max(KEPT, KEPT_PER_PLAN * problem.request.top)
 
 
 def _keep_pages() -> None:
@@ -140,8 +148,8 @@ def _harvest(problem: Problem, layouts: Layouts) -> Harvest:
 
     return Harvest(
         priced=len(layouts),
-        fitting=part(free, key, KEPT),
-        at_risk=part(fits & ~free, key, KEPT),
+        fitting=part(free, key, kept_of(problem)),
+        at_risk=part(fits & ~free, key, kept_of(problem)),
         misses=part(~fits, used, 1),
         too_large=int(np.count_nonzero(~fits)),
     )

@@ -19,7 +19,7 @@ from meshwright.units import GIB, format_seconds
 __all__ = ["beats_words", "fits_of", "ranked_plans", "score_of"]
 
 REPRICED = 16
-"""Groups that are priced again; the closed form's order is right but for the last few per cent."""
+"""Groups of which several members and uneven splits are simulated; of further ones that were asked for, the best member."""
 WORTH_A_SPLIT = 0.005
 """Share of the step that an uneven split must gain over an even one: a tenth of the error of the best predictions."""
 MEMBERS = 3
@@ -76,7 +76,8 @@ def _order(problem: Problem, found: Found | None) -> list[_Candidate]:
         layout = tidy(found.layouts.row(index))
         groups.setdefault(group_of(layout), []).append(layout)
     chosen = list(groups.values())[: max(REPRICED, problem.request.top)]
-    shortlisted = shortlists(problem, [group[:MEMBERS] for group in chosen])
+    first, rest = [group[:MEMBERS] for group in chosen[:REPRICED]], [group[:1] for group in chosen[REPRICED:]]
+    shortlisted = [*shortlists(problem, first), *rest]
     priced = iter(reprice(problem, [layout for layouts in shortlisted for layout in layouts]))
     candidates = [_best_of_group(problem, list(islice(priced, len(layouts)))) for layouts in shortlisted]
     kept = [candidate for candidate in candidates if candidate is not None]

@@ -133,7 +133,7 @@ def _whole_prices(problem: Problem, rows: list[Layout]) -> list[_Whole]:
     p2p_s = np.broadcast_to(times.p2p_s.reshape(len(rows), -1).max(axis=1), (len(rows),))
     return [
         _Whole(
-            time_s={term: float(seconds[i]) for term, seconds in priced.time.items()},
+            time_s={term: max(0.0, float(seconds[i])) for term, seconds in priced.time.items()},  # a difference may round below 0
             memory={term: held[i, : row.pp] for term, held in priced.memory.terms.items()},
             used=used[i, : row.pp],
             forward_s=times.forward_s[i, : row.pp],

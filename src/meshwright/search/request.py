@@ -16,6 +16,8 @@ __all__ = ["OBJECTIVES", "Objective", "PlanRequest", "parse_pins"]
 Objective = Literal["step_time", "tokens_per_dollar", "memory"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 PinValue = int | str
+MOST_PLANS = 1000
+"""More plans than anybody reads; each is simulated."""
 
 
 class PlanRequest(BaseModel):
@@ -79,6 +81,8 @@ class PlanRequest(BaseModel):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= 2**40:
                 raise ConfigError(f"{name}={value}: expected a whole number of 1 or more{' below 2**40' if value > 1 else ''}")
+        if self.top > MOST_PLANS:
+            raise ConfigError(f"top={self.top}: expected 1 to {MOST_PLANS} plans")
         if self.gbs is not None and self.max_gbs is not None:
             raise ConfigError(f"gbs={self.gbs} and max_gbs={self.max_gbs}: give one of them")
         for name in ("max_memory_gib", "usd_per_hour"):
