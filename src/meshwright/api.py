@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from meshwright.errors import ConfigError
+from meshwright.layout import parse_layout
+from meshwright.search.asked import ask
+from meshwright.search.diff import Comparison, compare
+from meshwright.search.explain import Explanation
+from meshwright.search.explain import explain as explain_layout
+from meshwright.search.oom import Ladder
+from meshwright.search.oom import why_oom as mend_layout
 from meshwright.search.plan import search_plans
+from meshwright.search.problem import resolve
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
 
-__all__ = ["plan", "read_request", "request_to_yaml"]
+__all__ = ["diff", "explain", "plan", "read_request", "request_to_yaml", "why_oom"]
 
 
 def plan(request: PlanRequest | None = None, /, *, progress: Callable[[int, int], None] | None = None, **fields: Any) -> PlanResult:
@@ -22,11 +30,36 @@ def plan(request: PlanRequest | None = None, /, *, progress: Callable[[int, int]
     `progress` is called with the layouts priced so far and a bound of all. ConfigError says what is wrong with a request;
     a result without plans has `rejected` and `nearest_miss`.
     """
-    if request is not None and fields:
-        raise ConfigError(f"plan: give a request or fields ({', '.join(fields)}), not both")
     start = perf_counter()
-    result = search_plans(request if request is not None else PlanRequest.of(fields), progress=progress)
+    result = search_plans(_one_request("plan", request, fields), progress=progress)
     return replace(result, seconds=perf_counter() - start)
+
+
+def explain(layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any) -> Explanation:
+    """Return where time and memory of a layout go: `explain("tp=8,pp=4", model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)`.
+
+    What the layout (words, or fields) leaves open follows from the request. LayoutError says which rule it breaks.
+    """
+    asked = ask(layout, resolve(_one_request("explain", request, fields)))
+    return explain_layout(asked.layout, asked.problem)
+
+
+def why_oom(layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any) -> Ladder:
+    """Return what fills a layout's memory and a ladder of fixes, each priced; the arguments are those of `explain`."""
+    asked = ask(layout, resolve(_one_request("why_oom", request, fields)))
+    return mend_layout(asked.layout, asked.problem)
+
+
+def diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], /, *, has_experts: bool = False) -> Comparison:
+    """Return what differs between two layouts (words, or fields; those of a Workload too), and what each difference means for a run."""
+    left, right = (parse_layout(side) if isinstance(side, str) else side for side in (a, b))
+    return compare(left, right, has_experts=has_experts)
+
+
+def _one_request(name: str, request: PlanRequest | None, fields: Mapping[str, Any]) -> PlanRequest:
+    if request is not None and fields:
+        raise ConfigError(f"{name}: give a request or fields ({', '.join(fields)}), not both")
+    return request if request is not None else PlanRequest.of(fields)
 
 
 def read_request(path: Path) -> dict[str, Any]:

@@ -5,11 +5,13 @@ import importlib
 import pytest
 from tests.search.examples import CASES, layout, problem
 
+import meshwright
 from meshwright.cost.layer import price_layer
 from meshwright.cost.memory import MEMORY_TERMS
 from meshwright.cost.operators import Site
 from meshwright.cost.shapes import distinct_shapes
 from meshwright.cost.step import TIME_TERMS
+from meshwright.errors import ConfigError
 from meshwright.layout import Layouts
 from meshwright.search.explain import Explanation, explain, term_differences
 from meshwright.search.operators import layer_tables
@@ -138,3 +140,14 @@ def test_simulated_and_closed_prices_share_their_memory() -> None:
     closed = quotes([layout(words, asked)], setting_of(asked))
     assert requote(closed, asked)[0].stages == closed[0].stages
     assert layer_tables(closed[0].layout, asked.setting)
+
+
+def test_api_takes_words_or_fields() -> None:
+    words, asked = CASES["dense"]
+    fields = {"model": "llama3-70b", "cluster": "h100:256", "seq_len": 8192, "gbs": 512}
+    by_words = meshwright.explain(words, **fields)
+    assert by_words.quote == meshwright.explain({"tp": 8, "pp": 4, "mbs": 1}, asked.request).quote
+    assert meshwright.why_oom(words, **fields).quote == by_words.quote
+    assert meshwright.diff("tp=8", {"tp": 4}).labels == ("reshard the checkpoint",)
+    with pytest.raises(ConfigError, match="not both"):
+        meshwright.explain(words, asked.request, **fields)

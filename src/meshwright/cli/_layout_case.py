@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +10,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from meshwright.layout import Layout
-    from meshwright.search.problem import Problem
+    from meshwright.search.asked import Asked
 
 __all__ = [
-    "Asked",
     "AttentionFlag",
     "ClusterFlag",
     "DecoderSeqFlag",
@@ -31,8 +28,7 @@ __all__ = [
     "PrecisionFlag",
     "SeqFlag",
     "StackFlag",
-    "ask",
-    "complete",
+    "asked_with",
     "model_words",
     "narrow_console",
 ]
@@ -58,32 +54,14 @@ HeadroomFlag = Annotated[float | None, typer.Option("--headroom", help="Kept fre
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """One layout in its problem."""
-
-    layout: Layout
-    problem: Problem
-
-
-def ask(model: str | None, hf: Path | None, layout: str, fields: dict[str, Any]) -> Asked:
-    """Look everything up, fill in what the layout leaves open, and hold it to the rules."""
+def asked_with(model: str | None, hf: Path | None, layout: str, fields: dict[str, Any]) -> Asked:
+    """Look everything up, fill in what the layout leaves open, and hold it to the rules; fields that are None are not said."""
+    from meshwright.search.asked import ask
     from meshwright.search.problem import resolve
     from meshwright.search.request import PlanRequest
 
     given = {name: value for name, value in fields.items() if value is not None}
-    problem = resolve(PlanRequest.of({"model": model_words(model, hf), **given}))
-    return complete(_parsed(layout), problem)
-
-
-def _parsed(layout: str) -> dict[str, Any]:
-    from meshwright.errors import ConfigError
-    from meshwright.layout import parse_layout
-
-    found = parse_layout(layout)
-    if not found:
-        raise ConfigError(f"--layout {layout!r}: expected key=value words such as tp=8,pp=4,mbs=1")
-    return found
+    return ask(layout, resolve(PlanRequest.of({"model": model_words(model, hf), **given})))
 
 
 def model_words(name: str | None, hf: Path | None) -> str | dict[str, Any]:
@@ -102,18 +80,6 @@ def model_words(name: str | None, hf: Path | None) -> str | dict[str, Any]:
     for note in reading.notes:
         typer.echo(f"note: {note}", err=True)
     return dims_of(reading.spec)
-
-
-def complete(given: dict[str, Any], problem: Problem) -> Asked:
-    """Return the layout of some given fields, valid in its problem; LayoutError where it breaks a rule."""
-    from meshwright.rules import complete_layout, require_valid
-
-    setting = problem.setting
-    chips = setting.pool.num_chips
-    layout = complete_layout(given, model=setting.model, work=setting.work, num_chips=chips, stack=setting.stack)
-    version = problem.request.megatron_version
-    require_valid(layout, model=setting.model, work=setting.work, num_chips=chips, stack=setting.stack, megatron_version=version)
-    return Asked(layout=layout, problem=problem)
 
 
 def narrow_console() -> Console:

@@ -115,11 +115,11 @@ def _answer(sides: list[Side], *, json_output: bool) -> None:
 
 def _priced(sides: list[Side], problems: list[Problem]) -> list[Quote]:
     """Return the price of both sides, each in its own problem; none where one of them has no request."""
-    from meshwright.cli._layout_case import complete
+    from meshwright.search.asked import ask
     from meshwright.search.quote import quotes
     from meshwright.search.requote import requote, setting_of
 
     if len(problems) < len(sides):
         return []
-    asked = [complete(side.layout, problem) for side, problem in zip(sides, problems, strict=True)]
+    asked = [ask(side.layout, problem) for side, problem in zip(sides, problems, strict=True)]
     return [requote(quotes([one.layout], setting_of(one.problem)), one.problem)[0] for one in asked]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from meshwright.cli._layout_case import (
-    Asked,
     AttentionFlag,
     ClusterFlag,
     DecoderSeqFlag,
@@ -25,6 +24,9 @@ from meshwright.cli._layout_case import (
     SeqFlag,
     StackFlag,
 )
+
+if TYPE_CHECKING:
+    from meshwright.search.asked import Asked
 
 __all__ = ["explain"]
 
@@ -66,7 +68,7 @@ def explain(
 
       meshwright explain gpt3-175b --cluster a100-80:512 --seq 2048 --gbs 1536 --layout tp=8,pp=8,recompute=full --trace step.json
     """
-    from meshwright.cli._layout_case import ask, narrow_console
+    from meshwright.cli._layout_case import asked_with, narrow_console
     from meshwright.report.explain_json import explanation_record
     from meshwright.report.explain_text import print_explanation
     from meshwright.search.explain import explain as explained
@@ -76,7 +78,7 @@ def explain(
         **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
         **{"max_memory_gib": max_memory_gib, "headroom": headroom},
     }
-    asked = ask(model, hf, layout, fields)
+    asked = asked_with(model, hf, layout, fields)
     found = explained(asked.layout, asked.problem)
     if trace is not None:
         _write_trace(trace, asked)

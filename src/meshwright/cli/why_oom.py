@@ -57,7 +57,7 @@ def why_oom(
 
       meshwright why-oom llama3-8b --cluster h100:8 --seq 8192 --gbs 32 --layout mbs=4 --stack fsdp --json
     """
-    from meshwright.cli._layout_case import ask, narrow_console
+    from meshwright.cli._layout_case import asked_with, narrow_console
     from meshwright.report.explain_json import ladder_record
     from meshwright.report.oom_text import print_ladder
     from meshwright.search.oom import why_oom as explained
@@ -68,7 +68,7 @@ def why_oom(
         **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
         **{"max_memory_gib": max_memory_gib, "headroom": headroom},
     }
-    asked = ask(model, hf, layout, fields)
+    asked = asked_with(model, hf, layout, fields)
     found = explained(asked.layout, asked.problem)
     setting = setting_of(asked.problem)
     if json_output:
