@@ -12,6 +12,7 @@ from meshwright.layout import Layout
 from meshwright.search.exhaustive import Found
 from meshwright.search.problem import Problem
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
+from meshwright.search.request import PlanRequest
 from meshwright.search.result import Fits, Plan
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
 from meshwright.units import GIB, format_seconds
@@ -26,11 +27,15 @@ MEMBERS = 3
 """Layouts of a group, with different chunks and recomputation, that are priced again."""
 
 
-def group_of(layout: Layout) -> tuple[Any, ...]:
-    """Layouts of one group cut ranks and batch alike; they differ in recomputation, chunks and layers per stage."""
+def group_of(layout: Layout, request: PlanRequest) -> tuple[Any, ...]:
+    """Layouts of one group differ in chunks, recomputation and layers per stage, and in how many sequences share how many cp ranks.
+
+    cp = 2 with mbs = 2 does what cp = 1 with mbs = 1 does, but for the exchange; they are told apart where either is pinned.
+    """
+    tokens = (layout.cp, layout.dp, layout.mbs) if {"cp", "mbs"} & set(request.pins) else (layout.cp * layout.dp, layout.mbs / layout.cp)
     return (
-        *(layout.tp, layout.sp, layout.cp, layout.ep, layout.expert_tp, layout.pp, layout.dp),
-        *(layout.sharding, layout.shard_size, layout.mbs, layout.gbs, layout.schedule),
+        *(layout.tp, layout.sp, layout.ep, layout.expert_tp, layout.pp),
+        *(layout.sharding, layout.shard_size, layout.gbs, layout.schedule, *tokens),
     )
 
 
@@ -58,8 +63,8 @@ def ranked_plans(problem: Problem, fitting: Found | None, at_risk: Found | None)
     """Return the plans in order: those that fit, then those at risk."""
     first = _order(problem, fitting)
     second = _order(problem, at_risk) if len(first) < problem.request.top else []
-    taken = {group_of(candidate.priced.layout) for candidate in first}
-    rest = [candidate for candidate in second if group_of(candidate.priced.layout) not in taken]
+    taken = {group_of(candidate.priced.layout, problem.request) for candidate in first}
+    rest = [candidate for candidate in second if group_of(candidate.priced.layout, problem.request) not in taken]
     chosen = sorted((*first, *rest), key=lambda c: c.fits == "at risk")[: problem.request.top]
     plans = [_plan(problem, candidate, rank) for rank, candidate in enumerate(chosen, start=1)]
     following: list[Plan | None] = [*plans[1:], None]
@@ -74,7 +79,7 @@ def _order(problem: Problem, found: Found | None) -> list[_Candidate]:
     groups: dict[tuple[Any, ...], list[Layout]] = {}
     for index in range(len(found)):
         layout = tidy(found.layouts.row(index))
-        groups.setdefault(group_of(layout), []).append(layout)
+        groups.setdefault(group_of(layout, problem.request), []).append(layout)
     chosen = list(groups.values())[: max(REPRICED, problem.request.top)]
     first, rest = [group[:MEMBERS] for group in chosen[:REPRICED]], [group[:1] for group in chosen[REPRICED:]]
     shortlisted = [*shortlists(problem, first), *rest]

@@ -50,21 +50,25 @@ class Repriced:
 
 
 def split_variants(layout: Layout, layers: int) -> list[Layout]:
-    """Return the layout itself and, of a pipeline, splits with a layer fewer on the first, the last, and both ends."""
-    if layout.pp < 3 or layout.layers_per_stage is not None:
+    """Return the layout itself and, of a pipeline, splits with a layer fewer on the last, the first, and both ends."""
+    if layout.pp < 2 or layout.layers_per_stage is not None:
         return [layout]
-    base = list(even_split(layers, pp=layout.pp, vpp=layout.vpp))
-    found = [layout]
-    for ends in ((-1,), (0,), (0, -1)):
-        split = list(base)
-        for end in ends:
-            split[end] -= 1
-        for _ in ends:
-            lightest = min(range(1, len(split) - 1), key=lambda chunk: (split[chunk], -chunk))
-            split[lightest] += 1
-        if min(split) >= 1:
-            found.append(replace(layout, layers_per_stage=tuple(split)))
-    return found
+    base = even_split(layers, pp=layout.pp, vpp=layout.vpp)
+    splits = [_relieved(base, ends) for ends in ((-1,), (0,), (0, -1))]
+    return [layout, *(replace(layout, layers_per_stage=split) for split in splits if split is not None)]
+
+
+def _relieved(base: tuple[int, ...], ends: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Move a layer from each of some end chunks to the lightest others, the latest of equals; None where an end would be empty."""
+    split = list(base)
+    relieved = {end % len(split) for end in ends}
+    others = [chunk for chunk in range(len(split)) if chunk not in relieved]
+    if not others or min(split[chunk] for chunk in relieved) < 2:
+        return None
+    for chunk in relieved:
+        split[chunk] -= 1
+        split[min(others, key=lambda other: (split[other], -other))] += 1
+    return tuple(split)
 
 
 def tidy(layout: Layout) -> Layout:
