@@ -117,6 +117,7 @@ BAD = {
     "no object": ["diff", "{list}", "tp=2"],
     "strange key": ["diff", "{strange}", "tp=2"],
     "strange value": ["diff", "{value}", "tp=2"],
+    "needless word": ["diff", "tp=1", "tp=2", "--precision", "fp8"],
     "needless": ["diff", "tp=1", "tp=2", "--seq", "8"],
     "no cluster of prices": ["diff", "tp=1", "tp=2", "--model", "llama3-8b"],
 }
@@ -155,11 +156,23 @@ words = st.sampled_from(
 layouts = st.lists(st.tuples(keys, words), max_size=5).map(lambda pairs: ",".join(f"{key}={word}" for key, word in pairs))
 
 
+sizes = st.sampled_from(["1", "2", "4"])
+plausible = st.fixed_dictionaries(
+    {"tp": sizes, "pp": st.sampled_from(["1", "2"])},
+    optional={
+        **{"cp": sizes, "ep": sizes, "vpp": sizes, "mbs": sizes},
+        "recompute": st.sampled_from(["none", "full", "selective"]),
+        "sharding": st.sampled_from(["none", "zero1", "zero3"]),
+        "schedule": st.sampled_from(["1f1b", "gpipe", "zero-bubble"]),
+    },
+).map(lambda fields: ",".join(f"{key}={value}" for key, value in fields.items()))
+
+
 @settings(max_examples=60)
 @example(model="llama3-8b", words="pp=16,vpp=4,schedule=zero-bubble")
 @example(model="mixtral-8x7b", words="tp=2,etp=4,ep=2")
 @example(model="t5-3b", words="pp=2,recompute=selective")
-@given(model=st.sampled_from(["llama3-8b", "mixtral-8x7b", "t5-3b", "deepseek-v2-lite", "nemotron-h-8b"]), words=layouts)
+@given(model=st.sampled_from(["llama3-8b", "mixtral-8x7b", "t5-3b", "deepseek-v2-lite", "nemotron-h-8b"]), words=layouts | plausible)
 def test_any_layout_answers_or_is_refused(model: str, words: str) -> None:
     for command in ("explain", "why-oom"):
         assert run([command, model, "--cluster", "a100-80:16", "--seq", "2048", "--gbs", "32", "--layout", words, "--json"]) in (0, 2)

@@ -43,9 +43,9 @@ GbsFlag = Annotated[int | None, typer.Option("--gbs", help="Global batch in sequ
 LayoutFlag = Annotated[
     str, typer.Option("--layout", metavar="KEY=V[,...]", help="The layout, tp=8,pp=4,mbs=1; what is left out follows.", show_default=False)
 ]
-PrecisionFlag = Annotated[str, typer.Option("--precision", help="What linear layers compute in.")]
-AttentionFlag = Annotated[str, typer.Option("--attention", help="flash, flash1, fused-softmax or unfused.")]
-StackFlag = Annotated[str, typer.Option("--stack", help="The training software.")]
+PrecisionFlag = Annotated[str | None, typer.Option("--precision", help="What linear layers compute in [default: bf16].")]
+AttentionFlag = Annotated[str | None, typer.Option("--attention", help="flash, flash1, fused-softmax or unfused [default: flash].")]
+StackFlag = Annotated[str | None, typer.Option("--stack", help="Training software [default: megatron].")]
 MegatronVersionFlag = Annotated[
     str | None, typer.Option("--megatron-version", help="Version of Megatron-Core whose rules hold [default: newest].")
 ]

@@ -46,9 +46,9 @@ def diff(
     gbs: GbsFlag = None,
     gpus_per_node: GpusPerNodeFlag = None,
     decoder_seq: DecoderSeqFlag = None,
-    precision: PrecisionFlag = "bf16",
-    attention: AttentionFlag = "flash",
-    stack: StackFlag = "megatron",
+    precision: PrecisionFlag = None,
+    attention: AttentionFlag = None,
+    stack: StackFlag = None,
     megatron_version: MegatronVersionFlag = None,
     max_memory_gib: MemoryFlag = None,
     json_output: JsonFlag = False,
@@ -77,12 +77,13 @@ def diff(
     sides = [read_side(text) for text in (a, b)]
     fields: dict[str, Any] = {
         **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
-        **{"max_memory_gib": max_memory_gib, "megatron_version": megatron_version},
+        **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
+        **{"max_memory_gib": max_memory_gib},
     }
     if model is not None or hf is not None:
         if cluster is None or seq is None:
             raise ConfigError("--model: prices need --cluster and --seq as well")
-        fields |= {"model": model_words(model, hf), "precision": precision, "attention": attention, "stack": stack}
+        fields |= {"model": model_words(model, hf)}
         sides = [side.asked_with(fields) for side in sides]
     elif given := [name for name, value in fields.items() if value is not None]:
         raise ConfigError(f"{', '.join(given)}: of no effect without --model; add it, or leave them out")

@@ -89,10 +89,12 @@ def plain_table(title: str, left: str, *right: str, last: str | None = None) -> 
 
 
 def _time_table(found: Explanation) -> Table:
-    table = plain_table("Time of one step", "term", "s", "share", last="what it is; what it waits for")
+    """Seconds, or milliseconds of a short step."""
+    unit, scale = ("s", 1.0) if found.quote.step_s >= 1 else ("ms", 1e3)
+    table = plain_table("Time of one step", "term", unit, "share", last="what it is; what it waits for")
     for term in found.time:
-        table.add_row(term.title, f"{term.seconds:.3f}", f"{term.share:.1%}", f"{term.what}; {term.bound}")
-    table.add_row("step", f"{found.quote.step_s:.3f}", "100.0%", "")
+        table.add_row(term.title, f"{term.seconds * scale:.3f}", f"{term.share:.1%}", f"{term.what}; {term.bound}")
+    table.add_row("step", f"{found.quote.step_s * scale:.3f}", "100.0%", "")
     return table
 
 
