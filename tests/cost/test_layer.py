@@ -1,0 +1,185 @@
+"""A whole layer: kept activations against Korthikanti et al., recompute modules, launches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cost.cases import CHIP, GPT, LLAMA, MLA, MOE, NODE, POOL, STACK, WORK, site
+
+from meshwright.cost.layer import LAYER_TERMS, OPS_KEPT, LayerPrice, price_layer, redo_of
+from meshwright.layout import module_bits
+from meshwright.models.spec import ModelSpec, MoeSpec
+from meshwright.stack import Stack
+from meshwright.workload import Workload
+
+SBH = 2048 * 1024
+"""Elements of one activation of GPT in cases.py: 2048 tokens, one sequence, hidden 1024, so that 5 a s / h = 5 * 16 * 2048 / 1024 = 160."""
+PAPER = replace(WORK, attention="fused-softmax", dropout=True)
+"""What arXiv:2205.05198 counts: half precision, a fused softmax, dropout masks of one byte."""
+
+
+def layer(model: ModelSpec = GPT, work: Workload = PAPER, *, stack: Stack = STACK, **layout: Any) -> LayerPrice:
+    return price_layer(site(model, work, stack=stack, **layout), model.segments[-1])
+
+
+def one(array: Any) -> float:
+    return float(np.asarray(array).item())
+
+
+def redone(price: LayerPrice, names: set[str]) -> float:
+    return sum(one(count * part.forward_s) for _, count, group in price.parts for part in group if part.name in names)
+
+
+def test_korthikanti_keeps_34_sbh_and_the_scores() -> None:
+    """Equation 1: attention 11 (input 2, Q and K 4, V 2, projection's input 2, mask 1), feed-forward 19 (2, 8, 8, mask 1), norms 4."""
+    assert one(layer().kept_bytes) == SBH * (34 + 160)
+    assert one(layer(mbs=2).kept_bytes) == 2 * SBH * (34 + 160)
+
+
+def test_korthikanti_under_tensor_parallelism() -> None:
+    """Equation 2: 10 sbh stay whole (inputs of both norms, of both blocks, and the masks); 24 sbh and the scores are split."""
+    assert one(layer(tp=4).kept_bytes) == SBH * (10 + 24 / 4 + 160 / 4)
+
+
+def test_korthikanti_under_sequence_parallelism() -> None:
+    """Equation 4: everything is split."""
+    assert one(layer(tp=4, sp=True).kept_bytes) == SBH * (34 + 160) / 4
+
+
+def test_flash_attention_keeps_34_sbh_and_row_sums() -> None:
+    """arXiv:2205.14135: no scores, 4 bytes a head and token in their place."""
+    assert one(layer(work=replace(PAPER, attention="flash")).kept_bytes) == SBH * 34 + 4 * 16 * 2048
+
+
+def test_without_dropout_two_masks_are_not_kept() -> None:
+    """A mask of one byte in each block, and 3 of the 5 bytes per score."""
+    assert one(layer(work=replace(PAPER, dropout=False)).kept_bytes) == SBH * (32 + 160 * 2 / 5)
+
+
+def test_eager_attention_keeps_the_masked_scores() -> None:
+    """2 bytes a score beyond the fused softmax: 2 a s / h = 64."""
+    assert one(layer(work=replace(PAPER, attention="unfused")).kept_bytes) == SBH * (34 + 160 + 64)
+
+
+def test_full_recompute_keeps_the_input() -> None:
+    """Table 2: 2 sbh; with sequence parallelism the input lies split between the ranks."""
+    assert one(layer().input_bytes) == one(layer(tp=4).input_bytes) == 2 * SBH
+    assert one(layer(tp=4, sp=True).input_bytes) == 2 * SBH / 4
+    assert one(layer(cp=2).input_bytes) == 2 * SBH / 2
+
+
+def test_layernorm_recompute_frees_both_outputs() -> None:
+    """The inputs of both blocks' first products, 2 sbh each."""
+    price = layer()
+    found = redo_of(price, module_bits(["layernorm"]))
+    assert one(found.freed_bytes) == 4 * SBH
+    assert one(found.redo_s) == pytest.approx(redone(price, {"norm"}))
+
+
+def test_mlp_recompute_frees_the_inner_activations() -> None:
+    price = layer()
+    found = redo_of(price, module_bits(["mlp"]))
+    assert one(found.freed_bytes) == 16 * SBH
+    names = {"feed-forward first layer", "feed-forward activation", "feed-forward second layer"}
+    assert one(found.redo_s) == pytest.approx(redone(price, names))
+    activation = redo_of(price, module_bits(["mlp_act"]))
+    assert one(activation.freed_bytes) == 8 * SBH
+    assert one(activation.redo_s) == pytest.approx(redone(price, {"feed-forward activation"}))
+
+
+def test_core_attention_is_redone_with_its_ring() -> None:
+    price = layer(LLAMA, WORK, cp=2)
+    found = redo_of(price, module_bits(["core_attn"]))
+    assert one(found.redo_s) == pytest.approx(redone(price, {"attention core", "context parallel exchange"}))
+
+
+def test_core_attention_frees_the_scores() -> None:
+    """At the least the 5 a s / h; see arXiv:2205.05198, section 5."""
+    assert one(redo_of(layer(), module_bits(["core_attn"])).freed_bytes) >= 160 * SBH
+
+
+def test_expert_recompute_frees_rows_and_activations() -> None:
+    """4096 rows: permuted 1024 wide, gate and value and product 3 * 512 wide; router logits; shared experts 3 * 256 wide."""
+    price = layer(MOE, WORK)
+    freed = 4096 * (1024 + 3 * 512) * 2 + 2048 * 8 * 4 + 2048 * 3 * 256 * 2
+    assert one(redo_of(price, module_bits(["moe"])).freed_bytes) == freed
+    assert one(redo_of(price, module_bits(["moe_act"])).freed_bytes) == 4096 * 512 * 2
+    assert one(redo_of(price, module_bits(["shared_experts"])).freed_bytes) == 2048 * 3 * 256 * 2
+
+
+def test_latent_recompute_redoes_the_up_projections() -> None:
+    price = layer(MLA, WORK)
+    found = redo_of(price, module_bits(["mla_up_proj"]))
+    ups = [part for _, _, group in price.parts for part in group if part.name == "latent up projection"]
+    assert len(ups) == 2
+    assert one(found.redo_s) == pytest.approx(redone(price, {"latent up projection", "rotary and concatenation"}))
+
+
+def test_op_recompute_keeps_torchtitans_share() -> None:
+    """Every second product and all memory-bound work is redone; of 34 h bytes a token in Llama 3 8B 14.5 stay."""
+    assert pytest.approx(14.5 / 34, abs=0.005) == OPS_KEPT
+    price = layer(LLAMA, WORK)
+    found = redo_of(price, module_bits(["ops"]))
+    assert one(found.freed_bytes) == pytest.approx((1 - OPS_KEPT) * one(price.kept_bytes))
+    assert one(found.redo_s) == pytest.approx(0.5 * one(price.forward["matmul"]) + one(price.forward["pointwise"]))
+
+
+def test_modules_add_up() -> None:
+    """Norms and feed-forward share no part."""
+    price = layer()
+    both, norms, dense = (redo_of(price, module_bits(names)) for names in (("layernorm", "mlp"), ("layernorm",), ("mlp",)))
+    assert one(both.redo_s) == pytest.approx(one(norms.redo_s) + one(dense.redo_s))
+    assert one(both.freed_bytes) == one(norms.freed_bytes) + one(dense.freed_bytes)
+    assert one(redo_of(price, 0).redo_s) == one(redo_of(price, 0).freed_bytes) == 0
+
+
+def test_terms_sum_to_the_passes() -> None:
+    price = layer(MOE, WORK, tp=2, sp=True, cp=2, ep=2, dp=2)
+    assert set(price.forward) == set(price.backward) == set(LAYER_TERMS)
+    assert one(price.forward_s) == pytest.approx(sum(one(seconds) for seconds in price.forward.values()))
+    assert one(price.backward_s) == pytest.approx(sum(one(seconds) for seconds in price.backward.values()))
+    parts = [(count, part) for _, count, group in price.parts for part in group]
+    assert one(price.forward_s) - one(price.forward["launch"]) == pytest.approx(sum(one(c * np.asarray(p.forward_s)) for c, p in parts))
+    assert 0 < one(price.weight_s) < one(price.backward_s)
+
+
+def test_a_slow_host_sets_the_pace() -> None:
+    """1 s per launch: kernels take their number of seconds; captured in graphs they take none."""
+    slow = replace(POOL, node=replace(NODE, chip=replace(CHIP, launch_s=1.0)))
+    eager = price_layer(site(GPT, pool=slow), GPT.segments[0])
+    assert one(eager.forward_s) == pytest.approx(one(eager.forward_kernels))
+    assert one(eager.forward["launch"]) > 0
+    captured = price_layer(site(GPT, pool=slow, stack=replace(STACK, launch_hidden=1.0)), GPT.segments[0])
+    assert one(captured.forward["launch"]) == one(captured.backward["launch"]) == 0
+    scaled = price_layer(site(GPT, pool=slow, stack=replace(STACK, kernels_per_layer_scale=3.0)), GPT.segments[0])
+    assert one(scaled.forward_s) == pytest.approx(3 * one(eager.forward_s))
+
+
+def test_a_fast_host_adds_nothing() -> None:
+    fast = replace(POOL, node=replace(NODE, chip=replace(CHIP, launch_s=0.0)))
+    assert one(price_layer(site(GPT, pool=fast), GPT.segments[0]).forward["launch"]) == 0
+
+
+def test_collectives_from_the_host_hold_a_pipeline() -> None:
+    """1 s per collective and member: 4 and 6 collectives a layer with tp = 4, where a pipeline engine runs."""
+    slow = replace(STACK, pipelined_collective_host_s=1.0)
+    held = layer(LLAMA, WORK, stack=slow, tp=4, sp=True, pp=2)
+    assert (one(held.forward_s), one(held.backward_s)) == pytest.approx((4 * 4, 6 * 4))
+    for free in (layer(LLAMA, WORK, stack=slow, tp=4, sp=True), layer(LLAMA, WORK, stack=slow, pp=2)):
+        assert one(free.forward_s) < 1
+
+
+def test_one_layer_in_two_has_experts() -> None:
+    """The mean layer is half of each."""
+    half = replace(MOE, moe=MoeSpec(num_experts=8, top_k=2, expert_ffn=512, layer_frequency=2))
+    every = replace(half, moe=MoeSpec(num_experts=8, top_k=2, expert_ffn=512))
+    mean = (one(layer(every, WORK).kept_bytes) + one(layer(LLAMA, WORK).kept_bytes)) / 2
+    assert one(layer(half, WORK).kept_bytes) == mean
+
+
+def test_the_widest_part_bounds_the_workspace() -> None:
+    """Feed-forward's 8 sbh twice (a value and its gradient), and the block's gathered input and its gradient, 2 sbh each."""
+    assert one(layer(work=WORK).widest_bytes) == 2 * 8 * SBH + 2 * 2 * SBH

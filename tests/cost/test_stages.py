@@ -1,0 +1,131 @@
+"""Layers and micro batches of each stage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cost.cases import LLAMA, MOE
+
+from meshwright.cost.simulate import Pipeline, simulate
+from meshwright.cost.stages import even_stage_layers, place_stages
+from meshwright.layout import Layout, Layouts
+from meshwright.models.presets import find_model
+from meshwright.models.spec import ModelSpec, MoeSpec
+
+
+def split(total: int, pp: int, vpp: int = 1) -> list[int]:
+    return [int(n) for n in even_stage_layers(np.arange(pp), total=total, pp=np.array(pp), vpp=np.array(vpp))]
+
+
+def in_flight(**layout: Any) -> list[float]:
+    model = replace(LLAMA, num_layers=16)
+    return [float(n) for n in place_stages(Layouts.of([Layout(**layout)]), model, which="all").in_flight[0]]
+
+
+def test_even_splits_on_paper() -> None:
+    assert split(80, 16) == [5] * 16
+    assert split(80, 16, 2) == [5] * 16  # 32 chunks: 16 of 3, 16 of 2
+    assert split(80, 8, 5) == [10] * 8
+    assert split(32, 1) == [32]
+
+
+def test_the_rest_goes_to_the_last_stages_but_one() -> None:
+    assert split(126, 16) == [7, *[8] * 14, 7]  # Llama 3 405B, arXiv:2407.21783 section 3.3.2: one layer less on the first and the last
+    assert split(61, 16) == [3, 3, *[4] * 13, 3]
+    assert split(3, 2) == [2, 1]
+    assert split(9, 4, 2) == [2, 2, 3, 2]
+    assert split(13, 4, 2) == [3, 3, 4, 3]
+
+
+@given(pp=st.integers(1, 64), vpp=st.integers(1, 8), extra=st.integers(0, 512))
+def test_splits_lose_no_layer_and_are_even(pp: int, vpp: int, extra: int) -> None:
+    layers = split(pp * vpp + extra, pp, vpp)
+    assert sum(layers) == pp * vpp + extra
+    assert max(layers) - min(layers) <= 1
+    assert layers[-1] == min(layers)
+
+
+def test_one_f_one_b_holds_fewer_further_down() -> None:
+    """arXiv:2104.04473, section 2.2.1: at most pp, less one per stage; never more than there are."""
+    assert in_flight(pp=4, gbs=8) == [4, 3, 2, 1]
+    assert in_flight(pp=4, gbs=2) == [2, 2, 2, 1]
+    assert in_flight(gbs=8) == [1]
+
+
+def test_interleaving_holds_more() -> None:
+    """Warm-up of 2 (pp - s - 1) + (vpp - 1) pp chunks and the one in work: 11, 9, 7, 5 chunks of half a stage."""
+    assert in_flight(pp=4, vpp=2, gbs=8) == [5.5, 4.5, 3.5, 2.5]
+    assert in_flight(pp=4, vpp=4, gbs=4) == [4, 4, 3.75, 3.25]  # 19, 17, 15, 13, of 16 at most
+
+
+def test_gpipe_holds_all() -> None:
+    assert in_flight(pp=4, gbs=8, schedule="gpipe") == [8, 8, 8, 8]
+
+
+@pytest.mark.parametrize(("pp", "vpp", "micro"), [(4, 1, 8), (4, 1, 2), (8, 1, 32), (4, 2, 8), (4, 4, 16), (8, 2, 16)])
+def test_the_simulation_holds_as_many(pp: int, vpp: int, micro: int) -> None:
+    chunks = pp * vpp
+    pipeline = Pipeline(
+        schedule="1f1b" if vpp == 1 else "interleaved",
+        pp=pp,
+        vpp=vpp,
+        num_microbatches=micro,
+        forward_s=[1.0] * chunks,
+        backward_s=[2.0] * chunks,
+        wgrad_s=[0.0] * chunks,
+        link_s=0.0,
+        p2p="overlapped",
+    )
+    assert [peak / vpp for peak in simulate(pipeline).peak_in_flight] == in_flight(pp=pp, vpp=vpp, gbs=micro)
+
+
+def test_representatives_are_ends_and_fullest() -> None:
+    model = replace(LLAMA, num_layers=61)
+    stages = place_stages(Layouts.of([Layout(pp=16, gbs=16), Layout(pp=1, gbs=16)]), model)
+    assert stages.index.tolist() == [[0, 1, 2, 15], [0, 0, 0, 0]]
+    assert stages.layers.tolist() == [[3, 3, 4, 3], [61] * 4]
+    assert stages.first.tolist() == [[True, False, False, False], [True] * 4]
+
+
+def test_all_stages_repeat_the_last_of_a_shorter_pipeline() -> None:
+    stages = place_stages(Layouts.of([Layout(pp=2, gbs=8), Layout(pp=4, gbs=8)]), replace(LLAMA, num_layers=8), which="all")
+    assert stages.index.tolist() == [[0, 1, 1, 1], [0, 1, 2, 3]]
+    assert stages.real.tolist() == [[True, True, False, False], [True] * 4]
+    assert (stages.layers * stages.real).sum(axis=1).tolist() == [8, 8]
+
+
+def test_explicit_splits_by_stage_and_by_chunk() -> None:
+    model = replace(LLAMA, num_layers=8)
+    by_stage = Layout(pp=4, gbs=8, layers_per_stage=(1, 3, 3, 1))
+    by_chunk = Layout(pp=2, vpp=2, gbs=8, layers_per_stage=(1, 2, 3, 2))  # chunks 0 and 2 lie on stage 0
+    assert place_stages(Layouts.of([by_stage]), model, which="all").layers.tolist() == [[1, 3, 3, 1]]
+    assert place_stages(Layouts.of([by_chunk]), model, which="all").layers.tolist() == [[4, 4]]
+    mixed = place_stages(Layouts.of([by_stage, Layout(pp=2, gbs=8)]), model)
+    assert mixed.layers.tolist() == [[1, 3, 3, 1], [4, 4, 4, 4]]
+
+
+def test_dense_first_layers_lie_in_front() -> None:
+    """16 layers, 3 dense: two stages of a pipeline of 8; of 4 chunks of 4 the first."""
+    model = replace(MOE, num_layers=16, moe=MoeSpec(num_experts=8, top_k=2, expert_ffn=512, first_dense_layers=3))
+
+    def prefix(**layout: Any) -> list[float]:
+        return [float(n) for n in place_stages(Layouts.of([Layout(gbs=8, **layout)]), model, which="all").prefix_layers[0]]
+
+    assert prefix(pp=8) == [2, 1, 0, 0, 0, 0, 0, 0]
+    assert prefix(pp=4) == [3, 0, 0, 0]
+    assert prefix(pp=2, vpp=2) == [3, 0]
+    assert prefix(pp=2, vpp=8) == [2, 1]  # chunks of one: layers 0 and 2 on stage 0, layer 1 on stage 1
+    assert prefix(pp=4, layers_per_stage=(1, 5, 5, 5)) == [1, 2, 0, 0]
+    assert prefix(pp=2, vpp=2, layers_per_stage=(1, 1, 7, 7)) == [2, 1]
+
+
+def test_an_encoder_comes_first() -> None:
+    model: ModelSpec = find_model("t5-small")  # 6 and 6
+    stages = place_stages(Layouts.of([Layout(pp=4, gbs=8)]), model, which="all")
+    assert stages.prefix_layers.tolist() == [[3, 3, 0, 0]]
+    assert stages.layers.tolist() == [[3, 3, 3, 3]]
