@@ -63,9 +63,10 @@ def test_memory_objective_finds_the_smallest() -> None:
 
 def test_pinned_layout_is_the_only_one() -> None:
     pins = {"tp": [2], "cp": [1], "pp": [2], "vpp": [1], "mbs": [1], "recompute": ["full"], "recompute_method": ["uniform"]}
-    result = plan(pins=pins)
+    result = plan(pins={**pins, "layers_per_stage": ["16+16"]})
+    words = "tp=2,sp=1,pp=2,dp=4,sharding=zero1,mbs=1,gbs=64,recompute=full,layers_per_stage=16+16"
     assert result.layouts == 1
-    assert [entry.layout.words() for entry in result.plans] == ["tp=2,sp=1,pp=2,dp=4,sharding=zero1,mbs=1,gbs=64,recompute=full"]
+    assert [entry.layout.words() for entry in result.plans] == [words]
 
 
 def test_memory_limit_is_held() -> None:
