@@ -1,0 +1,200 @@
+"""Memory of each stage on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cost.cases import LLAMA, MOE, POOL, STACK, WORK
+
+from meshwright.cost.memory import MEMORY_TERMS, Activations, Memory, activation_bytes, data_shards, price_memory, redone_share
+from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import place_stages
+from meshwright.cost.step import price
+from meshwright.cost.weights import stage_params
+from meshwright.layout import Layout, Layouts
+from meshwright.models.params import model_params
+from meshwright.models.spec import ModelSpec
+from meshwright.stack import Stack
+from meshwright.workload import Workload
+
+PARAMS = model_params(LLAMA).total
+HALF_GRADIENTS = replace(STACK, gradient_bytes=2.0, reduce_bytes=2.0)
+"""The gradients of arXiv:1910.02054; Megatron keeps fp32 ones."""
+
+
+def acts(**given: float) -> Activations:
+    """Round numbers for one layer of a model of one segment."""
+    sizes = {"kept": 100.0, "after_selective": 60.0, "inputs": 10.0, "widest": 7.0, "head_saved": 5.0, "loss_peak": 50.0, "boundary": 3.0}
+    sizes |= given
+    layer: dict[str, tuple[Floats, ...]] = {n: (np.array([sizes[n]]),) for n in ("kept", "after_selective", "inputs", "widest")}
+    head: dict[str, Floats] = {n: np.array([sizes[n]]) for n in ("head_saved", "loss_peak", "boundary")}
+    return Activations(**layer, **head)  # type: ignore[arg-type]
+
+
+def memory(model: ModelSpec = LLAMA, *, stack: Stack = STACK, work: Workload = WORK, **layout: Any) -> Memory:
+    layouts = Layouts.of([Layout(gbs=1024, **layout)])
+    stages = place_stages(layouts, model, which="all")
+    return price_memory(layouts, stages, stage_params(model, stack, layouts, stages), acts(), work=work, stack=stack)
+
+
+def states(**given: Any) -> tuple[float, float, float]:
+    """Bytes per parameter: weights, gradients, optimizer."""
+    terms = memory(**given).terms
+    weights, gradients, optimizer = (float(terms[name].sum()) / PARAMS for name in ("weights", "gradients", "optimizer"))
+    return weights, gradients, optimizer
+
+
+def held(recompute: str = "none", *, pp: int = 4, **layout: Any) -> tuple[list[float], list[float]]:
+    """Kept activations and workspace of the stages of 8 layers."""
+    layouts = Layouts.of([Layout(pp=pp, gbs=8, recompute=recompute, **layout)])  # type: ignore[arg-type]
+    stages = place_stages(layouts, replace(LLAMA, num_layers=8), which="all")
+    kept, workspace = activation_bytes(layouts, stages, acts())
+    return [float(v) for v in kept[0]], [float(v) for v in workspace[0]]
+
+
+def test_sixteen_bytes_a_parameter() -> None:
+    """arXiv:1910.02054, section 3.1: 2 weights, 2 gradients, 12 optimizer; Megatron's fp32 gradients make it 18."""
+    assert states(stack=HALF_GRADIENTS, dp=8) == pytest.approx((2, 2, 12))
+    assert states(dp=8) == pytest.approx((2, 4, 12))
+
+
+def test_zero_stages_of_table_1() -> None:
+    """arXiv:1910.02054, table 1 and figure 1, on 64 ranks: 4 + 12 / N, 2 + 14 / N; for 7.5 B parameters 31.4 and 16.6 GB."""
+    assert states(stack=HALF_GRADIENTS, dp=64, sharding="zero1") == pytest.approx((2, 2, 12 / 64))
+    assert states(stack=HALF_GRADIENTS, dp=64, sharding="zero2") == pytest.approx((2, 2 / 64, 12 / 64))
+    assert 7.5 * sum(states(stack=HALF_GRADIENTS, dp=64, sharding="zero1")) == pytest.approx(31.4, abs=0.01)
+    assert 7.5 * sum(states(stack=HALF_GRADIENTS, dp=64, sharding="zero2")) == pytest.approx(16.6, abs=0.05)
+
+
+def test_fsdp_keeps_fp32_shards() -> None:
+    """arXiv:2304.11277: sharded fp32 weights and gradients and two moments; 16 / N in all, 1.9 GB for 7.5 B parameters on 64 ranks."""
+    assert states(dp=64, sharding="zero3") == pytest.approx((4 / 64, 4 / 64, 8 / 64))
+    assert 7.5 * sum(states(dp=64, sharding="zero3")) == pytest.approx(1.9, abs=0.05)
+
+
+def test_context_parallel_ranks_share_states() -> None:
+    assert states(dp=4, cp=2, sharding="zero1") == pytest.approx((2, 4, 12 / 8))
+
+
+def test_hybrid_shards_within_its_groups() -> None:
+    assert states(dp=64, sharding="hybrid", shard_size=8) == pytest.approx((4 / 8, 4 / 8, 8 / 8))
+    assert states(dp=64, sharding="hybrid", shard_size=64) == states(dp=64, sharding="zero3")
+
+
+def test_single_precision_keeps_one_copy() -> None:
+    """4 weights, 4 gradients, 8 moments."""
+    assert states(work=replace(WORK, precision="fp32"), dp=8) == pytest.approx((4, 4, 8))
+    assert states(work=replace(WORK, precision="fp32"), dp=8, sharding="zero3") == pytest.approx((0.5, 0.5, 1))
+
+
+def test_a_second_gradient_passes() -> None:
+    """Two bytes of half-precision gradient beside the fp32 sum."""
+    assert states(stack=replace(STACK, transient_gradient_bytes=2.0), dp=8) == pytest.approx((2, 4 + 2, 12))
+
+
+def test_adapters_train_a_hundredth() -> None:
+    weights, gradients, optimizer = states(work=replace(WORK, lora_rank=16))
+    assert weights == pytest.approx(2)
+    assert gradients <= 0.04
+    assert optimizer <= 0.12
+
+
+def test_experts_are_shared_by_fewer_ranks() -> None:
+    """dp = 8, ep = 4: each expert has two replicas, everything else eight."""
+    experts = 4 * 8 * 3 * 1024 * 512
+    dense = model_params(MOE).total - experts
+    terms = memory(MOE, dp=8, ep=4, sharding="zero1").terms
+    assert terms["optimizer"].sum() == pytest.approx(12 * (dense / 8 + experts / 4 / 2))
+    shards = data_shards(Layouts.of([Layout(dp=8, ep=8, gbs=8, sharding="zero3")]))
+    assert [float(array[0, 0]) for array in (*shards.weights, *shards.gradients, *shards.optimizer)] == [8, 1, 8, 1, 8, 1]
+
+
+def test_one_f_one_b_holds_activations_in_flight() -> None:
+    """2 layers of 100 bytes for 4, 3, 2 and 1 micro batches; while one works, its widest part."""
+    assert held() == ([800, 600, 400, 200], [7] * 4)
+    assert held(pp=1) == ([800], [7])
+
+
+def test_interleaving_holds_more_of_them() -> None:
+    """11, 9, 7, 5 chunks of one layer."""
+    assert held(vpp=2) == ([1100, 900, 700, 500], [7] * 4)
+
+
+def test_selective_recompute_keeps_what_it_does_not_redo() -> None:
+    assert held("selective", recompute_modules=("mlp",)) == ([480, 360, 240, 120], [40 + 7] * 4)
+
+
+def test_full_recompute_keeps_inputs_and_works_on_one_layer() -> None:
+    assert held("full") == ([80, 60, 40, 20], [100 + 7] * 4)
+
+
+def test_full_recompute_in_units_of_two_layers() -> None:
+    """One input per unit, and the whole unit while it is redone (Megatron-Core, --recompute-method uniform)."""
+    assert held("full", recompute_layers=2) == ([40, 30, 20, 10], [200 + 7] * 4)
+
+
+def test_block_recompute_redoes_the_first_layers_of_a_chunk() -> None:
+    """Of 2 layers a stage one keeps its input, the other everything (--recompute-method block)."""
+    assert held("full", recompute_method="block", recompute_layers=1) == ([440, 330, 220, 110], [100 + 7] * 4)
+    assert held("full", recompute_method="block", recompute_layers=0)[0] == held()[0]
+    assert held("full", recompute_method="block", recompute_layers=2) == held("full")
+
+
+def test_share_of_layers_that_are_redone() -> None:
+    layouts = Layouts.of(
+        [
+            Layout(pp=2, gbs=8, recompute="full"),
+            Layout(pp=2, gbs=8, recompute="full", recompute_method="block", recompute_layers=1),
+            Layout(pp=2, vpp=2, gbs=8, recompute="full", recompute_method="block", recompute_layers=1),
+            Layout(pp=2, gbs=8, recompute="selective", recompute_modules=("mlp",)),
+            Layout(pp=2, gbs=8),
+        ]
+    )
+    stages = place_stages(layouts, replace(LLAMA, num_layers=8), which="all")
+    assert redone_share(layouts, stages).tolist() == [[1, 1], [0.25, 0.25], [0.5, 0.5], [0, 0], [0, 0]]
+
+
+def test_head_and_loss_lie_on_the_last_stage() -> None:
+    terms = memory(pp=4).terms
+    assert terms["logits"].tolist() == [[0, 0, 0, 50]]
+    assert terms["activations"].tolist() == [[400, 300, 200, 100 + 5]]
+
+
+def test_messages_of_a_pipeline_have_buffers() -> None:
+    """One in, one out, per chunk."""
+    assert memory(pp=4).terms["communication"].tolist() == [[6] * 4]
+    assert memory(pp=2, vpp=2).terms["communication"].tolist() == [[12] * 2]
+    assert memory().terms["communication"].tolist() == [[0]]
+
+
+def test_full_sharding_gathers_two_layers_of_weights_and_reduces_one_of_gradients() -> None:
+    """Mean layer of four: 2 * 2 bytes of half weights, and the reduction's 4."""
+    assert memory(dp=8, sharding="zero3").terms["communication"].sum() == pytest.approx(PARAMS / 4 * (2 * 2 + 4))
+
+
+def test_slack_and_context_are_the_stacks() -> None:
+    """A tenth of what comes and goes: 4 layers of 100, head 5, workspace 7, logits 50."""
+    terms = memory(stack=replace(STACK, fragmentation_frac=0.1, context_bytes=9.0)).terms
+    assert terms["slack"].tolist() == [[pytest.approx((400 + 5 + 7 + 50) / 10)]]
+    assert terms["context"].tolist() == [[9]]
+
+
+def test_peaks_are_sums_of_terms() -> None:
+    found = memory(stack=replace(STACK, fragmentation_frac=0.1, context_bytes=9.0), pp=4, dp=2, sharding="zero1")
+    assert set(found.terms) == set(MEMORY_TERMS)
+    whole = np.sum([found.terms[name] for name in MEMORY_TERMS], axis=0)
+    assert found.used == pytest.approx(whole)
+    assert found.reserved == pytest.approx(whole - 9)
+    assert found.allocated == pytest.approx(whole - 9 - found.terms["slack"])
+
+
+def test_a_step_prices_its_layers_memory() -> None:
+    """Llama layer, flash: norms 2 * 4 h, Q, K, V and output (16 + 8 + 16) 64 * 2, row sums 4 * 16, gate, value, product 3 * 2 * 3072."""
+    layer = 2048 * (8 * 1024 + 2 * 64 * (16 + 8 + 16) + 4 * 16 + 3 * 2 * 3072)
+    priced = price(Layouts.of([Layout(pp=4, gbs=8)]), model=LLAMA, pool=POOL, work=WORK, stack=STACK, which="all")
+    head = 4 * 2048 * 1024
+    assert priced.memory.terms["activations"].tolist() == [[4 * layer, 3 * layer, 2 * layer, layer + head]]
+    assert priced.peak_used_bytes.tolist() == [priced.memory.used.max()]

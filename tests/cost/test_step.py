@@ -1,0 +1,188 @@
+"""A step on paper: what its terms are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cost.cases import GPT, LLAMA, MEMORY_BYTES_PER_S, MOE, POOL, STACK, WORK, site
+
+from meshwright.cost.ends import price_ends
+from meshwright.cost.layer import price_layer, redo_of
+from meshwright.cost.simulate import Pipeline, simulate
+from meshwright.cost.step import TIME_TERMS, Priced, price
+from meshwright.layout import Layout, Layouts, module_bits
+from meshwright.models.params import block_params, model_params
+from meshwright.models.spec import ModelSpec
+from meshwright.stack import Stack
+from meshwright.workload import Workload
+
+PARAMS = model_params(LLAMA).total
+WHOLE = replace(STACK, bucket_bytes=1e18, step_overhead_s=0.5)
+"""One collective for all gradients."""
+
+
+def of(model: ModelSpec = LLAMA, *, stack: Stack = WHOLE, work: Workload = WORK, **layout: Any) -> Priced:
+    return price(Layouts.of([Layout(**layout)]), model=model, pool=POOL, work=work, stack=stack, which="all")
+
+
+def term(name: str, model: ModelSpec = LLAMA, **given: Any) -> float:
+    return float(of(model, **given).time[name][0])
+
+
+def test_one_chip_runs_its_micro_batches_one_by_one() -> None:
+    """8 micro batches through 4 layers and the ends; Adam moves 30 bytes a parameter and passes thrice over 4 bytes of gradient."""
+    layer, ends = price_layer(site(GPT), GPT.segments[0]), price_ends(site(GPT))
+    both_ends = ends.embedding_forward_s + ends.embedding_backward_s + ends.head_forward_s + ends.head_backward_s
+    micro = 4 * (layer.forward_s + layer.backward_s) + both_ends
+    params = 4 * (12 * 1024**2 + 4 * 1024) + (2 * 32000 + 2048) * 1024 + 2 * 1024
+    step = of(GPT, gbs=8)
+    assert step.time["head"] == pytest.approx(8 * both_ends)
+    assert step.time["optimizer"] == pytest.approx(params * (30 + 3 * 4) / MEMORY_BYTES_PER_S, rel=1e-4)
+    assert step.step_s == pytest.approx(8 * micro + step.time["optimizer"] + 0.5)
+    for name in ("bubble", "pp_comm", "dp_comm", "fsdp_comm", "tp_comm", "cp_comm", "ep_comm"):
+        assert step.time[name] == 0
+    assert step.time["recompute"] == pytest.approx(0, abs=1e-12)
+
+
+def test_terms_are_all_there_and_sum() -> None:
+    step = of(MOE, pp=2, tp=2, sp=True, ep=2, dp=4, gbs=16, sharding="zero1", recompute="full")
+    assert tuple(step.time) == TIME_TERMS
+    assert step.step_s == pytest.approx(sum(float(seconds[0]) for seconds in step.time.values()))
+    assert step.time["overhead"] == 0.5
+
+
+def test_full_recompute_runs_every_forward_again() -> None:
+    layer = price_layer(site(LLAMA), LLAMA.segments[0])
+    assert term("recompute", gbs=8, recompute="full") == pytest.approx(8 * 4 * float(layer.forward_s[0]))
+    half = term("recompute", gbs=8, recompute="full", recompute_method="block", recompute_layers=2)
+    assert half == pytest.approx(8 * 2 * float(layer.forward_s[0]))
+
+
+def test_selective_recompute_runs_its_modules_again() -> None:
+    layer = price_layer(site(LLAMA), LLAMA.segments[0])
+    redo = redo_of(layer, module_bits(["mlp", "layernorm"])).redo_s
+    found = term("recompute", gbs=8, recompute="selective", recompute_modules=("mlp", "layernorm"))
+    assert found == pytest.approx(8 * 4 * float(redo[0]))
+
+
+def test_distributed_optimizer_scatters_and_gathers() -> None:
+    """8 ranks in a node: 7/8 of 4-byte gradients and of 2-byte weights at 400e9 bytes/s, 24 us each."""
+    by_hand = 7 / 8 * PARAMS * (4 + 2) / 400e9 + 2 * 24e-6
+    assert term("dp_comm", dp=8, gbs=8, sharding="zero1") == pytest.approx(by_hand)
+
+
+def test_plain_data_parallelism_all_reduces() -> None:
+    assert term("dp_comm", dp=8, gbs=8) == pytest.approx(2 * 7 / 8 * PARAMS * 4 / 400e9 + 2 * 24e-6)
+
+
+def test_data_parallel_ranks_on_other_nodes_use_their_nics() -> None:
+    """tp = 8 fills a node; 4 ranks of a dp group: 3/4 of an eighth of the matrices and of the norms whole, 35 us of latency."""
+    norms = (2 * 4 + 1) * 1024
+    share = (PARAMS - norms) / 8 + norms
+    by_hand = 3 / 4 * share * 6 / 40e9 + 2 * 35e-6
+    kv = replace(LLAMA, num_kv_heads=16)
+    more = (model_params(kv).total - PARAMS) / 8
+    found = term("dp_comm", kv, tp=8, sp=True, dp=4, gbs=8, sharding="zero1")
+    assert found == pytest.approx(by_hand + 3 / 4 * more * 6 / 40e9)
+
+
+def test_buckets_pay_latency_each() -> None:
+    stack = replace(WHOLE, bucket_bytes=10e6)
+    buckets = -(-4 * PARAMS // 10**7) + -(-2 * PARAMS // 10**7)
+    by_hand = 7 / 8 * PARAMS * (4 + 2) / 400e9 + buckets * 24e-6
+    assert term("dp_comm", dp=8, gbs=8, sharding="zero1", stack=stack) == pytest.approx(by_hand)
+
+
+def test_data_parallel_exchange_hides_behind_the_last_backward() -> None:
+    silent = replace(WHOLE, dp_overlap=1.0)
+    assert term("dp_comm", dp=8, mbs=8, gbs=64, sharding="zero1", stack=silent) == 0
+    some = term("dp_comm", dp=8, gbs=8, sharding="zero1", stack=replace(WHOLE, dp_overlap=0.01))
+    assert 0 < some < term("dp_comm", dp=8, gbs=8, sharding="zero1")
+
+
+def test_experts_reduce_over_their_own_replicas() -> None:
+    """dp = 8, ep = 4: dense gradients over 8 ranks; an expert's over 2, four ranks apart, in the same node."""
+    experts = 4 * 8 * 3 * 1024 * 512
+    dense = model_params(MOE).total - experts
+    by_hand = 7 / 8 * dense * 6 / 400e9 + 2 * 24e-6 + 1 / 2 * experts / 4 * 6 / 400e9 + 2 * 12e-6
+    assert term("dp_comm", MOE, dp=8, ep=4, gbs=8, sharding="zero1") == pytest.approx(by_hand)
+
+
+def test_optimizer_updates_its_share() -> None:
+    """zero1: an eighth is updated, all gradients are passed over; zero3: an eighth of both."""
+    assert term("optimizer", dp=8, gbs=8) == pytest.approx(PARAMS * (30 + 12) / 1e12)
+    assert term("optimizer", dp=8, gbs=8, sharding="zero1") == pytest.approx(PARAMS * (30 / 8 + 12) / 1e12)
+    assert term("optimizer", dp=8, gbs=8, sharding="zero3") == pytest.approx(PARAMS * (30 + 12) / 8 / 1e12)
+
+
+def test_full_sharding_gathers_twice_and_scatters_once_a_layer() -> None:
+    """2-byte weights in both passes, 4-byte gradients in the backward; for each of 4 micro batches and 4 layers."""
+    layer = sum(count * block_params(LLAMA, block).total for block, count in LLAMA.segments[0].blocks)
+    gather, scatter = (7 / 8 * layer * size / 400e9 + 24e-6 for size in (2, 4))
+    assert term("fsdp_comm", dp=8, gbs=32, sharding="zero3") == pytest.approx(4 * 4 * (2 * gather + scatter))
+    assert term("fsdp_comm", dp=8, gbs=32, sharding="zero2") == pytest.approx(4 * 4 * scatter)
+    assert term("fsdp_comm", dp=8, gbs=32, sharding="zero1") == 0
+    hidden = replace(WHOLE, fsdp_overlap=1.0)
+    assert term("fsdp_comm", dp=8, mbs=8, gbs=64, sharding="zero3", stack=hidden) == 0
+
+
+def test_full_sharding_has_no_exchange_at_the_end() -> None:
+    assert term("dp_comm", dp=8, gbs=8, sharding="zero3") == 0
+    assert term("dp_comm", dp=64, gbs=64, sharding="hybrid", shard_size=8) > 0  # shards are summed over the replicas
+    assert term("dp_comm", dp=8, gbs=8, sharding="hybrid", shard_size=8) == 0
+
+
+def test_a_message_between_stages() -> None:
+    """2048 * 1024 * 2 bytes; over the domain while both stages are in a node, else over the NIC; an eighth with tp = 8 and sp."""
+    size = 2048 * 1024 * 2
+    assert of(pp=4, gbs=8).stage_times.p2p_s == pytest.approx(1e-6 + size / 400e9)
+    assert of(pp=4, dp=8, gbs=64).stage_times.p2p_s == pytest.approx(4e-6 + size / 40e9)
+    assert of(pp=2, tp=8, sp=True, gbs=8).stage_times.p2p_s == pytest.approx(4e-6 + size / 8 / 40e9)
+    assert of(gbs=8).stage_times.p2p_s == 0
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_the_simulation_takes_as_long(vpp: int) -> None:
+    """16 layers in 4 stages, 8 micro batches; only the ends differ from the other stages, and closed forms take their chunks as equal."""
+    step = of(replace(LLAMA, num_layers=16), pp=4, vpp=vpp, gbs=8, stack=replace(WHOLE, p2p="overlapped"))
+    times = step.stage_times
+    pipeline = Pipeline(
+        schedule="1f1b" if vpp == 1 else "interleaved",
+        pp=4,
+        vpp=vpp,
+        num_microbatches=8,
+        forward_s=[float(t) / vpp for t in times.forward_s[0]] * vpp,
+        backward_s=[float(t) / vpp for t in times.backward_s[0]] * vpp,
+        wgrad_s=[0.0] * 4 * vpp,
+        link_s=float(times.p2p_s[0]),
+        p2p="overlapped",
+    )
+    once = sum(float(step.time[name][0]) for name in ("dp_comm", "optimizer", "overhead"))
+    assert float(step.step_s[0]) - once == pytest.approx(simulate(pipeline).step_s, rel=0.01)
+
+
+def test_the_slowest_stage_sets_the_pace() -> None:
+    """Terms but for bubble and messages are M times the busiest stage: here the last, with the head."""
+    step = of(pp=4, gbs=8)
+    busiest = 8 * float((step.stage_times.forward_s + step.stage_times.backward_s).max())
+    outside = ("bubble", "pp_comm", "dp_comm", "optimizer", "overhead")
+    assert sum(float(v[0]) for name, v in step.time.items() if name not in outside) == pytest.approx(busiest)
+
+
+def test_a_micro_batch_on_each_stage() -> None:
+    layer, ends = price_layer(site(LLAMA, pp=4), LLAMA.segments[0]), price_ends(site(LLAMA, pp=4))
+    times = of(pp=4, gbs=8).stage_times
+    forward, backward = float(layer.forward_s[0]), float(layer.backward_s[0])
+    first, last = float(ends.embedding_forward_s[0]), float(ends.head_forward_s[0])
+    assert times.forward_s[0] == pytest.approx([forward + first, forward, forward, forward + last])
+    assert times.backward_s[0, 1:3] == pytest.approx([backward, backward])
+    assert times.weight_s[0] == pytest.approx([float(layer.weight_s[0])] * 3 + [float(layer.weight_s[0] + ends.head_weight_s[0])])
+
+
+def test_more_micro_batches_shrink_the_bubble() -> None:
+    """Even 1F1B: (pp - 1) / M of the work."""
+    few, many = (of(pp=4, gbs=gbs).time["bubble"] / (gbs * np.max(of(pp=4, gbs=gbs).stage_times.forward_s)) for gbs in (8, 64))
+    assert few / many == pytest.approx(8, rel=0.05)
