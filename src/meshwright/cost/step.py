@@ -27,7 +27,7 @@ from meshwright.workload import Workload
 
 __all__ = ["TIME_TERMS", "Priced", "StageTimes", "price"]
 
-TIME_TERMS = (*LAYER_TERMS, "recompute", "head", "fsdp_comm", "bubble", "pp_comm", "dp_comm", "optimizer", "overhead")
+TIME_TERMS = (*LAYER_TERMS, "recompute", "head", "fsdp_comm", "imbalance", "bubble", "pp_comm", "dp_comm", "optimizer", "overhead")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +93,7 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
     layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
     memory = price_memory(layouts, stages, params, layers.activations, work=work, stack=stack)
     times = _stage_times(layouts, stages, layers, model=model, pool=pool)
-    time = _micro_batch_terms(layouts, stages, layers, times, model)
+    time = _micro_batch_terms(layouts, layers, times, model)
     time |= _pipeline_terms(layouts, stages, layers, times, model, stack)
     time |= _step_terms(layouts, params, times, pool=pool, stack=stack, work=work)
     return Priced(time={name: time[name] for name in TIME_TERMS}, memory=memory, stages=stages, stage_times=times)
@@ -198,28 +198,29 @@ def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: Mo
     return StageTimes(forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=np.where(layouts.pp > 1, p2p, 0.0))
 
 
-def _micro_batch_terms(layouts: Layouts, stages: Stages, layers: _Layers, times: StageTimes, model: ModelSpec) -> dict[str, Floats]:
-    """Split M micro batches of the slowest stage into terms, (N,) each."""
-    micro = layouts.num_microbatches.astype(np.float64)
-    slowest = np.argmax(times.forward_s + times.backward_s, axis=1)[:, None]
-
-    def pick(array: NDArray[Any]) -> Floats:
-        return np.asarray(np.take_along_axis(array, slowest, axis=1)[:, 0], dtype=np.float64)
-
-    counts = [pick(count) for count in _counts(stages, len(layers.forward_s))]
-    last = pick(stages.index) == layouts.pp - 1
-    extra = last * model.mtp_layers
-    counts[-1] = counts[-1] + extra
+def _micro_batch_terms(layouts: Layouts, layers: _Layers, times: StageTimes, model: ModelSpec) -> dict[str, Floats]:
+    """Split M micro batches of the mean stage into terms, and add what the slowest takes beyond it, (N,) each."""
+    passes = layouts.num_microbatches / layouts.pp
+    counts = [segment.num_layers for segment in model.segments]
+    counts[-1] += model.mtp_layers
     terms = {
-        t: micro * sum(c * (f[t] + b[t]) for c, f, b in zip(counts, layers.forward, layers.backward, strict=True)) for t in LAYER_TERMS
+        t: passes * sum(c * (f[t] + b[t]) for c, f, b in zip(counts, layers.forward, layers.backward, strict=True)) for t in LAYER_TERMS
     }
-    terms["fsdp_comm"] = micro * sum(c * (f + b) for c, f, b in zip(counts, layers.fsdp_forward_s, layers.fsdp_backward_s, strict=True))
-    ends, first = layers.ends, pick(stages.index) == 0
-    embedding = first * (ends.embedding_forward_s + ends.embedding_backward_s)
-    terms["head"] = micro * (embedding + last * (1 + model.mtp_layers) * (ends.head_forward_s + ends.head_backward_s))
-    busy = micro * pick(times.forward_s + times.backward_s)
-    terms["recompute"] = busy - sum(terms.values())
+    terms["fsdp_comm"] = passes * sum(c * (f + b) for c, f, b in zip(counts, layers.fsdp_forward_s, layers.fsdp_backward_s, strict=True))
+    redone = (segment.num_layers * redo for segment, redo in zip(model.segments, layers.redo_s, strict=True))
+    terms["recompute"] = passes * _redone_layers_share(layouts, model) * sum(redone)
+    ends = layers.ends
+    head = (1 + model.mtp_layers) * (ends.head_forward_s + ends.head_backward_s)
+    terms["head"] = passes * (ends.embedding_forward_s + ends.embedding_backward_s + head)
+    slowest = (times.forward_s + times.backward_s).max(axis=1)
+    terms["imbalance"] = np.maximum(0.0, layouts.num_microbatches * slowest - sum_terms(terms))
     return terms
+
+
+def _redone_layers_share(layouts: Layouts, model: ModelSpec) -> Floats:
+    """Share of the model's layers that recompute runs again, (N,): all, or the first n of each chunk with method block."""
+    block = (layouts.block_recompute > 0) & (layouts.recompute_layers >= 0) & (layouts.recompute == RECOMPUTES.index("full"))
+    return np.where(block, np.minimum(1.0, layouts.recompute_layers * layouts.pp * layouts.vpp / model.total_layers), 1.0)
 
 
 def _pipeline_terms(
@@ -253,8 +254,7 @@ def _pipeline_terms(
 def _all_stages_sum(layouts: Layouts, layers: _Layers, model: ModelSpec) -> tuple[Floats, Floats, Floats]:
     """Forward, backward and weight-gradient time of one micro batch over all stages, (N,) each."""
     forward, backward, weight = (np.zeros(len(layouts)) for _ in range(3))
-    block = (layouts.block_recompute > 0) & (layouts.recompute_layers >= 0) & (layouts.recompute == RECOMPUTES.index("full"))
-    share = np.where(block, np.minimum(1.0, layouts.recompute_layers * layouts.pp * layouts.vpp / model.total_layers), 1.0)
+    share = _redone_layers_share(layouts, model)
     extra = np.zeros(len(model.segments))
     extra[-1] = model.mtp_layers
     for i, segment in enumerate(model.segments):
