@@ -29,7 +29,15 @@ SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
 
 
 def scores_per_query(site: Site, block: Block) -> float:
-    """Mean number of keys that one query is multiplied with: half where the kernel skips masked tiles, at most a window."""
+    """Mean number of keys that one query is multiplied with.
+
+    Formula:  a window's length where there is one; keys / 2 + 64 where a fused kernel skips masked tiles (half a tile of 128 stays);
+              else every key
+    Units:    keys.
+    Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1: tiles above the diagonal are skipped.
+    Valid:    self- and cross-attention; context parallelism balances the masked half over its ranks.
+    Checked:  tests/cost/test_attention.py
+    """
     keys = float(site.keys(block))
     fused = site.work.attention in ("flash", "flash1")
     if block.window is not None and block.window < keys and fused:
@@ -38,7 +46,14 @@ def scores_per_query(site: Site, block: Block) -> float:
 
 
 def attention_parts(site: Site, block: Block) -> list[Part]:
-    """Return the parts of a self- or cross-attention block of any kind."""
+    """Return the parts of a self- or cross-attention block of any kind.
+
+    Formula:  norms, projections (multi-head, grouped or latent), rotary, core, tensor- and context-parallel exchange
+    Units:    seconds and bytes per micro batch and rank, (U,).
+    Source:   Megatron-LM (arXiv:1909.08053); grouped heads (arXiv:2305.13245); latent attention (arXiv:2405.04434).
+    Valid:    any ModelSpec with attention.
+    Checked:  tests/cost/test_attention.py
+    """
     projections = _mla_projections(site, block) if site.model.mla is not None else _projections(site, block)
     core = _flash(site, block) if site.work.attention in ("flash", "flash1") else _scores_in_memory(site, block)
     count = site.model.norms_per_layer / 2
@@ -209,7 +224,10 @@ def mamba_parts(site: Site, block: Block) -> list[Part]:
     """Return the parts of a Mamba-2 mixer: projections, convolution, chunked scan.
 
     Formula:  scan per token and head: chunk/2 * (state + head_dim) * 2 inside chunks of 256, and 4 * state * head_dim for the states
+    Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   Mamba-2 (arXiv:2405.21060), section 6.
+    Valid:    models with a MambaSpec; heads are split over tp.
+    Checked:  tests/cost/test_attention.py
     """
     mamba, tokens = site.model.mamba, site.tokens(block)
     assert mamba is not None

@@ -37,7 +37,14 @@ class Ends:
 
 
 def padded_vocab(vocab: int, tp: Floats, multiple: int) -> Floats:
-    """Vocabulary that the training software stores: rounded up to a multiple of `multiple * tp`, (U,)."""
+    """Vocabulary that the training software stores, (U,).
+
+    Formula:  rounded up to a multiple of `multiple * tp`
+    Units:    entries.
+    Source:   Megatron-LM's `--make-vocab-size-divisible-by` (128).
+    Valid:    `multiple` >= 1.
+    Checked:  tests/cost/test_ends.py
+    """
     unit = multiple * tp
     return np.ceil(vocab / unit) * unit
 

@@ -24,7 +24,14 @@ ROUTING_KERNELS = 36.0
 
 
 def mlp_parts(site: Site, block: Block) -> list[Part]:
-    """Return the parts of a dense feed-forward."""
+    """Return the parts of a dense feed-forward.
+
+    Formula:  norm, first layer (twice as wide where gated), activation, second layer, tensor-parallel exchange
+    Units:    seconds and bytes per micro batch and rank, (U,).
+    Source:   Megatron-LM (arXiv:1909.08053); gated units (arXiv:2002.05202).
+    Valid:    any ModelSpec with dense layers.
+    Checked:  tests/cost/test_feedforward.py
+    """
     tokens = site.tokens(block)
     width = site.model.ffn / site.shapes.tp
     inner = _two_layers(site, "feed-forward", tokens, np.full_like(tokens, float(site.model.hidden)), width, 1.0, MLP, DENSE_ACTIVATION)
@@ -81,7 +88,10 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
 
     Formula:  a rank routes tokens / tp (its own, under sequence parallelism) to top_k experts each; its etp * num_experts / ep
               experts' shards then see etp * tokens / tp * top_k rows
+    Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   Megatron-Core MoE (arXiv:2504.14960, parallel folding).
+    Valid:    balanced routing; dropless, or padded to `capacity_factor`.
+    Checked:  tests/cost/test_feedforward.py
     """
     moe = site.model.moe
     assert moe is not None

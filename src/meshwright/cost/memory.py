@@ -59,7 +59,10 @@ def data_shards(layouts: Layouts) -> Shards:
 
     Formula:  zero1 splits optimizer states over `shard_size` ranks (all of dp * cp unless given; experts: at most the expert
               data-parallel ranks), zero2 gradients too, zero3 and hybrid weights too
+    Units:    ranks, (N, 1).
     Source:   ZeRO (arXiv:1910.02054); Megatron-Core's distributed optimizer; PyTorch FSDP (arXiv:2304.11277).
+    Valid:    shard_size divides dp * cp.
+    Checked:  tests/cost/test_memory.py
     """
     kind = layouts.sharding[:, None]
     dense = layouts.shard_size[:, None].astype(np.float64)

@@ -200,7 +200,14 @@ def norm(site: Site, block: Block, count: float) -> Part:
 
 
 def norm_output(site: Site, block: Block) -> Part:
-    """Return what the linear layer behind a norm keeps of it, apart from the norm's own input: freed when norms are redone."""
+    """Return what the linear layer behind a norm keeps of it, apart from the norm's own input.
+
+    Formula:  tokens * hidden in the bytes of a linear layer's input; no time; freed when norms are redone
+    Units:    bytes per micro batch and rank, (U,).
+    Source:   Korthikanti et al. (arXiv:2205.05198), section 4.1: inputs of the linear layers.
+    Valid:    one norm before the block.
+    Checked:  tests/cost/test_operators.py
+    """
     elements = site.split_tokens(block) * site.model.hidden
     zero = np.zeros_like(elements)
     return Part(

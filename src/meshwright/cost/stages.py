@@ -58,7 +58,15 @@ def even_stage_layers(index: NDArray[Any], *, total: int, pp: NDArray[Any], vpp:
 
 
 def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "representative") -> Stages:
-    """Return the stages of each layout."""
+    """Return the stages of each layout.
+
+    Formula:  layers by `even_stage_layers` or as the layout says; micro batches in flight: 1F1B min(pp - s, M), interleaved
+              min(2 (pp - s - 1) + (vpp - 1) pp + 1, M vpp) / vpp, GPipe M
+    Units:    layers, micro batches; (N, S).
+    Source:   Narayanan et al. 2021 (arXiv:2104.04473), section 2.2; Megatron-Core's warm-up count.
+    Valid:    pp * vpp <= layers.
+    Checked:  tests/cost/test_stages.py
+    """
     pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
     index = _representatives(layouts, model.total_layers) if which == "representative" else _all_stages(layouts)
     real = index < pp
