@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.cost.flops import causal_flops_per_token, model_flops_per_sequence, model_flops_per_token
+from meshwright.cost.shapes import stream_seq_len
 from meshwright.models.presets import find_model
-from meshwright.models.spec import MambaSpec, ModelSpec
+from meshwright.models.spec import Block, MambaSpec, ModelSpec
 from meshwright.workload import Workload
 
 MODELS = ("gpt3-175b", "llama3-8b", "mixtral-8x7b", "deepseek-v3", "gemma3-4b", "nemotron-h-8b", "t5-2.8b", "bert-large", "gpt-oss-20b")
@@ -81,6 +82,10 @@ def test_encoder_decoder_of_equal_lengths() -> None:
 def test_a_decoder_is_a_quarter_of_its_encoder_unless_said() -> None:
     model = find_model("t5-small")
     assert model_flops_per_token(model, Workload(seq_len=512)) == model_flops_per_token(model, Workload(seq_len=512, decoder_seq_len=128))
+    decoder, encoder = Block(kind="mlp", stream="decoder"), Block(kind="mlp")
+    assert [stream_seq_len(model, block, Workload(seq_len=512)) for block in (encoder, decoder)] == [512, 128]
+    assert [stream_seq_len(model, block, Workload(seq_len=512, decoder_seq_len=114)) for block in (encoder, decoder)] == [512, 114]
+    assert stream_seq_len(model, decoder, Workload(seq_len=3)) == 1
 
 
 def test_a_mixer_multiplies_its_state_twice() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.cost.cases import CHIP, GPT, LLAMA, MLA, MOE, NODE, POOL, STACK, WORK, site
 
-from meshwright.cost.layer import LAYER_TERMS, OPS_KEPT, LayerPrice, price_layer, redo_of
+from meshwright.cost.layer import LAYER_TERMS, OPS_KEPT, LayerPrice, block_parts, price_layer, redo_of, sum_terms
 from meshwright.layout import module_bits
 from meshwright.models.spec import ModelSpec, MoeSpec
 from meshwright.stack import Stack
@@ -140,10 +140,24 @@ def test_terms_sum_to_the_passes() -> None:
     price = layer(MOE, WORK, tp=2, sp=True, cp=2, ep=2, dp=2)
     assert set(price.forward) == set(price.backward) == set(LAYER_TERMS)
     assert one(price.forward_s) == pytest.approx(sum(one(seconds) for seconds in price.forward.values()))
+    assert one(price.forward_s) == one(sum_terms(price.forward))
     assert one(price.backward_s) == pytest.approx(sum(one(seconds) for seconds in price.backward.values()))
     parts = [(count, part) for _, count, group in price.parts for part in group]
     assert one(price.forward_s) - one(price.forward["launch"]) == pytest.approx(sum(one(c * np.asarray(p.forward_s)) for c, p in parts))
     assert 0 < one(price.weight_s) < one(price.backward_s)
+
+
+def test_sum_of_terms() -> None:
+    assert sum_terms({"one": np.array([1.0, 2.0]), "two": np.array([10.0, 20.0])}).tolist() == [11, 22]
+
+
+def test_blocks_are_priced_by_their_kind() -> None:
+    place = site(MOE, WORK)
+    blocks = [block for block, _ in MOE.segments[0].blocks]
+    assert [block.kind for block in blocks] == ["attention", "moe"]
+    names = [{part.name for part in block_parts(place, block)} for block in blocks]
+    assert "attention core" in names[0] and "router" in names[1]
+    assert {part.name for _, _, group in layer(MOE, WORK).parts for part in group} == names[0] | names[1]
 
 
 def test_a_slow_host_sets_the_pace() -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, STACK, WORK, saved, site
+from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, MLA, MOE, POOL, STACK, WORK, saved, site
 
+from meshwright.cost.attention import attention_parts, mamba_parts, scores_per_query
 from meshwright.cost.collectives import all_gather_s, all_reduce_s
+from meshwright.cost.feedforward import mlp_parts, moe_parts
 from meshwright.cost.kernels import gemm_s
-from meshwright.cost.operators import linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.operators import Site, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.shapes import block_tokens, distinct_shapes
+from meshwright.layout import Layout, Layouts
+from meshwright.models.presets import find_model
 from meshwright.models.spec import Block
+from meshwright.workload import Precision
 
 MLP = Block(kind="mlp")
 TOKENS, H = 2048, 1024
@@ -119,3 +126,51 @@ def test_tensor_exchange_hides_as_the_stack_can() -> None:
     shown = tensor_exchange(site(LLAMA, tp=8, stack=replace(STACK, tp_overlap=0.75)), MLP)
     assert shown.forward_s == pytest.approx(tensor_exchange(site(LLAMA, tp=8), MLP).forward_s / 4)
     assert tensor_exchange(site(LLAMA, tp=1), MLP).forward_s == 0
+
+
+def test_tokens_of_a_rank() -> None:
+    """3 sequences of 2048, split over 4 context-parallel ranks; tensor parallelism leaves them whole."""
+    place = site(GPT, cp=4, tp=2, sp=True, mbs=3)
+    assert block_tokens(GPT, MLP, WORK, place.shapes).tolist() == [3 * 2048 / 4]
+    assert place.split_tokens(MLP).tolist() == [3 * 2048 / 4 / 2]
+
+
+KINDS = {
+    "attention": (attention_parts, LLAMA, Block(kind="attention")),
+    "latent attention": (attention_parts, MLA, Block(kind="attention")),
+    "window": (attention_parts, LLAMA, Block(kind="attention", window=512)),
+    "cross attention": (attention_parts, find_model("t5-small"), Block(kind="cross_attention", stream="decoder", causal=False)),
+    "mixer": (mamba_parts, find_model("nemotron-h-8b"), Block(kind="mamba")),
+    "feed-forward": (mlp_parts, LLAMA, MLP),
+    "experts": (moe_parts, MOE, Block(kind="moe")),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "fp8"])
+def test_parts_of_any_block_are_finite_and_alike_alone_and_in_a_column(kind: str, precision: Precision) -> None:
+    """Kernels left out: they are the host's, see test_layer.py."""
+    price, model, block = KINDS[kind]
+    rows = [Layout(), Layout(tp=2, sp=True), Layout(cp=2, mbs=2), Layout(tp=4, dp=4, ep=2 if model.moe else 1, etp=1)]
+    work = replace(WORK, precision=precision)
+
+    def priced(some: list[Layout]) -> dict[str, np.ndarray[Any, Any]]:
+        shapes, at = distinct_shapes(Layouts.of(some))
+        parts = price(Site(model=model, work=work, stack=STACK, pool=POOL, shapes=shapes), block)
+        fields = ("forward_s", "backward_s", "saved_bytes", "weight_s")
+        return {
+            f"{n} {part.name} {field}": np.broadcast_to(getattr(part, field), shapes.tp.shape)[at]
+            for n, part in enumerate(parts)
+            for field in fields
+        }
+
+    together = priced(rows)
+    assert all(np.all(np.isfinite(values) & (values >= 0)) for values in together.values())
+    for i, row in enumerate(rows):
+        alone = priced([row])
+        assert {name: values[0] for name, values in alone.items()} == {name: together[name][i] for name in alone}
+
+
+def test_a_window_shortens_the_scores() -> None:
+    assert scores_per_query(site(LLAMA), Block(kind="attention", window=512)) == 512
+    assert scores_per_query(site(LLAMA), Block(kind="attention")) == 2048 / 2 + 64

@@ -11,6 +11,7 @@ from tests.cost.cases import GPT, LLAMA, MEMORY_BYTES_PER_S, MOE, POOL, STACK, W
 
 from meshwright.cost.ends import price_ends
 from meshwright.cost.layer import price_layer, redo_of
+from meshwright.cost.shapes import distinct_shapes
 from meshwright.cost.simulate import Pipeline, simulate
 from meshwright.cost.step import TIME_TERMS, Priced, price
 from meshwright.layout import Layout, Layouts, module_bits
@@ -186,3 +187,14 @@ def test_more_micro_batches_shrink_the_bubble() -> None:
     """Even 1F1B: (pp - 1) / M of the work."""
     few, many = (of(pp=4, gbs=gbs).time["bubble"] / (gbs * np.max(of(pp=4, gbs=gbs).stage_times.forward_s)) for gbs in (8, 64))
     assert few / many == pytest.approx(8, rel=0.05)
+
+
+def test_shapes_are_priced_once() -> None:
+    """Data parallel size, batch and length of the pipeline leave a layer's work alone; whether there is a pipeline does not."""
+    rows = [Layout(gbs=8), Layout(dp=4, gbs=16), Layout(pp=2, gbs=8), Layout(pp=4, gbs=8), Layout(mbs=2, gbs=8), Layout(tp=2, gbs=8)]
+    columns = Layouts.of(rows)
+    shapes, at = distinct_shapes(columns)
+    assert len(shapes.tp) == 4
+    for name in ("tp", "sp", "cp", "ep", "etp", "mbs"):
+        assert getattr(shapes, name)[at].tolist() == getattr(columns, name).tolist()
+    assert shapes.pipelined[at].tolist() == [0, 0, 1, 1, 0, 0]
