@@ -33,7 +33,10 @@ __all__ = [
     "narrow_console",
 ]
 
-ModelArgument = Annotated[str | None, typer.Argument(help="A model's name (`meshwright models` lists them).", show_default=False)]
+ModelArgument = Annotated[
+    str | None,
+    typer.Argument(help="A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...", show_default=False),
+]
 HfFlag = Annotated[Path | None, typer.Option("--hf", help="A Hugging Face config.json, or its folder, instead of a name.")]
 ClusterFlag = Annotated[str, typer.Option("--cluster", metavar="KIND:COUNT", help="Chips, such as h100:256, or a YAML file.")]
 GpusPerNodeFlag = Annotated[int | None, typer.Option("--gpus-per-node", help="Chips in one server [default: as the chip is sold].")]

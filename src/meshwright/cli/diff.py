@@ -29,7 +29,9 @@ __all__ = ["diff"]
 SideArgument = Annotated[
     str, typer.Argument(help="tp=8,pp=4,mbs=1, or a file of `plan --json`; FILE#2 is its second plan.", show_default=False)
 ]
-ModelFlag = Annotated[str | None, typer.Option("--model", help="A model's name: both sides are priced with it.", show_default=False)]
+ModelFlag = Annotated[
+    str | None, typer.Option("--model", help="A model's name or dims: both sides are priced with it.", show_default=False)
+]
 OptionalClusterFlag = Annotated[
     str | None, typer.Option("--cluster", help="KIND:COUNT such as h100:256, or a YAML file.", show_default=False)
 ]

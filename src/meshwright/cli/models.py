@@ -16,7 +16,7 @@ _TABLE_WIDTH = 120
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="A model's name or alias; none lists all.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="A model's name or alias, or its dims; none lists all.", show_default=False)] = None,
     hf: Annotated[Path | None, typer.Option("--hf", help="A Hugging Face config.json, or its folder, to read instead.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
 ) -> None:
@@ -26,6 +26,10 @@ def models(
     parameters stands beside the published one: they differ by less than 0.5 % wherever an exact count is published.
     Of a mixture of experts, the active parameters are those that one token visits.
 
+    Wherever a model is named, its dims do as well: layers, hidden, heads and vocab, and what differs from the usual of kv_heads (heads),
+    head_dim (hidden / heads), ffn (4 hidden, or 8/3 of it where gated), gated=1, tied=0, family (decoder; encoder, encoder-decoder),
+    experts, topk, expert_ffn (ffn), shared_ffn (0).
+
     Prints a table of all models; or one model's dims, parameters by part, their sum, the published count and the source of both.
 
     Examples:
@@ -33,6 +37,8 @@ def models(
       meshwright models
 
       meshwright models qwen3-30b-a3b
+
+      meshwright models layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256
 
       meshwright models --hf path/to/config.json --json
     """
@@ -57,9 +63,9 @@ def _chosen(name: str | None, hf: Path | None) -> tuple[Any, tuple[str, ...]]:
 
         reading = read_hf_config(hf)
         return reading.spec, reading.notes
-    from meshwright.models.presets import find_model
+    from meshwright.models.by_hand import named_model
 
-    return find_model(name or ""), ()
+    return named_model(name or ""), ()
 
 
 def _show_list(rows: list[ModelRow], *, json_output: bool) -> None:

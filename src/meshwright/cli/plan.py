@@ -19,7 +19,10 @@ _PIPE_WIDTH = 160
 
 
 def plan(
-    model: Annotated[str | None, typer.Argument(help="A model's name; `meshwright models` lists them.", show_default=False)] = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...", show_default=False),
+    ] = None,
     cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:256, or a YAML file.")] = None,
     seq: Annotated[int | None, typer.Option("--seq", "--seq-len", help="Tokens in one sequence.")] = None,
     gbs: Annotated[int | None, typer.Option(help="Global batch in sequences; it is never changed.")] = None,

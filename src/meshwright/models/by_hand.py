@@ -2,15 +2,87 @@
 
 from __future__ import annotations
 
-from meshwright.errors import ConfigError
+from collections.abc import Callable
+from typing import Any, get_args
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.models.presets import find_model
 from meshwright.models.spec import Family, ModelSpec, MoeSpec
 
-__all__ = ["model_from_dims"]
+__all__ = ["model_from_dims", "named_model", "parse_dims"]
 
 _MOST_HEADS = 4096
 """Where the search for a number of heads that fits ends."""
 _FFN_MULTIPLE = 64
 """Widths of feed-forwards that are worked out are rounded up to this, for the matrix units."""
+_EXAMPLE = "layers=32,hidden=4096,heads=32,vocab=128256"
+_NEEDED = ("layers", "hidden", "heads", "vocab")
+
+
+def named_model(text: str) -> ModelSpec:
+    """Return the model that a text names: a name of the table, or dims by hand such as `layers=32,hidden=4096,heads=32,vocab=128256`."""
+    return parse_dims(text) if "=" in text else find_model(text)
+
+
+def parse_dims(text: str) -> ModelSpec:
+    """Read `layers=32,hidden=4096,heads=32,vocab=128256`; the keys are those of `_KEYS`, and what may be left out is worked out."""
+    given: dict[str, Any] = {}
+    for word in (word.strip() for word in text.split(",")):
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not (key and equals and value):
+            raise ConfigError(f"model {word!r}: expected key=value, such as {_EXAMPLE}")
+        if key not in _KEYS:
+            raise UnknownNameError("model dim", key, list(_SHORT))
+        name, read = _KEYS[key]
+        if name in given:
+            raise ConfigError(f"model: {key} is given twice")
+        given[name] = read(key, value)
+    missing = [key for key in _NEEDED if _KEYS[key][0] not in given]
+    if missing:
+        raise ConfigError(f"model by hand: {', '.join(missing)} not given; expected at least {_EXAMPLE}")
+    return model_from_dims(**given)
+
+
+def _count(key: str, value: str) -> int:
+    """A whole number; ModelSpec says which of them make sense."""
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"model: {key}={value}: expected a whole number") from None
+
+
+def _flag(key: str, value: str) -> bool:
+    words = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+    if value.lower() not in words:
+        raise ConfigError(f"model: {key}={value}: expected 0 or 1")
+    return words[value.lower()]
+
+
+def _family(key: str, value: str) -> str:
+    if value not in get_args(Family):
+        raise UnknownNameError(f"model {key}", value, get_args(Family))
+    return value
+
+
+_SHORT: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "layers": ("num_layers", _count),
+    "hidden": ("hidden", _count),
+    "heads": ("num_heads", _count),
+    "kv_heads": ("num_kv_heads", _count),
+    "head_dim": ("head_dim", _count),
+    "ffn": ("ffn", _count),
+    "vocab": ("vocab", _count),
+    "experts": ("num_experts", _count),
+    "topk": ("top_k", _count),
+    "expert_ffn": ("expert_ffn", _count),
+    "shared_ffn": ("shared_ffn", _count),
+    "gated": ("gated", _flag),
+    "tied": ("tied", _flag),
+    "family": ("family", _family),
+}
+"""The field of `model_from_dims` that a word fills, and how its value is read."""
+_KEYS = _SHORT | {name: (name, read) for name, read in _SHORT.values()}
+"""The fields' own names do as well: messages speak of them."""
 
 
 def model_from_dims(
@@ -37,6 +109,8 @@ def model_from_dims(
     `head_dim` is hidden / num_heads, `expert_ffn` is `ffn`. An encoder-decoder model has `num_layers` on each side.
     """
     width = ffn if ffn is not None else _usual_ffn(hidden, gated=gated)
+    if num_experts is None and expert_ffn is not None:
+        raise ConfigError(f"expert_ffn={expert_ffn}: of no use without the number of experts (experts, topk)")
     return ModelSpec(
         name=name,
         num_layers=num_layers,

@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.parse import load_cluster
-from meshwright.models.presets import find_model
+from meshwright.models.by_hand import named_model
 from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 from meshwright.rules import RuleCase
 from meshwright.rules.software import parse_version
@@ -90,9 +90,9 @@ def _headroom_bytes(headroom: float, limit: float) -> float:
 
 
 def model_of(given: str | Mapping[str, Any]) -> ModelSpec:
-    """Return the model of a name or of dims."""
+    """Return the model of a name, of `layers=32,...`, or of the dims of a ModelSpec."""
     if isinstance(given, str):
-        return find_model(given)
+        return named_model(given)
     values = {"name": "custom", **given}
     for part, kind in _PARTS.items():
         if isinstance(values.get(part), Mapping):
