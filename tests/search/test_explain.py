@@ -92,6 +92,18 @@ def test_binding_names_memory_exactly_where_it_does_not_fit(found: Explanation) 
     assert found.binding.startswith("Memory of stage ") != found.quote.fits
 
 
+def test_uneven_stages_are_bound_by_the_slowest() -> None:
+    """30 of 32 layers on one of two stages: the mean stage has 16, so nearly 14 of 30 layers' time is imbalance."""
+    asked = problem("llama3-8b", "h100:16", gbs=64)
+    found = explain(layout("tp=4,pp=2,layers_per_stage=30+2", asked), asked)
+    worst = found.time[0]
+    assert (worst.title, worst.bound) == ("stage imbalance", "slowest of 2 stages")
+    assert worst.share == pytest.approx(14 / 30, abs=0.05)
+    assert f"the largest loss is stage imbalance ({worst.share:.1%}; slowest of 2 stages). Faster and fits: pp 2 -> 1" in found.binding
+    worse = explain(layout("tp=4,pp=4,layers_per_stage=29+1+1+1", asked), asked)
+    assert worse.binding.startswith("Stage imbalance (") and "slowest of 4 stages): more than the" in worse.binding
+
+
 def test_no_change_of_a_layout_is_no_difference() -> None:
     words, asked = CASES["dense"]
     quote = quotes([layout(words, asked)], asked.setting)[0]

@@ -53,9 +53,9 @@ def explain(
 ) -> None:
     """Explain one layout: time and memory by term, what binds it, and why its nearest rivals win or lose.
 
-    A step is the micro batches of the slowest stage, then what the pipeline, the exchange of gradients and the optimizer add; each
-    term waits for one unit or one link. Memory is what a stage stores, plus what its micro batches in flight keep for the backward
-    pass. A rival differs in one axis only, so the terms that change say why it wins or loses.
+    A step is the micro batches of the mean stage, then what the slowest stage, the pipeline, the exchange of gradients and the
+    optimizer add; each term waits for one unit or one link. Memory is what a stage stores, plus what its micro batches in flight keep
+    for the backward pass. A rival differs in one axis only, so the terms that change say why it wins or loses.
 
     Prints the sum, the binding constraint, time by term, memory by stage, the operators of one layer, the rivals, and what every
     number stands on. A layout that does not fit is explained as well.

@@ -23,6 +23,8 @@ REPRICED = 16
 """Groups of which several members and uneven splits are simulated; of further ones that were asked for, the best member."""
 WORTH_A_SPLIT = 0.005
 """Share of the step that an uneven split must gain over an even one: a tenth of the error of the best predictions."""
+OF_WEIGHT = 0.2
+"""Share of the whole gain from which on a second term, or one that costs, is named."""
 MEMBERS = 3
 """Layouts of a group, with different chunks and recomputation, that are priced again."""
 
@@ -139,13 +141,14 @@ def beats_words(problem: Problem, plan: Plan, after: Plan | None) -> str:
 
 
 def _differences(mine: dict[str, float], other: dict[str, float], words: Callable[[float], str], gain: float) -> str:
-    """The terms that gain most, up to three quarters of the whole, and the one that costs most."""
+    """The term that gains most, a second of weight, and the one that costs most."""
     if gain <= 1e-9 * sum(mine.values()):
         return "equal"
     less = sorted(((other[term] - mine[term], term) for term in mine), reverse=True)
-    shown = [f"-{words(size)} {_title(term)}" for size, term in less[:2] if size > 0.2 * gain]
+    gains = [*less[:1], *(pair for pair in less[1:2] if pair[0] > OF_WEIGHT * gain)]
+    shown = [f"-{words(size)} {_title(term)}" for size, term in gains]
     worst, term = less[-1]
-    if worst < -0.2 * gain:
+    if worst < -OF_WEIGHT * gain:
         shown.append(f"but +{words(-worst)} {_title(term)}")
     return ", ".join(shown)
 

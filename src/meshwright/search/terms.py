@@ -26,7 +26,8 @@ __all__ = [
     "provenance",
 ]
 
-Bound = Literal["matrix units", "device memory", "host", "tp link", "cp link", "ep link", "dp link", "pp link", "pipeline", "software"]
+Unit = Literal["matrix units", "device memory", "host", "slowest stage", "pipeline", "software"]
+Bound = Literal[Unit, "tp link", "cp link", "ep link", "dp link", "pp link"]
 """What a term of the step's time waits for."""
 
 
@@ -102,7 +103,7 @@ TIME_READINGS: Mapping[str, Reading] = {
     ),
     "head": Reading(
         title="embedding and head",
-        what="embedding, output head and loss, where the slowest stage has them",
+        what="embedding, output head and loss, spread over the stages",
         bound="matrix units",
         formula="cost.ends.price_ends",
         constants=("chip.matmul_efficiency", "chip.memory_efficiency", "stack.vocab_multiple"),
@@ -115,16 +116,16 @@ TIME_READINGS: Mapping[str, Reading] = {
         constants=("link.efficiency", "link.latency_s", "stack.fsdp_overlap"),
     ),
     "imbalance": Reading(
-        title="imbalance",
-        what="stages that wait in every micro batch for the slowest one",
-        bound="pipeline",
-        formula="cost.pipeline.pipeline_s",
+        title="stage imbalance",
+        what="the slowest stage's time beyond the mean one's: layers, embedding, head",
+        bound="slowest stage",
+        formula="cost.step.price",
     ),
     "bubble": Reading(
         title="pipeline bubble",
         what="stages idle while the pipeline fills and drains",
         bound="pipeline",
-        formula="cost.step.price",
+        formula="cost.pipeline.pipeline_s",
     ),
     "pp_comm": Reading(
         title="pipeline messages",
@@ -215,6 +216,7 @@ def bound_words(bound: Bound, layout: Layout, pool: Pool) -> str:
         "matrix units": f"{pool.node.chip.name} matrix units",
         "device memory": f"{pool.node.chip.name} memory bandwidth",
         "host": "host: launch of kernels",
+        "slowest stage": f"slowest of {layout.pp} stages",
         "pipeline": f"schedule: pp={layout.pp}, vpp={layout.vpp}, {layout.num_microbatches} micro batches",
         "software": "host",
     }
