@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,9 +24,6 @@ from meshwright.cli._layout_case import (
     SeqFlag,
     StackFlag,
 )
-
-if TYPE_CHECKING:
-    from meshwright.search.asked import Asked
 
 __all__ = ["explain"]
 
@@ -69,6 +66,7 @@ def explain(
       meshwright explain gpt3-175b --cluster a100-80:512 --seq 2048 --gbs 1536 --layout tp=8,pp=8,recompute=full --trace step.json
     """
     from meshwright.cli._layout_case import asked_with, narrow_console
+    from meshwright.cli._traces import write_step
     from meshwright.report.explain_json import explanation_record
     from meshwright.report.explain_text import print_explanation
     from meshwright.search.explain import explain as explained
@@ -81,21 +79,10 @@ def explain(
     asked = asked_with(model, hf, layout, fields)
     found = explained(asked.layout, asked.problem)
     if trace is not None:
-        _write_trace(trace, asked)
+        write_step(trace, asked.layout, asked.problem)
     if json_output:
         import json
 
         print(json.dumps(explanation_record(found), indent=2))
     else:
         print_explanation(found, narrow_console())
-
-
-def _write_trace(path: Path, asked: Asked) -> None:
-    from meshwright.cost.simulate import timeline
-    from meshwright.report.trace import chrome_trace, write_trace
-    from meshwright.search.refine import pipeline_of
-
-    words = asked.layout.words()
-    title = f"{asked.problem.setting.model.name} {words}"
-    write_trace(path, chrome_trace(timeline(pipeline_of(asked.problem, asked.layout)), title=title, metadata={"layout": words}))
-    typer.echo(f"trace written to {path}; open it at ui.perfetto.dev", err=True)

@@ -44,6 +44,7 @@ def plan(
     save_request: Annotated[Path | None, typer.Option(help="Write the request as YAML.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
     csv_path: Annotated[Path | None, typer.Option("--csv", metavar="PATH", help="Write one row per plan.")] = None,
+    trace: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a step of each plan as a trace for Perfetto.")] = None,
 ) -> None:
     """Find the fastest layouts that fit: how to cut a model over the chips of a cluster.
 
@@ -53,6 +54,7 @@ def plan(
 
     Prints a table with step time, tokens/s per GPU, MFU (full attention), peak memory of the fullest stage, whether it fits with
     the headroom left free, and by which terms each row beats the next; when nothing fits, why, and what would.
+    With --trace, DIR/plan-1.json is the pipeline of the first row, and so on.
 
     Examples:
 
@@ -63,6 +65,8 @@ def plan(
       meshwright plan --hf config.json --cluster h200:16 --seq 4096 --gbs 128 --stack fsdp --json
     """
     from meshwright import api
+    from meshwright.cli._traces import make_folder, write_steps
+    from meshwright.search.problem import resolve
     from meshwright.search.request import PlanRequest, parse_pins
 
     given: dict[str, Any] = {
@@ -90,10 +94,15 @@ def plan(
     asked = PlanRequest.of(fields)
     if save_request is not None:
         _write(save_request, api.request_to_yaml(asked))
+    problem = resolve(asked)  # refuses what is unknown before a folder is made
+    if trace is not None:
+        make_folder(trace)
     with _progress() as progress:
         result = api.plan(asked, progress=progress)
     if csv_path is not None:
         _write(csv_path, _csv(result))
+    if trace is not None:
+        write_steps(trace, result, problem)
     _show(result, json_output=json_output)
     if not result.plans:
         raise typer.Exit(1)
