@@ -9,6 +9,7 @@ import typer
 from tests.accuracy.examples import LLAMA, SMALL_GPT
 from typer.testing import CliRunner
 
+from meshwright.accuracy.run import read_measured, read_tables
 from meshwright.cli.predict import predict
 from meshwright.cli.validate import validate
 from meshwright.errors import ConfigError
@@ -92,6 +93,75 @@ def test_bad_files_get_one_clear_line(tmp_path: Path, text: str, part: str) -> N
         with pytest.raises(ConfigError) as error:
             run(*words)
         assert part in str(error.value) and "\n" not in str(error.value)
+
+
+OTHERS = {
+    "inference": (
+        {"row_id": "1", "model": "m", "gpu": "h100", "ttft_ms": "3"},
+        "a table of serving runs; expected a table of training runs",
+    ),
+    "hetero": ({"kind": "trial", "model": "m", "iter_time_s": "2"}, "column row_id, gpu is missing; expected a table of training runs"),
+    "expert_layouts": ({"model": "m", "gpu": "h100", "tp": "2"}, "column row_id is missing; expected a table of training runs"),
+}
+"""Tables of something else, and why they are left out."""
+
+
+def others(folder: Path) -> tuple[list[Path], list[str]]:
+    """Write them, and return the warnings that they give."""
+    paths = [write(folder / f"{name}.csv", [row]) for name, (row, _) in OTHERS.items()]
+    return paths, [f"warning: {path}: left out: {reason}" for path, (_, reason) in zip(paths, OTHERS.values(), strict=True)]
+
+
+def test_tables_of_something_else_are_left_out(tmp_path: Path) -> None:
+    table = write(tmp_path / "runs.csv", [{**LLAMA, **MEASURED}])
+    paths, warnings = others(tmp_path)
+    commands: list[list[str | Path]] = [
+        ["predict", *paths, table, "-o", tmp_path / "p.csv", "--json"],
+        ["validate", table, *paths, "--json"],
+    ]
+    for words in commands:
+        result = CliRunner().invoke(APP, [str(word) for word in words], catch_exceptions=False)
+        assert result.exit_code == 0
+        assert result.stderr.splitlines() == warnings
+        assert list(json.loads(result.stdout)["tables"]) == ["runs"]
+    assert (tmp_path / "p.csv").read_text().count("\n") == 2
+
+
+def test_tables_without_measurements_are_left_out_of_a_comparison(tmp_path: Path) -> None:
+    measured, blank = write(tmp_path / "a.csv", [{**LLAMA, **MEASURED}]), write(tmp_path / "b.csv", [LLAMA])
+    result = CliRunner().invoke(APP, ["validate", str(measured), str(blank), "--json"], catch_exceptions=False)
+    assert result.stderr.startswith("warning: b: left out: no measured column (step_time_s, peak_mem_gib, oom)")
+    assert list(json.loads(result.stdout)["tables"]) == ["a"]
+
+
+def test_nothing_left_is_a_bad_request(tmp_path: Path) -> None:
+    paths, _ = others(tmp_path)
+    commands: list[list[str | Path]] = [["predict", *paths, "-o", tmp_path / "p.csv"], ["validate", *paths]]
+    for words in commands:
+        with pytest.raises(ConfigError, match=r"inference.csv: a table of serving runs; .* \(and nothing to work on in 2 more\)"):
+            run(*words)
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_a_broken_table_is_not_left_out(tmp_path: Path) -> None:
+    table = write(tmp_path / "runs.csv", [{**LLAMA, **MEASURED}])
+    (tmp_path / "empty.csv").write_text("row_id,model,gpu\n")
+    (tmp_path / "quote.csv").write_text('row_id,model,gpu\n1,"llama\n')
+    for name, part in {"empty": "no rows", "quote": "not a CSV file", "absent": "cannot be read"}.items():
+        path = tmp_path / f"{name}.csv"
+        commands: list[list[str | Path]] = [["predict", table, path, "-o", tmp_path / "p.csv"], ["validate", table, path]]
+        for words in commands:
+            with pytest.raises(ConfigError, match=f"{name}.csv: {part}"):
+                run(*words)
+
+
+def test_every_published_table_can_be_named(truth_dir: Path) -> None:
+    """The scorer leaves out what has no step_time_s; the same files are left out here."""
+    paths = sorted(truth_dir.glob("*.csv"))
+    scored = [path.stem for path in paths if "step_time_s" in path.read_text(encoding="utf-8").split("\n", 1)[0].split(",")]
+    for found in (read_tables(paths), read_measured(paths)):
+        assert [table.name for table in found.kept] == scored
+        assert len(found.left_out) == len(paths) - len(scored) > 0
 
 
 def test_other_bad_requests(tmp_path: Path) -> None:

@@ -9,10 +9,23 @@ from pathlib import Path
 from meshwright.accuracy.predict import Answers, predict_rows, reasons
 from meshwright.accuracy.rows import read_table
 from meshwright.accuracy.score import Figures, guesses_of, read_predictions, score_table
-from meshwright.accuracy.tables import TruthTable, read_truth
+from meshwright.accuracy.tables import OtherTable, TruthTable, read_table_file
 from meshwright.errors import ConfigError
 
-__all__ = ["Counts", "Validation", "counts", "predict_files", "predict_tables", "read_tables", "validate_files"]
+__all__ = ["Counts", "Tables", "Validation", "counts", "predict_tables", "read_measured", "read_tables", "validate_tables"]
+
+COMPARED = ("step_time_s", "peak_mem_gib", "oom")
+"""Columns that predictions are compared with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tables:
+    """What was found in some files."""
+
+    kept: tuple[TruthTable, ...]
+    """At least one."""
+    left_out: tuple[str, ...]
+    """A line for each file that holds something else, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,24 +46,41 @@ class Validation:
     unanswered: Mapping[str, Mapping[str, int]]
 
 
-def read_tables(paths: Sequence[Path]) -> list[TruthTable]:
-    """Read tables of training runs; their names must differ, for predictions are told apart by them."""
-    tables = [read_truth(path) for path in paths]
+def read_tables(paths: Sequence[Path]) -> Tables:
+    """Read the tables of training runs among some files; ConfigError where there is none, or one is broken, or two have one name."""
+    read = [read_table_file(path) for path in paths]
+    kept = tuple(table for table in read if isinstance(table, TruthTable))
+    _check_names(kept)
+    return _found(kept, [(str(other.path), other.reason) for other in read if isinstance(other, OtherTable)])
+
+
+def read_measured(paths: Sequence[Path]) -> Tables:
+    """Read the tables among some files that predictions can be compared with."""
+    found = read_tables(paths)
+    reason = f"no measured column ({', '.join(COMPARED)}); nothing to compare with"
+    blank = [table.name for table in found.kept if not any(name in table.rows[0] for name in COMPARED)]
+    measured = _found(tuple(table for table in found.kept if table.name not in blank), [(name, reason) for name in blank])
+    return Tables(kept=measured.kept, left_out=(*found.left_out, *measured.left_out))
+
+
+def _check_names(tables: Sequence[TruthTable]) -> None:
     names = [table.name for table in tables]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"{', '.join(twice)}: two files of this name; predictions are told apart by the file's name")
-    return tables
+
+
+def _found(kept: tuple[TruthTable, ...], others: Sequence[tuple[str, str]]) -> Tables:
+    """Join what is kept and what is not, (name, reason) each; ConfigError where nothing is kept."""
+    if not kept:
+        (name, reason), more = others[0], len(others) - 1
+        raise ConfigError(f"{name}: {reason}{f' (and nothing to work on in {more} more)' if more else ''}")
+    return Tables(kept=kept, left_out=tuple(f"{name}: left out: {reason}" for name, reason in others))
 
 
 def predict_tables(tables: Sequence[TruthTable]) -> Answers:
     """Predict every row of every table."""
     return predict_rows(case for table in tables for case in read_table(table))
-
-
-def predict_files(paths: Sequence[Path]) -> Answers:
-    """Predict every row of every file."""
-    return predict_tables(read_tables(paths))
 
 
 def counts(answers: Answers) -> dict[str, Counts]:
@@ -65,19 +95,11 @@ def counts(answers: Answers) -> dict[str, Counts]:
     return found
 
 
-def validate_files(paths: Sequence[Path], *, predictions: Path | None = None) -> Validation:
-    """Predict the files' rows, or read predictions made before, and compare them with what was measured."""
-    tables = read_tables(paths)
-    _check_measured(tables)
+def validate_tables(tables: Sequence[TruthTable], *, predictions: Path | None = None) -> Validation:
+    """Predict the tables' rows, or read predictions made before, and compare them with what was measured."""
     if predictions is not None:
         guesses = read_predictions(predictions)
         return Validation(figures={table.name: score_table(table, guesses) for table in tables}, unanswered={})
     answers = predict_tables(tables)
     made = guesses_of(answers)
     return Validation(figures={table.name: score_table(table, made) for table in tables}, unanswered=reasons(answers))
-
-
-def _check_measured(tables: Sequence[TruthTable]) -> None:
-    for table in tables:
-        if not any(name in table.rows[0] for name in ("step_time_s", "peak_mem_gib", "oom")):
-            raise ConfigError(f"{table.name}: no measured column (step_time_s, peak_mem_gib, oom); nothing to compare with")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from meshwright.errors import ConfigError
 
-__all__ = ["REQUIRED", "Rule", "Rules", "TruthTable", "read_rules", "read_truth"]
+__all__ = ["REQUIRED", "OtherTable", "Rule", "Rules", "TruthTable", "read_rules", "read_table_file", "read_truth"]
 
 REQUIRED = ("row_id", "model", "gpu")
 """Columns without which no row could be answered."""
@@ -27,30 +27,52 @@ class TruthTable:
     rows: tuple[dict[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class OtherTable:
+    """A CSV file of something else."""
+
+    path: Path
+    reason: str
+    """Why it is no table of training runs."""
+
+
 def read_truth(path: Path) -> TruthTable:
     """Read a table of training runs; ConfigError in one line where it is none."""
+    table = read_table_file(path)
+    if isinstance(table, OtherTable):
+        raise ConfigError(f"{path}: {table.reason}")
+    return table
+
+
+def read_table_file(path: Path) -> TruthTable | OtherTable:
+    """Read a table, and tell training runs from others by the heading; ConfigError in one line where it is broken."""
+    lines = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        columns, found = list(lines.fieldnames or ()), list(lines)
+    except csv.Error as error:
+        raise ConfigError(f"{path}: not a CSV file ({error})") from None
+    if columns and (reason := _other_than_training(columns)):
+        return OtherTable(path, reason)
+    if not found:
+        raise ConfigError(f"{path}: no rows; expected a header and one line per run")
+    return TruthTable(name=path.stem, rows=tuple({k: v or "" for k, v in row.items() if k is not None} for row in found))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a CSV file in UTF-8") from None
-    try:
-        found = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
-    except csv.Error as error:
-        raise ConfigError(f"{path}: not a CSV file ({error})") from None
-    if not found:
-        raise ConfigError(f"{path}: no rows; expected a header and one line per run")
-    _check_columns(path, list(found[0]))
-    return TruthTable(name=path.stem, rows=tuple({k: v or "" for k, v in row.items() if k is not None} for row in found))
 
 
-def _check_columns(path: Path, columns: list[str | None]) -> None:
+def _other_than_training(columns: list[str]) -> str:
+    """Say why a table of these columns is no table of training runs; nothing where it is one."""
     if "ttft_ms" in columns or "tpot_ms" in columns:
-        raise ConfigError(f"{path}: a table of serving runs; use `meshwright serving predict`")
+        return "a table of serving runs; expected a table of training runs"
     missing = [name for name in REQUIRED if name not in columns]
-    if missing:
-        raise ConfigError(f"{path}: column {', '.join(missing)} is missing; expected a table of training runs")
+    return f"column {', '.join(missing)} is missing; expected a table of training runs" if missing else ""
 
 
 @dataclass(frozen=True, slots=True)

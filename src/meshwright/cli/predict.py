@@ -31,6 +31,7 @@ def predict(
 
     Writes a line per row: source (the file's name without .csv), row_id, step_time_s, peak_mem_gib, oom; a row that cannot be
     answered has blank figures. Prints how many were answered, and the reasons of the others. Exit code 1 where none was.
+    Files that hold no table of training runs are left out with a warning.
 
     Examples:
 
@@ -41,10 +42,13 @@ def predict(
       meshwright predict runs.csv -o predictions.csv --json
     """
     from meshwright.accuracy.predict import predictions_csv
-    from meshwright.accuracy.run import counts, predict_files
+    from meshwright.accuracy.run import counts, predict_tables, read_tables
     from meshwright.errors import ConfigError
 
-    answers = predict_files(rows)
+    tables = read_tables(rows)
+    for line in tables.left_out:
+        typer.echo(f"warning: {line}", err=True)
+    answers = predict_tables(tables.kept)
     try:
         output.write_text(predictions_csv(answers), encoding="utf-8")
     except OSError as error:

@@ -28,7 +28,8 @@ def validate(
     correlation says whether better layouts are told from worse ones, and the regret how much throughput is lost by running the
     layout that was predicted to be the fastest. Fit is judged by balanced accuracy.
 
-    Prints a line per table; with -o it writes the page docs/accuracy.md.
+    Prints a line per table; with -o it writes the page docs/accuracy.md. Files that hold no table of measured training runs are left
+    out with a warning.
 
     Examples:
 
@@ -39,11 +40,14 @@ def validate(
       meshwright validate runs.csv --predictions predictions.csv --json
     """
     from meshwright.accuracy.report import accuracy_page, read_earlier
-    from meshwright.accuracy.run import validate_files
+    from meshwright.accuracy.run import read_measured, validate_tables
     from meshwright.errors import ConfigError
 
     earlier = read_earlier(before) if before is not None else None
-    found = validate_files(truth, predictions=predictions)
+    tables = read_measured(truth)
+    for line in tables.left_out:
+        typer.echo(f"warning: {line}", err=True)
+    found = validate_tables(tables.kept, predictions=predictions)
     if output is not None:
         try:
             output.write_text(accuracy_page(found.figures, earlier=earlier, unanswered=found.unanswered), encoding="utf-8")
