@@ -40,6 +40,8 @@ class Stack:
     """Bytes per gradient in the data-parallel reduction."""
     transient_gradient_bytes: float = 0.0
     """Bytes per parameter of a second, short-lived gradient (a bf16 one beside the fp32 sum)."""
+    half_shards: bool = False
+    """Whether zero3 keeps a half-precision shard of the weights beside the fp32 one (DeepSpeed); else gathers cast (FSDP)."""
     bucket_bytes: float = 160e6
     """Size of one data-parallel collective: a bucket, or a single tensor where the software has no buckets."""
     vocab_multiple: int = 128
@@ -74,7 +76,7 @@ def _stacks() -> dict[str, Stack]:
 
 
 _TEXT = {f.name for f in fields(Stack) if f.name in ("name", "family", "attention_library", "p2p", "source")}
-_FLAGS = {"pointwise_fused", "cross_entropy_fused", "vocab_parallel_loss"}
+_FLAGS = {"pointwise_fused", "cross_entropy_fused", "vocab_parallel_loss", "half_shards"}
 
 
 def _value(name: str, text: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import assume
@@ -23,11 +23,11 @@ MODELS: dict[str, ModelSpec] = {
     for name in (
         *("llama3-8b", "llama3.2-1b", "gpt3-5b", "qwen2-7b", "gemma3-4b", "mistral-7b"),
         *("mixtral-8x7b", "gpt-oss-20b", "deepseek-v2-lite", "llama4-maverick"),
-        *("nemotron-h-8b", "t5-2.8b", "bert-large"),
+        *("nemotron-h-8b", "t5-2.8b", "bert-large", "deepseek-v3"),
     )
 }
 """Dense, grouped queries, tied, windows; experts, biases and sinks, latent attention behind a dense layer, experts in every second layer;
-Mamba hybrid, encoder-decoder, encoder."""
+Mamba hybrid, encoder-decoder, encoder, multi-token prediction."""
 STACKS = ("megatron", "megatron-legacy", "dualpipe", "nanotron", "fsdp", "torchtitan", "deepspeed", "maxtext")
 CHIPS = ("a100-80", "h100", "gb200", "mi300x")
 
@@ -112,8 +112,3 @@ def layouts(draw: st.DrawFn, case: Case, *, even: bool = False) -> Layout:
     broken = check_layout(layout, model=case.model, work=case.work, num_chips=layout.num_chips, stack=case.stack)
     assume(not broken)
     return layout
-
-
-def without_launches(case: Case) -> Case:
-    """Return the case with kernels captured in graphs."""
-    return replace(case, stack=replace(case.stack, launch_hidden=1.0))

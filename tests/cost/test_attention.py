@@ -14,7 +14,7 @@ from meshwright.cost.attention import FLASH_BACKWARD_PRODUCTS, FLASH_LENGTH_HALF
 from meshwright.cost.operators import Part, Site
 from meshwright.models.presets import find_model
 from meshwright.models.spec import Block, ModelSpec
-from meshwright.workload import AttentionKernel
+from meshwright.workload import AttentionKernel, Workload
 
 SELF = Block(kind="attention")
 SBH = 2048 * 1024
@@ -72,19 +72,21 @@ def test_fused_attention_keeps_queries_keys_values_and_row_sums() -> None:
         "norm output": 2 * SBH,
         "attention input projection": 0,
         "attention output projection": 2 * SBH,
-        "attention core": 6 * SBH + 4 * 16 * 2048,
+        "queries, keys and values": 6 * SBH,
+        "attention core": 4 * 16 * 2048,
         "tensor parallel exchange": 0,
     }
 
 
 def test_grouped_queries_keep_fewer_keys() -> None:
     """16 query heads, 4 key and value heads of 64: 2048 * (1024 + 2 * 256) * 2 bytes."""
-    assert kept(LLAMA)["attention core"] == 2048 * (1024 + 512) * 2 + 4 * 16 * 2048
+    assert kept(LLAMA)["queries, keys and values"] == 2048 * (1024 + 512) * 2
 
 
 def test_key_value_heads_are_copied_beyond_their_number() -> None:
     """tp = 8 leaves 2 query heads and, of 4 key-value heads, one whole."""
-    assert kept(LLAMA, tp=8)["attention core"] == 2048 * (2 + 2) * 64 * 2 + 4 * 2 * 2048
+    assert kept(LLAMA, tp=8)["queries, keys and values"] == 2048 * (2 + 2) * 64 * 2
+    assert kept(LLAMA, tp=8)["attention core"] == 4 * 2 * 2048
 
 
 def test_scores_in_memory_are_kept() -> None:
@@ -93,7 +95,7 @@ def test_scores_in_memory_are_kept() -> None:
     by_hand: dict[AttentionKernel, tuple[int, int]] = {"fused-softmax": (2, 5), "unfused": (4, 7)}
     for attention, dropout in product(by_hand, (False, True)):
         work = replace(WORK, attention=attention, dropout=dropout)
-        assert saved(core(site(GPT, work))) == by_hand[attention][dropout] * SSA + 6 * SBH
+        assert saved(core(site(GPT, work))) == by_hand[attention][dropout] * SSA
 
 
 def test_scores_in_memory_take_longer_than_fused() -> None:
@@ -105,7 +107,7 @@ def test_scores_in_memory_take_longer_than_fused() -> None:
 
 def test_heads_split_over_tensor_parallel_ranks() -> None:
     split, whole = kept(tp=4), kept()
-    for name in ("attention core", "attention output projection"):
+    for name in ("attention core", "queries, keys and values", "attention output projection"):
         assert split[name] == whole[name] / 4
     assert split["norm output"] == whole["norm output"]
 
@@ -113,7 +115,9 @@ def test_heads_split_over_tensor_parallel_ranks() -> None:
 def test_latent_attention_keeps_whole_heads_and_latents() -> None:
     """Queries and keys 96 wide, values 64, 16 heads of each; of the latents (256 and 128 wide) a norm's input and a product's, 2 bytes."""
     parts = attention_parts(site(MLA), SELF)
-    assert saved(core(site(MLA))) == 2048 * 16 * (96 + 96 + 64) * 2 + 4 * 16 * 2048
+    made = named(parts, "queries, keys and values")
+    assert saved(made) == 2048 * 16 * (96 + 96 + 64) * 2
+    assert made.freed_by == {"mla_up_proj"}
     latents = [saved(part) for part in parts if part.name == "latent up projection"]
     assert sorted(latents) == [2048 * 128 * 4, 2048 * 256 * 4]
     assert all(part.redone_by == {"mla_up_proj"} for part in parts if part.name == "latent up projection")
@@ -157,3 +161,11 @@ def test_a_mixer_splits_over_tensor_parallel_ranks() -> None:
         assert saved(named(parts, "state scan")) == 2048 * (wide + inner + states) * 2
         assert saved(named(parts, "mixer output projection")) == 2048 * inner * 2
     assert all(np.all(np.isfinite(part.forward_s)) for part in parts)
+
+
+def test_cross_attention_keeps_the_encoders_keys() -> None:
+    """T5 small, 512 tokens in and 128 out: queries of 128 tokens, keys and values of 512, each 512 wide in 2 bytes."""
+    work = Workload(seq_len=512, decoder_seq_len=128)
+    cross = Block(kind="cross_attention", stream="decoder", causal=False)
+    parts = attention_parts(site(find_model("t5-small"), work), cross)
+    assert saved(named(parts, "queries, keys and values")) == (128 * 512 + 512 * 2 * 512) * 2

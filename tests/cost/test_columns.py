@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.cost.cases import frozen
-from tests.cost.layouts import Case, cases, layouts, without_launches
+from tests.cost.layouts import Case, cases, layouts
 
 from meshwright.cost.memory import MEMORY_TERMS
 from meshwright.cost.stages import Which
@@ -55,7 +55,7 @@ def test_terms_sum_and_are_finite_and_none_is_negative(data: st.DataObject) -> N
 @quick
 @given(data=st.data())
 def test_a_column_is_each_of_its_layouts(data: st.DataObject) -> None:
-    case = without_launches(data.draw(cases()))
+    case = data.draw(cases())
     rows = data.draw(st.lists(layouts(case), min_size=2, max_size=4))
     together = priced(case, rows)
     for i, row in enumerate(rows):

@@ -13,7 +13,7 @@ from meshwright.cost.layer import LAYER_TERMS, OPS_KEPT, LayerPrice, block_parts
 from meshwright.layout import module_bits
 from meshwright.models.spec import ModelSpec, MoeSpec
 from meshwright.stack import Stack
-from meshwright.workload import Workload
+from meshwright.workload import AttentionKernel, Workload
 
 SBH = 2048 * 1024
 """Elements of one activation of GPT in cases.py: 2048 tokens, one sequence, hidden 1024, so that 5 a s / h = 5 * 16 * 2048 / 1024 = 160."""
@@ -197,3 +197,11 @@ def test_one_layer_in_two_has_experts() -> None:
 def test_the_widest_part_bounds_the_workspace() -> None:
     """Feed-forward's 8 sbh twice (a value and its gradient), and the block's gathered input and its gradient, 2 sbh each."""
     assert one(layer(work=WORK).widest_bytes) == 2 * 8 * SBH + 2 * 2 * SBH
+
+
+@pytest.mark.parametrize("attention", ["fused-softmax", "unfused", "flash"])
+def test_recomputed_core_leaves_34_sbh(attention: AttentionKernel) -> None:
+    """arXiv:2205.05198, section 5: without the scores a GPT layer with dropout keeps 34 sbh."""
+    layer = price_layer(site(GPT, replace(WORK, attention=attention, dropout=True)), GPT.segments[0])
+    left = layer.kept_bytes - redo_of(layer, module_bits(["core_attn"])).freed_bytes
+    assert one(left) / SBH == pytest.approx(34.0)

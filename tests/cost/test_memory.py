@@ -37,7 +37,7 @@ def acts(**given: float) -> Activations:
 def memory(model: ModelSpec = LLAMA, *, stack: Stack = STACK, work: Workload = WORK, **layout: Any) -> Memory:
     layouts = Layouts.of([Layout(gbs=1024, **layout)])
     stages = place_stages(layouts, model, which="all")
-    return price_memory(layouts, stages, stage_params(model, stack, layouts, stages), acts(), work=work, stack=stack)
+    return price_memory(layouts, stages, stage_params(model, stack, layouts, stages), acts(), model=model, work=work, stack=stack)
 
 
 def states(**given: Any) -> tuple[float, float, float]:
@@ -51,7 +51,7 @@ def held(recompute: str = "none", *, pp: int = 4, **layout: Any) -> tuple[list[f
     """Kept activations and workspace of the stages of 8 layers."""
     layouts = Layouts.of([Layout(pp=pp, gbs=8, recompute=recompute, **layout)])  # type: ignore[arg-type]
     stages = place_stages(layouts, replace(LLAMA, num_layers=8), which="all")
-    kept, workspace = activation_bytes(layouts, stages, acts())
+    kept, workspace = activation_bytes(layouts, stages, acts(), model=replace(LLAMA, num_layers=8))
     return [float(v) for v in kept[0]], [float(v) for v in workspace[0]]
 
 

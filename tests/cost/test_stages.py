@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.cost.cases import LLAMA, MOE
 
 from meshwright.cost.simulate import Pipeline, simulate
-from meshwright.cost.stages import even_stage_layers, place_stages
+from meshwright.cost.stages import even_stage_layers, place_stages, segment_layers
 from meshwright.layout import Layout, Layouts
 from meshwright.models.presets import find_model
 from meshwright.models.spec import ModelSpec, MoeSpec
@@ -129,3 +129,21 @@ def test_an_encoder_comes_first() -> None:
     stages = place_stages(Layouts.of([Layout(pp=4, gbs=8)]), model, which="all")
     assert stages.prefix_layers.tolist() == [[3, 3, 0, 0]]
     assert stages.layers.tolist() == [[3, 3, 3, 3]]
+
+
+def test_prefix_is_whole_on_any_number_of_stages() -> None:
+    """61 layers of which 3 are dense: however the stages are cut, 3 dense layers lie on them, the last has one more behind."""
+    model = find_model("deepseek-v3")
+    for pp, vpp in ((1, 1), (4, 1), (16, 1), (32, 1), (60, 1), (4, 4), (8, 3)):
+        stages = place_stages(Layouts.of([Layout(pp=pp, vpp=vpp, gbs=pp)]), model, which="all")
+        dense, experts, ahead = (float(count.sum()) for count in segment_layers(model, stages))
+        assert (dense, experts, ahead) == (3, 58, 1)
+
+
+def test_layers_per_stage_are_dealt_to_chunks() -> None:
+    """8 layers, 3 dense, 2 stages of 2 chunks: model order is 0 1 | 2 3 | 4 5 | 6 7, so stage 0 has dense layers 0 and 1, stage 1 has 2."""
+    assert MOE.moe is not None
+    model = replace(MOE, num_layers=8, moe=replace(MOE.moe, first_dense_layers=3))
+    for split_of in (None, (4, 4), (2, 2, 2, 2)):
+        stages = place_stages(Layouts.of([Layout(pp=2, vpp=2, gbs=4, layers_per_stage=split_of)]), model, which="all")
+        assert stages.prefix_layers.tolist() == [[2, 1]]

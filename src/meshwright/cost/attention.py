@@ -18,7 +18,8 @@ UP = frozenset({"mla_up_proj"})
 FLASH_BACKWARD_PRODUCTS = 2.5
 """Matrix products of a fused attention's backward against its forward: five against two (arXiv:2307.08691, section 3.1)."""
 FLASH_LENGTH_HALF = 384.0
-"""Keys at which fused attention reaches half its speed (arXiv:2307.08691, figures 4 to 6: A100, 512 to 16k tokens)."""
+"""Sequence at which causal fused attention reaches half its speed (arXiv:2307.08691, figures 4 to 6: A100, 512 to 16k tokens); a query
+then meets half as many keys."""
 FLASH1_SHARE = 0.5
 """FlashAttention 1 against 2 (arXiv:2307.08691, figure 4: about twice as fast)."""
 SCORE_BYTES = {"fused-softmax": (8.0, 14.0), "unfused": (24.0, 34.0)}
@@ -57,7 +58,8 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
     projections = _mla_projections(site, block) if site.model.mla is not None else _projections(site, block)
     core = _flash(site, block) if site.work.attention in ("flash", "flash1") else _scores_in_memory(site, block)
     count = site.model.norms_per_layer / 2
-    parts = [norm(site, block, count), norm_output(site, block), *projections, core, tensor_exchange(site, block)]
+    inputs = _core_inputs(site, block)
+    parts = [norm(site, block, count), norm_output(site, block), *projections, inputs, core, tensor_exchange(site, block)]
     if np.any(site.shapes.cp > 1):
         parts.append(_context_exchange(site, block, core))
     return parts
@@ -83,10 +85,16 @@ def _projections(site: Site, block: Block) -> list[Part]:
     hidden = np.full_like(tokens, float(h))
     out_input = tokens * heads * d * site.saved_input_bytes
     rotated = tokens * (heads + kv_heads) * d * site.activation_bytes
-    parts = [
-        linear(site, "attention input projection", into=hidden, out=(heads + 2 * kv_heads) * d, tokens=tokens),
-        linear(site, "attention output projection", into=heads * d, out=hidden, tokens=tokens, saved=out_input, freed_by=CORE),
-    ]
+    output = linear(site, "attention output projection", into=heads * d, out=hidden, tokens=tokens, saved=out_input)
+    if block.kind == "cross_attention":
+        key_tokens = site.key_tokens(block)
+        parts = [
+            linear(site, "query projection", into=hidden, out=heads * d, tokens=tokens),
+            linear(site, "key and value projection", into=hidden, out=2 * kv_heads * d, tokens=key_tokens),
+            output,
+        ]
+    else:
+        parts = [linear(site, "attention input projection", into=hidden, out=(heads + 2 * kv_heads) * d, tokens=tokens), output]
     if site.model.positions == "rope" or site.model.qk_norm:
         parts.append(passes(site, "rotary", forward_bytes=2 * rotated, backward_bytes=2 * rotated, kernels=2))
     return parts
@@ -102,7 +110,7 @@ def _mla_projections(site: Site, block: Block) -> list[Part]:
     out_input = tokens * heads * mla.v_head_dim * site.saved_input_bytes
     parts = [
         linear(site, "key-value down projection", into=whole, out=kv_down, tokens=split),
-        linear(site, "attention output projection", into=heads * mla.v_head_dim, out=whole, tokens=tokens, saved=out_input, freed_by=CORE),
+        linear(site, "attention output projection", into=heads * mla.v_head_dim, out=whole, tokens=tokens, saved=out_input),
         _up_projection(site, tokens, float(mla.kv_lora_rank), heads * (mla.qk_nope_head_dim + mla.v_head_dim)),
     ]
     if mla.q_lora_rank is None:
@@ -122,12 +130,28 @@ def _up_projection(site: Site, tokens: Floats, rank: float, out: Floats) -> Part
 
 
 def _core_saved(site: Site, block: Block) -> Floats:
-    """Queries, keys and values that the core keeps; the fused kernel's row sums (4 bytes a head and token) are beside them."""
+    """Queries, keys and values that the core keeps."""
     heads, kv_heads = _local_heads(site)
     qk, value = _widths(site)
     if site.model.mla is not None:
         kv_heads = heads
-    return site.tokens(block) * (heads * qk + kv_heads * (qk + value)) * site.activation_bytes
+    return (site.tokens(block) * heads * qk + site.key_tokens(block) * kv_heads * (qk + value)) * site.activation_bytes
+
+
+def _core_inputs(site: Site, block: Block) -> Part:
+    """Return what the core keeps of its inputs: no time; latent attention makes them again where its up projections are redone."""
+    saved = _core_saved(site, block)
+    zero = np.zeros_like(saved)
+    return Part(
+        name="queries, keys and values",
+        term="attention",
+        forward_s=zero,
+        backward_s=zero,
+        kernels_forward=0,
+        kernels_backward=0,
+        saved_bytes=saved,
+        freed_by=UP if site.model.mla is not None else frozenset(),
+    )
 
 
 def _flash(site: Site, block: Block) -> Part:
@@ -156,8 +180,9 @@ def _flash(site: Site, block: Block) -> Part:
         backward_s=backward,
         kernels_forward=1,
         kernels_backward=3,
-        saved_bytes=_core_saved(site, block) + tokens * heads * 4.0,
+        saved_bytes=tokens * heads * 4.0,  # row sums
         redone_by=CORE,
+        freed_by=CORE,
     )
 
 
@@ -182,7 +207,7 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
         backward_s=backward,
         kernels_forward=5,
         kernels_backward=9,
-        saved_bytes=saved_scores + _core_saved(site, block),
+        saved_bytes=saved_scores,
         redone_by=CORE,
         freed_by=CORE,
     )
@@ -214,8 +239,8 @@ def _context_exchange(site: Site, block: Block, core: Part) -> Part:
         term="cp_comm",
         forward_s=np.maximum(0.0, forward - hide * core.forward_s),
         backward_s=np.maximum(0.0, 2 * forward - hide * core.backward_s),
-        kernels_forward=2,
-        kernels_backward=4,
+        kernels_forward=np.where(cp > 1, 2.0, 0.0),
+        kernels_backward=np.where(cp > 1, 4.0, 0.0),
         redone_by=CORE,
     )
 

@@ -110,7 +110,7 @@ def all_reduce_s(group: Group, total_bytes: Floats) -> Floats:
 def all_to_all_s(group: Group, sent_bytes: Floats) -> Floats:
     """Time until each member has sent an equal part of `sent_bytes` to every member.
 
-    Formula:  max(bytes to members in the domain / domain link, bytes to the others / NIC) + latency of one message each way
+    Formula:  max(bytes to members in the domain / domain link, bytes to the others / NIC) + latency of a tree over the domains
     Units:    seconds.
     Source:   DeepEP's and NCCL's pairwise exchange, both links at work at once.
     Valid:    balanced routing.

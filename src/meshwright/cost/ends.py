@@ -52,8 +52,9 @@ def padded_vocab(vocab: int, tp: Floats, multiple: int) -> Floats:
 def price_ends(site: Site) -> Ends:
     """Price embedding, output head and cross-entropy.
 
-    Formula:  embedding: gather and scatter of hidden elements, and one collective over tp; head: a linear layer to the padded
-              vocabulary / tp, its input's exchange over tp, and the passes of cross-entropy over the logits
+    Formula:  embedding: gather and scatter of hidden elements; head: a linear layer to the padded vocabulary / tp, and the passes of
+              cross-entropy over the logits with three sums over tp; over tp the embedding's output and the head's input gradient are
+              all-reduced, or with sequence parallelism scattered and gathered in each pass at each end
     Units:    seconds, bytes; (U,).
     Source:   Megatron-LM (arXiv:1909.08053) section 3: parallel vocabulary and cross-entropy.
     Valid:    one head; multi-token prediction repeats it.
@@ -68,16 +69,19 @@ def price_ends(site: Site) -> Ends:
     logits = tokens * vocab * gathered
     gather_logits_s = np.where(gathered > 1, all_gather_s(group, logits * site.activation_bytes), 0.0)
     size = tokens * h * site.activation_bytes
-    exchange = np.where(site.shapes.sp > 0, reduce_scatter_s(group, size), all_reduce_s(group, size))
+    split = site.shapes.sp > 0
+    half = reduce_scatter_s(group, size)  # as long as an all-gather
+    whole = all_reduce_s(group, size)
     loss_bytes = LOSS_PASSES_FUSED if site.stack.cross_entropy_fused else LOSS_PASSES_UNFUSED
-    loss_s = streaming_s(site.pool.node.chip, logits * loss_bytes) / 2 + 3 * all_reduce_s(group, tokens * 4.0) + gather_logits_s
+    loss_s = streaming_s(site.pool.node.chip, logits * loss_bytes) / 2
+    sums_s = 3 * all_reduce_s(group, tokens * 4.0) + gather_logits_s
     gather_s = streaming_s(site.pool.node.chip, tokens * h * 3 * site.activation_bytes) + site.pool.node.chip.ramp_s
     saved = tokens / site.shapes.sequence_shards * h * (site.activation_bytes + site.saved_input_bytes)
     return Ends(
-        embedding_forward_s=gather_s + exchange,
-        embedding_backward_s=gather_s * 2 + exchange,
-        head_forward_s=head.forward_s + loss_s + exchange,
-        head_backward_s=head.backward_s + loss_s + exchange,
+        embedding_forward_s=gather_s + np.where(split, half, whole),
+        embedding_backward_s=gather_s * 2 + np.where(split, half, 0.0),
+        head_forward_s=head.forward_s + loss_s + sums_s + np.where(split, half, 0.0),
+        head_backward_s=head.backward_s + loss_s + np.where(split, half, whole),
         head_weight_s=np.asarray(head.weight_s),
         head_saved_bytes=saved,
         loss_peak_bytes=logits * (site.activation_bytes + site.stack.logits_bytes),

@@ -126,7 +126,14 @@ def _latent(site: Site, block: Block, latent: float) -> list[Part]:
     return [
         linear(site, "expert down projection", into=into, out=out, tokens=tokens, redone_by=MOE),
         linear(
-            site, "expert up projection", into=out, out=into, tokens=tokens, saved=tokens * latent * site.saved_input_bytes, redone_by=MOE
+            site,
+            "expert up projection",
+            into=out,
+            out=into,
+            tokens=tokens,
+            saved=tokens * latent * site.saved_input_bytes,
+            redone_by=MOE,
+            freed_by=MOE,
         ),
     ]
 

@@ -51,16 +51,15 @@ def model_flops_per_sequence(model: ModelSpec, work: Workload, *, masking: Maski
     for segment in model.segments:
         for block, count in segment.blocks:
             tokens = float(_tokens(model, block, work))
-            total += (
-                segment.num_layers * count * tokens * (6.0 * _active_weights(model, block) + _scores_flops(model, block, work, masking))
-            )
+            weights = tokens * 6.0 * _active_weights(model, block) + _encoder_side(model, block, work)
+            total += segment.num_layers * count * (weights + tokens * _scores_flops(model, block, work, masking))
     head_tokens = _tokens(model, Block(kind="mlp", stream="decoder"), work)
     heads = 1 + model.mtp_layers
     total += heads * 6.0 * head_tokens * model.hidden * model.vocab
-    if model.mtp_layers:
+    if model.mtp_segment is not None:
         layer = sum(
             count * (6.0 * _active_weights(model, block) + _scores_flops(model, block, work, masking))
-            for block, count in model.segments[-1].blocks
+            for block, count in model.mtp_segment.blocks
         )
         total += model.mtp_layers * work.seq_len * (layer + 12.0 * model.hidden**2)
     return total
@@ -72,8 +71,16 @@ def _tokens(model: ModelSpec, block: Block, work: Workload) -> int:
     return work.seq_len
 
 
+def _encoder_side(model: ModelSpec, block: Block, work: Workload) -> float:
+    """FLOPs that cross attention's keys and values take beyond those of as many decoder tokens: they are made of encoder tokens."""
+    if block.kind != "cross_attention":
+        return 0.0
+    more_tokens = work.seq_len - _tokens(model, block, work)
+    return 6.0 * more_tokens * 2.0 * model.hidden * model.num_kv_heads * model.head_dim
+
+
 def _active_weights(model: ModelSpec, block: Block) -> float:
-    """Weights of a block's matrix products that one token visits."""
+    """Weights of a block's matrix products that one token visits; biases and head norms (under 0.1 %) are counted with them."""
     part = block_params(model, block)
     if block.kind != "moe":
         return float(part.sharded + part.replicated - _small(model))
@@ -95,8 +102,8 @@ def _scores_flops(model: ModelSpec, block: Block, work: Workload, masking: Maski
     if "attention" not in block.kind:
         return 0.0
     keys = float(work.seq_len if block.kind == "cross_attention" else _tokens(model, block, work))
-    if block.window is not None:
-        keys = min(keys, float(block.window))
+    if block.window is not None and block.window < keys:
+        keys = float(block.window)
     elif block.causal and masking == "causal":
         keys /= 2.0
     mla = model.mla

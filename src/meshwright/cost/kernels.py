@@ -17,7 +17,7 @@ DEPTH_HALF = 256.0
 """Inner dimension at which prologue and epilogue of a tile cost as much as its main loop: two loop trips of 128, three stages of
 pipeline fill (CUTLASS documentation, efficient GEMM)."""
 TILE_ROWS = 128.0
-"""Rows of a tile: a product with fewer rows still pays for them all."""
+"""Rows of a tile; kernels with fewer rows exist in steps of 16."""
 
 _ELEMENT_BYTES: dict[Precision, float] = {
     "fp32": 4,
@@ -79,7 +79,7 @@ def gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision,
     efficiency = matmul_share(chip, precision) * elements / (elements + WAVE_ELEMENTS / 2) * k / (k + DEPTH_HALF)
     work_s = 2.0 * rows * n * k * groups / (chip.peak_flops_per_s(precision) * efficiency)
     size = element_bytes(precision)
-    bytes_moved = groups * (size * (m * k + k * n) + 2.0 * m * n)
+    bytes_moved = groups * (size * (m * k + k * n) + max(size, 2.0) * m * n)
     return np.asarray(np.maximum(work_s, streaming_s(chip, bytes_moved)) + chip.ramp_s)
 
 

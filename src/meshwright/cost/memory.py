@@ -8,9 +8,10 @@ from functools import reduce
 import numpy as np
 
 from meshwright.cost.shapes import Floats
-from meshwright.cost.stages import Stages
+from meshwright.cost.stages import Stages, segment_layers
 from meshwright.cost.weights import StageParams
 from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
+from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
@@ -87,7 +88,7 @@ class Activations:
     """Bytes of one pipeline message."""
 
 
-def activation_bytes(layouts: Layouts, stages: Stages, acts: Activations) -> tuple[Floats, Floats]:
+def activation_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, model: ModelSpec) -> tuple[Floats, Floats]:
     """Kept activations and the recompute workspace of each stage.
 
     Formula:  in_flight * sum over layers of what recompute leaves; full uniform keeps one input per unit of n layers and works on one
@@ -100,7 +101,7 @@ def activation_bytes(layouts: Layouts, stages: Stages, acts: Activations) -> tup
     kind = layouts.recompute[:, None]
     full, selective = kind == RECOMPUTES.index("full"), kind == RECOMPUTES.index("selective")
     unit = np.where(layouts.recompute_layers < 1, 1, layouts.recompute_layers)[:, None]
-    counts = _segment_layers(stages, len(acts.kept))
+    counts = segment_layers(model, stages)
     kept, workspace = np.zeros(stages.layers.shape), np.zeros(stages.layers.shape)
     redone = redone_share(layouts, stages)
     for count, whole, partial, entry, wide in zip(counts, acts.kept, acts.after_selective, acts.inputs, acts.widest, strict=True):
@@ -123,13 +124,9 @@ def redone_share(layouts: Layouts, stages: Stages) -> Floats:
     return np.where(layouts.recompute[:, None] == RECOMPUTES.index("full"), share, 0.0)
 
 
-def _segment_layers(stages: Stages, segments: int) -> list[Floats]:
-    if segments == 1:
-        return [stages.layers.astype(np.float64)]
-    return [stages.prefix_layers, stages.layers - stages.prefix_layers]
-
-
-def price_memory(layouts: Layouts, stages: Stages, params: StageParams, acts: Activations, *, work: Workload, stack: Stack) -> Memory:
+def price_memory(
+    layouts: Layouts, stages: Stages, params: StageParams, acts: Activations, *, model: ModelSpec, work: Workload, stack: Stack
+) -> Memory:
     """Memory of one rank of each stage.
 
     Formula:  weights + gradients + optimizer (each over its shards) + activations in flight + recompute workspace + logits and loss
@@ -141,11 +138,11 @@ def price_memory(layouts: Layouts, stages: Stages, params: StageParams, acts: Ac
     """
     shards, half = data_shards(layouts), work.precision not in ("fp32", "tf32")
     trainable = _trainable_share(work)
-    activations, workspace = activation_bytes(layouts, stages, acts)
-    last = stages.index == (layouts.pp - 1)[:, None]
+    activations, workspace = activation_bytes(layouts, stages, acts, model=model)
+    last, heads = stages.last, 1 + model.mtp_layers
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     master = MASTER_BYTES if half else 0.0
-    stored_weight = np.where(fully, 0.0, 2.0) if half else 4.0
+    stored_weight = np.where(fully, 2.0 * stack.half_shards, 2.0) if half else 4.0
     weights = _split(params, shards.weights) * (stored_weight + np.where(fully, master, 0.0))
     optimizer = _split(params, shards.optimizer) * (ADAM_STATE_BYTES + np.where(fully, 0.0, master)) * trainable
     gradient = stack.gradient_bytes if half else 4.0
@@ -156,7 +153,7 @@ def price_memory(layouts: Layouts, stages: Stages, params: StageParams, acts: Ac
         "weights": _split(params, shards.weights) * 2.0 if work.lora_rank else weights,
         "gradients": gradients + transient,
         "optimizer": optimizer,
-        "activations": activations + last * acts.head_saved[:, None],
+        "activations": activations + last * heads * acts.head_saved[:, None],
         "recompute_workspace": workspace,
         "logits": last * acts.loss_peak[:, None],
         "communication": unsharded + (layouts.pp[:, None] > 1) * 2.0 * acts.boundary[:, None] * layouts.vpp[:, None],

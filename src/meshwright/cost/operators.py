@@ -56,6 +56,10 @@ class Site:
         """Keys that a query could see: the stream's own sequence, or the encoder's for cross attention."""
         return self.work.seq_len if block.kind == "cross_attention" else stream_seq_len(self.model, block, self.work)
 
+    def key_tokens(self, block: Block) -> Floats:
+        """Tokens of one micro batch that keys and values are made of, (U,): the encoder's for cross attention."""
+        return self.shapes.mbs * self.keys(block) / self.shapes.cp
+
     def tp_group(self) -> Group:
         """Return the tensor-parallel group."""
         return group_of(self.shapes.tp, np.ones_like(self.shapes.tp), self.pool)
@@ -237,7 +241,7 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
     size = site.tokens(block) * site.model.hidden * site.activation_bytes
     split = site.shapes.sp > 0
     time = np.where(split, 2.0 * all_gather_s(group, size), all_reduce_s(group, size)) * (1.0 - site.stack.tp_overlap)
-    kernels = float(np.max(site.shapes.tp) > 1) * 2.0
+    kernels = np.where(site.shapes.tp > 1, 2.0, 0.0)
     return Part(
         name="tensor parallel exchange",
         term="tp_comm",

@@ -12,7 +12,7 @@ from meshwright.cost.shapes import Floats
 from meshwright.layout import SCHEDULES, Layouts
 from meshwright.models.spec import ModelSpec
 
-__all__ = ["Stages", "even_stage_layers", "place_stages"]
+__all__ = ["Stages", "even_stage_layers", "place_stages", "segment_layers"]
 
 Which = Literal["representative", "all"]
 
@@ -21,8 +21,8 @@ Which = Literal["representative", "all"]
 class Stages:
     """Stages of N layouts, arrays (N, S).
 
-    S is up to 4 representatives (first, second, the earliest of the fullest in the middle where layers are uneven, last), or every stage
-    up to the largest pp;
+    S is up to 5 representatives (first, second, the first behind the model's first segment where it has two, the earliest of the fullest
+    in the middle where layers are uneven, last), or every stage up to the largest pp;
     stages past a layout's pp repeat its last and are not `real`.
     """
 
@@ -30,6 +30,8 @@ class Stages:
     layers: NDArray[np.int64]
     prefix_layers: Floats
     """Of `layers`, those in the model's first segment where it has two; else 0."""
+    last: NDArray[np.bool_]
+    """Whether a stage holds the head."""
     in_flight: Floats
     """Micro batches whose activations the stage holds at its peak, in units of all its layers."""
     real: NDArray[np.bool_]
@@ -68,28 +70,55 @@ def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "represen
     Checked:  tests/cost/test_stages.py
     """
     pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
-    index = _representatives(layouts, model.total_layers) if which == "representative" else _all_stages(layouts)
+    index = _representatives(layouts, model) if which == "representative" else _all_stages(layouts)
     real = index < pp
     index = np.minimum(index, pp - 1)
     layers = even_stage_layers(index, total=model.total_layers, pp=pp, vpp=vpp)
     prefix = _prefix_layers(model, index, layouts)
     if layouts.chunk_layers is not None:
         _overwrite_explicit(layouts, model, index, layers, prefix)
-    return Stages(index=index, layers=layers, prefix_layers=np.minimum(prefix, layers), in_flight=_in_flight(layouts, index), real=real)
+    return Stages(
+        index=index,
+        layers=layers,
+        prefix_layers=np.minimum(prefix, layers),
+        last=np.asarray(index == pp - 1),
+        in_flight=_in_flight(layouts, index),
+        real=real,
+    )
 
 
-def _representatives(layouts: Layouts, total: int) -> NDArray[np.int64]:
-    pp = layouts.pp
+def segment_layers(model: ModelSpec, stages: Stages) -> list[Floats]:
+    """Layers of each of the model's priced segments on each stage, (N, S) each.
+
+    Formula:  the prefix where there are two segments, the rest of the stage's layers, and behind the last stage's those of
+              multi-token prediction
+    Units:    layers.
+    Source:   DeepSeek-V3 (arXiv:2412.19437) puts the multi-token-prediction module beside the head.
+    Valid:    as place_stages.
+    Checked:  tests/cost/test_stages.py
+    """
+    counts = [stages.layers - stages.prefix_layers]
+    if len(model.segments) > 1:
+        counts.insert(0, stages.prefix_layers)
+    if model.mtp_layers:
+        counts.append(np.where(stages.last, float(model.mtp_layers), 0.0))
+    return counts
+
+
+def _representatives(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
+    pp, total = layouts.pp, model.total_layers
     heavy = (total % (pp * layouts.vpp)) % pp
-    if layouts.chunk_layers is None and not heavy.any():
+    if layouts.chunk_layers is None and len(model.segments) == 1 and not heavy.any():
         return np.stack([np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1], axis=1)
     fullest = np.where(heavy > 0, np.maximum(pp - 1 - heavy, 0), np.minimum(1, pp - 1))
     columns = [np.zeros_like(pp), np.minimum(1, pp - 1), fullest, pp - 1]
+    if len(model.segments) > 1:  # the first stage without any layer of the prefix
+        columns.insert(2, np.minimum(-(-model.segments[0].num_layers * pp * layouts.vpp // total), pp - 1))
     index = np.stack(columns, axis=1)
     if layouts.chunk_layers is not None:
         for row, explicit in enumerate(layouts.chunk_layers):
             if explicit is not None:
-                index[row, 2] = int(np.argmax(_stage_sums(explicit, int(pp[row]))))
+                index[row, -2] = int(np.argmax(_stage_sums(explicit, int(pp[row]))))
     return index
 
 
@@ -104,12 +133,23 @@ def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> F
         return np.zeros(index.shape)
     prefix = segments[0].num_layers
     pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
-    size = model.total_layers / (pp * vpp)
+    base, rest = model.total_layers // (pp * vpp), model.total_layers % (pp * vpp)
+    rounds, heavy = rest // pp, rest % pp
     found = np.zeros(index.shape)
     for chunk in range(int(layouts.vpp.max())):
-        start = (chunk * pp + index) * size
-        found += np.where(chunk < vpp, np.clip(prefix - start, 0, size), 0.0)
+        size = base + (chunk < rounds) + (chunk == rounds) * ((index >= pp - 1 - heavy) & (index <= pp - 2))
+        before = np.clip(index - (pp - 1 - heavy), 0, heavy)  # heavier stages of this round that come first
+        start = chunk * pp * base + np.minimum(chunk, rounds) * pp + (chunk > rounds) * heavy
+        start = start + index * (base + (chunk < rounds)) + (chunk == rounds) * before
+        found += np.where(chunk < vpp, np.clip(prefix - start, 0, size), 0)
     return found
+
+
+def _chunks(explicit: tuple[int, ...], pp: int, vpp: int) -> tuple[int, ...]:
+    """Layers of each chunk in model order; layers per stage are dealt to its chunks as evenly as can be."""
+    if len(explicit) != pp:
+        return explicit
+    return tuple(layers // vpp + (chunk < layers % vpp) for chunk in range(vpp) for layers in explicit)
 
 
 def _stage_sums(explicit: tuple[int, ...], pp: int) -> NDArray[np.int64]:
@@ -124,8 +164,8 @@ def _overwrite_explicit(layouts: Layouts, model: ModelSpec, index: NDArray[Any],
         if explicit is None:
             continue
         pp = int(layouts.pp[row])
-        ends = np.cumsum(explicit)
-        in_prefix = np.clip(first - (ends - np.array(explicit)), 0, np.array(explicit))
+        sizes = np.array(_chunks(explicit, pp, int(layouts.vpp[row])))
+        in_prefix = np.clip(first - (np.cumsum(sizes) - sizes), 0, sizes)
         layers[row] = _stage_sums(explicit, pp)[index[row]]
         prefix[row] = in_prefix.reshape(-1, pp).sum(axis=0)[index[row]]
 

@@ -17,7 +17,7 @@ from meshwright.cost.memory import Activations, Memory, data_shards, price_memor
 from meshwright.cost.operators import Site
 from meshwright.cost.pipeline import pipeline_s
 from meshwright.cost.shapes import Floats, distinct_shapes
-from meshwright.cost.stages import Stages, Which, place_stages
+from meshwright.cost.stages import Stages, Which, place_stages, segment_layers
 from meshwright.cost.weights import StageParams, layer_params, stage_params
 from meshwright.hardware.cluster import Pool
 from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
@@ -91,7 +91,7 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
     stages = place_stages(layouts, model, which=which)
     params = stage_params(model, stack, layouts, stages)
     layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
-    memory = price_memory(layouts, stages, params, layers.activations, work=work, stack=stack)
+    memory = price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack)
     times = _stage_times(layouts, stages, layers, model=model, pool=pool)
     time = _micro_batch_terms(layouts, layers, times, model)
     time |= _pipeline_terms(layouts, stages, layers, times, model, stack)
@@ -102,7 +102,7 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
 def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack) -> _Layers:
     shapes, at = distinct_shapes(layouts)
     site = Site(model=model, work=work, stack=stack, pool=pool, shapes=shapes)
-    prices = tuple(price_layer(site, segment) for segment in model.segments)
+    prices = tuple(price_layer(site, segment) for segment in model.priced_segments)
     ends = price_ends(site)
     redo, freed = zip(*(_redo(layouts, price, at) for price in prices), strict=True)
     forward = tuple({term: value[at] for term, value in p.forward.items()} for p in prices)
@@ -110,7 +110,7 @@ def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Work
     forward_s, backward_s = tuple(p.forward_s[at] for p in prices), tuple(p.backward_s[at] for p in prices)
     fsdp = tuple(
         _fsdp_layer_s(layouts, layer_params(model, segment, layouts), f, b + r, pool=pool, stack=stack)
-        for segment, f, b, r in zip(model.segments, forward_s, backward_s, redo, strict=True)
+        for segment, f, b, r in zip(model.priced_segments, forward_s, backward_s, redo, strict=True)
     )
     message = prices[0].input_bytes[at]
     activations = Activations(
@@ -170,12 +170,8 @@ def _fsdp_layer_s(
     return forward, np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0)
 
 
-def _counts(stages: Stages, segments: int) -> list[Floats]:
-    return [stages.layers.astype(np.float64)] if segments == 1 else [stages.prefix_layers, stages.layers - stages.prefix_layers]
-
-
 def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: ModelSpec, pool: Pool) -> StageTimes:
-    counts = _counts(stages, len(layers.forward_s))
+    counts = segment_layers(model, stages)
     forward, backward, weight = (np.zeros(stages.layers.shape) for _ in range(3))
     share = redone_share(layouts, stages)
     selective = (layouts.recompute == RECOMPUTES.index("selective"))[:, None]
@@ -185,14 +181,10 @@ def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: Mo
         backward += count * ((layers.backward_s[i] + layers.fsdp_backward_s[i])[:, None] + redo)
         weight += count * layers.weight_s[i][:, None]
     ends, heads = layers.ends, 1 + model.mtp_layers
-    last = stages.index == (layouts.pp - 1)[:, None]
-    first = stages.first
+    first, last = stages.first, stages.last
     forward += first * ends.embedding_forward_s[:, None] + last * heads * ends.head_forward_s[:, None]
     backward += first * ends.embedding_backward_s[:, None] + last * heads * ends.head_backward_s[:, None]
     weight += last * heads * ends.head_weight_s[:, None]
-    if model.mtp_layers:
-        forward += last * model.mtp_layers * layers.forward_s[-1][:, None]
-        backward += last * model.mtp_layers * layers.backward_s[-1][:, None]
     distance = (layouts.tp * layouts.cp * layouts.dp).astype(np.float64)
     p2p = point_to_point_s(pool, message_bytes=layers.activations.boundary, distance=distance, span=distance * layouts.pp)
     return StageTimes(forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=np.where(layouts.pp > 1, p2p, 0.0))
@@ -201,13 +193,12 @@ def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: Mo
 def _micro_batch_terms(layouts: Layouts, layers: _Layers, times: StageTimes, model: ModelSpec) -> dict[str, Floats]:
     """Split M micro batches of the mean stage into terms, and add what the slowest takes beyond it, (N,) each."""
     passes = layouts.num_microbatches / layouts.pp
-    counts = [segment.num_layers for segment in model.segments]
-    counts[-1] += model.mtp_layers
+    counts = [segment.num_layers for segment in model.priced_segments]
     terms = {
         t: passes * sum(c * (f[t] + b[t]) for c, f, b in zip(counts, layers.forward, layers.backward, strict=True)) for t in LAYER_TERMS
     }
     terms["fsdp_comm"] = passes * sum(c * (f + b) for c, f, b in zip(counts, layers.fsdp_forward_s, layers.fsdp_backward_s, strict=True))
-    redone = (segment.num_layers * redo for segment, redo in zip(model.segments, layers.redo_s, strict=True))
+    redone = (count * redo for count, redo in zip(counts, layers.redo_s, strict=True))
     terms["recompute"] = passes * _redone_layers_share(layouts, model) * sum(redone)
     ends = layers.ends
     head = (1 + model.mtp_layers) * (ends.head_forward_s + ends.head_backward_s)
@@ -255,12 +246,10 @@ def _all_stages_sum(layouts: Layouts, layers: _Layers, model: ModelSpec) -> tupl
     """Forward, backward and weight-gradient time of one micro batch over all stages, (N,) each."""
     forward, backward, weight = (np.zeros(len(layouts)) for _ in range(3))
     share = _redone_layers_share(layouts, model)
-    extra = np.zeros(len(model.segments))
-    extra[-1] = model.mtp_layers
-    for i, segment in enumerate(model.segments):
-        count = segment.num_layers + extra[i]
+    for i, segment in enumerate(model.priced_segments):
+        count = segment.num_layers
         forward += count * (layers.forward_s[i] + layers.fsdp_forward_s[i])
-        backward += count * (layers.backward_s[i] + layers.fsdp_backward_s[i]) + segment.num_layers * share * layers.redo_s[i]
+        backward += count * (layers.backward_s[i] + layers.fsdp_backward_s[i] + share * layers.redo_s[i])
         weight += count * layers.weight_s[i]
     ends, heads = layers.ends, 1 + model.mtp_layers
     forward += ends.embedding_forward_s + heads * ends.head_forward_s

@@ -8,9 +8,9 @@ import numpy as np
 
 from meshwright.cost.ends import padded_vocab
 from meshwright.cost.shapes import Floats
-from meshwright.cost.stages import Stages
+from meshwright.cost.stages import Stages, segment_layers
 from meshwright.layout import Layouts
-from meshwright.models.params import block_params, head_params, model_params
+from meshwright.models.params import block_params, head_params, model_params, norm_params
 from meshwright.models.spec import ModelSpec, Segment
 from meshwright.stack import Stack
 
@@ -52,28 +52,23 @@ def layer_params(model: ModelSpec, segment: Segment, layouts: Layouts) -> tuple[
 def stage_params(model: ModelSpec, stack: Stack, layouts: Layouts, stages: Stages) -> StageParams:
     """Parameters of one rank, by stage.
 
-    Formula:  layers * layer's share + embedding (first stage) + head (last stage; a tied head is a second copy where pp > 1)
+    Formula:  layers * layer's share + embedding (first stage) + head, last norms and multi-token prediction (last stage; a tied head
+              is a second copy where pp > 1)
     Units:    parameters, float64, (N, S).
     Source:   Megatron-LM (arXiv:1909.08053); vocabulary padded as the stack pads it.
     Valid:    any layout of the model.
     Checked:  tests/cost/test_weights.py
     """
-    segments = model.segments
-    rest = stages.layers - stages.prefix_layers
-    dense, expert = (part[:, None] * rest for part in layer_params(model, segments[-1], layouts))
-    if len(segments) > 1:
-        head_dense, head_expert = layer_params(model, segments[0], layouts)
-        dense = dense + head_dense[:, None] * stages.prefix_layers
-        expert = expert + head_expert[:, None] * stages.prefix_layers
-    tp, last = layouts.tp[:, None], stages.index == (layouts.pp - 1)[:, None]
+    dense, expert = np.zeros(stages.layers.shape), np.zeros(stages.layers.shape)
+    for segment, count in zip(model.priced_segments, segment_layers(model, stages), strict=True):
+        dense_layer, expert_layer = layer_params(model, segment, layouts)
+        dense, expert = dense + dense_layer[:, None] * count, expert + expert_layer[:, None] * count
+    tp = layouts.tp[:, None]
     table = padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple)[:, None] * model.hidden / tp
     dense = dense + stages.first * (table + model_params(model).positions)
     separate = np.where(model.tied, layouts.pp[:, None] > 1, True)
     other_head = head_params(model) - (0 if model.tied else model.vocab * model.hidden)
-    dense = dense + last * (separate * table + other_head / tp + model.hidden)
-    if model.mtp_layers:
-        extra = model_params(model).mtp
-        moe_dense, moe_expert = layer_params(model, segments[-1], layouts)
-        dense = dense + last * (model.mtp_layers * moe_dense + (extra > 0) * 2 * model.hidden**2 / layouts.tp)[:, None]
-        expert = expert + last * (model.mtp_layers * moe_expert)[:, None]
+    norm = norm_params(model)
+    ends = norm * (2 if model.family == "encoder-decoder" else 1) + model.mtp_layers * (3 * norm + 2 * model.hidden**2 / tp)
+    dense = dense + stages.last * (separate * table + other_head / tp + ends)
     return StageParams(dense=dense, expert=expert)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from meshwright.models.spec import Block, ModelSpec
 
-__all__ = ["BlockParams", "Params", "block_params", "head_params", "model_params"]
+__all__ = ["BlockParams", "Params", "block_params", "head_params", "model_params", "norm_params"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,10 +205,10 @@ def _position_params(model: ModelSpec) -> int:
 
 def _mtp_params(model: ModelSpec) -> int:
     """Parameters of the layers for multi-token prediction: each has one full layer, a projection of two inputs to one, three norms."""
-    blocks = model.segments[-1].blocks
-    if model.hybrid is not None:  # one attention and one feed-forward, as in Nemotron 3 Super
-        blocks = tuple((block, 1.0) for block, _ in blocks if block.kind != "mamba")
-    layer = sum(count * block_params(model, block).total for block, count in blocks)
+    segment = model.mtp_segment
+    if segment is None:
+        return 0
+    layer = sum(count * block_params(model, block).total for block, count in segment.blocks)
     return round(model.mtp_layers * (layer + 2 * model.hidden * model.hidden + 3 * norm_params(model)))
 
 

@@ -234,6 +234,21 @@ class ModelSpec:
             return (Segment(num_layers=self.num_layers, blocks=(*self._attention(), (Block(kind="mlp"), 1.0))),)
         return self._moe_segments(self.moe)
 
+    @property
+    def mtp_segment(self) -> Segment | None:
+        """Return the multi-token-prediction layers, which lie behind the last; a hybrid's have one attention and one feed-forward each."""
+        if not self.mtp_layers:
+            return None
+        blocks = self.segments[-1].blocks
+        if self.hybrid is not None:  # as in Nemotron 3 Super
+            blocks = tuple((block, 1.0) for block, _ in blocks if block.kind != "mamba")
+        return Segment(num_layers=self.mtp_layers, blocks=blocks)
+
+    @property
+    def priced_segments(self) -> tuple[Segment, ...]:
+        """Return the segments and, behind them, the multi-token-prediction layers."""
+        return (*self.segments, *((self.mtp_segment,) if self.mtp_segment is not None else ()))
+
     def _attention(self) -> tuple[tuple[Block, float], ...]:
         if self.window is None:
             return ((Block(kind="attention"), 1.0),)
