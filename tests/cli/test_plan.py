@@ -31,7 +31,7 @@ def test_table(capsys: Capture) -> None:
     assert err == ""
     lines = out.splitlines()
     assert lines[0] == "llama3-8b (8.03B parameters), seq 4096, gbs 32, bf16, stack megatron"
-    assert lines[1] == "16 x h100, 8 a node, 989 TFLOPS dense peak, 79.1 GiB usable, 2.4 of them kept free"
+    assert lines[1] == "16 x h100, 8 a node, 989 TFLOPS dense peak, 79.1 GiB usable, 6.3 of them kept free"
     assert lines[3].split()[:3] == ["#", "tp", "pp"] or lines[3].split()[:3] == ["#", "tp", "cp"]
     assert [line.split()[0] for line in lines[4:7]] == ["1", "2", "3"]
     assert any(line.startswith("best: --layout tp=") for line in lines)

@@ -47,9 +47,9 @@ class PlanRequest(BaseModel):
     objective: Objective = "step_time"
     max_memory_gib: float | None = None
     """What one process may use; None is all that the chip gives it."""
-    headroom: float = 0.03
-    """Kept free: below 1 a share of that memory, else GiB. Plans that need a part of it are `at risk`. The default 3 % is what the
-    allocator's slack differs by from run to run."""
+    headroom: float = 0.08
+    """Kept free: below 1 a share of that memory, else GiB. Plans that need a part of it are `at risk`. The default is a typical error of
+    predicted memory: 1 to 5 % where the software is known to the last buffer, 20 % where it is not (docs/accuracy.md)."""
     usd_per_hour: float | None = None
     """Price of one chip; None takes the catalogue's."""
     top: int = 10
