@@ -231,16 +231,18 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
 
     Formula:  forward and backward each: one all-reduce of the activations, or with sequence parallelism one all-gather and one
               reduce-scatter (backward gathers the input once more for the weights' gradient, behind the data gradient);
-              times the share that the stack does not hide
+              times the share that the stack does not hide; across domains nothing is hidden
     Units:    seconds, (U,).
-    Source:   Megatron-LM (arXiv:1909.08053), Korthikanti et al. (arXiv:2205.05198) section 4.2.2.
+    Source:   Megatron-LM (arXiv:1909.08053), Korthikanti et al. (arXiv:2205.05198) section 4.2.2; Transformer Engine's user buffers
+              overlap within an NVLink domain only.
     Valid:    one column-parallel and one row-parallel layer per block.
     Checked:  tests/cost/test_operators.py
     """
     group = site.tp_group()
     size = site.tokens(block) * site.model.hidden * site.activation_bytes
     split = site.shapes.sp > 0
-    time = np.where(split, 2.0 * all_gather_s(group, size), all_reduce_s(group, size)) * (1.0 - site.stack.tp_overlap)
+    overlap = np.where(group.local >= group.size, site.stack.tp_overlap, 0.0)  # its buffers are mapped through the fast domain
+    time = np.where(split, 2.0 * all_gather_s(group, size), all_reduce_s(group, size)) * (1.0 - overlap)
     kernels = np.where(site.shapes.tp > 1, 2.0, 0.0)
     return Part(
         name="tensor parallel exchange",
