@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -199,3 +201,10 @@ def test_likely_command_lines_never_end_in_a_traceback(cluster: str, seq: str, g
     sets = [word for pin in pins for word in ("--set", pin)]
     line = ["plan", "mixtral-8x7b", "--cluster", cluster, "--seq", seq, "--gbs", str(gbs), "--stack", stack, "--top", "1", *sets]
     assert cli.run(line) in (0, 1, 2)
+
+
+def test_closed_pipe_ends_quietly() -> None:
+    """`meshwright models | head -1` is no error of ours: the command ends by the signal, without a word."""
+    shell = f"{sys.executable} -m meshwright models --json | head -c 10 > /dev/null; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("141", "")

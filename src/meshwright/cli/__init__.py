@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -99,5 +100,7 @@ def _refuse(message: str) -> int:
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Run the command line of this process; a reader that closes the pipe early ends it quietly, as it ends other filters."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(run(sys.argv[1:]))
