@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from meshwright.errors import UnknownNameError
+from meshwright.factors import Factors
 
 __all__ = ["Stack", "find_stack", "stack_names"]
 
@@ -67,6 +68,8 @@ class Stack:
     fragmentation_frac: float = 0.0
     """Reserved beyond allocated, against the memory that comes and goes in a step: activations, workspaces, logits."""
     source: str = ""
+    factors: Factors = Factors()
+    """What a calibration found on the user's own runs."""
 
 
 @cache

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.accuracy.rows import Case, Unanswerable
+from meshwright.calibration import Calibrated, apply_calibration
 from meshwright.cost.simulate import Pipeline, simulate_steady
 from meshwright.cost.step import Priced, price
 from meshwright.errors import ConfigError
@@ -89,6 +90,7 @@ def _key(case: Case) -> object:
         replace(case.workload, gbs=None),
         case.stack_name,
         case.stack_changes,
+        case.calibration,
     )
 
 
@@ -119,14 +121,16 @@ def _price_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
 
 
 def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:
-    pool = Pool(node=node, num_chips=case.machines.num_chips)
+    calibrated = Calibrated(pool=Pool(node=node, num_chips=case.machines.num_chips), stack=_stack(case))
+    if case.calibration is not None:
+        calibrated = apply_calibration(case.calibration, pool=calibrated.pool, stack=calibrated.stack)
     with np.errstate(all="ignore"):
         return price(
             Layouts.of(layouts),
             model=case.model,
-            pool=pool,
+            pool=calibrated.pool,
             work=replace(case.workload, gbs=None),
-            stack=_stack(case),
+            stack=calibrated.stack,
             which="all" if case.machines.mixed else "representative",
         )
 

@@ -14,6 +14,7 @@ from meshwright.accuracy.models import model_of_row
 from meshwright.accuracy.notes import Placement, read_notes
 from meshwright.accuracy.tables import Rule, TruthTable, read_rules
 from meshwright.accuracy.workloads import seq_len_of_row, workload_of_row
+from meshwright.calibration import Calibration
 from meshwright.errors import ConfigError
 from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
@@ -53,6 +54,8 @@ class Case:
     memory: MemoryFigure
     schedule_name: str
     """As the row names it; `layout.schedule` is the nearest that can be priced."""
+    calibration: Calibration | None = None
+    """Of the chip and the software of this run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -70,19 +70,20 @@ def price_ends(site: Site) -> Ends:
     gather_logits_s = np.where(gathered > 1, all_gather_s(group, logits * site.activation_bytes), 0.0)
     size = tokens * h * site.activation_bytes
     split = site.shapes.sp > 0
-    half = reduce_scatter_s(group, size)  # as long as an all-gather
-    whole = all_reduce_s(group, size)
+    compute, tensor = site.stack.factors.compute, site.stack.factors.tensor
+    half = tensor * reduce_scatter_s(group, size)  # as long as an all-gather
+    whole = tensor * all_reduce_s(group, size)
     loss_bytes = LOSS_PASSES_FUSED if site.stack.cross_entropy_fused else LOSS_PASSES_UNFUSED
-    loss_s = streaming_s(site.pool.node.chip, logits * loss_bytes) / 2
-    sums_s = 3 * all_reduce_s(group, tokens * 4.0) + gather_logits_s
-    gather_s = streaming_s(site.pool.node.chip, tokens * h * 3 * site.activation_bytes) + site.pool.node.chip.ramp_s
+    loss_s = compute * streaming_s(site.pool.node.chip, logits * loss_bytes) / 2
+    sums_s = tensor * (3 * all_reduce_s(group, tokens * 4.0) + gather_logits_s)
+    gather_s = compute * site.streaming(tokens * h * 3 * site.activation_bytes)
     saved = tokens / site.shapes.sequence_shards * h * (site.activation_bytes + site.saved_input_bytes)
     return Ends(
         embedding_forward_s=gather_s + np.where(split, half, whole),
         embedding_backward_s=gather_s * 2 + np.where(split, half, 0.0),
-        head_forward_s=head.forward_s + loss_s + sums_s + np.where(split, half, 0.0),
-        head_backward_s=head.backward_s + loss_s + np.where(split, half, whole),
-        head_weight_s=np.asarray(head.weight_s),
+        head_forward_s=compute * head.forward_s + loss_s + sums_s + np.where(split, half, 0.0),
+        head_backward_s=compute * head.backward_s + loss_s + np.where(split, half, whole),
+        head_weight_s=np.asarray(compute * head.weight_s),
         head_saved_bytes=saved,
         loss_peak_bytes=logits * (site.activation_bytes + site.stack.logits_bytes),
     )

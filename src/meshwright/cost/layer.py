@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -12,6 +12,7 @@ from meshwright.cost.attention import attention_parts, mamba_parts
 from meshwright.cost.feedforward import mlp_parts, moe_parts
 from meshwright.cost.operators import Part, Site
 from meshwright.cost.shapes import Floats
+from meshwright.factors import Factors
 from meshwright.layout import RECOMPUTE_MODULES
 from meshwright.models.spec import Block, Segment
 
@@ -97,7 +98,7 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
     Valid:    mean over the segment's layers (patterns such as 5 local : 1 global attention are spread evenly).
     Checked:  tests/cost/test_layer.py
     """
-    parts = tuple((block, count, block_parts(site, block)) for block, count in segment.blocks)
+    parts = tuple((block, count, _scaled(block_parts(site, block), site.stack.factors)) for block, count in segment.blocks)
     flat = [(count, part) for _, count, group in parts for part in group]
     forward = {term: _total(site, flat, term, "forward_s") for term in LAYER_TERMS}
     backward = {term: _total(site, flat, term, "backward_s") for term in LAYER_TERMS}
@@ -117,6 +118,21 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
         forward_kernels=kernels[0],
         parts=parts,
     )
+
+
+_FACTOR_OF = {"tp_comm": "tensor", "cp_comm": "context", "ep_comm": "expert"}
+"""The calibration's factor that scales a term; all others are the chip's own work."""
+
+
+def _scaled(parts: tuple[Part, ...], factors: Factors) -> tuple[Part, ...]:
+    """Multiply the times of parts by what a calibration found."""
+    return tuple(_times(part, getattr(factors, _FACTOR_OF.get(part.term, "compute"))) for part in parts)
+
+
+def _times(part: Part, factor: float) -> Part:
+    if factor == 1.0:
+        return part
+    return replace(part, forward_s=factor * part.forward_s, backward_s=factor * part.backward_s, weight_s=factor * part.weight_s)
 
 
 def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tuple[Floats, Floats]:

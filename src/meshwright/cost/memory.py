@@ -22,6 +22,8 @@ ADAM_STATE_BYTES = 8.0
 """Two fp32 moments per parameter (Kingma and Ba 2015)."""
 MASTER_BYTES = 4.0
 """An fp32 copy of each half-precision weight."""
+_FACTOR_OF = {name: "activations" if name in ("activations", "recompute_workspace", "logits") else "states" for name in MEMORY_TERMS[:-2]}
+"""The calibration's factor that scales a term; slack follows activations, and context is the stack's own figure."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +160,7 @@ def price_memory(
         "logits": last * acts.loss_peak[:, None],
         "communication": unsharded + (layouts.pp[:, None] > 1) * 2.0 * acts.boundary[:, None] * layouts.vpp[:, None],
     }
+    terms = {name: getattr(stack.factors, _FACTOR_OF[name]) * size for name, size in terms.items()}
     passing = terms["activations"] + terms["recompute_workspace"] + terms["logits"]
     terms["slack"] = passing * stack.fragmentation_frac
     terms["context"] = np.full_like(passing, stack.context_bytes)

@@ -92,7 +92,7 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
     params = stage_params(model, stack, layouts, stages)
     layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
     memory = price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack)
-    times = _stage_times(layouts, stages, layers, model=model, pool=pool)
+    times = _stage_times(layouts, stages, layers, model=model, pool=pool, stack=stack)
     time = _micro_batch_terms(layouts, layers, times, model)
     time |= _pipeline_terms(layouts, stages, layers, times, model, stack)
     time |= _step_terms(layouts, params, times, pool=pool, stack=stack, work=work)
@@ -164,13 +164,15 @@ def _fsdp_layer_s(
     inside = [(group_of(layouts.shard_size, layouts.tp, pool), params[0])]
     if params[1].any():
         inside.append((group_of(np.minimum(layouts.shard_size, layouts.expert_dp), layouts.ep * layouts.etp, pool), params[1]))
-    weights, scatter = (sum(all_gather_s(ranks, held * each) for ranks, held in inside) for each in (2.0, stack.reduce_bytes))
+    weights, scatter = (
+        stack.factors.data * sum(all_gather_s(ranks, held * each) for ranks, held in inside) for each in (2.0, stack.reduce_bytes)
+    )
     forward = np.where(zero3, np.maximum(0.0, weights - stack.fsdp_overlap * forward_s), 0.0)
     exchange = np.where(zero3, weights + scatter, np.where(zero2, scatter, 0.0))
     return forward, np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0)
 
 
-def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: ModelSpec, pool: Pool) -> StageTimes:
+def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: ModelSpec, pool: Pool, stack: Stack) -> StageTimes:
     counts = segment_layers(model, stages)
     forward, backward, weight = (np.zeros(stages.layers.shape) for _ in range(3))
     share = redone_share(layouts, stages)
@@ -187,7 +189,9 @@ def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: Mo
     weight += last * heads * ends.head_weight_s[:, None]
     distance = (layouts.tp * layouts.cp * layouts.dp).astype(np.float64)
     p2p = point_to_point_s(pool, message_bytes=layers.activations.boundary, distance=distance, span=distance * layouts.pp)
-    return StageTimes(forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=np.where(layouts.pp > 1, p2p, 0.0))
+    return StageTimes(
+        forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=np.where(layouts.pp > 1, stack.factors.pipeline * p2p, 0.0)
+    )
 
 
 def _micro_batch_terms(layouts: Layouts, layers: _Layers, times: StageTimes, model: ModelSpec) -> dict[str, Floats]:
@@ -288,14 +292,16 @@ def _data_exchange_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: P
     if expert.any():
         inside.append((group_of(np.minimum(size, layouts.expert_dp), layouts.ep * layouts.etp, pool), expert))
     reduce, scatter, gather = (
-        sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes) for ranks, params in inside)
+        stack.factors.data * sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes) for ranks, params in inside)
         for operation, each in ((all_reduce_s, stack.reduce_bytes), (reduce_scatter_s, stack.reduce_bytes), (all_gather_s, 2.0))
     )
     replicas = np.maximum(layouts.dp * layouts.cp // size, 1)
     replicated = np.zeros(len(layouts))
     if (replicas > 1).any():
         across = group_of(replicas, layouts.tp * size, pool)
-        replicated = _bucketed_s(all_reduce_s, across, (dense + expert) * stack.reduce_bytes / size, stack.bucket_bytes)
+        replicated = stack.factors.data * _bucketed_s(
+            all_reduce_s, across, (dense + expert) * stack.reduce_bytes / size, stack.bucket_bytes
+        )
     scatter = np.where(none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0))
     return scatter, np.where(zero1 | zero2, gather, 0.0)
 
@@ -321,4 +327,5 @@ def _optimizer_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool,
     shards = data_shards(layouts)
     updated = dense / shards.optimizer[0][:, 0] + expert / shards.optimizer[1][:, 0]
     held = dense / shards.gradients[0][:, 0] + expert / shards.gradients[1][:, 0]
-    return streaming_s(pool.node.chip, updated * OPTIMIZER_BYTES + held * GRADIENT_PASSES * stack.gradient_bytes)
+    moved = updated * OPTIMIZER_BYTES + held * GRADIENT_PASSES * stack.gradient_bytes
+    return stack.factors.compute * streaming_s(pool.node.chip, moved)

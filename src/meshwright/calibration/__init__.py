@@ -1,0 +1,204 @@
+"""A calibration: what a user's own runs say of one chip with one training software, and how it changes their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.factors import Factors
+from meshwright.hardware.cluster import Link, Pool
+from meshwright.stack import Stack
+
+__all__ = [
+    "FACTORS",
+    "MEMORY_FACTORS",
+    "TIME_FACTORS",
+    "Calibrated",
+    "Calibration",
+    "Fitted",
+    "LinkRates",
+    "Misses",
+    "apply_calibration",
+    "measured_share",
+]
+
+TimeFactor = Literal["compute", "host", "tensor", "context", "expert", "data", "pipeline"]
+MemoryFactor = Literal["activations", "states", "constant"]
+TIME_FACTORS: tuple[str, ...] = get_args(TimeFactor)
+MEMORY_FACTORS: tuple[str, ...] = get_args(MemoryFactor)
+FACTORS = (*TIME_FACTORS, *MEMORY_FACTORS)
+"""`host` scales the chip's launch time and the stack's host work, `constant` the stack's context; the others are fields of Factors."""
+
+_FACTOR_OF: Mapping[str, str] = {
+    **dict.fromkeys(("matmul", "attention", "pointwise", "recompute", "head", "optimizer"), "compute"),
+    **dict.fromkeys(("launch", "overhead"), "host"),
+    **{"tp_comm": "tensor", "cp_comm": "context", "ep_comm": "expert", "fsdp_comm": "data", "dp_comm": "data", "pp_comm": "pipeline"},
+    **dict.fromkeys(("activations", "recompute_workspace", "logits", "slack"), "activations"),
+    **{"weights": "states", "gradients": "states", "communication": "states", "context": "constant"},
+}
+"""The factor behind a term; imbalance and bubble are as well known as the rest of the step, and `optimizer` is asked for by quantity."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitted:
+    """One factor, and how much of it is measured."""
+
+    name: str
+    """Of FACTORS."""
+    value: float
+    prior_width: float
+    """How far such factors lie from 1 among published runs: standard deviation of the logarithm."""
+    width: float
+    """The same, once the runs are known."""
+
+    def __post_init__(self) -> None:
+        if self.name not in FACTORS:
+            raise UnknownNameError("factor", self.name, FACTORS)
+        Factors(compute=self.value)
+        if not 0 < self.prior_width < 10 or not 0 <= self.width <= self.prior_width * (1 + 1e-9):
+            raise ConfigError(f"factor {self.name}: width={self.width}: expected 0 to its prior_width={self.prior_width}")
+
+    @property
+    def measured_frac(self) -> float:
+        """Share of what was unknown that the runs tell: 0 leaves the factor at 1, 1 takes it from the runs alone."""
+        return max(0.0, 1.0 - (self.width / self.prior_width) ** 2)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkRates:
+    """A link as a benchmark of collectives saw it."""
+
+    level: Literal["domain", "network"]
+    """Inside the fast domain, or between domains."""
+    name: str
+    """Of the link that it replaces the figures of."""
+    bytes_per_s: float
+    """Reached by large messages, per chip and direction."""
+    latency_s: float
+    setup_s: float
+    half_message_bytes: float
+    source: str
+    """Which benchmark, on what."""
+
+    def __post_init__(self) -> None:
+        if self.level not in ("domain", "network"):
+            raise UnknownNameError("level of a link", str(self.level), ("domain", "network"))
+        if not 0 < self.bytes_per_s < float("inf"):
+            raise ConfigError(f"link {self.name}: bytes_per_s={self.bytes_per_s}: expected a positive number")
+        for field in ("latency_s", "setup_s", "half_message_bytes"):
+            if not 0 <= getattr(self, field) < float("inf"):
+                raise ConfigError(f"link {self.name}: {field}={getattr(self, field)}: expected 0 or more")
+
+    def on(self, link: Link) -> Link:
+        """Return the link with these figures; its nominal peak is raised where more than that was seen."""
+        peak = max(link.bytes_per_s, self.bytes_per_s)
+        return replace(
+            link,
+            bytes_per_s=peak,
+            efficiency=self.bytes_per_s / peak,
+            latency_s=self.latency_s,
+            setup_s=self.setup_s,
+            half_message_bytes=self.half_message_bytes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Misses:
+    """Mean |predicted / measured - 1| over the runs."""
+
+    runs: int
+    before_frac: float
+    """By the stack's constants."""
+    after_frac: float
+    """Of the runs that were fitted themselves: no proof."""
+    left_out_frac: float | None
+    """Each run predicted by a fit on the others; None for a single run."""
+    spread: float
+    """Standard deviation of ln(measured / predicted) to expect of another run of this kind."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """What was fitted, on what, and how well it holds."""
+
+    chip: str
+    stack: str
+    runs: tuple[str, ...] = ()
+    """A line for each run."""
+    factors: tuple[Fitted, ...] = ()
+    links: tuple[LinkRates, ...] = ()
+    step_time: Misses | None = None
+    peak_memory: Misses | None = None
+    version: str = ""
+    """Of the package whose constants the factors multiply."""
+
+    def __post_init__(self) -> None:
+        for names in ([f.name for f in self.factors], [str(rates.level) for rates in self.links]):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ConfigError(f"calibration: {', '.join(twice)} given twice")
+
+    def value(self, name: str) -> float:
+        """Return a factor; 1 where none was fitted."""
+        return next((f.value for f in self.factors if f.name == name), 1.0)
+
+    def measured_frac(self, name: str) -> float:
+        """Return how much of a factor is measured."""
+        return next((f.measured_frac for f in self.factors if f.name == name), 0.0)
+
+    def words(self) -> str:
+        """Say in one line what it stands on."""
+        moved = [f"{f.name} x{f.value:.3g}" for f in self.factors if f.measured_frac >= TOLD]
+        links = [f"{rates.name} {rates.bytes_per_s / 1e9:.3g} GB/s" for rates in self.links]
+        on = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'} with {self.stack} on {self.chip}"
+        return f"calibrated on {on}: {', '.join([*moved, *links]) or 'nothing moved'}"
+
+
+TOLD = 0.05
+"""Share of a factor that the runs must tell for it to be named."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibrated:
+    """A machine and a training software with a calibration in them."""
+
+    pool: Pool
+    stack: Stack
+
+
+def apply_calibration(calibration: Calibration, *, pool: Pool, stack: Stack) -> Calibrated:
+    """Return the values with what was measured in them; ConfigError where they are another chip or another software."""
+    node = pool.node
+    if node.chip.name != calibration.chip:
+        raise ConfigError(f"calibration of {calibration.chip} on {node.chip.name}: calibrate on that chip, or leave the calibration out")
+    if stack.name != calibration.stack:
+        raise ConfigError(f"calibration of stack {calibration.stack} for stack {stack.name}: name that stack, or leave the calibration out")
+    value = calibration.value
+    rates = {found.level: found for found in calibration.links}
+    node = replace(
+        node,
+        chip=replace(node.chip, launch_s=node.chip.launch_s * value("host")),
+        domain_link=rates["domain"].on(node.domain_link) if "domain" in rates else node.domain_link,
+        network_link=rates["network"].on(node.network_link) if "network" in rates else node.network_link,
+    )
+    stack = replace(
+        stack,
+        step_overhead_s=stack.step_overhead_s * value("host"),
+        pipelined_collective_host_s=stack.pipelined_collective_host_s * value("host"),
+        context_bytes=stack.context_bytes * value("constant"),
+        factors=Factors(**{name: value(name) for name in Factors.__slots__}),
+    )
+    return Calibrated(pool=replace(pool, node=node), stack=stack)
+
+
+def measured_share(calibration: Calibration, terms: Mapping[str, float], *, of: Literal["time", "memory"]) -> float:
+    """Return the share of a step's time or of a stage's memory that stands on measured factors.
+
+    Terms without a factor of their own, the waiting of pipelines, count as the rest does.
+    """
+    factors: dict[str, Any] = {**_FACTOR_OF, "optimizer": "compute" if of == "time" else "states"}
+    weights = [(size, calibration.measured_frac(factors[term])) for term, size in terms.items() if term in factors and size > 0]
+    total = sum(size for size, _ in weights)
+    return sum(size * share for size, share in weights) / total if total else 0.0
