@@ -1,0 +1,176 @@
+"""Measured times of kernels and collectives per chip, by shape; numpy is loaded on the first lookup.
+
+The tables are made by `scripts/distil_operators.py` from measurements that NVIDIA publishes (docs/operators.md, data/NOTICE).
+Every lookup takes numbers or arrays that broadcast, and returns None where the chip or precision has no table. All times are of
+the kernel alone, on an idle chip in short runs: no launch gaps of the host, no power limits of long training.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import TYPE_CHECKING, Literal, get_args
+
+from meshwright.errors import UnknownNameError
+from meshwright.hardware.tables._kin import TABLE_CHIPS, Kin, kin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from meshwright.hardware.tables._grid import Floats, Lookup
+    from meshwright.workload import Precision
+
+__all__ = [
+    "COLLECTIVES",
+    "QUANTISE_PASSES",
+    "TABLE_CHIPS",
+    "Collective",
+    "Kin",
+    "Mask",
+    "QuantisePass",
+    "attention_forward_seconds",
+    "collective_seconds",
+    "gemm_seconds",
+    "grouped_gemm_seconds",
+    "kin",
+    "mla_forward_seconds",
+    "quantise_seconds",
+    "table_facts",
+]
+
+Collective = Literal["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+Mask = Literal["causal", "full"]
+QuantisePass = Literal["amax", "cast"]
+"""amax: read 16-bit values, find the largest; cast: read 16-bit values, scale, write 8-bit ones."""
+QUANTISE_PASSES: tuple[QuantisePass, ...] = get_args(QuantisePass)
+
+_KV_READ_SHARE = 1 / 3
+"""Of what a byte of keys and values adds to a measured time, the part that the attention kernel itself reads. The measured
+operators first copy keys and values into a cache, one read and one write, and attention then reads them once."""
+
+
+def table_facts(chip: str) -> Mapping[str, Any]:
+    """Return what is known of a chip's tables: source, versions, counts of rows, fabric; empty where there are none."""
+    from meshwright.hardware.tables._store import tables_of
+
+    tables = tables_of(chip)
+    return {} if tables is None else tables.meta
+
+
+def gemm_seconds(chip: str, *, precision: Precision, m: Floats | float, n: Floats | float, k: Floats | float) -> Lookup | None:
+    """Time of one matrix product (m, k) x (k, n), operands already in that precision, 16-bit result.
+
+    Formula:  interpolated from a table in log m, log n, log k; work grows with each beyond its end
+    Units:    seconds.
+    Source:   docs/operators.md. 8- and 4-bit rows are measured with the quantisation of the left operand, which is taken off.
+              fp16 runs at bf16's time; mxfp8 is the blockwise kernel of Blackwell, whose scales the same instruction applies.
+    Valid:    rows and columns as in the forward pass (both operands contiguous in k); other layouts are not measured.
+    Checked:  tests/hardware/test_tables.py
+    """
+    return _find(chip, "gemm", precision, m, n, k)
+
+
+def grouped_gemm_seconds(
+    chip: str,
+    *,
+    precision: Precision,
+    tokens_per_expert: Floats | float,
+    experts: Floats | float,
+    hidden: Floats | float,
+    inter: Floats | float,
+) -> Lookup | None:
+    """Time of the two grouped products of one gated expert layer on one rank, every local expert with as many tokens.
+
+    Formula:  interpolated from a table in the logarithms; 6 * tokens_per_expert * experts * hidden * inter FLOP
+    Units:    seconds. `experts` and `inter` are what this rank holds, after expert and tensor parallelism.
+    Source:   docs/operators.md: fused CUTLASS (Hopper, Ada, Ampere) and DeepGEMM or CUTLASS (Blackwell) kernels, with the gather of
+              tokens, the gated activation, the weighted sum, and in 8 and 4 bits the quantisation, all inside.
+    Valid:    forward, balanced tokens.
+    Checked:  tests/hardware/test_tables.py
+    """
+    return _find(chip, "experts", precision, tokens_per_expert, experts, hidden, inter)
+
+
+def attention_forward_seconds(
+    chip: str,
+    *,
+    batch: Floats | float,
+    heads: Floats | float,
+    kv_heads: Floats | float,
+    head_dim: Floats | float,
+    sequence: Floats | float,
+    mask: Mask = "causal",
+) -> Lookup | None:
+    """Time of one fused attention forward in bf16, queries as long as keys.
+
+    Formula:  core(head_dim, heads / kv_heads, batch * heads, sequence) + the kernel's read of keys and values; full attention is
+              priced as causal attention on sqrt(2) times the sequence, which is the same work, times one constant per chip
+    Units:    seconds.
+    Source:   docs/operators.md: FlashAttention 2 (A100, L40S), 3 (H100, H200), trtllm-gen kernels (Blackwell).
+    Valid:    no window, no dropout, equal sequences.
+    Checked:  tests/hardware/test_tables.py
+    """
+    from meshwright.hardware.tables._grid import Lookup
+    from meshwright.hardware.tables._store import tables_of
+
+    tables = tables_of(chip)
+    if tables is None or "attention/bf16" not in tables.grids:
+        return None
+    causal = mask == "causal"
+    reach, share = (sequence, 1.0) if causal else (sequence * sqrt(2), tables.meta["full_share"])
+    core = tables.grids["attention/bf16"].lookup(head_dim, heads / kv_heads, batch * heads, reach)
+    kv_bytes = 2 * 2.0 * batch * sequence * kv_heads * head_dim
+    read_s = _KV_READ_SHARE * tables.meta["kv_s_per_byte"] * kv_bytes
+    return Lookup(seconds=core.seconds * share + read_s, extrapolated=core.extrapolated)
+
+
+def mla_forward_seconds(chip: str, *, batch: Floats | float, heads: Floats | float, sequence: Floats | float) -> Lookup | None:
+    """Time of one causal multi-head latent attention forward in bf16, keys of 192 and values of 128, as DeepSeek V3 trains it.
+
+    Formula:  interpolated from a table in log (batch * heads), log sequence
+    Units:    seconds. The measured operator also writes the latent cache, a few bytes per token.
+    Source:   docs/operators.md.
+    Valid:    128 and 64 value dimensions of DeepSeek V2 and V3; no window.
+    Checked:  tests/hardware/test_tables.py
+    """
+    return _find(chip, "mla", "bf16", batch * heads, sequence)
+
+
+def collective_seconds(chip: str, *, op: Collective, ranks: Floats | float, buffer_bytes: Floats | float) -> Lookup | None:
+    """Time of one NCCL collective among chips of one fast domain (`table_facts(chip)["fabric"]`).
+
+    Formula:  interpolated from a table in log ranks, log bytes
+    Units:    seconds; `buffer_bytes` as nccl-tests counts: the whole gathered, scattered, reduced or sent buffer of one rank.
+    Source:   docs/operators.md: NCCL 2.27 to 2.29, 16-bit values.
+    Valid:    2 to 8 ranks in one server, 2 to 4 on GB200 and GB300; more ranks take the time of the most measured, and say so.
+    Checked:  tests/hardware/test_tables.py
+    """
+    if op not in COLLECTIVES:
+        raise UnknownNameError("collective", op, COLLECTIVES)
+    return _find(chip, "collective", op, ranks, buffer_bytes)
+
+
+def quantise_seconds(chip: str, *, step: QuantisePass, elements: Floats | float) -> Lookup | None:
+    """Time of one pass of per-tensor fp8 quantisation over that many 16-bit values.
+
+    Formula:  interpolated from a table in log elements
+    Units:    seconds.
+    Source:   docs/operators.md: amax by a plain reduction kernel, cast by a static per-tensor scale.
+    Valid:    contiguous tensors; no transposed copy.
+    Checked:  tests/hardware/test_tables.py
+    """
+    if step not in QUANTISE_PASSES:
+        raise UnknownNameError("quantisation pass", step, QUANTISE_PASSES)
+    return _find(chip, "quantise", step, elements)
+
+
+def _find(chip: str, family: str, kind: str, *arguments: Floats | float) -> Lookup | None:
+    from meshwright.hardware.tables._store import tables_of
+
+    tables = tables_of(chip)
+    if tables is None:
+        return None
+    name = f"{family}/{kind}"
+    grid = tables.grids.get(tables.meta["same"].get(name, name))
+    return None if grid is None else grid.lookup(*arguments)
