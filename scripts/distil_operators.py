@@ -73,7 +73,7 @@ def fit_chip(chip: str, source: Source) -> dict[str, Fit]:
 
 
 def write_tables(chip: str, fits: dict[str, Fit]) -> None:
-    """One .npz whose bytes depend on the source alone."""
+    """One .npz whose bytes depend on the source and the peaks of the catalogue alone."""
     fits = {name: fit for name, fit in fits.items() if "#" not in name}  # others judge a table by rows of another kind
     meta = json.dumps(facts_of(chip, fits), sort_keys=True, separators=(",", ":")).encode()
     arrays = {"meta": np.frombuffer(meta, dtype=np.uint8), **{name: encode(fit.log_seconds) for name, fit in sorted(fits.items())}}

@@ -33,7 +33,7 @@ def fit_collectives(source: Source) -> dict[str, Fit]:
         surface = Surface(
             points=points, growth=(0.0, 1.0), stiffness=(0.0003, 0.003), rising=(False, True), base=_line(columns, rows.seconds)
         )
-        facts = {"measured_by": [f"nccl {version}"]}
+        facts: dict[str, object] = {"measured_by": [f"nccl {version}"]}
         fits[f"collective/{op}"] = _fit(surface, columns, rows.seconds, large=columns[1] >= _LARGE_BYTES, facts=facts)
     return fits
 
@@ -71,7 +71,7 @@ def fit_quantisation(chip: str, source: Source) -> dict[str, Fit]:
         surface = Surface(
             points=(_ELEMENTS,), growth=(1.0,), stiffness=(0.1,), rising=(True,), base=lambda n: np.log(3 * n / bandwidth + 3e-6)
         )
-        facts = {"measured_by": [version_of(file) for file in files.values()]}
+        facts: dict[str, object] = {"measured_by": [version_of(file) for file in files.values()]}
         fits[f"quantise/{step}"] = _fit(surface, (elements,), rows.seconds, large=elements >= _LARGE_BYTES, facts=facts)
     return fits
 
