@@ -64,7 +64,7 @@ def gemm_seconds(chip: str, *, precision: Precision, m: Floats | float, n: Float
     Formula:  interpolated from a table in log m, log n, log k; work grows with each beyond its end
     Units:    seconds.
     Source:   docs/operators.md. 8- and 4-bit rows are measured with the quantisation of the left operand, which is taken off.
-              fp16 runs at bf16's time; mxfp8 is the blockwise kernel of Blackwell, whose scales the same instruction applies.
+              fp16 is taken to run at bf16's time, mxfp8 at that of Blackwell's blockwise kernel; neither is in the source.
     Valid:    rows and columns as in the forward pass (both operands contiguous in k); other layouts are not measured.
     Checked:  tests/hardware/test_tables.py
     """
