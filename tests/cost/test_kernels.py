@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cost.cases import CHIP, MATMUL_FLOPS_PER_S, MEMORY_BYTES_PER_S
 
-from meshwright.cost.kernels import DEPTH_HALF, WAVE_ELEMENTS, element_bytes, gemm_s, matmul_share, streaming_s
+from meshwright.cost.kernels import DEPTH_HALF, WAVE_ELEMENTS, element_bytes, gemm_s, matmul_share, streaming_s, sustained_share
+from meshwright.hardware.catalogue import find_chip
+from meshwright.hardware.tables import gemm_seconds
 from meshwright.workload import Precision
 
 sizes = st.integers(1, 2**17).map(float)
@@ -105,3 +107,21 @@ def test_a_column_of_products_is_each_alone(shapes: list[tuple[float, float, flo
     m, n, k = (np.array(axis) for axis in zip(*shapes, strict=True))
     column = gemm_s(CHIP, m=m, n=n, k=k, precision="bf16")
     assert column.tolist() == [time_of(*shape) for shape in shapes]
+
+
+def test_measured_products_are_sustained() -> None:
+    """A chip with a table takes its time, stretched by what training sustains of a benchmark; a stranger takes the roofline."""
+    h100 = find_chip("h100")
+    m, n, k = (np.array([float(v)]) for v in (8192, 8192, 8192))
+    table = gemm_seconds("h100", precision="bf16", m=m, n=n, k=k)
+    assert table is not None
+    found = gemm_s(h100, m=m, n=n, k=k, precision="bf16")
+    assert found == pytest.approx(table.seconds / h100.sustained_share)
+    assert 2 * 8192**3 / float(found[0]) < h100.peak_flops_per_s("bf16") * h100.sustained_share
+
+
+def test_narrow_products_sustain_their_own_share() -> None:
+    chip = replace(find_chip("h100"), sustained_share=0.7, narrow_sustained_share=0.8)
+    assert sustained_share(chip, "bf16") == 0.7
+    assert sustained_share(chip, "fp8") == sustained_share(chip, "nvfp4") == 0.8
+    assert sustained_share(replace(chip, narrow_sustained_share=None), "mxfp8") == 0.7

@@ -6,8 +6,9 @@ import numpy as np
 
 from meshwright.cost.collectives import point_to_point_s
 from meshwright.cost.kernels import matmul_share, streaming_s
-from meshwright.cost.operators import Part, Site, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.operators import HALF, Part, Site, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import Floats
+from meshwright.hardware.tables import attention_forward_seconds, kin
 from meshwright.models.spec import Block
 from meshwright.workload import Precision
 
@@ -155,35 +156,68 @@ def _core_inputs(site: Site, block: Block) -> Part:
 
 
 def _flash(site: Site, block: Block) -> Part:
-    """Fused attention: 2 products forward, 5 backward, at the library's share of the chip's peak."""
+    """Fused attention: 2 products forward, 5 backward; forward from the chip's measured table, else at its share of the peak."""
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = _local_heads(site)
-    qk, value = _widths(site)
-    keys = scores_per_query(site, block)
-    flops = 2.0 * tokens * keys * heads * (qk + value)
-    speed = chip.sustained_share * keys / (keys + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
-    if site.work.attention == "flash1":
-        speed *= FLASH1_SHARE * chip.flash2_share
-    elif site.stack.attention_library == "flash2":
-        speed *= chip.flash2_share
-    peak = (
-        chip.peak_flops_per_s("fp16" if site.work.precision == "fp16" else "bf16")
-        if site.activation_bytes < 4
-        else chip.peak_flops_per_s("fp32")
-    )
-    forward = flops / (peak * chip.attention_forward_efficiency * speed) + chip.ramp_s
-    backward = FLASH_BACKWARD_PRODUCTS * flops / (peak * chip.attention_backward_efficiency * speed) + 3 * chip.ramp_s
+    measured = _measured_flash_s(site, block)
+    forward = (_roofline_flash_s(site, block) if measured is None else measured) / (chip.sustained_share * _library_share(site))
+    backward = FLASH_BACKWARD_PRODUCTS * forward * chip.attention_forward_efficiency / chip.attention_backward_efficiency
     return Part(
         name="attention core",
         term="attention",
-        forward_s=forward,
-        backward_s=backward,
+        forward_s=forward + chip.ramp_s,
+        backward_s=backward + 3 * chip.ramp_s,
         kernels_forward=1,
         kernels_backward=3,
         saved_bytes=tokens * heads * 4.0,  # row sums
         redone_by=CORE,
         freed_by=CORE,
     )
+
+
+def _library_share(site: Site) -> float:
+    """Speed of the workload's fused kernel against the chip vendor's best."""
+    chip = site.pool.node.chip
+    if site.work.attention == "flash1":
+        return FLASH1_SHARE * chip.flash2_share
+    return chip.flash2_share if site.stack.attention_library == "flash2" else 1.0
+
+
+def _roofline_flash_s(site: Site, block: Block) -> Floats:
+    """Forward time at the chip's share of its half-precision peak (fp32 peak where activations are fp32)."""
+    chip = site.pool.node.chip
+    heads, _ = _local_heads(site)
+    qk, value = _widths(site)
+    keys = scores_per_query(site, block)
+    flops = 2.0 * site.tokens(block) * keys * heads * (qk + value)
+    speed = keys / (keys + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
+    return np.asarray(flops / (chip.peak_flops_per_s(_half(site)) * chip.attention_forward_efficiency * speed))
+
+
+def _measured_flash_s(site: Site, block: Block) -> Floats | None:
+    """Forward time from the measured table of the chip or its generation; None where there is none, or for fp32 and latent attention.
+
+    A window takes its share of the full sequence's time; over cp each rank has its share of the queries.
+    """
+    chip, nearest = site.pool.node.chip, kin(site.pool.node.chip)
+    if nearest.relation not in ("itself", "generation") or site.activation_bytes > HALF or site.model.mla is not None:
+        return None
+    heads, kv_heads = _local_heads(site)
+    sequence = float(site.keys(block))
+    found = attention_forward_seconds(
+        nearest.table.name,
+        batch=site.shapes.mbs,
+        heads=heads,
+        kv_heads=np.minimum(kv_heads, heads),
+        head_dim=site.model.head_dim,
+        sequence=sequence,
+        mask="causal" if block.causal else "full",
+    )
+    if found is None:
+        return None
+    every = sequence * 0.5 + 64.0 if block.causal else sequence
+    share = scores_per_query(site, block) / every * site.tokens(block) / (site.shapes.mbs * sequence)
+    return np.asarray(found.seconds * share * nearest.compute_scale("fp16" if chip.bf16_flops_per_s is None else "bf16"))
 
 
 def _scores_in_memory(site: Site, block: Block) -> Part:

@@ -6,9 +6,10 @@ import numpy as np
 
 from meshwright.cost.shapes import Floats
 from meshwright.hardware.chip import Chip
+from meshwright.hardware.tables import gemm_seconds, kin
 from meshwright.workload import Precision
 
-__all__ = ["DEPTH_HALF", "WAVE_ELEMENTS", "element_bytes", "gemm_s", "matmul_share", "streaming_s"]
+__all__ = ["DEPTH_HALF", "WAVE_ELEMENTS", "element_bytes", "gemm_s", "matmul_share", "streaming_s", "sustained_share"]
 
 WAVE_ELEMENTS = 132 * 128 * 256
 """Output elements that fill a large chip once: 132 multiprocessors (NVIDIA H100 white paper), one 128 x 256 tile each (CUTLASS's
@@ -48,6 +49,23 @@ FP4_SHARE = 0.6
 the layers that the recipe leaves in higher precision (Transformer Engine's NVFP4 recipe); fitted on published dense NVFP4 runs."""
 
 
+NARROW: tuple[Precision, ...] = ("fp8", "fp8-blockwise", "mxfp8", "nvfp4")
+"""Precisions of 8 bits and less."""
+
+
+def sustained_share(chip: Chip, precision: Precision) -> float:
+    """Share of a benchmark's rate that holds through hours of training in this precision.
+
+    Formula:  the chip's fitted share; narrow precisions have their own where published runs tell it
+    Units:    a share in (0, 1].
+    Source:   `presets/chips.csv`, fitted by scripts/fit_constants.py.
+    Valid:    matrix products and attention.
+    Checked:  tests/cost/test_kernels.py
+    """
+    own = chip.narrow_sustained_share if precision in NARROW else None
+    return chip.sustained_share if own is None else own
+
+
 def matmul_share(chip: Chip, precision: Precision) -> float:
     """Share of the precision's peak that a large matrix product reaches through hours of training.
 
@@ -57,9 +75,9 @@ def matmul_share(chip: Chip, precision: Precision) -> float:
     Valid:    large products.
     Checked:  tests/cost/test_kernels.py
     """
-    narrow = precision in ("fp8", "fp8-blockwise", "mxfp8") and chip.fp8_matmul_efficiency is not None
+    narrow = precision in NARROW and precision != "nvfp4" and chip.fp8_matmul_efficiency is not None
     best = chip.fp8_matmul_efficiency if narrow and chip.fp8_matmul_efficiency is not None else chip.matmul_efficiency
-    return best * chip.sustained_share * (FP4_SHARE if precision == "nvfp4" else 1.0)
+    return best * sustained_share(chip, precision) * (FP4_SHARE if precision == "nvfp4" else 1.0)
 
 
 def gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision, groups: Floats | float = 1.0) -> Floats:
@@ -74,6 +92,9 @@ def gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision,
     Valid:    dense products; no sparsity.
     Checked:  tests/cost/test_kernels.py
     """
+    measured = _measured_gemm_s(chip, m=m, n=n, k=k, precision=precision, groups=groups)
+    if measured is not None:
+        return measured
     rows = np.maximum(m, np.minimum(TILE_ROWS, np.ceil(m / 16) * 16))
     elements = rows * n * groups
     efficiency = matmul_share(chip, precision) * elements / (elements + WAVE_ELEMENTS / 2) * k / (k + DEPTH_HALF)
@@ -81,6 +102,18 @@ def gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision,
     size = element_bytes(precision)
     bytes_moved = groups * (size * (m * k + k * n) + max(size, 2.0) * m * n)
     return np.asarray(np.maximum(work_s, streaming_s(chip, bytes_moved)) + chip.ramp_s)
+
+
+def _measured_gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision, groups: Floats | float) -> Floats | None:
+    """Time from the chip's own measured table, or its generation's, scaled to its peak; None where there is none."""
+    nearest = kin(chip)
+    if nearest.relation not in ("itself", "generation"):
+        return None
+    found = gemm_seconds(nearest.table.name, precision=precision, m=m, n=n, k=k)
+    if found is None:
+        return None
+    share = sustained_share(chip, precision) * (FP4_SHARE if precision == "nvfp4" else 1.0)
+    return np.asarray(found.seconds * groups * nearest.compute_scale(precision) / share)
 
 
 def streaming_s(chip: Chip, bytes_moved: Floats) -> Floats:

@@ -219,6 +219,7 @@ def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
         matmul_efficiency_source=cells["matmul_source"],
         fp8_matmul_efficiency=_fp8_matmul_efficiency(cells),
         sustained_share=_number(cells, "sustained_share") or 1.0,
+        narrow_sustained_share=_number(cells, "narrow_sustained_share"),
         attention_forward_efficiency=_required(cells, "attention_forward_efficiency"),
         attention_backward_efficiency=_required(cells, "attention_backward_efficiency"),
         flash2_share=_required(cells, "flash2_share"),

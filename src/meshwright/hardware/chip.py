@@ -22,7 +22,7 @@ _UNIT_OF: dict[Precision, tuple[str, ...]] = {
 
 _PEAKS = ("bf16_flops_per_s", "fp16_flops_per_s", "tf32_flops_per_s", "fp32_flops_per_s", "fp8_flops_per_s", "fp4_flops_per_s")
 _SHARES = (
-    *("matmul_efficiency", "fp8_matmul_efficiency", "memory_efficiency", "sustained_share"),
+    *("matmul_efficiency", "fp8_matmul_efficiency", "memory_efficiency", "sustained_share", "narrow_sustained_share"),
     *("attention_forward_efficiency", "attention_backward_efficiency", "flash2_share"),
 )
 
@@ -52,6 +52,8 @@ class Chip:
     matmul_efficiency_source: str = ""
     sustained_share: float = 1.0
     """Share of the benchmarked rates that holds through hours of training (power, clocks, shapes other than the best)."""
+    narrow_sustained_share: float | None = None
+    """The same for 8-bit and narrower products, which draw less power for their speed; None is as `sustained_share`."""
     fp8_matmul_efficiency: float | None = None
     """The same for the fp8 peak; None where nobody published it (then as `matmul_efficiency`)."""
     attention_forward_efficiency: float = 0.5
