@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from meshwright.confidence import QUANTITIES, Quantity, Spread
 from meshwright.hardware.parse import parse_cluster
 from meshwright.layout import Layout
 from meshwright.models.presets import find_model
@@ -26,6 +27,28 @@ SETTING = Setting(
     limit_bytes=80.0 * GIB,
     headroom_bytes=2.0 * GIB,
 )
+
+
+def spread(quantity: Quantity) -> Spread:
+    return Spread(
+        quantity=quantity,
+        level="experts",
+        kind="dense",
+        p10=0.9,
+        p25=0.95,
+        p50=1.0,
+        p75=1.1,
+        p90=1.2,
+        low=0.875,
+        high=1.25,
+        runs=40,
+        models=9,
+        tables=3,
+    )
+
+
+SPREADS = {(quantity, "dense"): spread(quantity) for quantity in QUANTITIES}
+"""What is known of runs: software made by hand is of no known kind."""
 BASIS = Provenance(formula="cost.kernels.gemm_s", constants=(Constant(name="chip.matmul_efficiency", value=0.75, source="a table"),))
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.report.pages import BASE, EXPLANATION, LADDER, LARGE, SETTING
+from tests.report.pages import BASE, EXPLANATION, LADDER, LARGE, SETTING, SPREADS
 
+from meshwright import confidence
 from meshwright.cost.simulate import Pipeline, simulate, timeline
 from meshwright.errors import ConfigError
 from meshwright.layout import parse_layout
@@ -30,6 +31,12 @@ PAGES: dict[str, Callable[[Console], None]] = {
     "diff_same": lambda console: print_comparison(compare({}, {}), console),
     "diff_prices": lambda console: print_prices(BASE, LARGE, console),
 }
+
+
+@pytest.fixture(autouse=True)
+def _known_spreads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages must not change with every fit of the residuals."""
+    monkeypatch.setattr(confidence, "_published", lambda: SPREADS)
 
 
 def text_of(page: Callable[[Console], None]) -> str:

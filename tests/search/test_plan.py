@@ -34,7 +34,10 @@ def test_json_contract() -> None:
     for entry in found["plans"]:
         assert list(entry) == PLAN_KEYS
         assert entry["fits"] in ("yes", "at risk")
-        assert entry["interval"] is None
+        assert list(entry["interval"]) == ["step_s", "peak_memory_gib"]
+        for name, figure in (("step_s", entry["step_s"]), ("peak_memory_gib", max(entry["peak_memory_gib"]))):
+            low, high = entry["interval"][name]
+            assert 0 < low < high and low < 1.5 * figure and high > figure / 1.5
         assert len(entry["peak_memory_gib"]) == entry["layout"]["pp"]
         assert math.isclose(sum(entry["time"].values()), entry["step_s"], rel_tol=1e-9)
         assert math.isclose(sum(entry["memory"].values()), max(entry["peak_memory_gib"]), rel_tol=1e-9)

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from meshwright.accuracy.coverage_text import markdown
 from meshwright.accuracy.score import Figures
 from meshwright.errors import ConfigError
 
-__all__ = ["SUMMARY", "accuracy_page", "read_earlier", "show"]
+__all__ = ["SUMMARY", "Earlier", "accuracy_page", "read_earlier", "show"]
 
 Earlier = Mapping[str, Mapping[str, float]]
 """Figures by table, as `meshwright validate --json` printed them before."""
@@ -69,10 +70,14 @@ Written by `meshwright validate`. Every row of the tables is predicted without a
 
 
 def accuracy_page(
-    figures: Mapping[str, Figures], *, earlier: Earlier | None = None, unanswered: Mapping[str, Mapping[str, int]] | None = None
+    figures: Mapping[str, Figures],
+    *,
+    earlier: Earlier | None = None,
+    unanswered: Mapping[str, Mapping[str, int]] | None = None,
+    sureness: str = "",
 ) -> str:
-    """Return the page in Markdown: a summary, then each table with its figures, and those of before where they are given."""
-    parts = [_HEAD, "## All tables\n", _summary(figures)]
+    """Return the page in Markdown: a summary, how sure it is, then each table with its figures, beside those of before where given."""
+    parts = [_HEAD, "## All tables\n", _summary(figures), *([f"\n{sureness}"] if sureness else [])]
     for name in sorted(figures):
         parts += [f"\n## {name}\n", _one_table(figures[name], None if earlier is None else earlier.get(name, {}))]
         reasons = (unanswered or {}).get(name, {})
@@ -83,7 +88,7 @@ def accuracy_page(
 def _summary(figures: Mapping[str, Figures]) -> str:
     heading = ["table", *(words for _, words in SUMMARY)]
     rows = [[name, *(show(key, getattr(figures[name], key)) for key, _ in SUMMARY)] for name in sorted(figures)]
-    return _markdown(heading, rows)
+    return markdown(heading, rows)
 
 
 def _one_table(figures: Figures, earlier: Mapping[str, float] | None) -> str:
@@ -94,12 +99,7 @@ def _one_table(figures: Figures, earlier: Mapping[str, float] | None) -> str:
         if name in now:
             before = [] if earlier is None else [show(name, earlier.get(name))]
             rows.append([words, *before, show(name, now[name])])
-    return _markdown(heading, rows)
-
-
-def _markdown(heading: list[str], rows: list[list[str]]) -> str:
-    align = ["---", *["---:"] * (len(heading) - 1)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [heading, align, *rows])
+    return markdown(heading, rows)
 
 
 def _escaped(text: str) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshwright.accuracy.predict import Answers, predict_rows, reasons
+from meshwright.accuracy.residuals import Read, fit_outcomes, residuals_of
 from meshwright.accuracy.rows import read_table
 from meshwright.accuracy.score import Figures, guesses_of, read_predictions, score_table
+from meshwright.accuracy.spreads import Coverage, coverage
 from meshwright.accuracy.tables import OtherTable, TruthTable, read_table_file
+from meshwright.accuracy.verdicts import Verdicts, judge
+from meshwright.confidence import QUANTITIES, Quantity
 from meshwright.errors import ConfigError
 
 __all__ = ["Counts", "Tables", "Validation", "counts", "predict_tables", "read_measured", "read_tables", "validate_tables"]
@@ -44,6 +48,10 @@ class Validation:
 
     figures: Mapping[str, Figures]
     unanswered: Mapping[str, Mapping[str, int]]
+    coverage: Mapping[Quantity, Coverage] = field(default_factory=dict)
+    """How often intervals hold; empty where predictions were read, or fewer than two tables tell."""
+    verdicts: Mapping[str, Verdicts] = field(default_factory=dict)
+    """How many runs fitted, by table and verdict."""
 
 
 def read_tables(paths: Sequence[Path]) -> Tables:
@@ -100,6 +108,13 @@ def validate_tables(tables: Sequence[TruthTable], *, predictions: Path | None = 
     if predictions is not None:
         guesses = read_predictions(predictions)
         return Validation(figures={table.name: score_table(table, guesses) for table in tables}, unanswered={})
-    answers = predict_tables(tables)
-    made = guesses_of(answers)
-    return Validation(figures={table.name: score_table(table, made) for table in tables}, unanswered=reasons(answers))
+    read: Read = [(table, read_table(table)) for table in tables]
+    answers = predict_rows(case for _, cases in read for case in cases)
+    made, residuals = guesses_of(answers), residuals_of(read, answers)
+    found = {quantity: held for quantity in QUANTITIES if (held := coverage(residuals, quantity)) is not None}
+    return Validation(
+        figures={table.name: score_table(table, made) for table in tables},
+        unanswered=reasons(answers),
+        coverage=found,
+        verdicts=judge(fit_outcomes(read, answers), residuals),
+    )

@@ -20,7 +20,18 @@ from meshwright.accuracy.predict import COLUMNS, Answers
 from meshwright.accuracy.tables import TruthTable
 from meshwright.errors import ConfigError
 
-__all__ = ["Figures", "Guess", "Guesses", "guesses_of", "read_predictions", "score_table", "spearman"]
+__all__ = [
+    "Figures",
+    "Guess",
+    "Guesses",
+    "fit_known",
+    "guesses_of",
+    "peak_memory_of",
+    "read_predictions",
+    "score_table",
+    "spearman",
+    "step_time_of",
+]
 
 Row = Mapping[str, str]
 SMALLEST_GROUP = 8
@@ -166,10 +177,26 @@ def _compare(pairs: _Pairs, table: str, row: Row, guess: Guess) -> None:
         pairs.sets[key].append(_Run(float(row["step_time_s"]), predicted, False, said))
     elif tells_fit and row["oom"] == "1":
         pairs.sets[key].append(_Run(math.inf, predicted, True, said))
-    if "SUSPECT" not in _cell(row, "notes") and (measured := _number(_cell(row, "peak_mem_gib"))) and measured > 0:
+    if measured := peak_memory_of(row):
         pairs.wanted["m"] += 1
         if guess.peak_gib:
             pairs.memory_ratios.append(guess.peak_gib / measured)
+
+
+def step_time_of(table: str, row: Row) -> float | None:
+    """Return the measured seconds of a row that can be compared, else None."""
+    return float(row["step_time_s"]) if _time_counts(table, row) else None
+
+
+def peak_memory_of(row: Row) -> float | None:
+    """Return the measured GiB of a row that can be compared, else None."""
+    measured = _number(_cell(row, "peak_mem_gib"))
+    return measured if measured and measured > 0 and "SUSPECT" not in _cell(row, "notes") else None
+
+
+def fit_known(row: Row) -> bool | None:
+    """Return whether a run fitted, None where its row does not tell."""
+    return _cell(row, "oom") == "0" if _fit_counts(row) else None
 
 
 def _cell(row: Row, column: str) -> str:

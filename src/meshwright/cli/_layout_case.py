@@ -53,7 +53,9 @@ MegatronVersionFlag = Annotated[
     str | None, typer.Option("--megatron-version", help="Version of Megatron-Core whose rules hold [default: newest].")
 ]
 MemoryFlag = Annotated[float | None, typer.Option("--max-memory-gib", help="GiB that one process may use [default: all it sees].")]
-HeadroomFlag = Annotated[float | None, typer.Option("--headroom", help="Kept free: below 1 a share of memory, else GiB [default: 0.08].")]
+HeadroomFlag = Annotated[
+    float | None, typer.Option("--headroom", help="Kept free: below 1 a share of memory, else GiB [default: by its interval].")
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 
 

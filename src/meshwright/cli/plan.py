@@ -34,7 +34,9 @@ def plan(
     top: Annotated[int | None, typer.Option(help="Plans to print [default: 10].")] = None,
     objective: Annotated[str | None, typer.Option(help="step_time, tokens_per_dollar or memory [default: step_time].")] = None,
     max_memory_gib: Annotated[float | None, typer.Option(help="GiB that one process may use [default: all it sees].")] = None,
-    headroom: Annotated[float | None, typer.Option(help="Kept free: below 1 a share of memory, else GiB [default: 0.08].")] = None,
+    headroom: Annotated[
+        float | None, typer.Option(help="Kept free: below 1 a share of memory, else GiB [default: by its interval].")
+    ] = None,
     gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
     usd_per_hour: Annotated[float | None, typer.Option(help="Price of one chip [default: the catalogue's].")] = None,
     attention: Annotated[str | None, typer.Option(help="flash, flash1, fused-softmax or unfused [default: flash].")] = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from meshwright.accuracy.report import Earlier
     from meshwright.accuracy.run import Validation
 
 __all__ = ["validate"]
@@ -39,7 +40,7 @@ def validate(
 
       meshwright validate runs.csv --predictions predictions.csv --json
     """
-    from meshwright.accuracy.report import accuracy_page, read_earlier
+    from meshwright.accuracy.report import read_earlier
     from meshwright.accuracy.run import read_measured, validate_tables
     from meshwright.errors import ConfigError
 
@@ -50,7 +51,7 @@ def validate(
     found = validate_tables(tables.kept, predictions=predictions)
     if output is not None:
         try:
-            output.write_text(accuracy_page(found.figures, earlier=earlier, unanswered=found.unanswered), encoding="utf-8")
+            output.write_text(_page(found, earlier), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
     if json_output:
@@ -59,11 +60,20 @@ def validate(
         _print_table(found)
 
 
+def _page(found: Validation, earlier: Earlier | None) -> str:
+    from meshwright.accuracy.coverage_text import coverage_section
+    from meshwright.accuracy.report import accuracy_page
+
+    sureness = coverage_section(found.coverage, found.verdicts)
+    return accuracy_page(found.figures, earlier=earlier, unanswered=found.unanswered, sureness=sureness)
+
+
 def _print_json(found: Validation) -> None:
     import json
 
     tables = {name: figures.present() for name, figures in found.figures.items()}
-    print(json.dumps({"tables": tables, "unanswered": found.unanswered}, indent=2))
+    coverage = {quantity: held.to_dict() for quantity, held in found.coverage.items()}
+    print(json.dumps({"tables": tables, "unanswered": found.unanswered, "coverage": coverage}, indent=2))
 
 
 def _print_table(found: Validation) -> None:
@@ -84,3 +94,7 @@ def _print_table(found: Validation) -> None:
     for name, reasons in found.unanswered.items():
         for reason, count in reasons.items():
             console.print(f"{name}: {count} rows not answered: {reason}", highlight=False, markup=False, soft_wrap=True)
+    for quantity, held in found.coverage.items():
+        noun = quantity.replace("_", " ")
+        words = f"{noun}: 80 % intervals made without a table hold {held.without_table:.0%} of its runs; docs/accuracy.md has each"
+        console.print(words, highlight=False, markup=False, soft_wrap=True)

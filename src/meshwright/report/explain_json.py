@@ -32,6 +32,7 @@ def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
         "mfu": flops_per_s / chip.peak_flops_per_s(setting.work.precision),
         "tflops_per_gpu": flops_per_s / TERA,
         "fits": quote.verdict,
+        "interval": setting.intervals(quote).to_dict(),
         "peak_memory_gib": [stage.used_bytes / GIB for stage in quote.stages],
         "time": dict(quote.time_s),
         "memory": _gib(quote.fullest),
@@ -48,6 +49,8 @@ def explanation_record(found: Explanation) -> dict[str, Any]:
     return {
         **quote_record(found.quote, found.setting),
         "limit_gib": found.quote.limit_bytes / GIB,
+        "error": found.setting.intervals(found.quote).error,
+        "memory_error": found.setting.intervals(found.quote).memory_error,
         "binding": found.binding,
         "fullest_stage": found.quote.fullest.stage,
         "stages": [_stage_record(stage) for stage in found.quote.stages],

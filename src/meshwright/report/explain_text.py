@@ -15,12 +15,13 @@ from meshwright.units import GIB, format_seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from meshwright.confidence import Intervals
     from meshwright.search.explain import Explanation, Rival
     from meshwright.search.operators import LayerTable
     from meshwright.search.quote import Quote, Setting
     from meshwright.search.terms import Provenance
 
-__all__ = ["change_words", "header_lines", "plain_table", "print_explanation", "print_memory"]
+__all__ = ["change_words", "header_lines", "plain_table", "print_explanation", "print_intervals", "print_memory"]
 
 MIB = 2**20
 CAUSAL_MATTERS = 0.05
@@ -34,6 +35,7 @@ def print_explanation(found: Explanation, console: Console) -> None:
     """Print all of it: the sum, the binding constraint, time, memory, operators, rivals, provenance."""
     for line in header_lines(found.quote, found.setting):
         console.print(line, soft_wrap=True)
+    print_intervals(found.setting.intervals(found.quote), console)
     console.print(f"\nBinding: {found.binding}")
     console.print(_time_table(found))
     print_memory(found.quote, console)
@@ -57,6 +59,15 @@ def header_lines(quote: Quote, setting: Setting) -> list[str]:
         f"step {_seconds(quote.step_s)}, {tokens_per_s:,.0f} tokens/s per GPU, {_mfu_words(tokens_per_s, setting)}",
         f"fits: {quote.verdict}, {memory}; {_micro_batches(layout.num_microbatches)} of {layout.mbs}",
     ]
+
+
+def print_intervals(found: Intervals, console: Console) -> None:
+    """Say how sure the figures are."""
+    step = " to ".join(_seconds(end) for end in found.step_s)
+    memory = " to ".join(f"{end / GIB:.1f}" for end in found.peak_bytes)
+    console.print(f"80 % interval: step {step}, memory {memory} GiB", soft_wrap=True)
+    _hanging(console, f"error against measured runs, time: {found.error}", indent="")
+    _hanging(console, f"error against measured runs, memory: {found.memory_error}", indent="")
 
 
 def _micro_batches(count: int) -> str:
@@ -172,10 +183,11 @@ def _print_provenance(found: Explanation, console: Console) -> None:
         _hanging(console, f"{', '.join(words)}: {source}")
 
 
-def _hanging(console: Console, text: str) -> None:
+def _hanging(console: Console, text: str, *, indent: str = "  ") -> None:
     """Print a paragraph whose further lines are set in."""
     console.print(
-        textwrap.fill(text, width=console.width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False), style="dim"
+        textwrap.fill(text, width=console.width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False),
+        style="dim",
     )
 
 

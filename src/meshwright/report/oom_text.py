@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshwright.report.explain_text import header_lines, plain_table, print_memory
+from meshwright.report.explain_text import header_lines, plain_table, print_intervals, print_memory
 from meshwright.search.terms import MEMORY_READINGS
 from meshwright.units import GIB
 
@@ -28,6 +28,7 @@ def print_ladder(found: Ladder, setting: Setting, console: Console) -> None:
     """Print where the memory goes and every rung."""
     for line in header_lines(found.quote, setting):
         console.print(line, soft_wrap=True)
+    print_intervals(setting.intervals(found.quote), console)
     console.print(f"\n{_cause(found.quote)}")
     print_memory(found.quote, console)
     _print_rungs(found, console)

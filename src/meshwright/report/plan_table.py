@@ -147,10 +147,14 @@ def _footing(result: PlanResult) -> list[str]:
     lines.append(f"best: --layout {best.layout.words()}")
     rejected = sum(result.rejected.values())
     lines.append(f"{result.layouts} layouts priced in {result.seconds:.2f} s, {rejected} rejected; {'; '.join(result.notes)}")
-    lines.append(
-        f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}; error against measured runs {best.provenance['error']}"
-    )
+    lines.append(f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}")
+    lines.append(f"80 % interval of #1: step {_between(best.intervals.step_s, 1)} s, memory {_between(best.intervals.peak_bytes, GIB)} GiB")
+    lines.append(f"error against measured runs: {best.intervals.error}")
     return lines
+
+
+def _between(interval: tuple[float, float], unit: float) -> str:
+    return " to ".join(f"{end / unit:.3g}" for end in interval)
 
 
 def print_miss(result: PlanResult, console: Console) -> None:
@@ -192,6 +196,8 @@ def _row(plan: Plan) -> dict[str, Any]:
         "tflops_per_gpu": plan.flops_per_s_per_gpu / TERA,
         "tokens_per_dollar": plan.tokens_per_dollar,
         "fits": plan.fits,
+        **{f"step_s_{end}": value for end, value in zip(("low", "high"), plan.intervals.step_s, strict=True)},
+        **{f"peak_memory_gib_{end}": value / GIB for end, value in zip(("low", "high"), plan.intervals.peak_bytes, strict=True)},
         "peak_memory_gib": plan.peak_bytes / GIB,
         **{f"{term}_s": seconds for term, seconds in plan.time_s.items()},
         **{f"{term}_gib": size / GIB for term, size in plan.memory_bytes.items()},

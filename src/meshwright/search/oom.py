@@ -7,13 +7,14 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any, get_args
 
+from meshwright.confidence import Fits
 from meshwright.errors import ConfigError
 from meshwright.layout import Layout
 from meshwright.search.diff import compare
 from meshwright.search.diff_labels import LABELS, Label
 from meshwright.search.fixes import Fix, fixes
 from meshwright.search.problem import Problem
-from meshwright.search.quote import Fits, Quote, Setting, quotes
+from meshwright.search.quote import Quote, Setting, quotes
 from meshwright.search.requote import problem_in, requote, setting_of
 
 __all__ = ["Ladder", "Rung", "why_oom"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast, get_args
 
+from meshwright.confidence import headroom_bytes, spread_of
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.parse import load_cluster
 from meshwright.models.by_hand import named_model
@@ -76,13 +77,16 @@ def resolve(request: PlanRequest) -> Problem:
     return Problem(
         request=request,
         setting=setting,
-        headroom_bytes=_headroom_bytes(request.headroom, limit),
+        headroom_bytes=_headroom_bytes(request.headroom, setting),
         max_gbs=request.gbs or request.max_gbs or batch_rule(model).max_gbs(request.seq_len),
         usd_per_chip_s=None if usd_per_hour is None else usd_per_hour / 3600.0,
     )
 
 
-def _headroom_bytes(headroom: float, limit: float) -> float:
+def _headroom_bytes(headroom: float | None, setting: Setting) -> float:
+    limit = setting.limit_bytes
+    if headroom is None:
+        return headroom_bytes(spread_of(setting.kind, "peak_memory"), limit)
     size = headroom * limit if headroom < 1 else headroom * GIB
     if size >= limit:
         raise ConfigError(f"headroom={headroom}: {size / GIB:.1f} GiB leave nothing of {limit / GIB:.1f} GiB")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
+from meshwright.confidence import Fits, Intervals, Kind, fits_within, intervals_of, kind_of
 from meshwright.cost.step import Priced, price
 from meshwright.hardware.cluster import Pool
 from meshwright.layout import Layout, Layouts
@@ -14,9 +14,7 @@ from meshwright.rules import NEWEST_MEGATRON, RuleCase, Violation, check_layout
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
-__all__ = ["Fits", "Quote", "Setting", "StageQuote", "quotes"]
-
-Fits = Literal["yes", "at risk", "no"]
+__all__ = ["Quote", "Setting", "StageQuote", "quotes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,11 +33,20 @@ class Setting:
     """Whose rules hold in a Megatron stack."""
 
     @property
+    def kind(self) -> Kind:
+        """Which published runs say how far off an estimate may be."""
+        return kind_of(model=self.model, chip=self.pool.node.chip, stack=self.stack)
+
+    @property
     def case(self) -> RuleCase:
         """What layouts are held against."""
         return RuleCase(
             model=self.model, work=self.work, num_chips=self.pool.num_chips, stack=self.stack, megatron_version=self.megatron_version
         )
+
+    def intervals(self, quote: Quote) -> Intervals:
+        """Return the 80 % intervals of a quote made here."""
+        return intervals_of(self.kind, step_s=quote.step_s, peak_bytes=quote.peak_bytes)
 
     def broken_rules(self, layout: Layout) -> list[Violation]:
         """Return the rules that a layout breaks here."""
@@ -112,9 +119,7 @@ class Quote:
     @property
     def verdict(self) -> Fits:
         """`at risk` where it fits by less than the headroom."""
-        if not self.fits:
-            return "no"
-        return "at risk" if self.over_bytes > -self.headroom_bytes else "yes"
+        return fits_within(self.peak_bytes, limit_bytes=self.limit_bytes, headroom_bytes=self.headroom_bytes)
 
 
 def quotes(layouts: Iterable[Layout], setting: Setting) -> list[Quote]:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from meshwright.confidence import Fits, fits_within, intervals_of
 from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
 from meshwright.layout import Layout
 from meshwright.search.exhaustive import Found
 from meshwright.search.problem import Problem
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.request import PlanRequest
-from meshwright.search.result import Fits, Plan
+from meshwright.search.result import Plan
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
 from meshwright.units import GIB, format_seconds
 
@@ -56,9 +57,7 @@ def score_of(problem: Problem, priced: Repriced) -> float:
 
 def fits_of(problem: Problem, peak_bytes: float) -> Fits:
     """Whether a peak leaves the headroom free, needs a part of it, or is beyond the limit."""
-    if peak_bytes > problem.setting.limit_bytes:
-        return "no"
-    return "yes" if peak_bytes <= problem.setting.limit_bytes - problem.headroom_bytes else "at risk"
+    return fits_within(peak_bytes, limit_bytes=problem.setting.limit_bytes, headroom_bytes=problem.headroom_bytes)
 
 
 def ranked_plans(problem: Problem, fitting: Found | None, at_risk: Found | None) -> tuple[Plan, ...]:
@@ -110,6 +109,7 @@ def _plan(problem: Problem, candidate: _Candidate, rank: int) -> Plan:
     flops_per_s = tokens_per_s_per_gpu * model_flops_per_token(model, work)
     peak = setting.pool.node.chip.peak_flops_per_s(work.precision)
     price = problem.usd_per_chip_s
+    intervals = intervals_of(setting.kind, step_s=priced.step_s, peak_bytes=priced.peak_bytes)
     return Plan(
         rank=rank,
         layout=priced.layout,
@@ -123,7 +123,13 @@ def _plan(problem: Problem, candidate: _Candidate, rank: int) -> Plan:
         flops_per_s_per_gpu=flops_per_s,
         tokens_per_dollar=tokens_per_s_per_gpu / price if price else None,
         beats_next="",
-        provenance={"pipeline": priced.pipeline, "kernels": "roofline with published efficiencies", "error": "not known yet"},
+        provenance={
+            "pipeline": priced.pipeline,
+            "kernels": "roofline with published efficiencies",
+            "error": intervals.error,
+            "memory_error": intervals.memory_error,
+        },
+        intervals=intervals,
     )
 
 

@@ -47,9 +47,9 @@ class PlanRequest(BaseModel):
     objective: Objective = "step_time"
     max_memory_gib: float | None = None
     """What one process may use; None is all that the chip gives it."""
-    headroom: float = 0.08
-    """Kept free: below 1 a share of that memory, else GiB. Plans that need a part of it are `at risk`. The default is a typical error of
-    predicted memory: 1 to 5 % where the software is known to the last buffer, 20 % where it is not (docs/accuracy.md)."""
+    headroom: float | None = None
+    """Kept free: below 1 a share of that memory, else GiB. Plans that need a part of it are `at risk`. None keeps free what the upper end
+    of the memory's 80 % interval needs, by the published runs of this kind (docs/accuracy.md)."""
     usd_per_hour: float | None = None
     """Price of one chip; None takes the catalogue's."""
     top: int = 10
@@ -89,7 +89,7 @@ class PlanRequest(BaseModel):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name}={value}: expected a positive number")
-        if not 0 <= self.headroom < float("inf"):
+        if self.headroom is not None and not 0 <= self.headroom < float("inf"):
             raise ConfigError(f"headroom={self.headroom}: expected 0 or more; below 1 it is a share of the memory, else GiB")
         if "gbs" in self.pins:
             raise ConfigError("pins: gbs is no pin; give gbs (--gbs) or max_gbs (--max-gbs)")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
+from meshwright.confidence import Fits, Intervals
 from meshwright.layout import Layout
 from meshwright.search.request import PlanRequest
 from meshwright.units import GIB, TERA
 
-__all__ = ["Fits", "NearestMiss", "Plan", "PlanResult", "Remedy", "layout_dict"]
-
-Fits = Literal["yes", "at risk", "no"]
+__all__ = ["NearestMiss", "Plan", "PlanResult", "Remedy", "layout_dict"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +36,7 @@ class Plan:
     beats_next: str
     """Why it stands before the next rank."""
     provenance: dict[str, Any]
+    intervals: Intervals
 
     @property
     def step_s(self) -> float:
@@ -58,7 +58,7 @@ class Plan:
             "mfu": self.mfu,
             "tflops_per_gpu": self.flops_per_s_per_gpu / TERA,
             "fits": self.fits,
-            "interval": None,
+            "interval": self.intervals.to_dict(),
             "peak_memory_gib": [peak / GIB for peak in self.peak_memory_bytes],
             "time": dict(self.time_s),
             "memory": {term: size / GIB for term, size in self.memory_bytes.items()},

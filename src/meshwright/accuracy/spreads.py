@@ -1,0 +1,272 @@
+"""Spreads of residuals by kind of run, and how often the intervals made of them hold runs that they were not made of.
+
+A table weighs as the square root of its models, a model as any other of its table, a run as any other of its model, so that a sweep of
+hundreds of layouts counts as one study of a few models. A kind is kept where its (table, model) groups count for LEAST_GROUPS or more by
+that weight; rarer kinds take the next coarser one. The distances of the 10 % and 90 % quantiles from the median are widened twice: by
+Student's t and the error of the mean for so few groups, and by one factor for each quantity, found so that intervals made without a table
+hold 80 % of its runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.accuracy.residuals import Residual
+from meshwright.confidence import LEVELS, Kind, Level, Quantity, Spread
+
+__all__ = ["HELD", "Coverage", "Found", "TableCoverage", "coverage", "fit_spreads", "spreads_csv", "widening_of"]
+
+HELD = 0.8
+"""Share of runs that an interval is to hold."""
+LEAST_GROUPS = 3.0
+"""Groups that a kind needs, counted by weight: with fewer, the widening alone would triple the interval."""
+ROUNDING = 1e-6
+Z90 = 1.2815515655446004
+"""The normal distribution's 90 % quantile."""
+LEAST_HALF_WIDTH = 0.005
+"""Half a per cent: what repeated runs of one layout differ by at best."""
+
+Floats = NDArray[np.float64]
+Found = dict[tuple[Quantity, str], Spread]
+Members = dict[tuple[Quantity, Level, str], list[Residual]]
+Unit = tuple[str, ...]
+"""What is left out together: a table, or a model of a table."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableCoverage:
+    """One table, held against intervals made without it, or without the model of the run."""
+
+    runs: int
+    without_table: float
+    """Share of its runs inside."""
+    without_model: float | None
+    """None where the table has one model."""
+    width: float
+    """Geometric mean of high over low, made without the table."""
+    models: int
+    """Models of the table."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coverage:
+    """All tables of one quantity."""
+
+    quantity: Quantity
+    widening: float
+    """The factor that was found for all intervals of the quantity."""
+    tables: dict[str, TableCoverage]
+
+    @property
+    def without_table(self) -> float:
+        """Mean over tables, each with its weight."""
+        return self._mean({name: table.without_table for name, table in self.tables.items()})
+
+    @property
+    def without_model(self) -> float:
+        """The same without the model alone, over tables with several."""
+        return self._mean({name: t.without_model for name, t in self.tables.items() if t.without_model is not None})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        return {**asdict(self), "without_table": self.without_table, "without_model": self.without_model}
+
+    def _mean(self, shares: dict[str, float]) -> float:
+        weights = [math.sqrt(self.tables[name].models) for name in shares]
+        return float(np.average(list(shares.values()), weights=weights)) if shares else math.nan
+
+
+def fit_spreads(residuals: Sequence[Residual], *, factors: Mapping[Quantity, float] | None = None) -> Found:
+    """Return the spread of every kind that has enough groups, at every level; `factors` widen all intervals of a quantity."""
+    found = {}
+    for (quantity, level, name), some in _members(residuals).items():
+        spread = _spread(some, quantity=quantity, level=level, name=name, factor=(factors or {}).get(quantity, 1.0))
+        if spread is not None:
+            found[quantity, name] = spread
+    return found
+
+
+def _members(residuals: Sequence[Residual]) -> Members:
+    found: Members = defaultdict(list)
+    for residual in residuals:
+        for level in LEVELS:
+            found[residual.quantity, level, residual.kind.at(level)].append(residual)
+    return found
+
+
+def _spread(some: Sequence[Residual], *, quantity: Quantity, level: Level, name: str, factor: float) -> Spread | None:
+    weights = _weights(some)
+    groups = _effective_groups(some, weights)
+    if groups < LEAST_GROUPS - ROUNDING and level != "all":
+        return None
+    logs = np.array([residual.log_ratio for residual in some])
+    p10, p25, p50, p75, p90 = _quantiles(logs, weights, (0.1, 0.25, 0.5, 0.75, 0.9))
+    wide = factor * _few_groups(groups)
+    low, high = p50 - wide * max(p50 - p10, LEAST_HALF_WIDTH), p50 + wide * max(p90 - p50, LEAST_HALF_WIDTH)
+    points = {"p10": p10, "p25": p25, "p50": p50, "p75": p75, "p90": p90, "low": low, "high": high}
+    return Spread(
+        quantity=quantity,
+        level=level,
+        kind=name,
+        **{point: math.exp(value) for point, value in points.items()},
+        runs=len({(r.table, r.model, r.run) for r in some}),
+        models=len({(r.table, r.model) for r in some}),
+        tables=len({r.table for r in some}),
+    )
+
+
+def _weights(some: Sequence[Residual]) -> Floats:
+    """Weight of each row, (N,), summing to 1."""
+    rows = Counter((r.table, r.model, r.run) for r in some)
+    runs = Counter((table, model) for table, model, _ in rows)
+    models = Counter(table for table, _ in runs)
+    each = [1.0 / math.sqrt(models[r.table]) / runs[r.table, r.model] / rows[r.table, r.model, r.run] for r in some]
+    return np.asarray(each) / sum(each)
+
+
+def _effective_groups(some: Sequence[Residual], weights: Floats) -> float:
+    """How many equal (table, model) groups would have as even a say: 1 / sum of squared shares (Kish)."""
+    shares: dict[tuple[str, str], float] = defaultdict(float)
+    for residual, weight in zip(some, weights, strict=True):
+        shares[residual.table, residual.model] += float(weight)
+    return 1.0 / sum(share * share for share in shares.values())
+
+
+def _quantiles(values: Floats, weights: Floats, at: Iterable[float]) -> list[float]:
+    """Quantiles of weighted values, between the middles of their weights by straight lines."""
+    order = np.argsort(values, kind="stable")
+    middles = np.cumsum(weights[order]) - weights[order] / 2
+    return [float(np.interp(q, middles, values[order])) for q in at]
+
+
+def _few_groups(groups: float) -> float:
+    """What a quantile of so few groups is too narrow by: Student's t over the normal quantile, and the error of the mean."""
+    return _t90(max(groups - 1.0, 0.5)) / Z90 * math.sqrt(1.0 + 1.0 / groups)
+
+
+def _t90(freedom: float) -> float:
+    """The 90 % quantile of Student's t by its expansion around the normal's (Abramowitz and Stegun 26.7.5); 1 % low at 2."""
+    z, v = Z90, freedom
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / v + second / v**2 + third / v**3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Test:
+    """One row against the interval that was made without it, before the common factor."""
+
+    residual: Residual
+    weight: float
+    reach: float
+    """Factor at which the interval just holds it."""
+    half_widths: float
+    """ln(high / low)."""
+
+
+def _tests(residuals: Sequence[Residual], unit_of: Callable[[Residual], Unit]) -> list[_Test]:
+    """Hold every row against the spread of its kind made without its unit."""
+    members = _members(residuals)
+    units: dict[Unit, list[Residual]] = defaultdict(list)
+    for residual in residuals:
+        units[unit_of(residual)].append(residual)
+    found = []
+    for unit, held in units.items():
+        spreads = {kind: _spread_without(members, held[0].quantity, kind, unit, unit_of) for kind in {r.kind for r in held}}
+        found += [_test(r, weight, spreads[r.kind]) for r, weight in zip(held, _weights(held), strict=True)]
+    return found
+
+
+def _spread_without(members: Members, quantity: Quantity, kind: Kind, unit: Unit, unit_of: Callable[[Residual], Unit]) -> Spread:
+    """The finest spread of a kind that the other units give."""
+    for level in LEVELS:
+        name = kind.at(level)
+        rest = [residual for residual in members[quantity, level, name] if unit_of(residual) != unit]
+        spread = _spread(rest, quantity=quantity, level=level, name=name, factor=1.0) if rest else None
+        if spread is not None:
+            return spread
+    raise AssertionError("coverage asks for two tables, so that some rows remain")
+
+
+def _test(residual: Residual, weight: float, spread: Spread) -> _Test:
+    low, middle, high = math.log(spread.low), math.log(spread.p50), math.log(spread.high)
+    off = residual.log_ratio - middle
+    return _Test(residual=residual, weight=weight, reach=off / (high - middle) if off > 0 else off / (low - middle), half_widths=high - low)
+
+
+def _without_table(residual: Residual) -> Unit:
+    return (residual.table,)
+
+
+def _without_model(residual: Residual) -> Unit:
+    return residual.table, residual.model
+
+
+def widening_of(residuals: Sequence[Residual]) -> float:
+    """Return the factor at which intervals made without a table hold HELD of its runs, at least 1; 1 where there is one table.
+
+    All residuals are of one quantity. Tables weigh as in a fit.
+    """
+    return _widening(_tests(residuals, _without_table)) if len({residual.table for residual in residuals}) > 1 else 1.0
+
+
+def _widening(tests: Sequence[_Test]) -> float:
+    models = _models(tests)
+    weights = np.array([test.weight * math.sqrt(models[test.residual.table]) for test in tests])
+    [factor] = _quantiles(np.array([test.reach for test in tests]), weights / weights.sum(), (HELD,))
+    return max(1.0, factor)
+
+
+def _models(tests: Sequence[_Test]) -> dict[str, int]:
+    return Counter(table for table, _ in {(test.residual.table, test.residual.model) for test in tests})
+
+
+def coverage(residuals: Sequence[Residual], quantity: Quantity) -> Coverage | None:
+    """Return how many runs of each table lie inside intervals made without it; None where fewer than two tables tell.
+
+    The factor is found from all tables at once; it is one number, so that a table hardly moves its own.
+    """
+    own = [residual for residual in residuals if residual.quantity == quantity]
+    if len({residual.table for residual in own}) < 2:
+        return None
+    tests, closer = _tests(own, _without_table), _tests(own, _without_model)
+    factor, models = _widening(tests), _models(tests)
+    tables = {name: _table_coverage(name, tests, closer, factor=factor, models=models[name]) for name in sorted(models)}
+    return Coverage(quantity=quantity, widening=factor, tables=tables)
+
+
+def _table_coverage(name: str, tests: Sequence[_Test], closer: Sequence[_Test], *, factor: float, models: int) -> TableCoverage:
+    mine = [test for test in tests if test.residual.table == name]
+    near = [test for test in closer if test.residual.table == name]
+    return TableCoverage(
+        runs=len({(t.residual.model, t.residual.run) for t in mine}),
+        without_table=_share(mine, factor),
+        without_model=_share(near, factor) if models > 1 else None,
+        width=math.exp(factor * sum(t.weight * t.half_widths for t in mine)),
+        models=models,
+    )
+
+
+def _share(tests: Sequence[_Test], factor: float) -> float:
+    return sum(t.weight for t in tests if t.reach <= factor) / sum(t.weight for t in tests)
+
+
+def spreads_csv(spreads: Found) -> str:
+    """Return `presets/residuals.csv`: quantities, then levels from fine to coarse, then kinds by name."""
+    out = io.StringIO()
+    names = [field.name for field in fields(Spread)]
+    writer = csv.DictWriter(out, fieldnames=names, lineterminator="\n")
+    writer.writeheader()
+    for spread in sorted(spreads.values(), key=lambda s: (s.quantity != "step_time", LEVELS.index(s.level), s.kind)):
+        values = {name: getattr(spread, name) for name in names}
+        writer.writerow({name: f"{value:.4f}" if isinstance(value, float) else value for name, value in values.items()})
+    return out.getvalue()
