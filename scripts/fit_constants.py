@@ -5,7 +5,8 @@
 
 Each constant belongs to a chip (with the kin that share it) or to a stack, never to a row, a table or a model. The objective is the mean
 |log(predicted / measured)| of the step time, each row capped at log 2 so that failed runs do not steer, averaged by table with the
-square root of its rows as weight, plus a pull towards the constant's present value. Constants are searched one after another, each inside its physical range.
+square root of its rows as weight, plus a pull towards the constant's present value. Constants are searched one after another, each
+inside its physical range.
 Cross-validation leaves out whole (table, model) groups, so that a fold never sees the model it is judged by.
 """
 
