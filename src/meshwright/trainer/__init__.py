@@ -1,0 +1,1 @@
+"""Whatever runs on an accelerator here: the only room that imports torch."""

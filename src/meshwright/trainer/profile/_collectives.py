@@ -1,0 +1,98 @@
+"""Collectives among the processes that torchrun started; every process calls this."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from meshwright.hardware.profile import Effort, Sample, Series
+from meshwright.trainer.profile._design import grid
+from meshwright.trainer.profile._device import Device
+from meshwright.trainer.profile._timing import spread_frac
+
+__all__ = ["NOT_STARTED", "collective_series", "is_first_rank", "num_ranks"]
+
+NOT_STARTED = "one process: run `torchrun --nproc-per-node N -m meshwright profile ...` to measure collectives"
+_REPEATS = 20
+"""The same number on every rank, or they would wait for each other in vain."""
+_WARM = 3
+_MOST_BYTES = 2**30
+_TIMEOUT = timedelta(minutes=5)
+
+
+def is_first_rank() -> bool:
+    """Whether this process measures the rest too, and writes; the others only take part in collectives."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def num_ranks() -> int:
+    """Processes of this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def collective_series(device: Device, *, effort: Effort) -> list[Series]:
+    """Return the times of all-reduce, all-gather, reduce-scatter and all-to-all among 2, 4, ... and all ranks."""
+    dist.init_process_group("nccl" if device.kind == "cuda" else "gloo", timeout=_TIMEOUT)
+    try:
+        world = dist.get_world_size()
+        counts = [ranks for ranks in (2**power for power in range(1, 20)) if ranks < world] + [world]
+        groups = {ranks: dist.new_group(list(range(ranks))) for ranks in counts}
+        sizes = [size for size in grid("bytes", device=device.kind, effort=effort)[0] if size <= _MOST_BYTES]
+        return [_series(op, make, device=device, groups=groups, sizes=sizes) for op, make in _OPS.items()]
+    finally:
+        dist.destroy_process_group()
+
+
+def _series(op: str, make: Callable[..., Callable[[], Any]], *, device: Device, groups: dict[int, Any], sizes: list[int]) -> Series:
+    samples = []
+    for ranks, group in groups.items():
+        for size in sizes:
+            dist.barrier()
+            if dist.get_rank() < ranks:
+                samples.append(_sample(make(size // 4 // ranks * ranks, ranks, group, device.kind), point=(ranks, size), device=device))
+    return Series(name=f"collective/{op}", dims=("ranks", "bytes"), axes=(tuple(groups), tuple(sizes)), samples=tuple(samples))
+
+
+def _sample(work: Callable[[], Any], *, point: tuple[int, int], device: Device) -> Sample:
+    times = []
+    try:
+        for _ in range(_WARM + _REPEATS):
+            device.synchronise()
+            start = perf_counter()
+            work()
+            device.synchronise()
+            times.append(perf_counter() - start)
+    except RuntimeError:  # gloo lacks some
+        return Sample(point=point, outcome="not supported")
+    counted = times[_WARM:]
+    return Sample(point=point, seconds=median(counted), spread_frac=spread_frac(counted), repeats=len(counted))
+
+
+def _all_reduce(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:
+    whole = torch.zeros(elements, device=place)
+    return lambda: dist.all_reduce(whole, group=group)
+
+
+def _all_gather(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:
+    whole, part = torch.zeros(elements, device=place), torch.zeros(elements // ranks, device=place)
+    return lambda: dist.all_gather_into_tensor(whole, part, group=group)
+
+
+def _reduce_scatter(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:
+    whole, part = torch.zeros(elements, device=place), torch.zeros(elements // ranks, device=place)
+    return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+
+
+def _all_to_all(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:
+    sent, received = torch.zeros(elements, device=place), torch.zeros(elements, device=place)
+    return lambda: dist.all_to_all_single(received, sent, group=group)
+
+
+_OPS = {"all_reduce": _all_reduce, "all_gather": _all_gather, "reduce_scatter": _reduce_scatter, "all_to_all": _all_to_all}

@@ -1,0 +1,85 @@
+"""Copies, and what a launch costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from meshwright.hardware.profile import Effort
+from meshwright.trainer.profile._design import grid
+from meshwright.trainer.profile._device import Device
+from meshwright.trainer.profile._operator import Operator, Tensor, Work
+
+__all__ = ["copy_operators", "launch_operators"]
+
+_LAUNCHES = 200
+"""In a row; a CUDA stream queues about a thousand before the host has to wait."""
+_TINY = 256
+"""Elements of a kernel that does next to nothing."""
+
+
+def copy_operators(device: Device, *, effort: Effort) -> Iterator[Operator]:
+    """Give copies inside the device's memory, and on a GPU from and to pinned memory of the host."""
+
+    def copy(size: int, *, source: str, target: str) -> Work:
+        def tensor(place: str) -> Tensor:
+            pinned = place == "cpu" and device.kind == "cuda"
+            return torch.empty(size // 4, dtype=torch.float32, device=place, pin_memory=pinned).zero_()
+
+        origin, goal = tensor(source), tensor(target)
+        return lambda: goal.copy_(origin, non_blocking=True)
+
+    kinds = [("device", device.kind, device.kind)]
+    if device.kind == "cuda":
+        kinds += [("to_device", "cpu", "cuda"), ("to_host", "cuda", "cpu")]
+    for name, source, target in kinds:
+        yield Operator(
+            name=f"copy/{name}",
+            family="bytes",
+            dims=("bytes",),
+            axes=grid("bytes", device=device.kind, effort=effort),
+            build=lambda size, source=source, target=target: copy(size, source=source, target=target),
+            need_bytes=lambda size: 2.0 * size,
+        )
+
+
+def launch_operators(device: Device) -> Iterator[Operator]:
+    """Give the host's time per operation, alone and with autograd, and on a GPU the device's per empty kernel; a row of launches each."""
+
+    def plain(count: int) -> Work:
+        tiny = torch.zeros(_TINY, device=device.kind)
+
+        def run() -> None:
+            for _ in range(count):
+                tiny.add_(1.0)
+
+        return run
+
+    def with_autograd(count: int) -> Work:
+        tiny = torch.zeros(_TINY, device=device.kind, requires_grad=True)
+
+        def run() -> None:
+            result = tiny
+            for _ in range(count // 2):
+                result = result * 1.0
+            result.backward(tiny.detach())
+
+        return run
+
+    def operator(name: str, build: object, clock: str) -> Operator:
+        return Operator(
+            name=f"launch/{name}",
+            family="launch",
+            dims=("operations",),
+            axes=((_LAUNCHES,),),
+            build=build,  # type: ignore[arg-type]
+            need_bytes=lambda count: 4.0 * _TINY,
+            bound="arithmetic",
+            clock=clock,  # type: ignore[arg-type]
+        )
+
+    yield operator("host", plain, "host")
+    yield operator("autograd", with_autograd, "host")
+    if device.kind == "cuda":
+        yield operator("device", plain, "work")

@@ -1,0 +1,167 @@
+"""Matrix products: forward, gradient of the input, gradient of the weights, into fp32 main gradients, in fp8, by groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+
+from meshwright.hardware.profile import Effort
+from meshwright.trainer.profile._design import Axes, Timing, grid, sized, sustained_point
+from meshwright.trainer.profile._device import Device
+from meshwright.trainer.profile._operator import Operator, Tensor, Work, forward_and_backward
+from meshwright.trainer.profile._timing import Clock, measure
+from meshwright.trainer.profile.request import Dtype
+
+__all__ = ["expert_operators", "gemm_axes", "gemm_operators"]
+
+_PRODUCT = ("m", "n", "k")
+_TRIAL = {"cpu": 1024, "cuda": 4096}
+"""Size of the product that tells the device's rate."""
+
+
+def gemm_axes(device: Device, *, dtype: Dtype, effort: Effort, clock: Clock, timing: Timing) -> Axes:
+    """Return the grid of products that this device finishes in reasonable time."""
+    size = _TRIAL[device.kind]
+    work = _Products(device, dtype).forward(size, size, size)
+    trial = Operator(
+        name="trial", family="gemm", dims=_PRODUCT, axes=((size,),) * 3, build=lambda: work, need_bytes=lambda: 0.0, bound="arithmetic"
+    )
+    seconds = measure(work, operator=trial, clock=clock, timing=timing).seconds
+    return sized(grid("gemm", device=device.kind, effort=effort), most=timing.longest_s / seconds * size**3)
+
+
+def gemm_operators(device: Device, *, dtype: Dtype, axes: Axes) -> Iterator[Operator]:
+    """Give the products of one precision."""
+    products = _Products(device, dtype)
+
+    def operator(name: str, family: str, build: Callable[..., Work], result_bytes: float = 0.0) -> Operator:
+        def need_bytes(m: int, n: int, k: int) -> float:
+            return 4.0 * (m * k + k * n) + (4.0 + result_bytes) * m * n
+
+        return Operator(
+            name=f"{name}/{dtype}", family=family, dims=_PRODUCT, axes=axes, build=build, need_bytes=need_bytes, bound="arithmetic"
+        )
+
+    forward = operator("gemm", "gemm", products.forward)
+    yield forward
+    if dtype != "fp8":  # products of 8 bits have one layout; the others are transposed copies and the same product
+        yield operator("gemm_dgrad", "gemm_dgrad", products.input_gradient)
+        yield operator("gemm_wgrad", "gemm_wgrad", products.weight_gradient)
+        yield operator("gemm_main_grad", "gemm_wgrad", products.main_gradient, 8.0)
+        if dtype not in ("fp32", "tf32"):
+            yield operator("gemm_main_grad_fused", "gemm_wgrad", products.fused_main_gradient, 4.0)
+    point = sustained_point(axes, device=device.kind)
+    yield Operator(
+        name=f"gemm_sustained/{dtype}",
+        family="gemm_sustained",
+        dims=_PRODUCT,
+        axes=tuple((size,) for size in point),
+        build=products.forward,
+        need_bytes=forward.need_bytes,
+        bound="arithmetic",
+        clock="sustained",
+    )
+
+
+class _Products:
+    """Makers of products (m, k) x (k, n), each with its operands as training lays them out."""
+
+    def __init__(self, device: Device, dtype: Dtype) -> None:
+        self._device, self._dtype = device, dtype
+        self._type = device.torch_dtype(dtype)
+
+    def _random(self, rows: int, columns: int) -> Tensor:
+        return self._device.random(rows, columns, dtype=self._type)
+
+    def forward(self, m: int, n: int, k: int) -> Work:
+        """Activations times the transpose of weights: both contiguous in k."""
+        inputs, weight = self._random(m, k), self._random(n, k)
+        if self._dtype == "fp8":
+            return self._scaled(inputs, weight)
+        result = torch.empty(m, n, dtype=self._type, device=self._device.kind)
+        return lambda: torch.mm(inputs, weight.t(), out=result)
+
+    def _scaled(self, inputs: Tensor, weight: Tensor) -> Work:
+        one = torch.ones((), device=self._device.kind)
+        a, b = inputs.to(torch.float8_e4m3fn), weight.to(torch.float8_e4m3fn).t()
+        return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+    def input_gradient(self, m: int, n: int, k: int) -> Work:
+        """The output's gradient times weights: the second operand is contiguous in n."""
+        gradient, weight = self._random(m, k), self._random(k, n)
+        result = torch.empty(m, n, dtype=self._type, device=self._device.kind)
+        return lambda: torch.mm(gradient, weight, out=result)
+
+    def weight_gradient(self, m: int, n: int, k: int) -> Work:
+        """The transpose of the output's gradient times activations: both contiguous across k."""
+        gradient, inputs = self._random(k, m), self._random(k, n)
+        result = torch.empty(m, n, dtype=self._type, device=self._device.kind)
+        return lambda: torch.mm(gradient.t(), inputs, out=result)
+
+    def main_gradient(self, m: int, n: int, k: int) -> Work:
+        """The same, added to a gradient in fp32 as eager training does: by a second pass, or in fp32 by the product itself."""
+        gradient, inputs = self._random(k, m), self._random(k, n)
+        main = torch.zeros(m, n, dtype=torch.float32, device=self._device.kind)
+        if self._type == torch.float32:
+            return lambda: main.addmm_(gradient.t(), inputs)
+        return lambda: main.add_(torch.mm(gradient.t(), inputs))
+
+    def fused_main_gradient(self, m: int, n: int, k: int) -> Work:
+        """The same in one kernel: operands in half precision, sum and result in fp32."""
+        gradient, inputs = self._random(k, m), self._random(k, n)
+        main = torch.zeros(m, n, dtype=torch.float32, device=self._device.kind)
+        return lambda: torch.addmm(main, gradient.t(), inputs, out_dtype=torch.float32, out=main)
+
+
+def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterator[Operator]:
+    """Give grouped products, and the layer of experts around them; nothing in fp8, which torch groups only by its own recipes."""
+    if dtype == "fp8":
+        return
+    kind, size = device.torch_dtype(dtype), 4.0
+
+    def random(*shape: int) -> Tensor:
+        return device.random(*shape, dtype=kind, grad=True)
+
+    def ends(tokens: int, experts: int) -> Tensor:
+        return torch.arange(tokens, tokens * experts + 1, tokens, dtype=torch.int32, device=device.kind)
+
+    def grouped(tokens: int, experts: int, n: int, k: int) -> tuple[Work, tuple[Tensor, ...]]:
+        inputs, weight, groups = random(tokens * experts, k), random(experts, k, n), ends(tokens, experts)
+        return (lambda: F.grouped_mm(inputs, weight, offs=groups)), (inputs, weight)
+
+    def layer(tokens: int, experts: int, hidden: int, inter: int) -> tuple[Work, tuple[Tensor, ...]]:
+        """Gather tokens, both products around the gated activation, add up by router weight."""
+        rows = tokens * experts
+        inputs, up, down = random(rows, hidden), random(experts, hidden, 2 * inter), random(experts, inter, hidden)
+        order, share = torch.randperm(rows, device=device.kind), random(rows, 1)
+        groups = ends(tokens, experts)
+
+        def call() -> Tensor:
+            gate, value = F.grouped_mm(inputs[order], up, offs=groups).chunk(2, dim=-1)
+            found = F.grouped_mm(F.silu(gate) * value, down, offs=groups)
+            return torch.zeros_like(inputs).index_add(0, order, found * share)
+
+        return call, (inputs, up, down, share)
+
+    yield from forward_and_backward(
+        "grouped_gemm",
+        kind=dtype,
+        family="grouped_gemm",
+        dims=("tokens_per_expert", "experts", "n", "k"),
+        axes=grid("grouped_gemm", device=device.kind, effort=effort),
+        make=grouped,
+        need_bytes=lambda tokens, experts, n, k: 2 * size * experts * (tokens * (n + k) + n * k),
+        bound="arithmetic",
+    )
+    yield from forward_and_backward(
+        "experts",
+        kind=dtype,
+        family="experts",
+        dims=("tokens_per_expert", "experts", "hidden", "inter"),
+        axes=grid("experts", device=device.kind, effort=effort),
+        make=layer,
+        need_bytes=lambda tokens, experts, h, inter: 2 * size * experts * (tokens * (4 * h + 4 * inter) + 3 * h * inter),
+        bound="arithmetic",
+    )
