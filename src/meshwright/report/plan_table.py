@@ -21,6 +21,10 @@ CAUSAL_SHARE = 0.05
 """Difference of the two MFU figures from which on both are printed."""
 
 
+CLOSE_MARK = "~"
+"""Behind the rank of a best plan that leans on one constant."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Column:
     heading: str
@@ -52,7 +56,7 @@ def _axis(name: str) -> Callable[[Plan], str]:
 
 
 _COLUMNS = (
-    _Column(heading="#", cell=lambda p: str(p.rank), always=True),
+    _Column(heading="#", cell=lambda p: f"{p.rank}{CLOSE_MARK if p.provenance.get('close') else ''}", always=True),
     _Column(heading="tp", cell=_axis("tp"), always=True),
     _Column(heading="cp", cell=_axis("cp")),
     _Column(heading="pp", cell=lambda p: _stages(p.layout), always=True),
@@ -144,6 +148,8 @@ def _footing(result: PlanResult) -> list[str]:
     best = result.plans[0]
     if any(plan.layout.layers_per_stage is not None for plan in result.plans):
         lines.append("* uneven stages; --json has the layers of each")
+    if close := best.provenance.get("close"):
+        lines.append(f"{CLOSE_MARK} close: {close['words']}")
     lines.append(f"best: --layout {best.layout.words()}")
     rejected = sum(result.rejected.values())
     lines.append(f"{result.layouts} layouts priced in {result.seconds:.2f} s, {rejected} rejected; {'; '.join(result.notes)}")

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.models.params import model_params
 from meshwright.search.axes import DOMAINS_PER_TP, LEAST_TOKENS_PER_CP, MOST_MBS, MOST_UNEVEN_VPP, Axes, axes_of
 from meshwright.search.batch import batch_rule
+from meshwright.search.close import with_close_call
 from meshwright.search.diagnose import explain_empty_space, nearest_miss
 from meshwright.search.exhaustive import search_space
 from meshwright.search.problem import Problem, resolve
@@ -29,7 +30,7 @@ def search_plans(request: PlanRequest, *, progress: Callable[[int, int], None] |
     harvest = search_space(problem, space, rejections, progress=progress)
     if not harvest.priced:
         explain_empty_space(problem, rejections)
-    plans = ranked_plans(problem, harvest.fitting, harvest.at_risk)
+    plans = with_close_call(problem, ranked_plans(problem, harvest.fitting, harvest.at_risk))
     return PlanResult(
         request=request,
         plans=plans,
