@@ -43,6 +43,10 @@ class Stack:
     """Bytes per parameter of a second, short-lived gradient (a bf16 one beside the fp32 sum)."""
     half_shards: bool = False
     """Whether zero3 keeps a half-precision shard of the weights beside the fp32 one (DeepSpeed); else gathers cast (FSDP)."""
+    step_gather_bytes: float = 0.0
+    """Bytes per parameter of the copy into which an optimizer step under zero1 gathers updated weights; activations are gone by then."""
+    step_shard_bytes: float = 0.0
+    """Bytes per parameter of a rank's own shard that such a step holds beside the optimizer's states: its summed gradients."""
     bucket_bytes: float = 160e6
     """Size of one data-parallel collective: a bucket, or a single tensor where the software has no buckets."""
     vocab_multiple: int = 128

@@ -153,3 +153,11 @@ def test_schedules() -> None:
     assert (zero_bubble.layout.schedule, zero_bubble.schedule_name) == ("zero-bubble", "zbv-formatted")
     interleaved = case_of(LLAMA, framework="Primus-pipeline Megatron-LM schedule=1f1b-interleaved vpp3")
     assert (interleaved.layout.schedule, interleaved.layout.vpp) == ("1f1b", 3)
+
+
+def test_nanotron_cuts_by_cost() -> None:
+    """16 layers of 4 * 2048^2 + 3 * 2048 * 8192 weights cost a unit each, the head 131072 * 2048 four: 20 units over 4 stages are 5 each,
+    and a stage ends behind the layer that crosses them: 6, 5, 5 and the head."""
+    shape = {"layers": "16", "hidden": "2048", "ffn": "8192", "heads": "32", "kv_heads": "32", "vocab": "131072"}
+    case = case_of(LLAMA, framework="nanotron (1F1B)", pp="4", tp="1", dp="2", num_gpus="8", gbs="64", mbs="1", **shape)
+    assert case.layout.layers_per_stage == (6, 5, 5, 0)

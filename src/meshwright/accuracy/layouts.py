@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwright.accuracy.cells import Cells, UnansweredError
 from meshwright.accuracy.notes import Notes
 from meshwright.accuracy.recompute import recompute_of_row
-from meshwright.accuracy.splits import pattern_chunks, split_of_row
+from meshwright.accuracy.splits import pattern_chunks, split_by_cost, split_of_row
 from meshwright.accuracy.tables import Rule
 from meshwright.layout import SHARDINGS, Layout, Schedule, Sharding
 from meshwright.models.spec import ModelSpec
@@ -105,8 +105,16 @@ def layout_of_row(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec,
         recompute_layers=recomputed.recompute_layers,
         recompute_modules=recomputed.recompute_modules,
         schedule=_schedule(cells),
-        layers_per_stage=split_of_row(notes, model_name=cells.words("model"), total_layers=model.total_layers, pp=axes.pp, vpp=axes.vpp),
+        layers_per_stage=_split(cells, notes, framework, model, axes),
     )
+
+
+def _split(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: Axes) -> tuple[int, ...] | None:
+    """Layers per stage as the row says, else as its software cuts a model."""
+    said = split_of_row(notes, model_name=cells.words("model"), total_layers=model.total_layers, pp=axes.pp, vpp=axes.vpp)
+    if said is None and framework["split"] == "cost" and axes.vpp == 1:
+        return split_by_cost(model, pp=axes.pp)
+    return said
 
 
 def _batches(cells: Cells, framework: Rule, axes: Axes) -> tuple[int, int]:

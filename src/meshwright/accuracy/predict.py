@@ -145,6 +145,10 @@ def _figure(case: Case, priced: Priced, i: int) -> float:
     memory = priced.memory
     if case.memory.kind in _SUMS:
         array = np.sum([memory.terms[name] for name in _SUMS[case.memory.kind]], axis=0)
+        if case.memory.kind == "after-backward" and case.layout.sharding == "zero1":
+            params = memory.terms["weights"] / 2.0
+            stack, shards = find_stack(case.stack_name), case.layout.shard_size or case.layout.dp * case.layout.cp
+            array = array + params * (shards > 1) * (stack.step_gather_bytes + stack.step_shard_bytes / shards)
     else:
         array = {"allocated": memory.allocated, "reserved": memory.reserved, "used": memory.used}[case.memory.kind]
     at = {"first": 0, "last": case.layout.pp - 1}.get(case.memory.rank)
