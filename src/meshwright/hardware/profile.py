@@ -17,7 +17,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -51,7 +51,10 @@ UNSTEADY_FRAC = 0.2
 _COLUMNS = ("points", "seconds", "spread_frac", "repeats", "outcomes")
 _KINDS = ("<f8", "<f8", "<f8", "<i8", "<i1")
 _ZIP = b"PK"
-_BROKEN = (ValueError, TypeError, KeyError, OSError, EOFError, NotImplementedError, RecursionError, zipfile.BadZipFile, zlib.error)
+_BROKEN = (
+    *(ValueError, TypeError, LookupError, OSError, EOFError, RuntimeError, AttributeError, SyntaxError, ArithmeticError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 """What numpy, zipfile and json raise on bytes that are no such file."""
 _NOT_MEASURED = -1.0
 """Seconds of a point without a time, in an array of .npz."""
@@ -134,12 +137,14 @@ class Machine:
     load_average: float | None = None
     """Processes that ran on the host in the minute before the first measurement; others slow the figures down, on the CPU above all."""
 
-    def same_setup(self, other: Machine) -> bool:
-        """Whether measurements of both can stand in one table: all but what differs from run to run."""
-        return self._without_moods() == other._without_moods()
-
-    def _without_moods(self) -> Machine:
-        return replace(self, date="", clock_mhz=None, load_average=None, usable_bytes=1.0, total_bytes=1.0)
+    def differences(self, other: Machine) -> list[str]:
+        """Say what keeps measurements of both out of one table; what changes from run to run is no difference."""
+        varying = {"date", "clock_mhz", "load_average", "usable_bytes", "total_bytes"}
+        if self.device != "cpu":
+            varying.add("num_threads")
+        names = [field.name for field in fields(self) if field.name not in varying]
+        pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
+        return [f"{name} {mine} is {theirs} there" for name, mine, theirs in pairs if mine != theirs]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

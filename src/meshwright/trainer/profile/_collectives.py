@@ -82,12 +82,14 @@ def _all_reduce(elements: int, ranks: int, group: Any, place: str) -> Callable[[
 
 def _all_gather(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:
     whole, part = torch.zeros(elements, device=place), torch.zeros(elements // ranks, device=place)
-    return lambda: dist.all_gather_into_tensor(whole, part, group=group)
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the newer name first
+    return lambda: gather(whole, part, group=group)
 
 
 def _reduce_scatter(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:
     whole, part = torch.zeros(elements, device=place), torch.zeros(elements // ranks, device=place)
-    return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    return lambda: scatter(part, whole, group=group)
 
 
 def _all_to_all(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Literal
 
 import torch
 
@@ -67,16 +68,16 @@ def launch_operators(device: Device) -> Iterator[Operator]:
 
         return run
 
-    def operator(name: str, build: object, clock: str) -> Operator:
+    def operator(name: str, build: Callable[[int], Work], clock: Literal["host", "work"]) -> Operator:
         return Operator(
             name=f"launch/{name}",
             family="launch",
             dims=("operations",),
             axes=((_LAUNCHES,),),
-            build=build,  # type: ignore[arg-type]
+            build=build,
             need_bytes=lambda count: 4.0 * _TINY,
             bound="arithmetic",
-            clock=clock,  # type: ignore[arg-type]
+            clock=clock,
         )
 
     yield operator("host", plain, "host")

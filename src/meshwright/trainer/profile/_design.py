@@ -56,7 +56,7 @@ _GRIDS: dict[DeviceKind, dict[Effort, dict[str, Axes]]] = {
             "gemm": ((64, 256, K), (256, K, 2 * K), (256, K, 2 * K)),
             "grouped_gemm": ((64, 256), (4,), (512,), (512,)),
             "experts": ((64, 256), (4,), (512,), (512,)),
-            "attention": ((64,), (1, 4), (4, 16), (256, K)),
+            "attention": ((64,), (1, 4), (8,), (256, K)),
             "norm": ((256, 2 * K), (K, 2 * K)),
             "elements": ((M // 4, 4 * M),),
             "cross_entropy": ((128, 512), (8 * K, 32 * K)),

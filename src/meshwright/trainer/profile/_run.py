@@ -80,9 +80,9 @@ def measure_all(
 def _book(request: ProfileRequest, machine: Machine, earlier: Profile | None) -> _Book:
     if earlier is None:
         return _Book(request=request, machine=machine)
-    if not earlier.machine.same_setup(machine):
-        ours, theirs = (f"{m.device_name}, torch {m.torch_version}, driver {m.driver or 'none'}" for m in (machine, earlier.machine))
-        raise ConfigError(f"the profile so far was measured on {theirs}; this is {ours}: write to another file, or use --overwrite")
+    differences = machine.differences(earlier.machine)
+    if differences:
+        raise ConfigError(f"the profile so far is of another set-up ({'; '.join(differences)}): write to another file, or use --overwrite")
     if earlier.effort != request.effort:
         raise ConfigError(
             f"the profile so far is --{earlier.effort}, asked is --{request.effort}: write to another file, or use --overwrite"

@@ -20,6 +20,8 @@ _BATCH = 5
 """Repeats between two looks at the spread."""
 _SHORT_S = 2e-4
 """Work that is shorter is run several times per repeat where caches may stay warm, so that the clock's own time does not count."""
+_LONG_S = 1.0
+"""Work that is longer is run once more after its first runs, whatever the spread."""
 _HOST_FLUSH_BYTES = 64 * 2**20
 _DEVICE_FLUSH_BYTES = 256 * 2**20
 """More than the last cache of processors and GPUs of the day (H100 50 MiB, B200 126 MiB, MI300X 256 MiB)."""
@@ -122,10 +124,11 @@ def measure(work: Work, *, operator: Operator, clock: Clock, timing: Timing) -> 
     _warm(work, clock=clock, operator=operator, enqueue_s=enqueue_s, seconds=timing.budget_s * _WARM_SHARE)
     times: list[float] = []
     end = perf_counter() + timing.budget_s
+    least = timing.least_repeats if enqueue_s < _LONG_S else 1
     while not settled(times, timing=timing):
-        if len(times) >= timing.most_repeats or (len(times) >= timing.least_repeats and perf_counter() > end):
+        if len(times) >= timing.most_repeats or (len(times) >= least and perf_counter() > end):
             break
-        count = _BATCH if len(times) >= timing.least_repeats else timing.least_repeats - len(times)
+        count = _BATCH if len(times) >= least else least - len(times)
         times += clock.repeats(work, operator=operator, enqueue_s=enqueue_s, count=min(count, timing.most_repeats - len(times)))
     return Measured(seconds=median(times), spread_frac=spread_frac(times), repeats=len(times))
 

@@ -1,0 +1,190 @@
+"""`meshwright profile`: measure the operators of training on this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meshwright.hardware.profile import Effort, FileForm, Profile
+    from meshwright.hardware.profile_chip import Rates
+    from meshwright.trainer.profile import ProfileRequest
+
+__all__ = ["profile"]
+
+_INTERRUPTED = 130
+
+
+def profile(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where the profile goes: a .npz or a .json.", show_default=False)
+    ],
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="cuda or cpu [default: a GPU where torch sees one].")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Of fp32, tf32, bf16, fp16, fp8 [default: bf16, fp8 on a GPU, fp32 on the CPU].")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small grid: under a minute on two cores.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="A fine grid, and more repeats.")] = False,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Measure this model's own shapes too.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Measure all again where FILE exists.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+) -> None:
+    """Measure the operators of training on this machine, for plans that rest on it.
+
+    Matrix products forward and backward, attention, experts, norms, activations, rotary, cross-entropy, embedding, optimizer, copies
+    and launches are timed over a grid of shapes: caches cold where a step finds them cold, repeats until the median stands, shapes that
+    do not fit left out. Under torchrun collectives are timed too. Time is what a layer's parts add up from; the rest is overlap.
+
+    Prints a line per series on stderr, then the best rates. FILE has every shape with its time, spread and repeats, and machine, driver
+    and versions. Ctrl-C keeps what was measured; the same command again measures the rest. Needs torch: pip install 'meshwright[train]'.
+
+    Examples:
+
+      meshwright profile -o here.npz
+
+      meshwright profile --device cpu --quick -o cpu.json
+
+      meshwright profile --dtype bf16,fp8 --full --model llama3-8b -o h100.npz
+    """
+    form = _form(output)
+    effort = _effort(quick=quick, full=full)
+    request = _request(device=device, dtype=dtype, effort=effort, model=model)
+    from meshwright.hardware.profile import load_profile
+    from meshwright.trainer.profile import profile_device
+
+    _check_folder(output)
+    earlier = load_profile(output) if output.exists() and not overwrite else None
+    found = profile_device(request, earlier=earlier, tell=_tell, keep=lambda so_far: _write(output, so_far, form))
+    if not _is_first_rank():
+        return
+    _write(output, found, form)
+    _show(found, output, json_output=json_output)
+    if not found.complete:
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _form(output: Path) -> FileForm:
+    from meshwright.errors import ConfigError
+
+    forms: dict[str, FileForm] = {".npz": "npz", ".json": "json"}
+    if output.suffix.lower() not in forms:
+        raise ConfigError(f"--output {output}: expected a name that ends in .npz or .json")
+    return forms[output.suffix.lower()]
+
+
+def _effort(*, quick: bool, full: bool) -> Effort:
+    from meshwright.errors import ConfigError
+
+    if quick and full:
+        raise ConfigError("--quick and --full: give one of them")
+    return "quick" if quick else "full" if full else "standard"
+
+
+def _request(*, device: str | None, dtype: str | None, effort: Effort, model: str | None) -> ProfileRequest:
+    from meshwright.models.presets import find_model
+    from meshwright.trainer.profile.request import ProfileRequest, read_dtypes
+
+    return ProfileRequest(
+        device=device,  # type: ignore[arg-type]  # checked there
+        dtypes=None if dtype is None else read_dtypes(dtype),
+        effort=effort,
+        model=None if model is None else find_model(model),
+    )
+
+
+def _check_folder(output: Path) -> None:
+    """Refuse before minutes of measuring what could not be written after them."""
+    from meshwright.errors import ConfigError
+
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}")
+    if output.is_dir():
+        raise ConfigError(f"--output {output}: this is a folder")
+
+
+def _write(output: Path, found: Profile, form: FileForm) -> None:
+    """Write beside the file, then put it in its place: an interrupt never leaves half a file."""
+    import os
+
+    from meshwright.errors import ConfigError
+    from meshwright.hardware.profile import profile_to_bytes
+
+    beside = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(profile_to_bytes(found, form=form))
+        beside.replace(output)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise ConfigError(f"--output {output}: {error.strerror or error}") from None
+
+
+def _is_first_rank() -> bool:
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _tell(line: str) -> None:
+    if _is_first_rank():
+        print(line, file=sys.stderr, flush=True)
+
+
+def _show(found: Profile, output: Path, *, json_output: bool) -> None:
+    from dataclasses import asdict
+
+    from meshwright.hardware.profile import UNSTEADY_FRAC
+    from meshwright.hardware.profile_chip import measured_rates
+
+    rates = measured_rates(found)
+    if json_output:
+        import json
+
+        record = {"file": str(output), "complete": found.complete, "effort": found.effort, "machine": asdict(found.machine)}
+        counts = {series.name: {"shapes": len(series.samples), "measured": len(series.measured)} for series in found.series}
+        print(
+            json.dumps(
+                {**record, "rates": asdict(rates), "series": counts, "skipped": dict(found.skipped), "unsteady": found.num_unsteady},
+                indent=2,
+            )
+        )
+        return
+    machine = found.machine
+    print(f"{machine.device_name}, torch {machine.torch_version}, {found.num_measured} shapes in {len(found.series)} series")
+    for words, value in _lines(rates):
+        print(f"  {words:<36} {value}")
+    for name, reason in found.skipped.items():
+        print(f"  not measured: {name} ({reason})")
+    if found.num_unsteady:
+        print(f"  unsteady: {found.num_unsteady} shapes with a spread of more than {UNSTEADY_FRAC:.0%} of their time")
+    state = "complete" if found.complete else "partial: the same command again measures the rest"
+    print(f"{output}: {state}")
+
+
+def _lines(rates: Rates) -> list[tuple[str, str]]:
+    """Words and figures in the units of people."""
+    from meshwright.units import GB, MICROSECOND
+
+    tables: tuple[tuple[str, Mapping[str, float]], ...] = (
+        ("matrix products", rates.matmul_flops_per_s),
+        ("attention forward, causal", rates.attention_forward_flops_per_s),
+        ("attention backward, causal", rates.attention_backward_flops_per_s),
+    )
+    lines = [(f"{words}, {name}", _flops(rate)) for words, by in tables for name, rate in by.items()]
+    lines += [(f"of it sustained, {name}", f"{share:.0%}") for name, share in rates.sustained_share.items()]
+    singles: tuple[tuple[str, float | None, float, str], ...] = (
+        ("memory, read and written", rates.memory_bytes_per_s, GB, "GB/s"),
+        ("host, per operation", rates.launch_s, MICROSECOND, "us"),
+        ("device, per empty kernel", rates.ramp_s, MICROSECOND, "us"),
+    )
+    return lines + [(words, f"{value / unit:.3g} {name}") for words, value, unit, name in singles if value is not None]
+
+
+def _flops(rate: Any) -> str:
+    from meshwright.units import TERA
+
+    return f"{rate / TERA:.3g} TFLOPS" if rate >= TERA else f"{rate / 1e9:.3g} GFLOPS"
