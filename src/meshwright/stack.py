@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -72,7 +72,7 @@ class Stack:
     fragmentation_frac: float = 0.0
     """Reserved beyond allocated, against the memory that comes and goes in a step: activations, workspaces, logits."""
     source: str = ""
-    factors: Factors = Factors()
+    factors: Factors = field(default_factory=Factors)
     """What a calibration found on the user's own runs."""
 
 
