@@ -195,7 +195,8 @@ def judged(row: Row, name: str, problem: Problem, theirs: Repriced, ours: Plan) 
     if abs(ratio - 1) <= CLOSE:
         kind, detail = "within 3 %", "" if fits == "yes" else f"{fits}: {memory}"
     elif ratio > 1:
-        kind, detail = f"theirs slower: {largest_term(row, theirs, ours)}", slower_words(theirs, ours)
+        uneven = problem.setting.model.total_layers % (theirs.layout.pp * theirs.layout.vpp) > 0 and not row["pp_layout"]
+        kind, detail = f"theirs slower: {largest_term(theirs, ours, unknown_split=uneven)}", slower_words(theirs, ours)
     elif fits == "yes":
         kind, detail = "theirs faster, and fits", f"outside of what is searched: {differences(theirs.layout, ours.layout)}"
     else:
@@ -211,11 +212,11 @@ def gains(theirs: Repriced, ours: Plan) -> list[tuple[str, float]]:
     return sorted(changes, key=lambda change: -change[1])
 
 
-def largest_term(row: Row, theirs: Repriced, ours: Plan) -> str:
+def largest_term(theirs: Repriced, ours: Plan, *, unknown_split: bool) -> str:
     """The term that makes theirs slower; an imbalance may be ours, where the recipe computes a split that its table lacks."""
     term = gains(theirs, ours)[0][0]
-    unknown = term == "imbalance" and theirs.layout.layers_per_stage is not None and not row["pp_layout"]
-    return f"{TIME_READINGS[term].title}{', their split of layers is not in the table' if unknown else ''}"
+    lacking = ", their split of layers is not in the table" if term == "imbalance" and unknown_split else ""
+    return f"{TIME_READINGS[term].title}{lacking}"
 
 
 def slower_words(theirs: Repriced, ours: Plan) -> str:

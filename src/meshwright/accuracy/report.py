@@ -77,7 +77,7 @@ def accuracy_page(
     sureness: str = "",
 ) -> str:
     """Return the page in Markdown: a summary, how sure it is, then each table with its figures, beside those of before where given."""
-    parts = [_HEAD, "## All tables\n", _summary(figures), *([f"\n{sureness}"] if sureness else [])]
+    parts = [_HEAD, "## All tables\n", _summary(figures), *([f"\n{sureness.rstrip()}"] if sureness else [])]
     for name in sorted(figures):
         parts += [f"\n## {name}\n", _one_table(figures[name], None if earlier is None else earlier.get(name, {}))]
         reasons = (unanswered or {}).get(name, {})

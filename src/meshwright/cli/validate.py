@@ -96,5 +96,5 @@ def _print_table(found: Validation) -> None:
             console.print(f"{name}: {count} rows not answered: {reason}", highlight=False, markup=False, soft_wrap=True)
     for quantity, held in found.coverage.items():
         noun = quantity.replace("_", " ")
-        words = f"{noun}: 80 % intervals made without a table hold {held.without_table:.0%} of its runs; docs/accuracy.md has each"
+        words = f"{noun}: 80 % intervals made without a table hold {100 * held.without_table:.0f} % of its runs; docs/accuracy.md has each"
         console.print(words, highlight=False, markup=False, soft_wrap=True)
