@@ -169,3 +169,13 @@ def test_cross_attention_keeps_the_encoders_keys() -> None:
     cross = Block(kind="cross_attention", stream="decoder", causal=False)
     parts = attention_parts(site(find_model("t5-small"), work), cross)
     assert saved(named(parts, "queries, keys and values")) == (128 * 512 + 512 * 2 * 512) * 2
+
+
+def test_ring_is_worked_in_pieces() -> None:
+    """cp = 4: the same products as on one rank of four, but each kernel sees a quarter of the keys, and three merges follow."""
+    whole, ring = (attention_parts(site(LLAMA, cp=cp), SELF) for cp in (1, 4))
+    core_whole, core_ring = (named(parts, "attention core") for parts in (whole, ring))
+    assert float(core_ring.forward_s[0]) > float(core_whole.forward_s[0]) / 4
+    merge = named(ring, "context parallel merge")
+    assert float(np.asarray(merge.kernels_forward)[0]) == 6
+    assert all(part.name != "context parallel merge" for part in whole)

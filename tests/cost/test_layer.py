@@ -93,7 +93,7 @@ def test_mlp_recompute_frees_the_inner_activations() -> None:
 def test_core_attention_is_redone_with_its_ring() -> None:
     price = layer(LLAMA, WORK, cp=2)
     found = redo_of(price, module_bits(["core_attn"]))
-    assert one(found.redo_s) == pytest.approx(redone(price, {"attention core", "context parallel exchange"}))
+    assert one(found.redo_s) == pytest.approx(redone(price, {"attention core", "context parallel merge", "context parallel exchange"}))
 
 
 def test_core_attention_frees_the_scores() -> None:

@@ -62,7 +62,7 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
     inputs = _core_inputs(site, block)
     parts = [norm(site, block, count), norm_output(site, block), *projections, inputs, core, tensor_exchange(site, block)]
     if np.any(site.shapes.cp > 1):
-        parts.append(_context_exchange(site, block, core))
+        parts += [_ring_merge(site, block), _context_exchange(site, block, core)]
     return parts
 
 
@@ -190,34 +190,38 @@ def _roofline_flash_s(site: Site, block: Block) -> Floats:
     qk, value = _widths(site)
     keys = scores_per_query(site, block)
     flops = 2.0 * site.tokens(block) * keys * heads * (qk + value)
-    speed = keys / (keys + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
+    piece = keys / site.shapes.cp  # one step of a ring sees a piece of the keys
+    speed = piece / (piece + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
     return np.asarray(flops / (chip.peak_flops_per_s(_half(site)) * chip.attention_forward_efficiency * speed))
 
 
 def _measured_flash_s(site: Site, block: Block) -> Floats | None:
     """Forward time from the measured table of the chip or its generation; None where there is none, or for fp32 and latent attention.
 
-    A window takes its share of the full sequence's time; over cp each rank has its share of the queries.
+    A window takes its share of the full sequence's time. Over cp a rank goes round the ring with its queries: cp kernels, each as long as
+    causal attention over one rank's piece of the sequence, and as inefficient as such a short piece makes it.
     """
     chip, nearest = site.pool.node.chip, kin(site.pool.node.chip)
     if nearest.relation not in ("itself", "generation") or site.activation_bytes > HALF or site.model.mla is not None:
         return None
     heads, kv_heads = _local_heads(site)
-    sequence = float(site.keys(block))
+    piece = site.keys(block) / site.shapes.cp
     found = attention_forward_seconds(
         nearest.table.name,
         batch=site.shapes.mbs,
         heads=heads,
         kv_heads=np.minimum(kv_heads, heads),
         head_dim=site.model.head_dim,
-        sequence=sequence,
+        sequence=piece,
         mask="causal" if block.causal else "full",
     )
     if found is None:
         return None
-    every = sequence * 0.5 + 64.0 if block.causal else sequence
-    share = scores_per_query(site, block) / every * site.tokens(block) / (site.shapes.mbs * sequence)
-    return np.asarray(found.seconds * share * nearest.compute_scale("fp16" if chip.bf16_flops_per_s is None else "bf16"))
+    keys = float(site.keys(block))
+    share = scores_per_query(site, block) / (keys * 0.5 + 64.0 if block.causal else keys)
+    queries = site.tokens(block) / (site.shapes.mbs * piece)  # fewer than keys in cross attention
+    steps = site.shapes.cp  # of the ring, each over one piece of the keys
+    return np.asarray(found.seconds * steps * share * queries * nearest.compute_scale("fp16" if chip.bf16_flops_per_s is None else "bf16"))
 
 
 def _scores_in_memory(site: Site, block: Block) -> Part:
@@ -275,6 +279,28 @@ def _context_exchange(site: Site, block: Block, core: Part) -> Part:
         backward_s=np.maximum(0.0, 2 * forward - hide * core.backward_s),
         kernels_forward=np.where(cp > 1, 2.0, 0.0),
         kernels_backward=np.where(cp > 1, 4.0, 0.0),
+        redone_by=CORE,
+    )
+
+
+RING_MERGE_BYTES = 12.0
+"""Bytes per output element that each further step of a ring moves: read the step's output (2) and the fp32 sum (4), write it (4), and the
+rows' scales (2); backward adds gradients in the same way."""
+
+
+def _ring_merge(site: Site, block: Block) -> Part:
+    """Merge the outputs of a ring's steps, and add up its gradients: cp - 1 passes each way; nothing where cp is 1."""
+    heads, _ = _local_heads(site)
+    more = site.shapes.cp - 1
+    elements = site.tokens(block) * heads * _widths(site)[1]
+    time = streaming_s(site.pool.node.chip, elements * RING_MERGE_BYTES) * more + 2 * site.pool.node.chip.ramp_s * more
+    return Part(
+        name="context parallel merge",
+        term="pointwise",
+        forward_s=time,
+        backward_s=time,
+        kernels_forward=2.0 * more,
+        kernels_backward=3.0 * more,
         redone_by=CORE,
     )
 
