@@ -63,6 +63,8 @@ def _base(cells: Cells, family: Rule | None) -> tuple[Draft, bool]:
     if family is None:
         raise UnansweredError("model: neither a known name nor a known architecture")
     base = preset or (find_model(family["base"]) if family["base"] else None)
+    if preset is None and base is not None and "num_layers=" not in family["fields"] and cells.count("layers") is None:
+        raise UnansweredError("model: a name that is not known, without its layers")
     draft = {**(_draft(base) if base is not None else {}), "name": name}
     for word in family["fields"].split():
         key, _, value = word.partition("=")
