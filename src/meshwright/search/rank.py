@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from meshwright.confidence import Fits, fits_within, intervals_of
+from meshwright.calibration import provenance_of
+from meshwright.confidence import Fits, fits_within
 from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
+from meshwright.hardware.chip import Chip
+from meshwright.hardware.tables import kin
 from meshwright.layout import Layout
 from meshwright.search.exhaustive import Found
 from meshwright.search.problem import Problem
@@ -28,6 +31,16 @@ OF_WEIGHT = 0.2
 """Share of the whole gain from which on a second term, or one that costs, is named."""
 MEMBERS = 3
 """Layouts of a group, with different chunks and recomputation, that are priced again."""
+
+
+def _kernels_words(chip: Chip) -> str:
+    """What the times of matrix products and attention stand on."""
+    nearest = kin(chip)
+    if nearest.relation == "itself":
+        return f"measured products and attention of {chip.name}, sustained as published runs do"
+    if nearest.relation == "generation":
+        return f"measured products and attention of {nearest.table.name}, scaled to {chip.name}"
+    return "roofline with published efficiencies"
 
 
 def group_of(layout: Layout, request: PlanRequest) -> tuple[Any, ...]:
@@ -109,7 +122,7 @@ def _plan(problem: Problem, candidate: _Candidate, rank: int) -> Plan:
     flops_per_s = tokens_per_s_per_gpu * model_flops_per_token(model, work)
     peak = setting.pool.node.chip.peak_flops_per_s(work.precision)
     price = problem.usd_per_chip_s
-    intervals = intervals_of(setting.kind, step_s=priced.step_s, peak_bytes=priced.peak_bytes)
+    intervals = setting.intervals_at(step_s=priced.step_s, peak_bytes=priced.peak_bytes)
     return Plan(
         rank=rank,
         layout=priced.layout,
@@ -125,9 +138,10 @@ def _plan(problem: Problem, candidate: _Candidate, rank: int) -> Plan:
         beats_next="",
         provenance={
             "pipeline": priced.pipeline,
-            "kernels": "roofline with published efficiencies",
+            "kernels": _kernels_words(problem.setting.pool.node.chip),
             "error": intervals.error,
             "memory_error": intervals.memory_error,
+            **provenance_of(setting.calibration, time_s=priced.time_s, memory_bytes=priced.memory_bytes),
         },
         intervals=intervals,
     )

@@ -50,7 +50,7 @@ TIME_READINGS: Mapping[str, Reading] = {
         what="linear layers: forward, gradients of inputs and of weights",
         bound="matrix units",
         formula="cost.kernels.gemm_s",
-        constants=("chip.matmul_efficiency", "chip.fp8_matmul_efficiency", "chip.ramp_s"),
+        constants=("chip.sustained_share", "chip.matmul_efficiency", "chip.fp8_matmul_efficiency", "chip.ramp_s"),
     ),
     "attention": Reading(
         title="attention core",
@@ -272,6 +272,7 @@ def _counts(field: str, work: Workload, stack: Stack) -> bool:
 
 
 _SOURCE_COLUMNS = {
+    "sustained_share": "sustained_source",
     "matmul_efficiency": "matmul_source",
     "fp8_matmul_efficiency": "matmul_source",
     "attention_forward_efficiency": "attention_source",
