@@ -8,6 +8,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from meshwright.calibration import Calibration
+from meshwright.calibration.file import parse_calibration
 from meshwright.errors import ConfigError
 from meshwright.layout import parse_layout
 from meshwright.search.asked import ask
@@ -17,11 +19,11 @@ from meshwright.search.explain import explain as explain_layout
 from meshwright.search.oom import Ladder
 from meshwright.search.oom import why_oom as mend_layout
 from meshwright.search.plan import search_plans
-from meshwright.search.problem import resolve
+from meshwright.search.problem import Problem, resolve
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
 
-__all__ = ["diff", "explain", "plan", "read_request", "request_to_yaml", "why_oom"]
+__all__ = ["diff", "explain", "plan", "problem_of", "read_calibration", "read_request", "request_to_yaml", "why_oom"]
 
 
 def plan(request: PlanRequest | None = None, /, *, progress: Callable[[int, int], None] | None = None, **fields: Any) -> PlanResult:
@@ -31,7 +33,8 @@ def plan(request: PlanRequest | None = None, /, *, progress: Callable[[int, int]
     a result without plans has `rejected` and `nearest_miss`.
     """
     start = perf_counter()
-    result = search_plans(_one_request("plan", request, fields), progress=progress)
+    asked = _one_request("plan", request, fields)
+    result = search_plans(asked, calibration=_calibration_of(asked), progress=progress)
     return replace(result, seconds=perf_counter() - start)
 
 
@@ -40,13 +43,13 @@ def explain(layout: str | Mapping[str, Any], /, request: PlanRequest | None = No
 
     What the layout (words, or fields) leaves open follows from the request. LayoutError says which rule it breaks.
     """
-    asked = ask(layout, resolve(_one_request("explain", request, fields)))
+    asked = ask(layout, problem_of(_one_request("explain", request, fields)))
     return explain_layout(asked.layout, asked.problem)
 
 
 def why_oom(layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any) -> Ladder:
     """Return what fills a layout's memory and a ladder of fixes, each priced; the arguments are those of `explain`."""
-    asked = ask(layout, resolve(_one_request("why_oom", request, fields)))
+    asked = ask(layout, problem_of(_one_request("why_oom", request, fields)))
     return mend_layout(asked.layout, asked.problem)
 
 
@@ -54,6 +57,24 @@ def diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], /, *, has_exper
     """Return what differs between two layouts (words, or fields; those of a Workload too), and what each difference means for a run."""
     left, right = (parse_layout(side) if isinstance(side, str) else side for side in (a, b))
     return compare(left, right, has_experts=has_experts)
+
+
+def problem_of(request: PlanRequest) -> Problem:
+    """Return a request with its names looked up and its files read."""
+    return resolve(request, calibration=_calibration_of(request))
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """Return what `meshwright calibrate` wrote."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"calibration {str(path)!r}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}") from None
+    return parse_calibration(text, source=f"calibration {str(path)!r}")
+
+
+def _calibration_of(request: PlanRequest) -> Calibration | None:
+    return None if request.calibration is None else read_calibration(request.calibration)
 
 
 def _one_request(name: str, request: PlanRequest | None, fields: Mapping[str, Any]) -> PlanRequest:

@@ -14,7 +14,18 @@ from meshwright.search.request import PlanRequest
 from meshwright.workload import Workload
 
 NOT_COMPARED = {
-    *("gpus_per_node", "pins", "objective", "max_memory_gib", "headroom", "usd_per_hour", "top", "max_gbs", "megatron_version"),
+    *(
+        "calibration",
+        "gpus_per_node",
+        "pins",
+        "objective",
+        "max_memory_gib",
+        "headroom",
+        "usd_per_hour",
+        "top",
+        "max_gbs",
+        "megatron_version",
+    ),
 }
 """Fields of a request that say how to search, or are seen in the cluster and the layout."""
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from meshwright.accuracy.predict import Answers, predict_rows, reasons
 from meshwright.accuracy.residuals import Read, fit_outcomes, residuals_of
-from meshwright.accuracy.rows import read_table
+from meshwright.accuracy.rows import Case, Unanswerable, read_table
 from meshwright.accuracy.score import Figures, guesses_of, read_predictions, score_table
 from meshwright.accuracy.spreads import Coverage, coverage
 from meshwright.accuracy.tables import OtherTable, TruthTable, read_table_file
 from meshwright.accuracy.verdicts import Verdicts, judge
+from meshwright.calibration import Calibration
 from meshwright.confidence import QUANTITIES, Quantity
 from meshwright.errors import ConfigError
 
-__all__ = ["Counts", "Tables", "Validation", "counts", "predict_tables", "read_measured", "read_tables", "validate_tables"]
+__all__ = [
+    "Counts",
+    "Tables",
+    "Validation",
+    "calibrated_rows",
+    "counts",
+    "predict_tables",
+    "read_measured",
+    "read_tables",
+    "validate_tables",
+]
 
 COMPARED = ("step_time_s", "peak_mem_gib", "oom")
 """Columns that predictions are compared with."""
@@ -86,9 +97,24 @@ def _found(kept: tuple[TruthTable, ...], others: Sequence[tuple[str, str]]) -> T
     return Tables(kept=kept, left_out=tuple(f"{name}: left out: {reason}" for name, reason in others))
 
 
-def predict_tables(tables: Sequence[TruthTable]) -> Answers:
-    """Predict every row of every table."""
-    return predict_rows(case for table in tables for case in read_table(table))
+def predict_tables(tables: Sequence[TruthTable], *, calibration: Calibration | None = None) -> Answers:
+    """Predict every row of every table; a calibration holds for the rows of its chip and its stack."""
+    return predict_rows(_with(case, calibration) for table in tables for case in read_table(table))
+
+
+def calibrated_rows(tables: Sequence[TruthTable], calibration: Calibration) -> int:
+    """Count the rows that a calibration is of."""
+    return sum(_is_of(case, calibration) for table in tables for case in read_table(table))
+
+
+def _with(case: Case | Unanswerable, calibration: Calibration | None) -> Case | Unanswerable:
+    return replace(case, calibration=calibration) if isinstance(case, Case) and _is_of(case, calibration) else case
+
+
+def _is_of(case: Case | Unanswerable, calibration: Calibration | None) -> bool:
+    if calibration is None or isinstance(case, Unanswerable) or case.machines.mixed:
+        return False
+    return (case.machines.nodes[0].chip.name, case.stack_name) == (calibration.chip, calibration.stack)
 
 
 def counts(answers: Answers) -> dict[str, Counts]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from meshwright.confidence import Intervals
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.factors import Factors
 from meshwright.hardware.cluster import Link, Pool
@@ -22,6 +24,8 @@ __all__ = [
     "Misses",
     "apply_calibration",
     "measured_share",
+    "own_intervals",
+    "provenance_of",
 ]
 
 TimeFactor = Literal["compute", "host", "tensor", "context", "expert", "data", "pipeline"]
@@ -202,3 +206,53 @@ def measured_share(calibration: Calibration, terms: Mapping[str, float], *, of: 
     weights = [(size, calibration.measured_frac(factors[term])) for term, size in terms.items() if term in factors and size > 0]
     total = sum(size for size, _ in weights)
     return sum(size * share for size, share in weights) / total if total else 0.0
+
+
+def provenance_of(
+    calibration: Calibration | None, *, time_s: Mapping[str, float], memory_bytes: Mapping[str, float]
+) -> dict[str, dict[str, Any]]:
+    """Return what an estimate owes to a calibration, under the key `calibration`; nothing without one."""
+    if calibration is None:
+        return {}
+    time, memory = measured_share(calibration, time_s, of="time"), measured_share(calibration, memory_bytes, of="memory")
+    return {
+        "calibration": {
+            "words": f"{calibration.words()}; measured: {time:.0%} of the step, {memory:.0%} of the memory",
+            "runs": len(calibration.runs),
+            "factors": {factor.name: factor.value for factor in calibration.factors},
+            "measured_time_frac": time,
+            "measured_memory_frac": memory,
+        }
+    }
+
+
+OWN_RUNS = 3
+"""Runs of the user's own from which on their spread, and no more that of published runs, makes the interval."""
+Z90 = 1.2815515655446004
+"""The normal distribution's 90 % quantile."""
+
+
+def own_intervals(calibration: Calibration, published: Intervals, *, step_s: float, peak_bytes: float) -> Intervals:
+    """Return the 80 % intervals of an estimate by how far the user's own runs were off when left out, where there are enough of them."""
+    found = published
+    if (step := _own(calibration.step_time)) is not None:
+        found = replace(found, step_s=(step_s / step.factor, step_s * step.factor), error=step.words)
+    if (memory := _own(calibration.peak_memory)) is not None:
+        found = replace(found, peak_bytes=(peak_bytes / memory.factor, peak_bytes * memory.factor), memory_error=memory.words)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Own:
+    """The interval's factor on each side, and what it stands on."""
+
+    factor: float
+    words: str
+
+
+def _own(misses: Misses | None) -> _Own | None:
+    if misses is None or misses.runs < OWN_RUNS or misses.left_out_frac is None:
+        return None
+    factor = math.exp(Z90 * misses.spread)
+    off = f"{misses.runs} own runs, each left out of the fit in turn, were off by {misses.left_out_frac:.1%} in the mean"
+    return _Own(factor=factor, words=f"{off} ({misses.before_frac:.1%} uncalibrated); allow x{1 / factor:.2f} to x{factor:.2f}")

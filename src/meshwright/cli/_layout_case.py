@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionFlag",
+    "CalibrationFlag",
     "ClusterFlag",
     "DecoderSeqFlag",
     "GbsFlag",
@@ -52,6 +53,7 @@ StackFlag = Annotated[str | None, typer.Option("--stack", help="Training softwar
 MegatronVersionFlag = Annotated[
     str | None, typer.Option("--megatron-version", help="Version of Megatron-Core whose rules hold [default: newest].")
 ]
+CalibrationFlag = Annotated[Path | None, typer.Option("--calibration", metavar="FILE", help="What `meshwright calibrate` wrote.")]
 MemoryFlag = Annotated[float | None, typer.Option("--max-memory-gib", help="GiB that one process may use [default: all it sees].")]
 HeadroomFlag = Annotated[
     float | None, typer.Option("--headroom", help="Kept free: below 1 a share of memory, else GiB [default: by its interval].")
@@ -61,12 +63,12 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object fo
 
 def asked_with(model: str | None, hf: Path | None, layout: str, fields: dict[str, Any]) -> Asked:
     """Look everything up, fill in what the layout leaves open, and hold it to the rules; fields that are None are not said."""
+    from meshwright import api
     from meshwright.search.asked import ask
-    from meshwright.search.problem import resolve
     from meshwright.search.request import PlanRequest
 
-    given = {name: value for name, value in fields.items() if value is not None}
-    return ask(layout, resolve(PlanRequest.of({"model": model_words(model, hf), **given})))
+    given = {name: str(value) if isinstance(value, Path) else value for name, value in fields.items() if value is not None}
+    return ask(layout, api.problem_of(PlanRequest.of({"model": model_words(model, hf), **given})))
 
 
 def model_words(name: str | None, hf: Path | None) -> str | dict[str, Any]:

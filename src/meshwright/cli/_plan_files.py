@@ -36,10 +36,10 @@ class Side:
         """Return what the side was asked with."""
         if self.request is None:
             return None
-        from meshwright.search.problem import resolve
+        from meshwright import api
         from meshwright.search.request import PlanRequest
 
-        return resolve(PlanRequest.of(self.request))
+        return api.problem_of(PlanRequest.of(self.request))
 
     def values(self, quote: Quote | None) -> dict[str, Any]:
         """Return everything that the side says, the layout filled in where it was priced."""

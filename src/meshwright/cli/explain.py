@@ -9,6 +9,7 @@ import typer
 
 from meshwright.cli._layout_case import (
     AttentionFlag,
+    CalibrationFlag,
     ClusterFlag,
     DecoderSeqFlag,
     GbsFlag,
@@ -42,6 +43,7 @@ def explain(
     precision: PrecisionFlag = None,
     attention: AttentionFlag = None,
     stack: StackFlag = None,
+    calibration: CalibrationFlag = None,
     megatron_version: MegatronVersionFlag = None,
     max_memory_gib: MemoryFlag = None,
     headroom: HeadroomFlag = None,
@@ -74,7 +76,7 @@ def explain(
     fields = {
         **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
         **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
-        **{"max_memory_gib": max_memory_gib, "headroom": headroom},
+        **{"max_memory_gib": max_memory_gib, "headroom": headroom, "calibration": calibration},
     }
     asked = asked_with(model, hf, layout, fields)
     found = explained(asked.layout, asked.problem)

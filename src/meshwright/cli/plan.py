@@ -29,6 +29,7 @@ def plan(
     max_gbs: Annotated[int | None, typer.Option(help="Without --gbs: the largest batch to try.")] = None,
     precision: Annotated[str | None, typer.Option(help="Number format of the matrix products [default: bf16].")] = None,
     stack: Annotated[str | None, typer.Option(help="Training software [default: megatron].")] = None,
+    calibration: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")] = None,
     megatron_version: Annotated[str | None, typer.Option(help="Version of Megatron-Core whose rules hold [default: the newest].")] = None,
     pins: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2.")] = None,
     top: Annotated[int | None, typer.Option(help="Plans to print [default: 10].")] = None,
@@ -68,7 +69,6 @@ def plan(
     """
     from meshwright import api
     from meshwright.cli._traces import make_folder, write_steps
-    from meshwright.search.problem import resolve
     from meshwright.search.request import PlanRequest, parse_pins
 
     given: dict[str, Any] = {
@@ -79,6 +79,7 @@ def plan(
         "max_gbs": max_gbs,
         "precision": precision,
         "stack": stack,
+        "calibration": None if calibration is None else str(calibration),
         "megatron_version": megatron_version,
         "pins": parse_pins(pins or []) or None,
         "top": top,
@@ -96,7 +97,7 @@ def plan(
     asked = PlanRequest.of(fields)
     if save_request is not None:
         _write(save_request, api.request_to_yaml(asked))
-    problem = resolve(asked)  # refuses what is unknown before a folder is made
+    problem = api.problem_of(asked)  # refuses what is unknown before a folder is made
     if trace is not None:
         make_folder(trace)
     with _progress() as progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from meshwright.calibration import provenance_of
 from meshwright.cost.flops import model_flops_per_token
 from meshwright.search.result import layout_dict
 from meshwright.units import GIB, TERA
@@ -33,6 +34,7 @@ def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
         "tflops_per_gpu": flops_per_s / TERA,
         "fits": quote.verdict,
         "interval": setting.intervals(quote).to_dict(),
+        **provenance_of(setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes),
         "peak_memory_gib": [stage.used_bytes / GIB for stage in quote.stages],
         "time": dict(quote.time_s),
         "memory": _gib(quote.fullest),

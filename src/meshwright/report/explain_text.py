@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from meshwright.calibration import provenance_of
 from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
 from meshwright.units import GIB, format_seconds
@@ -58,7 +59,13 @@ def header_lines(quote: Quote, setting: Setting) -> list[str]:
         "",
         f"step {_seconds(quote.step_s)}, {tokens_per_s:,.0f} tokens/s per GPU, {_mfu_words(tokens_per_s, setting)}",
         f"fits: {quote.verdict}, {memory}; {_micro_batches(layout.num_microbatches)} of {layout.mbs}",
+        *_calibration_lines(quote, setting),
     ]
+
+
+def _calibration_lines(quote: Quote, setting: Setting) -> list[str]:
+    found = provenance_of(setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes)
+    return [found["calibration"]["words"]] if found else []
 
 
 def print_intervals(found: Intervals, console: Console) -> None:

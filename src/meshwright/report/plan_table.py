@@ -154,6 +154,8 @@ def _footing(result: PlanResult) -> list[str]:
     rejected = sum(result.rejected.values())
     lines.append(f"{result.layouts} layouts priced in {result.seconds:.2f} s, {rejected} rejected; {'; '.join(result.notes)}")
     lines.append(f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}")
+    if calibrated := best.provenance.get("calibration"):
+        lines.append(calibrated["words"])
     lines.append(f"80 % interval of #1: step {_between(best.intervals.step_s, 1)} s, memory {_between(best.intervals.peak_bytes, GIB)} GiB")
     lines.append(f"error against measured runs: {best.intervals.error}")
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from meshwright.calibration import Calibration
 from meshwright.models.params import model_params
 from meshwright.search.axes import DOMAINS_PER_TP, LEAST_TOKENS_PER_CP, MOST_MBS, MOST_UNEVEN_VPP, Axes, axes_of
 from meshwright.search.batch import batch_rule
@@ -21,9 +22,11 @@ from meshwright.units import GIB, TERA
 __all__ = ["search_plans"]
 
 
-def search_plans(request: PlanRequest, *, progress: Callable[[int, int], None] | None = None) -> PlanResult:
+def search_plans(
+    request: PlanRequest, *, calibration: Calibration | None = None, progress: Callable[[int, int], None] | None = None
+) -> PlanResult:
     """Search all layouts of a request; ConfigError where no layout keeps the rules, no plans where none fits."""
-    problem = resolve(request)
+    problem = resolve(request, calibration=calibration)
     rejections = Rejections()
     axes = axes_of(problem)
     space = make_space(problem, axes, rejections)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast, get_args
 
+from meshwright.calibration import Calibrated, Calibration, apply_calibration
 from meshwright.confidence import headroom_bytes, spread_of
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.parse import load_cluster
@@ -48,8 +49,11 @@ class Problem:
         return self.setting.pool.num_chips
 
 
-def resolve(request: PlanRequest) -> Problem:
-    """Look up the request's names; ConfigError for anything unknown or out of range."""
+def resolve(request: PlanRequest, *, calibration: Calibration | None = None) -> Problem:
+    """Look up the request's names; ConfigError for anything unknown or out of range.
+
+    `calibration` holds what the file of that name in the request says: files are read outside.
+    """
     model = model_of(request.model)
     cluster = load_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
     if len(cluster.pools) != 1:
@@ -73,7 +77,8 @@ def resolve(request: PlanRequest) -> Problem:
     usd_per_hour = chip.usd_per_hour if request.usd_per_hour is None else request.usd_per_hour
     if request.objective == "tokens_per_dollar" and not usd_per_hour:
         raise ConfigError(f"objective=tokens_per_dollar: the catalogue has no price of {chip.name}; give usd_per_hour (--usd-per-hour)")
-    setting = Setting(model=model, pool=pool, work=work, stack=find_stack(request.stack), limit_bytes=limit)
+    values = _calibrated(request, calibration, Calibrated(pool=pool, stack=find_stack(request.stack)))
+    setting = Setting(model=model, pool=values.pool, work=work, stack=values.stack, limit_bytes=limit, calibration=calibration)
     return Problem(
         request=request,
         setting=setting,
@@ -81,6 +86,14 @@ def resolve(request: PlanRequest) -> Problem:
         max_gbs=request.gbs or request.max_gbs or batch_rule(model).max_gbs(request.seq_len),
         usd_per_chip_s=None if usd_per_hour is None else usd_per_hour / 3600.0,
     )
+
+
+def _calibrated(request: PlanRequest, calibration: Calibration | None, plain: Calibrated) -> Calibrated:
+    if calibration is not None:
+        return apply_calibration(calibration, pool=plain.pool, stack=plain.stack)
+    if request.calibration is not None:
+        raise ConfigError(f"calibration={request.calibration!r} was not read; ask meshwright.api, or give resolve its content")
+    return plain
 
 
 def _headroom_bytes(headroom: float | None, setting: Setting) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from meshwright.calibration import Calibration, own_intervals
 from meshwright.confidence import Fits, Intervals, Kind, fits_within, intervals_of, kind_of
 from meshwright.cost.step import Priced, price
 from meshwright.hardware.cluster import Pool
@@ -31,6 +32,8 @@ class Setting:
     """Of the limit, what a layout leaves free to fit with certainty."""
     megatron_version: str = NEWEST_MEGATRON
     """Whose rules hold in a Megatron stack."""
+    calibration: Calibration | None = None
+    """What the pool's and the stack's figures were fitted by."""
 
     @property
     def kind(self) -> Kind:
@@ -46,7 +49,12 @@ class Setting:
 
     def intervals(self, quote: Quote) -> Intervals:
         """Return the 80 % intervals of a quote made here."""
-        return intervals_of(self.kind, step_s=quote.step_s, peak_bytes=quote.peak_bytes)
+        return self.intervals_at(step_s=quote.step_s, peak_bytes=quote.peak_bytes)
+
+    def intervals_at(self, *, step_s: float, peak_bytes: float) -> Intervals:
+        """Return the 80 % intervals of figures found here: by the user's own runs where there are enough, else by published ones."""
+        published = intervals_of(self.kind, step_s=step_s, peak_bytes=peak_bytes)
+        return published if self.calibration is None else own_intervals(self.calibration, published, step_s=step_s, peak_bytes=peak_bytes)
 
     def broken_rules(self, layout: Layout) -> list[Violation]:
         """Return the rules that a layout breaks here."""

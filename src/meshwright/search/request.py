@@ -42,6 +42,8 @@ class PlanRequest(BaseModel):
     stack: str = "megatron"
     megatron_version: str = NEWEST_MEGATRON
     """Whose rules hold in a Megatron stack."""
+    calibration: str | None = None
+    """What `meshwright calibrate` wrote, of this chip and this stack."""
     pins: dict[str, list[PinValue]] = {}
     """Allowed values by field of Layout; what is not named is searched."""
     objective: Objective = "step_time"

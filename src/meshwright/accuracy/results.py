@@ -1,0 +1,123 @@
+"""RESULTS of `calibrate`: tables of runs, logs of runs, benchmarks of links; what each file is shows in its text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from meshwright.accuracy.described import Given, case_of
+from meshwright.accuracy.measured import MeasuredRun, runs_of_table
+from meshwright.accuracy.megatron_log import LogRun, looks_like_megatron, looks_like_nemo, read_megatron_log, read_nemo_log
+from meshwright.accuracy.nccl_tests import link_rates, looks_like_nccl_tests, read_nccl_tests
+from meshwright.accuracy.steady import steady_s
+from meshwright.accuracy.tables import read_truth
+from meshwright.accuracy.torchtitan_log import looks_like_torchtitan, read_torchtitan_log
+from meshwright.calibration import LinkRates
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.hardware.catalogue import default_node, find_chip
+from meshwright.hardware.cluster import Pool
+from meshwright.hardware.parse import load_cluster
+
+__all__ = ["Results", "read_results"]
+
+LARGEST_BYTES = 2**28
+"""Of a file; no log of a run that is worth reading whole is larger."""
+_FORMS = "a CSV in the schema of `predict`, a log of Megatron-LM, NeMo or torchtitan, or the output of nccl-tests"
+_STUDY_FILES = ("study.yaml", "runs")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """What was found in some files."""
+
+    runs: tuple[MeasuredRun, ...] = ()
+    links: tuple[LinkRates, ...] = ()
+    chip: str = ""
+    """Of the links' benchmarks."""
+    left_out: tuple[str, ...] = ()
+
+
+def read_results(paths: Sequence[Path], given: Given) -> Results:
+    """Read every file; ConfigError where one is of no known form, or its run is not described."""
+    parts = [_read(path, given) for path in paths]
+    links: dict[str, LinkRates] = {}
+    for rates in (rates for part in parts for rates in part.links):
+        if rates.level in links:
+            raise ConfigError(f"two benchmarks of {rates.name} ({links[rates.level].source}; {rates.source}): give one of each link")
+        links[rates.level] = rates
+    return Results(
+        runs=tuple(run for part in parts for run in part.runs),
+        links=tuple(links.values()),
+        chip=next((part.chip for part in parts if part.chip), ""),
+        left_out=tuple(line for part in parts for line in part.left_out),
+    )
+
+
+def _read(path: Path, given: Given) -> Results:
+    if path.is_dir():
+        return _directory(path)
+    text = _text(path)
+    if looks_like_nccl_tests(text):
+        return _links(text, path, given)
+    for looks, read in (
+        (looks_like_megatron, read_megatron_log),
+        (looks_like_torchtitan, read_torchtitan_log),
+        (looks_like_nemo, read_nemo_log),
+    ):
+        if looks(text):
+            return Results(runs=(_run(read(text), given, source=path.name),))
+    if path.suffix.lower() != ".csv":
+        raise ConfigError(f"{path}: no form that is known; expected {_FORMS}")
+    found = runs_of_table(read_truth(path), stack=given.stack)
+    return Results(runs=found.runs, left_out=found.left_out)
+
+
+def _directory(path: Path) -> Results:
+    """A study's form is not settled yet; saying so is better than to guess."""
+    if any((path / name).exists() for name in _STUDY_FILES):
+        return Results(left_out=(f"{path}: a study directory, which this version does not read; give its logs or its results as a CSV",))
+    raise ConfigError(f"{path}: a directory; give files: {_FORMS}")
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise ConfigError(
+                f"{path}: {path.stat().st_size / 2**20:.0f} MiB; give the part of the log with the arguments and some iterations"
+            )
+        return path.read_bytes().decode("utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _run(log: LogRun, given: Given, *, source: str) -> MeasuredRun:
+    case = case_of(log.described, given, source=source)
+    times = log.times_s
+    if log.tokens_per_s_per_chip:
+        tokens = case.layout.gbs * case.workload.seq_len / case.machines.num_chips
+        times = tuple(tokens / rate for rate in log.tokens_per_s_per_chip if rate > 0)
+    return MeasuredRun(case=case, step_s=steady_s(times, source=source), peak_bytes=log.peak_bytes, fitted=True)
+
+
+def _links(text: str, path: Path, given: Given) -> Results:
+    pool = None if given.cluster is None else load_cluster(given.cluster, gpus_per_node=given.gpus_per_node).pools[0]
+    per_node = None if pool is None else pool.node.chips_per_node
+    table = read_nccl_tests(text, source=str(path), ranks=None if pool is None else pool.num_chips, per_node=per_node)
+    if pool is None:
+        pool = Pool(node=default_node(_chip_of(table.device, path), gpus_per_node=given.gpus_per_node), num_chips=table.ranks)
+    elif table.device is not None and pool.node.chip.name.partition("-")[0] not in table.device.lower().replace(" ", "").replace("-", ""):
+        raise ConfigError(f"{path}: ran on {table.device}, --cluster names {pool.node.chip.name}")
+    return Results(links=(link_rates(table, replace(pool, num_chips=table.ranks)),), chip=pool.node.chip.name)
+
+
+def _chip_of(device: str | None, path: Path) -> str:
+    """The catalogue's chip of a device's name, which is the vendor's with the size and the form behind it."""
+    words = (device or "").replace("NVIDIA ", "").replace("Tesla ", "").replace("AMD Instinct ", "").replace("-", " ").split()
+    size = next((word.lower().removesuffix("gb") for word in words if word.lower().endswith("gb")), None)
+    for name in ([f"{words[0]}-{size}"] if words and size else []) + words[:1]:
+        try:
+            return find_chip(name).name
+        except UnknownNameError:
+            continue
+    raise ConfigError(f"{path}: device {device or 'not named'} is no chip of the catalogue; give --cluster, such as h100:8")

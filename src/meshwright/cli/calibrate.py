@@ -1,0 +1,108 @@
+"""`meshwright calibrate`: fit the model to the user's own runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from meshwright.accuracy.fit import FitReport
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    results: Annotated[
+        list[Path], typer.Argument(metavar="RESULTS...", help="Logs, tables of runs, outputs of nccl-tests.", show_default=False)
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="CALIBRATION.yaml", help="Where the calibration goes.", show_default=False)
+    ],
+    model: Annotated[str | None, typer.Option(help="Of logs that don't say it: a name, or dims layers=32,hidden=4096,...")] = None,
+    hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Of logs: chips, such as h100:16, or a YAML file.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
+    stack: Annotated[str | None, typer.Option(help="Training software of all runs [default: what log or table say].")] = None,
+    seq: Annotated[int | None, typer.Option("--seq", "--seq-len", help="Of logs: tokens in one sequence.")] = None,
+    gbs: Annotated[int | None, typer.Option(help="Of logs: global batch in sequences.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Of logs: number format of the matrix products.")] = None,
+    layout: Annotated[str | None, typer.Option(metavar="KEY=V[,...]", help="Of logs: the layout, tp=8,pp=4,mbs=1.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+) -> None:
+    """Fit the few constants that matter to your own runs, from one run upwards.
+
+    A run tells a factor as far as its time or its memory hangs on it: the chip's work, the host, each kind of exchange, activations,
+    states. Every factor is pulled towards 1 by as much as published runs of one study usually lie about it, so one run anchors what it
+    shows and leaves the rest alone. Outputs of nccl-tests give the rate and the latency of the link itself.
+
+    RESULTS are logs of Megatron-LM (its dump of arguments describes the run), torchtitan (its dump of the configuration, with
+    debug.print_config) or NeMo; CSV tables in the schema of `predict` with measured columns; outputs of nccl-tests. Flags say what a log
+    does not, and go before what it says. Warm-up iterations are left out; the median counts.
+
+    Prints each factor with the share of it that is measured, and the error before, after, and with each run left out of the fit in turn.
+    The file is for `--calibration` of plan, explain, why-oom and predict, on any number of the same chips.
+
+    Examples:
+
+      meshwright calibrate runs.csv -o calibration.yaml
+
+      meshwright calibrate train.log --cluster h100:16 -o calibration.yaml
+
+      meshwright calibrate nemo.log --model llama3-8b --cluster h100:8 --seq 8192 --gbs 128 --layout mbs=1 --stack megatron -o mine.yaml
+
+      meshwright calibrate all_reduce_8.txt all_reduce_64.txt runs.csv -o calibration.yaml --json
+    """
+    from meshwright import __version__
+    from meshwright.accuracy.described import Given
+    from meshwright.accuracy.fit import fit_runs
+    from meshwright.accuracy.results import read_results
+    from meshwright.calibration.file import calibration_to_yaml
+    from meshwright.cli._layout_case import model_words
+    from meshwright.errors import ConfigError
+
+    given = Given(
+        model=model_words(model, hf) if model is not None or hf is not None else None,
+        cluster=cluster,
+        gpus_per_node=gpus_per_node,
+        stack=stack,
+        seq_len=seq,
+        gbs=gbs,
+        precision=precision,
+        layout=layout,
+    )
+    found = read_results(results, given)
+    _warn(found.left_out)
+    report = fit_runs(found.runs, links=found.links, chip=found.chip, stack=stack or "megatron", version=__version__)
+    _warn(report.left_out)
+    try:
+        output.write_text(calibration_to_yaml(report.calibration), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
+    if json_output:
+        _print_json(report, output)
+    else:
+        _print(report)
+
+
+def _warn(lines: tuple[str, ...]) -> None:
+    for line in lines:
+        typer.echo(f"warning: left out: {line}", err=True)
+
+
+def _print_json(report: FitReport, output: Path) -> None:
+    import json
+    from dataclasses import asdict
+
+    calibration: dict[str, Any] = asdict(report.calibration)
+    for fields, factor in zip(calibration["factors"], report.calibration.factors, strict=True):
+        fields["measured_frac"] = factor.measured_frac
+    print(json.dumps({"output": str(output), "calibration": calibration, "runs": [asdict(run) for run in report.runs]}, indent=2))
+
+
+def _print(report: FitReport) -> None:
+    from meshwright.report.calibration_text import calibration_lines
+
+    for line in calibration_lines(report.calibration, report.runs):
+        print(line)
