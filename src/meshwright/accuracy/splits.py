@@ -32,7 +32,7 @@ def split_by_cost(model: ModelSpec, *, pp: int) -> tuple[int, ...] | None:
     A decoder layer costs the weights of its matrix products, the head vocab * hidden, all else nothing (`get_block_compute_costs` and
     `build_and_set_rank` of nanotron). The head then lies on the last stage or on one before; here it is priced on the last.
     """
-    if pp == 1 or model.family != "decoder" or model.moe is not None:
+    if not 1 < pp <= model.num_layers <= _LONGEST or model.family != "decoder" or model.moe is not None:
         return None
     attention = model.hidden * model.head_dim * 2 * (model.num_heads + model.num_kv_heads)
     layer = attention + 3 * model.hidden * model.ffn
