@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 from tests.accuracy.examples import LLAMA
+from tests.accuracy.logs import megatron_log, nccl_output, nemo_log
 from tests.models.hf_configs import CONFIGS
 
 from meshwright.cli import run
@@ -135,6 +136,11 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir(parents=True)
     for name in ("config.json", "path/to/config.json"):
         (folder / name).write_text(json.dumps(CONFIGS["llama3-8b"]))
+    sizes = [2**n for n in range(20, 33, 2)]
+    (folder / "train.log").write_text(megatron_log([42_000, 9_100, *[8_600] * 8]))
+    (folder / "nemo.log").write_text(nemo_log([40.0, *[12.6] * 9]))
+    (folder / "all_reduce_8.txt").write_text(nccl_output({size: 40 + size / 2.2e5 for size in sizes}))
+    (folder / "all_reduce_64.txt").write_text(nccl_output({size: 300 + size / 1.6e5 for size in sizes}, hosts=8, factor=2 * 63 / 64))
     row = {**LLAMA, **MEASURED}
     for name in ("runs.csv", "tables/a.csv", "truth/a.csv"):
         with (folder / name).open("w", newline="", encoding="utf-8") as handle:
@@ -150,6 +156,7 @@ def made_first(command: list[str], folder: Path, capsys: pytest.CaptureFixture[s
         "plans.json": ["plan", "llama3-8b", "--cluster", "h100:16", "--seq", "8192", "--gbs", "64", "--json"],
         "earlier.json": ["validate", "truth/a.csv", "--json"],
         "predictions.csv": ["predict", "runs.csv", "-o", "predictions.csv"],
+        "calibration.yaml": ["calibrate", "train.log", "--cluster", "h100:16", "-o", "calibration.yaml"],
     }
     for name, maker in makers.items():
         if any(word.partition("#")[0] == name for word in command) and not (folder / name).exists():

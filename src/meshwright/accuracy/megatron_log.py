@@ -18,13 +18,17 @@ from meshwright.errors import ConfigError
 __all__ = ["LogRun", "looks_like_megatron", "looks_like_nemo", "read_megatron_log", "read_nemo_log"]
 
 MIB = 2**20
-_ITERATION = re.compile(r"iteration\s+\d+/[^|\n]*\|[^\n]*?elapsed time per iteration \(ms\): (?P<ms>[0-9.]+)(?P<rest>[^\n]*)")
-_BATCH = re.compile(r"global batch size:\s*(\d+)")
-_MEMORY = re.compile(r"(?:\[Rank (?P<rank>\d+)\] )?\(?after \d+ iterations\)? memory \(MB\) \|[^\n]*?max allocated: (?P<mib>[0-9.]+)")
+_ITERATION = re.compile(
+    r"iteration\s+\d+/[^|\n]*\|[^\n]*?elapsed time per iteration \(ms\): (?P<ms>\d{1,12}(?:\.\d{1,9})?)\b(?P<rest>[^\n]*)"
+)
+_BATCH = re.compile(r"global batch size:\s*(\d{1,12})\b")
+_MEMORY = re.compile(
+    r"(?:\[Rank (?P<rank>\d{1,9})\] )?\(?after \d+ iterations\)? memory \(MB\) \|[^\n]*?max allocated: (?P<mib>\d{1,12}(?:\.\d{1,12})?)\b"
+)
 _ARGUMENT = re.compile(r"^.{0,40}?\b(?P<name>[a-z]\w*) \.{3,} ?(?P<value>[^\n]*)$", re.MULTILINE)
-_VOCAB = re.compile(r"padded vocab \(size: (\d+)\)")
-_NEMO_STEP = re.compile(r"train_step_timing in s(?::|=)\s*(?P<s>[0-9.]+)")
-_NEMO_BATCH = re.compile(r"global_batch_size(?::|=)\s*(\d+)")
+_VOCAB = re.compile(r"padded vocab \(size: (\d{1,9})\)")
+_NEMO_STEP = re.compile(r"train_step_timing in s(?::|=)\s*(?P<s>\d{1,9}(?:\.\d{1,9})?)\b")
+_NEMO_BATCH = re.compile(r"global_batch_size(?::|=)\s*(\d{1,12})\b")
 _SHARDING = {"optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3", "no_shard": "none"}
 _FP8 = {"blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
 
@@ -123,7 +127,7 @@ def _described(dump: dict[str, str], text: str, *, gbs: int | None, ranks: set[s
         gbs=gbs or arguments.count("global_batch_size"),
         precision=_precision(arguments),
         attention=_attention(arguments),
-        dropout=float(arguments.text("hidden_dropout") or 0) > 0,
+        dropout=arguments.text("hidden_dropout") not in (None, "0", "0.0"),
         layout=_layout(arguments),
         memory=MemoryFigure(kind="allocated", rank=_rank(ranks, chips)),
     )

@@ -31,14 +31,20 @@ _OPERATIONS: dict[str, Operation] = {
     "alltoall": all_to_all_s,
 }
 _NAMED = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b")
-_RANK = re.compile(r"^#?\s+Rank\s+(\d+)\s.*?Pid\s+\d+ on\s+(\S+) device\s+\d+ \[[^\]]*\] (.+)$", re.MULTILINE)
+_RANK = re.compile(r"^#?\s+Rank\s+(\d{1,7})\s.*?Pid\s+\d+ on\s+(\S+) device\s+\d+ \[[^\]]*\] (.+)$", re.MULTILINE)
+_RATE = r"\d{1,9}(?:\.\d{1,6})?"
 _ROW = re.compile(
-    r"^\s*(?P<bytes>\d+)\s+\d+\s+[a-z]\w*\s+(?:[a-z]+\s+)?(?:-?\d+\s+)?(?P<us>\d[\d.e+]*)\s+(?P<alg>\d[\d.]*)\s+(?P<bus>\d[\d.]*)\s",
+    rf"^\s*(?P<bytes>\d{{1,15}})\s+\d+\s+[a-z]\w*\s+(?:[a-z]+\s+)?(?:-?\d+\s+)?"
+    rf"(?P<us>\d{{1,12}}(?:\.\d{{1,6}})?(?:e\+\d{{1,2}})?)\s+(?P<alg>{_RATE})\s+(?P<bus>{_RATE})\s",
     re.MULTILINE,
 )
 LEAST_SIZES = 3
 """Sizes that two unknowns need with one to spare."""
 ROUNDS = 40
+PROBE = 0.01
+"""Change of a logarithm by which slopes are taken."""
+STARTS = (-2.0, -1.0, -0.4, 0.0, 0.7)
+"""Logarithms of the rate against the catalogue's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,22 +129,27 @@ def _stride(table: CollectiveTable, pool: Pool) -> int:
 
 
 def _fit(table: CollectiveTable, pool: Pool, link: Link, level: str) -> Link:
-    """Gauss-Newton in the logarithms of rate and latency, damped."""
+    """Least squares in the logarithms of rate and latency, from several rates: beyond the rate of another link the slope is 0."""
     measured = np.log(table.times_s)
-    logs = np.zeros(2)
-    best = float(((measured - _predicted(table, pool, link, level, logs)) ** 2).sum())
-    damping = 1e-3
+
+    def residuals(logs: Floats) -> Floats:
+        return np.asarray(measured - _predicted(table, pool, link, level, logs), dtype=np.float64)
+
+    found = [_descend(residuals, np.array([start, 0.0])) for start in STARTS]
+    return _changed(link, min(found, key=lambda logs: float((residuals(logs) ** 2).sum())))
+
+
+def _descend(residuals: Callable[[Floats], Floats], logs: Floats) -> Floats:
+    """Gauss-Newton, damped."""
+    left, damping = residuals(logs), 1e-3
     for _ in range(ROUNDS):
-        base = _predicted(table, pool, link, level, logs)
-        slopes = np.stack([(_predicted(table, pool, link, level, logs + 0.01 * unit) - base) / 0.01 for unit in np.eye(2)], axis=1)
-        step = np.linalg.solve(slopes.T @ slopes + damping * np.eye(2), slopes.T @ (measured - base))
+        slopes = np.stack([(residuals(logs + PROBE * unit) - left) / PROBE for unit in np.eye(2)], axis=1)
+        step = np.linalg.solve(slopes.T @ slopes + damping * np.eye(2), -slopes.T @ left)
         tried = np.clip(logs + np.clip(step, -1, 1), -7, 7)
-        miss = float(((measured - _predicted(table, pool, link, level, tried)) ** 2).sum())
-        if miss < best:
-            logs, best, damping = tried, miss, damping / 3
-        else:
-            damping *= 5
-    return _changed(link, logs)
+        found = residuals(tried)
+        better = (found**2).sum() < (left**2).sum()
+        logs, left, damping = (tried, found, damping / 3) if better else (logs, left, damping * 5)
+    return logs
 
 
 def _changed(link: Link, logs: Floats) -> Link:

@@ -23,11 +23,14 @@ from meshwright.units import GIB
 __all__ = ["looks_like_torchtitan", "read_torchtitan_log"]
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_STEP = re.compile(r"(?<!validate )step:\s*\d+\s[^\n]*?memory:\s*(?P<gib>[0-9.]+)\s*GiB[^\n]*?\b(?:tps|wps):\s*(?P<rate>[0-9,]+)")
-_MESH_NAMED = re.compile(r"Building device mesh with parallelism: (?P<sizes>(?:\w+=\d+(?:, )?)+)")
-_MESH_LISTED = re.compile(r"Building \d-D device mesh with [\[(](?P<names>[^\])]*)[\])], \[(?P<sizes>[\d, ]+)\]")
-_DEVICE = re.compile(r"capacity: (?P<name>[^\n]*?)(?: \(\d+\))? with (?P<gib>[0-9.]+)GiB memory")
-_RANK = re.compile(r"^\[rank(\d+)\]", re.MULTILINE)
+_STEP = re.compile(
+    r"(?<!validate )step:\s*\d+\s[^\n]*?memory:\s*(?P<gib>\d{1,6}(?:\.\d{1,6})?)\s*GiB"
+    r"[^\n]*?\b(?:tps|wps):\s*(?P<rate>\d{1,3}(?:,\d{3}){0,4}|\d{1,12})\b"
+)
+_MESH_NAMED = re.compile(r"Building device mesh with parallelism: (?P<sizes>\w+=\d{1,9}(?:, \w+=\d{1,9})*)")
+_MESH_LISTED = re.compile(r"Building \d-D device mesh with [\[(](?P<names>[^\])]*)[\])], \[(?P<sizes>\d{1,9}(?:, ?\d{1,9})*)\]")
+_DEVICE = re.compile(r"capacity: (?P<name>[^\n]*?)(?: \(\d+\))? with (?P<gib>\d{1,6}(?:\.\d{1,6})?)GiB memory")
+_RANK = re.compile(r"^\[rank(\d{1,9})\]", re.MULTILINE)
 _CONFIG = re.compile(r"Running with (?:configs|args): (?=\{)")
 _SAME_SIZE = 0.03
 """Difference of memory within which a device is the chip of that name."""

@@ -99,7 +99,8 @@ def _calibrated(request: PlanRequest, calibration: Calibration | None, plain: Ca
 def _headroom_bytes(headroom: float | None, setting: Setting) -> float:
     limit = setting.limit_bytes
     if headroom is None:
-        return headroom_bytes(spread_of(setting.kind, "peak_memory"), limit)
+        published = spread_of(setting.kind, "peak_memory")
+        return headroom_bytes(replace(published, high=setting.intervals_at(step_s=1.0, peak_bytes=1.0).peak_bytes[1]), limit)
     size = headroom * limit if headroom < 1 else headroom * GIB
     if size >= limit:
         raise ConfigError(f"headroom={headroom}: {size / GIB:.1f} GiB leave nothing of {limit / GIB:.1f} GiB")
