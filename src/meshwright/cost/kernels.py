@@ -58,7 +58,7 @@ def sustained_share(chip: Chip, precision: Precision) -> float:
 
     Formula:  the chip's fitted share; narrow precisions have their own where published runs tell it
     Units:    a share in (0, 1].
-    Source:   `presets/chips.csv`, fitted by scripts/fit_constants.py.
+    Source:   `presets/chips.csv`: the middle of measured over predicted over the published runs that `sustained_source` names.
     Valid:    matrix products and attention.
     Checked:  tests/cost/test_kernels.py
     """
@@ -85,11 +85,12 @@ def gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision,
 
     Formula:  max(2 m n k groups / (peak * efficiency), bytes / bandwidth) + ramp, where
               efficiency = best * e / (e + wave / 2) * k / (k + DEPTH_HALF), e the output elements in whole tiles of rows;
-              half a wave is what the last, partly filled wave wastes on average
+              half a wave is what the last, partly filled wave wastes on average. Where the chip or its generation has a measured
+              table: groups * the table's time, scaled to the chip's peak / sustained share
     Units:    seconds, (U,).
-    Source:   roofline (Williams et al. 2009); best share measured per chip (`Chip.matmul_efficiency_source`); tile and wave
-              quantisation as in NVIDIA's Matrix Multiplication Background guide.
-    Valid:    dense products; no sparsity.
+    Source:   `meshwright.hardware.tables`; else roofline (Williams et al. 2009); best share measured per chip
+              (`Chip.matmul_efficiency_source`); tile and wave quantisation as in NVIDIA's Matrix Multiplication Background guide.
+    Valid:    dense products; no sparsity. No table holds grouped products: small groups come out slower than one grouped kernel.
     Checked:  tests/cost/test_kernels.py
     """
     measured = _measured_gemm_s(chip, m=m, n=n, k=k, precision=precision, groups=groups)
