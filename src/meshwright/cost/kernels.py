@@ -58,7 +58,7 @@ def sustained_share(chip: Chip, precision: Precision) -> float:
 
     Formula:  the chip's fitted share; narrow precisions have their own where published runs tell it
     Units:    a share in (0, 1].
-    Source:   `presets/chips.csv`: the middle of measured over predicted over the published runs that `sustained_source` names.
+    Source:   `presets/chips.csv`: the middle of measured over predicted rates of the published runs that `sustained_source` names.
     Valid:    matrix products and attention.
     Checked:  tests/cost/test_kernels.py
     """
