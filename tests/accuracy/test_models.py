@@ -82,6 +82,7 @@ def test_hybrid_pattern() -> None:
 def test_encoder_decoder_has_both_sides() -> None:
     model = case_of(SMALL_GPT, model="t5:x", arch="t5", layers="", hidden="768", heads="12").model
     assert (model.family, model.num_layers, model.encoder_layers) == ("encoder-decoder", 12, 12)
+    assert "hidden" in reason_of(SMALL_GPT, model="t5:x", arch="t5", layers="", hidden="", heads="12")
 
 
 def test_a_position_table_has_the_sequences_rows() -> None:

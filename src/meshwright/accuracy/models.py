@@ -112,7 +112,7 @@ def _apply_dims(draft: Draft, cells: Cells, base: Draft) -> None:
     if "hidden" in draft and "num_heads" not in draft and "head_dim" in draft:
         draft["num_heads"] = max(1, draft["hidden"] // draft["head_dim"])
     missing = [column for column, field in _DIMS.items() if field not in draft and column != "kv_heads"]
-    if draft.get("family") == "encoder-decoder" and "layers" in missing:
+    if draft.get("family") == "encoder-decoder" and "hidden" in draft and "layers" in missing:
         draft["num_layers"] = _t5_layers(draft)
         missing.remove("layers")
     if cells.match("notes", "hybrid-layer-pattern=") and "layers" in missing:
