@@ -69,8 +69,13 @@ class Stack:
     """Host work per step outside the model: data, logging, optimizer bookkeeping."""
     context_bytes: float = 0.0
     """CUDA context, library handles and communicators on each chip: used, never allocated by the framework."""
+    library_workspaces: float = 2.0
+    """Handles of the matrix-product library with a workspace each: one for each of torch's two threads (forward and backward), and one of
+    Transformer Engine."""
+    thread_workspace_bytes: float = 0.0
+    """Workspace of each of torch's two handles where the run sets a larger one (CUBLAS_WORKSPACE_CONFIG=:4096:8 of deterministic runs)."""
     fragmentation_frac: float = 0.0
-    """Reserved beyond allocated, against the memory that comes and goes in a step: activations, workspaces, logits."""
+    """Reserved beyond allocated, against what comes and goes in a step in many pieces: activations and workspaces, not logits."""
     source: str = ""
     factors: Factors = field(default_factory=Factors)
     """What a calibration found on the user's own runs."""

@@ -10,6 +10,7 @@ __all__ = [
     "GB",
     "GBIT",
     "GIB",
+    "MIB",
     "MICROSECOND",
     "TERA",
     "format_bytes",
@@ -20,6 +21,8 @@ __all__ = [
 
 GIB = 2**30
 """Bytes in one GiB."""
+MIB = 2**20
+"""Bytes in one MiB."""
 GB = 10**9
 """Bytes in one GB (disks, link rates)."""
 GBIT = 10**9 / 8

@@ -57,6 +57,14 @@ def test_attention_backend_in_the_notes() -> None:
     assert case_of(SMALL_GPT, notes="transformer-impl=local; use-flash-attn=True").workload.attention == "flash"
 
 
+def test_dropout_is_on_where_a_megatron_command_leaves_its_default() -> None:
+    """0.1 unless given; the commands that choose rotary positions, and context-parallel attention, are without."""
+    assert case_of(SMALL_GPT).workload.dropout
+    assert not case_of(SMALL_GPT, notes="position-embedding-type=rope").workload.dropout
+    assert not case_of(SMALL_GPT, cp="2").workload.dropout
+    assert not case_of(SMALL_GPT, arch="llama").workload.dropout
+
+
 def test_norm_kernel() -> None:
     assert case_of(LLAMA).workload.fused_norm is True
     assert case_of(LLAMA, rmsnorm_kernel="default").workload.fused_norm is False
@@ -156,6 +164,13 @@ def test_features_of_the_software() -> None:
     assert changes(framework="torchtitan FSDP2", notes="FSDP; op-level")["pointwise_fused"] == 0
     assert "pointwise_fused" not in changes(framework="torchtitan FSDP2", notes="FSDP + torch.compile")
     assert changes(framework="Megatron-LM dev", notes="overlap-grad-reduce=True") == {"cross_entropy_fused": 0, "tp_overlap": 0}
+
+
+def test_features_of_a_megatron_test() -> None:
+    changes = dict(case_of(SMALL_GPT, notes="deterministic-mode=True", model="gpt:some_cross_entropy_loss_fusion").stack_changes)
+    assert changes["thread_workspace_bytes"] == 32 * 2**20
+    assert changes["logits_bytes"] == 8.0
+    assert "logits_bytes" not in dict(case_of(SMALL_GPT).stack_changes)
 
 
 def test_every_change_names_a_field_of_the_stack() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cost.cases import LLAMA, MOE, POOL, STACK, WORK
+from tests.cost.cases import CHIP, LLAMA, MOE, POOL, STACK, WORK
 
 from meshwright.cost.memory import MEMORY_TERMS, Activations, Memory, activation_bytes, data_shards, price_memory, redone_share
 from meshwright.cost.shapes import Floats
 from meshwright.cost.stages import place_stages
 from meshwright.cost.step import price
 from meshwright.cost.weights import stage_params
+from meshwright.hardware.chip import Chip
 from meshwright.layout import Layout, Layouts
 from meshwright.models.params import model_params
 from meshwright.models.spec import ModelSpec
@@ -34,10 +35,13 @@ def acts(**given: float) -> Activations:
     return Activations(**layer, **head)  # type: ignore[arg-type]
 
 
-def memory(model: ModelSpec = LLAMA, *, stack: Stack = STACK, work: Workload = WORK, **layout: Any) -> Memory:
+def memory(
+    model: ModelSpec = LLAMA, *, stack: Stack = STACK, work: Workload = WORK, chip: Chip = CHIP, widest: float = 7.0, **layout: Any
+) -> Memory:
     layouts = Layouts.of([Layout(gbs=1024, **layout)])
     stages = place_stages(layouts, model, which="all")
-    return price_memory(layouts, stages, stage_params(model, stack, layouts, stages), acts(), model=model, work=work, stack=stack)
+    params = stage_params(model, stack, layouts, stages)
+    return price_memory(layouts, stages, params, acts(widest=widest), model=model, work=work, stack=stack, chip=chip)
 
 
 def states(**given: Any) -> tuple[float, float, float]:
@@ -163,6 +167,22 @@ def test_head_and_loss_lie_on_the_last_stage() -> None:
     assert terms["activations"].tolist() == [[400, 300, 200, 100 + 5]]
 
 
+def test_loss_is_over_before_the_first_layer_works_back() -> None:
+    """Logits of 50 and a workspace of 7 never meet; of one of 80 only what goes beyond them counts."""
+    assert memory(pp=4).terms["recompute_workspace"].tolist() == [[7, 7, 7, 0]]
+    assert memory(pp=4, widest=80.0).terms["recompute_workspace"].tolist() == [[80, 80, 80, 80 - 50]]
+
+
+def test_libraries_keep_a_workspace_for_each_handle() -> None:
+    """Two of torch's threads and Transformer Engine; a deterministic run enlarges torch's two."""
+    chip = replace(CHIP, gemm_workspace_bytes=8.0)
+    assert memory(chip=chip, stack=replace(STACK, library_workspaces=3.0)).terms["libraries"].tolist() == [[24]]
+    large = replace(STACK, library_workspaces=3.0, thread_workspace_bytes=32.0)
+    assert memory(chip=chip, stack=large).terms["libraries"].tolist() == [[32 + 32 + 8]]
+    assert memory(chip=replace(chip, gemm_workspace_bytes=32.0), stack=large).terms["libraries"].tolist() == [[96]]
+    assert memory().terms["libraries"].tolist() == [[0]]
+
+
 def test_messages_of_a_pipeline_have_buffers() -> None:
     """One in, one out, per chunk."""
     assert memory(pp=4).terms["communication"].tolist() == [[6] * 4]
@@ -176,9 +196,9 @@ def test_full_sharding_gathers_two_layers_of_weights_and_reduces_one_of_gradient
 
 
 def test_slack_and_context_are_the_stacks() -> None:
-    """A tenth of what comes and goes: 4 layers of 100, head 5, workspace 7, logits 50."""
-    terms = memory(stack=replace(STACK, fragmentation_frac=0.1, context_bytes=9.0)).terms
-    assert terms["slack"].tolist() == [[pytest.approx((400 + 5 + 7 + 50) / 10)]]
+    """A tenth of what comes and goes in many pieces: 4 layers of 100, head 5, and 10 of a workspace of 60 beyond logits of 50."""
+    terms = memory(widest=60.0, stack=replace(STACK, fragmentation_frac=0.1, context_bytes=9.0)).terms
+    assert terms["slack"].tolist() == [[pytest.approx((400 + 5 + 10) / 10)]]
     assert terms["context"].tolist() == [[9]]
 
 

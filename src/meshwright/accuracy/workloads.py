@@ -39,9 +39,16 @@ def workload_of_row(cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, 
         precision=_precision(cells, notes, chip),
         attention=_attention(cells, notes, framework),
         fused_norm=not cells.match("rmsnorm_kernel", r"default|unfused|eager|torch"),
-        dropout=framework["dropout"] == "1" and cells.words("arch") not in ("llama", "moe-gqa"),
+        dropout=framework["dropout"] == "1" and not _without_dropout(cells, notes),
         lora_rank=int(framework["lora_rank"]) if cells.words("task") in ("lora", "qlora") else 0,
     )
+
+
+def _without_dropout(cells: Cells, notes: Notes) -> bool:
+    """Whether the run is of a kind that has no dropout: Llama's kin, or a Megatron command of the rotary age (its own default is 0.1);
+    context-parallel attention has none either."""
+    rotary = notes.flags.get("position-embedding-type") in ("rope", "none")
+    return cells.words("arch") in ("llama", "moe-gqa") or rotary or (cells.count("cp") or 1) > 1
 
 
 def _precision(cells: Cells, notes: Notes, chip: Chip) -> Precision:

@@ -40,7 +40,7 @@ _FACTOR_OF: Mapping[str, str] = {
     **dict.fromkeys(("launch", "overhead"), "host"),
     **{"tp_comm": "tensor", "cp_comm": "context", "ep_comm": "expert", "fsdp_comm": "data", "dp_comm": "data", "pp_comm": "pipeline"},
     **dict.fromkeys(("activations", "recompute_workspace", "logits", "slack"), "activations"),
-    **{"weights": "states", "gradients": "states", "communication": "states", "context": "constant"},
+    **{"weights": "states", "gradients": "states", "communication": "states", "libraries": "constant", "context": "constant"},
 }
 """The factor behind a term; imbalance and bubble are as well known as the rest of the step, and `optimizer` is asked for by quantity."""
 

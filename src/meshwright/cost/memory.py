@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.cost.shapes import Floats
 from meshwright.cost.stages import Stages, segment_layers
 from meshwright.cost.weights import StageParams
+from meshwright.hardware.chip import Chip
 from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
 from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
@@ -17,13 +18,24 @@ from meshwright.workload import Workload
 
 __all__ = ["MEMORY_TERMS", "Activations", "Memory", "Shards", "activation_bytes", "data_shards", "price_memory"]
 
-MEMORY_TERMS = ("weights", "gradients", "optimizer", "activations", "recompute_workspace", "logits", "communication", "slack", "context")
+MEMORY_TERMS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "recompute_workspace",
+    "logits",
+    "communication",
+    "libraries",
+    "slack",
+    "context",
+)
 ADAM_STATE_BYTES = 8.0
 """Two fp32 moments per parameter (Kingma and Ba 2015)."""
 MASTER_BYTES = 4.0
 """An fp32 copy of each half-precision weight."""
-_FACTOR_OF = {name: "activations" if name in ("activations", "recompute_workspace", "logits") else "states" for name in MEMORY_TERMS[:-2]}
-"""The calibration's factor that scales a term; slack follows activations, and context is the stack's own figure."""
+_FACTOR_OF = {name: "activations" if name in ("activations", "recompute_workspace", "logits") else "states" for name in MEMORY_TERMS[:-3]}
+"""The calibration's factor that scales a term; slack follows activations, libraries and context are the software's own figures."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,12 +139,13 @@ def redone_share(layouts: Layouts, stages: Stages) -> Floats:
 
 
 def price_memory(
-    layouts: Layouts, stages: Stages, params: StageParams, acts: Activations, *, model: ModelSpec, work: Workload, stack: Stack
+    layouts: Layouts, stages: Stages, params: StageParams, acts: Activations, *, model: ModelSpec, work: Workload, stack: Stack, chip: Chip
 ) -> Memory:
     """Memory of one rank of each stage.
 
-    Formula:  weights + gradients + optimizer (each over its shards) + activations in flight + recompute workspace + logits and loss
-              + communication buffers + slack (reserved, not allocated) + context (outside the allocator)
+    Formula:  weights + gradients + optimizer (each over its shards) + activations in flight + logits and loss + what a layer's workspace
+              takes beyond them (on the last stage the loss is over before the first layer works back) + communication buffers
+              + workspaces of libraries + slack (reserved, not allocated) + context (outside the allocator)
     Units:    bytes, (N, S).
     Source:   ZeRO (arXiv:1910.02054) table 1 for the states; the rest as documented at each term.
     Valid:    mixed precision with Adam; fp32 keeps no second copy of the weights.
@@ -142,6 +155,7 @@ def price_memory(
     trainable = _trainable_share(work)
     activations, workspace = activation_bytes(layouts, stages, acts, model=model)
     last, heads = stages.last, 1 + model.mtp_layers
+    logits = last * acts.loss_peak[:, None]
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     master = MASTER_BYTES if half else 0.0
     stored_weight = np.where(fully, 2.0 * stack.half_shards, 2.0) if half else 4.0
@@ -156,13 +170,14 @@ def price_memory(
         "gradients": gradients + transient,
         "optimizer": optimizer,
         "activations": activations + last * heads * acts.head_saved[:, None],
-        "recompute_workspace": workspace,
-        "logits": last * acts.loss_peak[:, None],
+        "recompute_workspace": np.maximum(0.0, workspace - logits),
+        "logits": logits,
         "communication": unsharded + (layouts.pp[:, None] > 1) * 2.0 * acts.boundary[:, None] * layouts.vpp[:, None],
     }
     terms = {name: getattr(stack.factors, _FACTOR_OF[name]) * size for name, size in terms.items()}
-    passing = terms["activations"] + terms["recompute_workspace"] + terms["logits"]
+    passing = terms["activations"] + terms["recompute_workspace"]
     terms["slack"] = passing * stack.fragmentation_frac
+    terms["libraries"] = np.full_like(passing, _library_bytes(stack, chip))
     terms["context"] = np.full_like(passing, stack.context_bytes)
     return Memory(terms=terms)
 
@@ -170,6 +185,12 @@ def price_memory(
 def _trainable_share(work: Workload) -> float:
     """Share of the weights that learn: all, or next to none with adapters (a rank of 16 to 64 is under 1 % of a layer)."""
     return 1.0 if work.lora_rank == 0 else 0.01
+
+
+def _library_bytes(stack: Stack, chip: Chip) -> float:
+    """Workspaces of matrix-product libraries, which the framework allocates once."""
+    own = chip.gemm_workspace_bytes
+    return stack.library_workspaces * own + min(2.0, stack.library_workspaces) * max(0.0, stack.thread_workspace_bytes - own)
 
 
 def _split(params: StageParams, shards: tuple[Floats, Floats]) -> Floats:

@@ -91,7 +91,7 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
     stages = place_stages(layouts, model, which=which)
     params = stage_params(model, stack, layouts, stages)
     layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
-    memory = price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack)
+    memory = price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack, chip=pool.node.chip)
     times = _stage_times(layouts, stages, layers, model=model, pool=pool, stack=stack)
     time = _micro_batch_terms(layouts, layers, times, model)
     time |= _pipeline_terms(layouts, stages, layers, times, model, stack)

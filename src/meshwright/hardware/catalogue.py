@@ -13,7 +13,7 @@ from types import MappingProxyType
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Link, Node
-from meshwright.units import GB, GBIT, GIB, MICROSECOND, TERA
+from meshwright.units import GB, GBIT, GIB, MIB, MICROSECOND, TERA
 
 __all__ = [
     "ChipRow",
@@ -226,6 +226,7 @@ def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
         memory_efficiency=_required(cells, "memory_efficiency"),
         launch_s=_required(cells, "launch_us") * MICROSECOND,
         ramp_s=_required(cells, "ramp_us") * MICROSECOND,
+        gemm_workspace_bytes=(_number(cells, "gemm_workspace_mib") or 0.0) * MIB,
         tdp_w=_number(cells, "tdp_w"),
         usd_per_hour=_number(cells, "usd_per_hour"),
         confidence=cells["confidence"],

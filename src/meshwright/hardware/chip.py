@@ -67,6 +67,9 @@ class Chip:
     """Host time to launch one kernel in eager mode."""
     ramp_s: float = 2e-6
     """Device time that each kernel spends starting and draining."""
+    gemm_workspace_bytes: float = 0.0
+    """Scratch memory of one handle of the matrix-product library. PyTorch gives cuBLAS 32 MiB on Hopper and later and 8.125 MiB before
+    (aten/src/ATen/cuda/CublasHandlePool.cpp); 0 where nobody said."""
     tdp_w: float | None = None
     usd_per_hour: float | None = None
     confidence: str = "high"
@@ -79,7 +82,7 @@ class Chip:
             value = getattr(self, field)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"chip {self.name}: {field}={value}: expected a positive number")
-        for field in ("launch_s", "ramp_s", "usd_per_hour"):
+        for field in ("launch_s", "ramp_s", "gemm_workspace_bytes", "usd_per_hour"):
             value = getattr(self, field)
             if value is not None and not 0 <= value < float("inf"):
                 raise ConfigError(f"chip {self.name}: {field}={value}: expected 0 or more")

@@ -185,6 +185,7 @@ MEMORY_READINGS: Mapping[str, MemoryReading] = {
     "recompute_workspace": _memory("workspace", "work", "temporaries of the layer at work", formula="cost.memory.activation_bytes"),
     "logits": _memory("logits", "logits", "logits and loss of one micro batch", "stack.logits_bytes", formula="cost.ends.price_ends"),
     "communication": _memory("communication", "comm", "buffers of messages and gathered weights", "stack.reduce_bytes"),
+    "libraries": _memory("libraries", "libs", "workspaces of matrix products", "chip.gemm_workspace_bytes", "stack.library_workspaces"),
     "slack": _memory("slack", "slack", "reserved by the allocator, not in use", "stack.fragmentation_frac"),
     "context": _memory("context", "ctx", "driver context, libraries, communicators", "stack.context_bytes"),
 }
