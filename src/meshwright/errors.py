@@ -3,7 +3,8 @@
 MeshwrightError
 ├── ConfigError (also ValueError)    what the user gave is wrong: one clear line, exit code 2
 │   ├── UnknownNameError             a model, chip, key or option that does not exist, with the nearest names
-│   └── LayoutError                  a layout that breaks a rule of the training software
+│   ├── LayoutError                  a layout that breaks a rule of the training software
+│   └── CannotExpress                a plan that the training software it is exported to has no words for
 └── MissingExtraError                an optional dependency is not installed
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["ConfigError", "LayoutError", "MeshwrightError", "MissingExtraError", "UnknownNameError", "nearest_names"]
+__all__ = ["CannotExpress", "ConfigError", "LayoutError", "MeshwrightError", "MissingExtraError", "UnknownNameError", "nearest_names"]
 
 
 class MeshwrightError(Exception):
@@ -25,6 +26,17 @@ class ConfigError(MeshwrightError, ValueError):
 
 class LayoutError(ConfigError):
     """A layout breaks a rule; the message is the rule's sentence with the nearest valid values."""
+
+
+class CannotExpress(ConfigError):
+    """A plan has no words in a training software."""
+
+    def __init__(self, target: str, reason: str, *, nearest: str) -> None:
+        """Say why, and the nearest plan that has (`vpp=1`, `sharding=zero1`)."""
+        super().__init__(f"{target}: {reason}; the nearest plan that it takes: {nearest}")
+        self.target = target
+        self.reason = reason
+        self.nearest = nearest
 
 
 class UnknownNameError(ConfigError):

@@ -1,0 +1,31 @@
+"""Every target that plans are exported to, and every kind of file that they are imported from."""
+
+from __future__ import annotations
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.exports.target import ExportTarget, ImportSource
+
+__all__ = ["SOURCES", "TARGETS", "find_source", "find_target"]
+
+TARGETS: tuple[ExportTarget, ...] = ()
+"""In the order in which help names them."""
+
+SOURCES: tuple[ImportSource, ...] = ()
+"""In the order in which a file is tried."""
+
+
+def find_target(name: str) -> ExportTarget:
+    """Return a target by name; UnknownNameError with the nearest names."""
+    for target in TARGETS:
+        if target.name == name.lower():
+            return target
+    raise UnknownNameError("export target", name, [target.name for target in TARGETS])
+
+
+def find_source(file_name: str, text: str) -> ImportSource:
+    """Return the kind of a file by its name and its text; ConfigError where it is of no known kind."""
+    for source in SOURCES:
+        if source.matches(file_name, text):
+            return source
+    kinds = ", ".join(source.title for source in SOURCES)
+    raise ConfigError(f"{file_name}: not recognised as any of {kinds}")
