@@ -65,6 +65,8 @@ class Stack:
     """Kernels launched per layer against a Transformer Engine layer."""
     pipelined_collective_host_s: float = 0.0
     """Host time of one tensor-parallel collective, per member of its group, while a pipeline engine runs."""
+    recompute_stops_early: bool = False
+    """Whether recompute leaves out a layer's last product, whose result its backward pass never reads."""
     step_overhead_s: float = 0.0
     """Host work per step outside the model: data, logging, optimizer bookkeeping."""
     context_bytes: float = 0.0
@@ -88,7 +90,7 @@ def _stacks() -> dict[str, Stack]:
 
 
 _TEXT = {f.name for f in fields(Stack) if f.name in ("name", "family", "attention_library", "p2p", "source")}
-_FLAGS = {"pointwise_fused", "cross_entropy_fused", "vocab_parallel_loss", "half_shards"}
+_FLAGS = {"pointwise_fused", "cross_entropy_fused", "vocab_parallel_loss", "half_shards", "recompute_stops_early"}
 
 
 def _value(name: str, text: str) -> Any:

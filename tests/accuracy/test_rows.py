@@ -45,7 +45,13 @@ def test_blank_sequence_is_the_familys_usual_one() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "expected"),
-    [("torch", "unfused"), ("megatron_fused_softmax", "fused-softmax"), ("flash_attention_2", "flash"), ("", "flash")],
+    [
+        ("torch", "unfused"),
+        ("megatron_fused_softmax", "fused-softmax"),
+        ("flash_attention_2", "flash"),
+        ("flash/triton attention", "flash1"),
+        ("", "flash"),
+    ],
 )
 def test_attention_kernel(kernel: str, expected: str) -> None:
     assert case_of(LLAMA, attention_kernel=kernel).workload.attention == expected

@@ -151,3 +151,20 @@ def test_recompute_modules_name_their_parts() -> None:
     all_of_it = {layer.format(name) for layer in layers for name in ("experts", "shared experts")}
     assert redone["moe"] == all_of_it | {"router", "permute and unpermute", "expert exchange", "tensor parallel exchange"}
     assert freed["moe"] == {name for name in all_of_it if "first" not in name} | {"permute and unpermute"}
+
+
+def test_nothing_reads_what_makes_the_output() -> None:
+    """The second layer and the exchange behind it; with sequence parallelism the other half of the exchange brings the block's input."""
+    early = replace(STACK, recompute_stops_early=True)
+    for sp, share in ((True, 0.5), (False, 1.0)):
+        parts = mlp_parts(site(LLAMA, stack=early, tp=4, sp=sp), DENSE)
+        exchange, second = named(parts, "tensor parallel exchange"), named(parts, "feed-forward second layer")
+        assert exchange.unread_s == pytest.approx(share * exchange.forward_s)
+        assert second.unread_s == pytest.approx(second.forward_s)
+        assert sum(np.any(part.unread_s) for part in parts) == 2
+
+
+def test_a_norm_behind_the_block_reads_its_output() -> None:
+    early = replace(STACK, recompute_stops_early=True)
+    parts = mlp_parts(site(replace(LLAMA, norms_per_layer=4), stack=early), DENSE)
+    assert not any(np.any(part.unread_s) for part in parts)

@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cost.cases import GPT, LLAMA, MEMORY_BYTES_PER_S, MOE, POOL, STACK, WORK, site
+from tests.cost.cases import GPT, LLAMA, MEMORY_BYTES_PER_S, MOE, POOL, STACK, WORK, named, site
 
 from meshwright.cost.ends import price_ends
+from meshwright.cost.feedforward import mlp_parts
 from meshwright.cost.layer import price_layer, redo_of
 from meshwright.cost.shapes import distinct_shapes
 from meshwright.cost.simulate import Pipeline, simulate
 from meshwright.cost.step import TIME_TERMS, Priced, price
 from meshwright.layout import Layout, Layouts, module_bits
 from meshwright.models.params import block_params, model_params
-from meshwright.models.spec import ModelSpec
+from meshwright.models.spec import Block, ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
@@ -60,6 +61,18 @@ def test_full_recompute_runs_every_forward_again() -> None:
     assert term("recompute", gbs=8, recompute="full") == pytest.approx(8 * 4 * float(layer.forward_s[0]))
     half = term("recompute", gbs=8, recompute="full", recompute_method="block", recompute_layers=2)
     assert half == pytest.approx(8 * 2 * float(layer.forward_s[0]))
+
+
+def test_recompute_that_stops_early_leaves_out_the_last_product() -> None:
+    stack = replace(WHOLE, recompute_stops_early=True)
+    layer = price_layer(site(LLAMA), LLAMA.segments[0])
+    last = named(mlp_parts(site(LLAMA), Block(kind="mlp")), "feed-forward second layer").forward_s
+    redone = float((layer.forward_s - last)[0])
+    assert term("recompute", gbs=8, stack=stack, recompute="full") == pytest.approx(8 * 4 * redone)
+    assert term("recompute", gbs=8, stack=stack, recompute="selective", recompute_modules=("mlp",)) == pytest.approx(
+        term("recompute", gbs=8, recompute="selective", recompute_modules=("mlp",)) - 8 * 4 * float(last[0])
+    )
+    assert of(LLAMA, gbs=8, stack=stack).step_s == pytest.approx(of(LLAMA, gbs=8).step_s)
 
 
 def test_selective_recompute_runs_its_modules_again() -> None:

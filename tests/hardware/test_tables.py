@@ -70,6 +70,15 @@ def test_attention_is_without_the_copy_into_the_cache() -> None:
     assert float(few.seconds) + copy == pytest.approx(912.2 * MICROSECOND, rel=0.05)
 
 
+def test_heads_narrower_than_measured_do_less_work() -> None:
+    """A100, measured from 128 a head on; 64 a head at 171 TFLOPS where 128 does 189 (arXiv:2307.08691, figure 4): 0.55 of the time."""
+    narrow, wide = (
+        float(found(tables.attention_forward_seconds("a100-80", batch=1, heads=16, kv_heads=16, head_dim=d, sequence=16384)).seconds)
+        for d in (64, 128)
+    )
+    assert narrow / wide == pytest.approx(189 / 171 / 2, rel=0.01)
+
+
 def test_expert_layer() -> None:
     """h100_sxm/moe/trtllm/1.3.0rc20, bfloat16, 16384 tokens to 2 of 8 experts, 4096 x 14336, no parallelism: 14329."""
     layer = tables.grouped_gemm_seconds("h100", precision="bf16", tokens_per_expert=4096, experts=8, hidden=4096, inter=14336)

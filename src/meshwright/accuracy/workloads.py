@@ -16,7 +16,7 @@ __all__ = ["seq_len_of_row", "workload_of_row"]
 
 _KERNELS: tuple[tuple[re.Pattern[str], AttentionKernel], ...] = (
     (re.compile(r"fused_softmax|core attention"), "fused-softmax"),
-    (re.compile(r"flash_attention_1|flash-attention 1"), "flash1"),
+    (re.compile(r"flash_attention_1|flash-attention 1|triton attention"), "flash1"),
     (re.compile(r"^torch$|eager|unfused|local|naive"), "unfused"),
     (re.compile(r"flash|fused|cudnn|splash|sdpa|^te\b|xformers|pallas"), "flash"),
 )

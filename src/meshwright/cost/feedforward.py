@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from meshwright.cost.collectives import all_gather_s, all_to_all_s, group_of
@@ -26,17 +28,23 @@ ROUTING_KERNELS = 36.0
 def mlp_parts(site: Site, block: Block) -> list[Part]:
     """Return the parts of a dense feed-forward.
 
-    Formula:  norm, first layer (twice as wide where gated), activation, second layer, tensor-parallel exchange
+    Formula:  norm, first layer (twice as wide where gated), activation, second layer, tensor-parallel exchange; where the stack's
+              recompute stops early, the second layer and the exchange behind it are `unread_s`
     Units:    seconds and bytes per micro batch and rank, (U,).
-    Source:   Megatron-LM (arXiv:1909.08053); gated units (arXiv:2002.05202).
-    Valid:    any ModelSpec with dense layers.
+    Source:   Megatron-LM (arXiv:1909.08053); gated units (arXiv:2002.05202); torch.utils.checkpoint (non-reentrant checkpointing stops
+              once every tensor that backward asks for is there), and compilers drop what nothing reads.
+    Valid:    any ModelSpec with dense layers; the feed-forward is a layer's last block.
     Checked:  tests/cost/test_feedforward.py
     """
     tokens = site.tokens(block)
     width = site.model.ffn / site.shapes.tp
     inner = _two_layers(site, "feed-forward", tokens, np.full_like(tokens, float(site.model.hidden)), width, 1.0, MLP, DENSE_ACTIVATION)
     count = site.model.norms_per_layer / 2
-    return [norm(site, block, count), norm_output(site, block), *inner, tensor_exchange(site, block, MLP)]
+    exchange = tensor_exchange(site, block, MLP)
+    if site.stack.recompute_stops_early and count <= 1:  # a norm behind the block reads its output
+        inner[-1] = replace(inner[-1], unread_s=inner[-1].forward_s)
+        exchange = replace(exchange, unread_s=exchange.forward_s * np.where(site.shapes.sp > 0, 0.5, 1.0))
+    return [norm(site, block, count), norm_output(site, block), *inner, exchange]
 
 
 def _two_layers(

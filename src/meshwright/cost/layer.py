@@ -43,12 +43,19 @@ class LayerPrice:
     widest_bytes: Floats
     """Largest temporary of the backward pass: gradients of the widest part."""
     forward_kernels: Floats
+    unread_s: Floats
+    """Of the forward pass, what full recompute leaves out."""
     parts: tuple[tuple[Block, float, tuple[Part, ...]], ...]
 
     @property
     def forward_s(self) -> Floats:
         """All terms of the forward pass."""
         return sum_terms(self.forward)
+
+    @property
+    def redo_s(self) -> Floats:
+        """What full recompute runs again."""
+        return self.forward_s - self.unread_s
 
     @property
     def backward_s(self) -> Floats:
@@ -116,6 +123,7 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
         input_bytes=site.split_tokens(block) * site.model.hidden * site.activation_bytes,
         widest_bytes=_widest(site, parts),
         forward_kernels=kernels[0],
+        unread_s=_weighted(site, flat, lambda part: part.unread_s),
         parts=parts,
     )
 
@@ -132,7 +140,7 @@ def _scaled(parts: tuple[Part, ...], factors: Factors) -> tuple[Part, ...]:
 def _times(part: Part, factor: float) -> Part:
     if factor == 1.0:
         return part
-    return replace(part, forward_s=factor * part.forward_s, backward_s=factor * part.backward_s, weight_s=factor * part.weight_s)
+    return replace(part, **{name: factor * getattr(part, name) for name in ("forward_s", "backward_s", "weight_s", "unread_s")})
 
 
 def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tuple[Floats, Floats]:
@@ -184,7 +192,7 @@ def redo_of(price: LayerPrice, modules: int) -> Redo:
     redo, freed = np.zeros_like(price.kept_bytes), np.zeros_like(price.kept_bytes)
     for _, count, group in price.parts:
         for part in group:
-            redo = redo + count * part.forward_s * _redo_share(part, chosen)
+            redo = redo + count * (part.forward_s - part.unread_s) * _redo_share(part, chosen)
             if part.freed_by & chosen:
                 freed = freed + count * part.saved_bytes
     if "ops" in chosen:

@@ -87,6 +87,8 @@ class Part:
     """Recompute modules under which `saved_bytes` is not kept."""
     weight_s: Floats | float = 0.0
     """Of `backward_s`, the gradient of the weights, which a zero-bubble schedule can postpone."""
+    unread_s: Floats | float = 0.0
+    """Of `forward_s`, what only makes the layer's output, and so need not run again where recompute stops early."""
 
 
 def linear(

@@ -138,7 +138,7 @@ def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Work
 
 def _redo(layouts: Layouts, price: LayerPrice, at: NDArray[Any]) -> tuple[Floats, Floats]:
     """Seconds redone and bytes freed per layer, (N,): everything under full recompute, the chosen modules' under selective."""
-    redo = np.where(layouts.recompute == RECOMPUTES.index("full"), price.forward_s[at], 0.0)
+    redo = np.where(layouts.recompute == RECOMPUTES.index("full"), price.redo_s[at], 0.0)
     freed = np.zeros(len(layouts))
     selective = layouts.recompute == RECOMPUTES.index("selective")
     for modules in np.unique(layouts.recompute_modules[selective]):

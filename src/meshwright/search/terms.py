@@ -99,7 +99,7 @@ TIME_READINGS: Mapping[str, Reading] = {
         what="forward work done again in the backward pass to save memory",
         bound="matrix units",
         formula="cost.layer.redo_of",
-        constants=("chip.matmul_efficiency",),
+        constants=("chip.matmul_efficiency", "stack.recompute_stops_early"),
     ),
     "head": Reading(
         title="embedding and head",
