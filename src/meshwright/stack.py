@@ -31,6 +31,9 @@ class Stack:
     """Share of the context-parallel exchange that can hide behind attention."""
     ep_overlap: float = 0.0
     """Share of the expert all-to-alls that can hide behind compute."""
+    dispatcher: Literal["alltoall", "flex"] = "alltoall"
+    """How tokens reach their experts: `alltoall`, a copy per expert through NCCL, sorted before and after; `flex`, DeepEP's and
+    HybridEP's kernels, a copy per rank and one per domain over the network, sorted on arrival."""
     attention_library: Literal["vendor", "flash2"] = "vendor"
     """Whose fused attention runs where the workload says flash: the chip vendor's best, or FlashAttention-2."""
     p2p: Literal["blocking", "overlapped"] = "blocking"
@@ -53,6 +56,8 @@ class Stack:
     """The vocabulary is padded to a multiple of this times tp."""
     pointwise_fused: bool = True
     """Whether bias, activation, dropout and residual run as few fused kernels."""
+    expert_bias_fused: bool = False
+    """Whether biases of experts are added inside another kernel, as a compiler of whole graphs does."""
     cross_entropy_fused: bool = False
     """Whether the loss keeps no fp32 copy of the logits."""
     vocab_parallel_loss: bool = True
@@ -89,8 +94,8 @@ def _stacks() -> dict[str, Stack]:
         return {row["name"]: Stack(**{k: _value(k, v) for k, v in row.items() if v != ""}) for row in csv.DictReader(handle)}
 
 
-_TEXT = {f.name for f in fields(Stack) if f.name in ("name", "family", "attention_library", "p2p", "source")}
-_FLAGS = {"pointwise_fused", "cross_entropy_fused", "vocab_parallel_loss", "half_shards", "recompute_stops_early"}
+_TEXT = {f.name for f in fields(Stack) if f.name in ("name", "family", "attention_library", "dispatcher", "p2p", "source")}
+_FLAGS = {"pointwise_fused", "cross_entropy_fused", "vocab_parallel_loss", "half_shards", "expert_bias_fused", "recompute_stops_early"}
 
 
 def _value(name: str, text: str) -> Any:

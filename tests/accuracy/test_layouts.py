@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from tests.accuracy.examples import LLAMA, SMALL_GPT, case_of, reason_of
 
-from meshwright.accuracy.splits import pattern_chunks
+from meshwright.accuracy.splits import pattern_chunks, split_by_ends
+from meshwright.models.presets import find_model
 
 
 def test_data_parallel_ranks_fill_the_chips() -> None:
@@ -161,3 +162,15 @@ def test_nanotron_cuts_by_cost() -> None:
     shape = {"layers": "16", "hidden": "2048", "ffn": "8192", "heads": "32", "kv_heads": "32", "vocab": "131072"}
     case = case_of(LLAMA, framework="nanotron (1F1B)", pp="4", tp="1", dp="2", num_gpus="8", gbs="64", mbs="1", **shape)
     assert case.layout.layers_per_stage == (6, 5, 5, 0)
+
+
+def test_bridge_counts_loss_and_predicted_tokens_as_layers() -> None:
+    """Megatron-Bridge's recipe for DeepSeek-V3, 61 layers and one more: on 4 stages of 4 chunks `Et*4|(t*4|)*14tmL`."""
+    deepseek = find_model("deepseek-v3")
+    assert split_by_ends(deepseek, pp=4, vpp=4) == (4,) * 15 + (1,)
+    assert split_by_ends(deepseek, pp=8, vpp=1) == (8,) * 7 + (5,)
+    assert split_by_ends(deepseek, pp=16, vpp=1) == (4,) * 15 + (1,)
+    assert split_by_ends(deepseek, pp=8, vpp=4) == (1, *(2,) * 30, 0)
+    assert split_by_ends(find_model("qwen3-235b-a22b"), pp=8, vpp=4) == (2, *(3,) * 30, 2)  # 94 layers
+    assert split_by_ends(find_model("llama3-70b"), pp=4, vpp=5) is None  # 80 layers: even
+    assert split_by_ends(deepseek, pp=1, vpp=1) is None

@@ -179,6 +179,22 @@ def test_features_of_a_megatron_test() -> None:
     assert "logits_bytes" not in dict(case_of(SMALL_GPT).stack_changes)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "release", "stack"),
+    [
+        ("GB300-NVL72", "NeMo container 26.08", "megatron-bridge"),
+        ("GB200-NVL72", "NeMo container 26.06.01", "megatron-bridge"),
+        ("GB200-NVL72", "NeMo container 26.04.01", "megatron-bridge-26.02"),
+        ("GB200-NVL72", "NeMo container 25.11", "megatron-bridge-25.09"),
+        ("B200-180GB", "NeMo container 26.04", "megatron-bridge-dgx"),
+        ("H100-80GB-SXM", "NeMo container 25.09", "megatron-bridge-dgx"),
+        ("H100-80GB-SXM", "", "nemo"),
+    ],
+)
+def test_a_release_names_its_generation(gpu: str, release: str, stack: str) -> None:
+    assert case_of(LLAMA, framework="Megatron-Bridge / Megatron-Core + TE", gpu=gpu, release=release).stack_name == stack
+
+
 def test_every_change_names_a_field_of_the_stack() -> None:
     for rule in read_rules("stack_words").rules:
         for word in rule["changes"].split():

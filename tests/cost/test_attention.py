@@ -36,7 +36,7 @@ def test_flash_multiplies_half_the_keys() -> None:
     assert scores_per_query(site(GPT), SELF) == 1024 + 64
     assert scores_per_query(site(GPT), Block(kind="attention", causal=False)) == 2048
     assert scores_per_query(site(GPT, replace(WORK, attention="unfused")), SELF) == 2048
-    assert scores_per_query(site(GPT), Block(kind="attention", window=512)) == 512
+    assert scores_per_query(site(GPT), Block(kind="attention", window=512)) == 512 + 128
     assert scores_per_query(site(GPT), Block(kind="attention", window=4096)) == 1024 + 64
 
 
@@ -159,6 +159,19 @@ def test_a_mixer_is_linear_in_the_sequence() -> None:
     scans = [named(parts, "state scan") for parts in (short, long)]
     assert scans[1].forward_s - 10e-6 == pytest.approx(2 * (scans[0].forward_s - 10e-6))  # 5 ramps
     assert sum(saved(part) for part in long) == 2 * sum(saved(part) for part in short)
+
+
+def test_a_scan_is_no_faster_than_its_kernels() -> None:
+    """128 heads, 2 * 128 * (128 + 64) + 4 * 128 * 64 FLOP a token and head: 15 % of 1e14 FLOP/s, 47e12 FLOP/s on a chip of 1e15."""
+    model, block = find_model("nemotron-h-8b"), Block(kind="mamba")
+    flops = 2048 * 128 * (2 * 128 * 192 + 4 * 128 * 64)
+    times = []
+    for peak in (1e14, 1e15, 1e16):
+        chip = replace(CHIP, bf16_flops_per_s=peak)
+        at = site(model, pool=replace(POOL, node=replace(POOL.node, chip=chip)))
+        times.append(float(named(mamba_parts(at, block), "state scan").forward_s[0]))
+    assert times[0] - times[1] == pytest.approx(flops / 1.5e13 - flops / 4.7e13)
+    assert times[1] == times[2]
 
 
 def test_a_mixer_splits_over_tensor_parallel_ranks() -> None:

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cost.cases import FAST, NODE, POOL, RACK, SLOW
 
-from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, all_to_all_s, group_of, point_to_point_s, reduce_scatter_s
+from meshwright.cost.collectives import (
+    Group,
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    dispatch_s,
+    group_of,
+    point_to_point_s,
+    reduce_scatter_s,
+)
 from meshwright.hardware.cluster import Pool
 
 powers = st.integers(0, 10).map(lambda power: 2**power)
@@ -93,6 +102,26 @@ def test_all_to_all_uses_both_links_at_once() -> None:
     assert one(all_to_all_s(group_of(16, 1, POOL), np.array(16e9))) > 8e9 / 40e9
 
 
+def test_a_dispatched_token_crosses_the_network_once_per_node() -> None:
+    """8 choices among 32 ranks on 4 nodes reach 4 (1 - (3/4)^8) = 3.5995 nodes, of which 3/4 are others: 2.6997 copies over the NIC."""
+    time = one(dispatch_s(group_of(32, 1, SILENT), np.array(1e9), 8))
+    assert time == pytest.approx(4 * (1 - 0.75**8) * 0.75 * 1e9 / 40e9)
+    assert one(all_to_all_s(group_of(32, 1, SILENT), np.array(8e9))) == pytest.approx(6e9 / 40e9)  # six of eight copies leave the node
+
+
+def test_a_dispatched_token_reaches_a_rank_once() -> None:
+    """2 choices among 8 ranks of a node fall on 8 (1 - (7/8)^2) = 1.875 of them, of which 7/8 are others."""
+    assert one(dispatch_s(group_of(8, 1, SILENT), np.array(1e9), 2)) == pytest.approx(1.875 * 7 / 8 * 1e9 / 400e9)
+
+
+@settings(max_examples=50)
+@given(size=powers, stride=powers, payload=st.floats(1, 1e12), copies=st.integers(1, 32))
+def test_dispatch_never_sends_more_than_a_copy_per_choice(size: int, stride: int, payload: float, copies: int) -> None:
+    group = group_of(size, stride, POOL)
+    once = one(dispatch_s(group, np.array(payload), copies))
+    assert 0 <= once <= one(all_to_all_s(group, np.array(payload * copies))) * (1 + 1e-9)
+
+
 def test_point_to_point_within_and_across_domains() -> None:
     def message(size: float, distance: float, span: float) -> float:
         return one(point_to_point_s(POOL, message_bytes=np.array(size), distance=np.array(distance), span=np.array(span)))
@@ -105,6 +134,7 @@ def test_point_to_point_within_and_across_domains() -> None:
 def test_one_rank_has_nobody_to_talk_to() -> None:
     group = group_of(1, 1, POOL)
     assert [one(f(group, np.array(1e9))) for f in (all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s)] == [0, 0, 0, 0]
+    assert one(dispatch_s(group, np.array(1e9), 8)) == 0
 
 
 @settings(max_examples=50)

@@ -53,6 +53,20 @@ def test_fp8_casts_what_it_multiplies() -> None:
     assert narrow.activation_bytes == 2.0
 
 
+@pytest.mark.parametrize(("precision", "forward", "backward"), [("bf16", 0, 0), ("fp8", 2, 2), ("mxfp8", 3, 5), ("nvfp4", 5, 7)])
+def test_each_expert_prepares_its_narrow_operands(precision: Precision, forward: int, backward: int) -> None:
+    """8 experts, kernels shorter than their launch of 5 us; mxfp8: a cast and two scale passes forward, a cast and four backward."""
+
+    def both(launch_hidden: float) -> tuple[float, float]:
+        at = site(GPT, replace(WORK, precision=precision), stack=replace(STACK, launch_hidden=launch_hidden))
+        part = linear(at, "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0), groups=8.0)
+        return float(part.forward_s[0]), float(part.backward_s[0])
+
+    eager, graph = both(0.0), both(1.0)
+    assert eager[0] - graph[0] == pytest.approx(8 * forward * (5e-6 - RAMP_S), abs=1e-12)  # in a graph each takes its ramp of 2 us
+    assert eager[1] - graph[1] == pytest.approx(8 * backward * (5e-6 - RAMP_S), abs=1e-12)
+
+
 def test_frozen_weights_have_no_gradient() -> None:
     part = linear(site(GPT, replace(WORK, lora_rank=16)), "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0))
     assert np.all(np.asarray(part.weight_s) == 0)
@@ -172,5 +186,5 @@ def test_parts_of_any_block_are_finite_and_alike_alone_and_in_a_column(kind: str
 
 
 def test_a_window_shortens_the_scores() -> None:
-    assert scores_per_query(site(LLAMA), Block(kind="attention", window=512)) == 512
+    assert scores_per_query(site(LLAMA), Block(kind="attention", window=512)) == 512 + 128
     assert scores_per_query(site(LLAMA), Block(kind="attention")) == 2048 / 2 + 64

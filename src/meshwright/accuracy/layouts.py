@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwright.accuracy.cells import Cells, UnansweredError
 from meshwright.accuracy.notes import Notes
 from meshwright.accuracy.recompute import recompute_of_row
-from meshwright.accuracy.splits import pattern_chunks, split_by_cost, split_of_row
+from meshwright.accuracy.splits import pattern_chunks, split_by_cost, split_by_ends, split_of_row
 from meshwright.accuracy.tables import Rule
 from meshwright.layout import SHARDINGS, Layout, Schedule, Sharding
 from meshwright.models.spec import ModelSpec
@@ -114,6 +114,8 @@ def _split(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: 
     said = split_of_row(notes, model_name=cells.words("model"), total_layers=model.total_layers, pp=axes.pp, vpp=axes.vpp)
     if said is None and framework["split"] == "cost" and axes.vpp == 1:
         return split_by_cost(model, pp=axes.pp)
+    if said is None and framework["split"] == "ends":
+        return split_by_ends(model, pp=axes.pp, vpp=axes.vpp)
     return said
 
 

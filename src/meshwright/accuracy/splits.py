@@ -7,7 +7,7 @@ import re
 from meshwright.accuracy.notes import Notes
 from meshwright.models.spec import ModelSpec
 
-__all__ = ["split_by_cost", "split_of_row"]
+__all__ = ["split_by_cost", "split_by_ends", "split_of_row"]
 
 _LONGEST = 4096
 
@@ -43,6 +43,23 @@ def split_by_cost(model: ModelSpec, *, pp: int) -> tuple[int, ...] | None:
         if number * layer > share * (stage + 1) and stage < pp - 1:
             stage += 1
     return tuple(sizes)
+
+
+def split_by_ends(model: ModelSpec, *, pp: int, vpp: int) -> tuple[int, ...] | None:
+    """Return layers per chunk as Megatron-Bridge's recipes cut a model: loss and each layer that predicts further tokens count as layers.
+
+    All chunks are as large as the largest must be, and the last holds what is left: DeepSeek-V3's 61 layers and one more on 4 stages of 4
+    chunks are 15 chunks of 4 and one of 1. Without such layers embedding and loss thin the ends where that comes out even. None: evenly.
+    """
+    chunks = pp * vpp
+    if pp < 2 or chunks > model.total_layers or model.total_layers > _LONGEST:
+        return None
+    if not model.mtp_layers:
+        return _thin_ends(model.total_layers, pp=pp, vpp=vpp) if model.total_layers % chunks else None
+    ends = model.mtp_layers + 1
+    each = -(-(model.total_layers + ends) // chunks)
+    last = model.total_layers - each * (chunks - 1)
+    return (each, *([each] * (chunks - 2)), last) if last >= 0 else (each + last, *([each] * (chunks - 2)), 0)
 
 
 def _without_ends(sizes: tuple[int, ...], total_layers: int) -> tuple[int, ...] | None:

@@ -34,8 +34,8 @@ SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
 def scores_per_query(site: Site, block: Block) -> float:
     """Mean number of keys that one query is multiplied with.
 
-    Formula:  a window's length where there is one; keys / 2 + 64 where a fused kernel skips masked tiles (half a tile of 128 stays);
-              else every key
+    Formula:  a window and one tile of 128 where there is one (half a tile stays at either end of it); keys / 2 + 64 where a fused
+              kernel skips masked tiles (half a tile stays); else every key
     Units:    keys.
     Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1: tiles above the diagonal are skipped.
     Valid:    self- and cross-attention; context parallelism balances the masked half over its ranks.
@@ -44,7 +44,7 @@ def scores_per_query(site: Site, block: Block) -> float:
     keys = float(site.keys(block))
     fused = site.work.attention in ("flash", "flash1")
     if block.window is not None and block.window < keys and fused:
-        return float(block.window)
+        return min(block.window + 128.0, keys * 0.5 + 64.0)
     return keys * 0.5 + 64.0 if block.causal and fused and keys > 128 else keys
 
 
@@ -325,7 +325,9 @@ def mamba_parts(site: Site, block: Block) -> list[Part]:
     chunk_flops = 2 * 128.0 * (mamba.state_dim + mamba.head_dim) + 4.0 * mamba.state_dim * mamba.head_dim
     flops = tokens * mamba.num_heads / tp * chunk_flops
     chip = site.pool.node.chip
-    scan_s = flops / (chip.peak_flops_per_s("bf16") * SCAN_EFFICIENCY) + streaming_s(chip, tokens * wide * 2 * site.activation_bytes)
+    scan_s = flops / min(chip.peak_flops_per_s(_half(site)) * SCAN_EFFICIENCY, SCAN_FLOPS_PER_S) + streaming_s(
+        chip, tokens * wide * 2 * site.activation_bytes
+    )
     scan = Part(
         name="state scan",
         term="attention",
@@ -349,4 +351,7 @@ def mamba_parts(site: Site, block: Block) -> list[Part]:
 
 
 SCAN_EFFICIENCY = 0.15
-"""Share of the bf16 peak in the chunked scan (arXiv:2405.21060, figure 10: A100 scan against FlashAttention-2 of like FLOPs)."""
+"""Share of the half-precision peak in the chunked scan (arXiv:2405.21060, figure 10: A100 scan against FlashAttention-2 of like FLOPs)."""
+SCAN_FLOPS_PER_S = 47e12
+"""Most that the scan's kernels (mamba-ssm, Triton) reach on any chip: what the figure above says of an A100. They were tuned there and use
+none of the matrix instructions that came later; Nemotron-3 on H100, GB200 and GB300 (megatron_bridge) runs at this rate."""

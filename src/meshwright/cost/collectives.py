@@ -10,7 +10,16 @@ import numpy as np
 from meshwright.cost.shapes import Floats
 from meshwright.hardware.cluster import Pool
 
-__all__ = ["Group", "all_gather_s", "all_reduce_s", "all_to_all_s", "group_of", "point_to_point_s", "reduce_scatter_s"]
+__all__ = [
+    "Group",
+    "all_gather_s",
+    "all_reduce_s",
+    "all_to_all_s",
+    "dispatch_s",
+    "group_of",
+    "point_to_point_s",
+    "reduce_scatter_s",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +127,25 @@ def all_to_all_s(group: Group, sent_bytes: Floats) -> Floats:
     """
     inside = sent_bytes * (group.local - 1) / group.size / group.local_bytes_per_s
     outside = sent_bytes * (group.size - group.local) / group.size / group.remote_bytes_per_s
+    return np.where(group.size > 1, np.maximum(inside, outside) + group.tree_latency_s, 0.0)
+
+
+def dispatch_s(group: Group, token_bytes: Floats, copies: float) -> Floats:
+    """Time until each member has sent every token of its `token_bytes` to the members that `copies` random choices fell on, once each.
+
+    Formula:  a token reaches size * (1 - (1 - 1 / size)^copies) members and domains * (1 - (1 - 1 / domains)^copies) domains; each
+              domain's NIC carries it once, the fast links spread it; max of both + latency of a tree over the domains
+    Units:    seconds.
+    Source:   DeepEP (github.com/deepseek-ai/DeepEP) and HybridEP: tokens cross the network once per domain and are forwarded inside it;
+              the way back adds up inside the domain first. Distinct draws: the occupancy problem.
+    Valid:    balanced routing without limits on groups; never more than one copy per choice.
+    Checked:  tests/cost/test_collectives.py
+    """
+    domains = np.ceil(group.size / group.local)
+    members = group.size * (1.0 - (1.0 - 1.0 / group.size) ** copies)
+    visited = domains * (1.0 - (1.0 - 1.0 / domains) ** copies)
+    inside = token_bytes * members * (group.local - 1) / group.local / group.local_bytes_per_s
+    outside = token_bytes * visited * (domains - 1) / domains / group.remote_bytes_per_s
     return np.where(group.size > 1, np.maximum(inside, outside) + group.tree_latency_s, 0.0)
 
 

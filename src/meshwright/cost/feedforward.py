@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.cost.collectives import all_gather_s, all_to_all_s, group_of
+from meshwright.cost.collectives import all_gather_s, all_to_all_s, dispatch_s, group_of
 from meshwright.cost.operators import Part, Site, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import Floats
 from meshwright.models.spec import Block
@@ -23,6 +23,14 @@ SHARED = frozenset({"moe", "shared_experts"})
 ROUTING_KERNELS = 36.0
 """Kernels of routing, forward or backward: softmax, top-k, loss, masks, counts and their copy to the host, sort, permute, unpermute
 (counted in Megatron-Core 0.12's router and all-to-all dispatcher, without its fusions)."""
+PERMUTE_PASSES = {"alltoall": 4.0, "flex": 2.0}
+"""Passes over routed rows on either side of the exchange. alltoall: sort by rank, sort by expert, each read and written, and back;
+flex: one sort on arrival, one sum on the way back (Megatron-Core's token dispatchers)."""
+EXPERT_BIAS_BYTES = (28.0, 40.0)
+"""Bytes per output element that the biases of the experts' second layers move forward and backward: no kernel is fused there, as each
+expert's bias is weighed by its tokens' probabilities in fp32 (Megatron-Core's experts.py). Forward: product written (4), sum (2 + 4, 4),
+parts joined (4, 4), cast (4, 2); backward: cast (2, 4), gradient by part (4, 2) and joined (2, 2), gradients of the biases and of the
+probabilities: product (4, 4) and sum (4) each."""
 
 
 def mlp_parts(site: Site, block: Block) -> list[Part]:
@@ -118,6 +126,8 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
         *_routing(site, tokens, routed, rows, width),
         *inner,
     ]
+    if moe.expert_bias and not site.stack.expert_bias_fused:
+        parts.append(_expert_biases(site, rows, width))
     if moe.latent_dim:
         parts += _latent(site, block, float(moe.latent_dim))
     if moe.shared_ffn:
@@ -126,6 +136,13 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
         parts += _two_layers(site, "shared experts", tokens, hidden, shared, 1.0, SHARED, SHARED)
         parts.append(tensor_exchange(site, block, SHARED))
     return parts
+
+
+def _expert_biases(site: Site, rows: Floats, width: Floats) -> Part:
+    forward, backward = (site.streaming(rows * width * each) for each in EXPERT_BIAS_BYTES)
+    return Part(
+        name="expert biases", term="pointwise", forward_s=forward, backward_s=backward, kernels_forward=4, kernels_backward=6, redone_by=MOE
+    )
 
 
 def _latent(site: Site, block: Block, latent: float) -> list[Part]:
@@ -159,20 +176,27 @@ def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Fl
         tokens=own,
         redone_by=MOE,
     )
-    moved = (routed + rows) * width * 2 * size
+    crossings = PERMUTE_PASSES[site.stack.dispatcher] * (routed + rows) * width * size
     permute = passes(
         site,
         "permute and unpermute",
-        forward_bytes=2 * moved,
-        backward_bytes=2 * moved,
+        forward_bytes=crossings,
+        backward_bytes=crossings,
         kernels=ROUTING_KERNELS,
         saved=rows * width * site.saved_input_bytes + own * moe.num_experts * 4.0,
         redone_by=MOE,
         freed_by=MOE,
     )
-    dispatch = all_to_all_s(group_of(shapes.ep, shapes.etp, site.pool), routed * width * size)
+    group = group_of(shapes.ep, shapes.etp, site.pool)
+    if site.stack.dispatcher == "flex":
+        dispatch = dispatch_s(group, own * width * size, float(moe.top_k))
+    else:
+        dispatch = all_to_all_s(group, routed * width * size)
     gather = all_gather_s(group_of(shapes.etp, np.ones_like(shapes.etp), site.pool), rows * width * size)
-    both_ways = 2 * (dispatch + gather) * (1 - site.stack.ep_overlap)
+    hidden = (
+        site.stack.ep_overlap if site.model.hybrid is None else 0.0
+    )  # Megatron-Core's schedule of layer parts knows attention layers only
+    both_ways = 2 * (dispatch + gather) * (1 - hidden)
     exchange = Part(
         name="expert exchange",
         term="ep_comm",

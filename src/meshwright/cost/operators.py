@@ -13,13 +13,18 @@ from meshwright.cost.shapes import Floats, Shapes, block_tokens, stream_seq_len
 from meshwright.hardware.cluster import Pool
 from meshwright.models.spec import Block, ModelSpec
 from meshwright.stack import Stack
-from meshwright.workload import Workload
+from meshwright.workload import Precision, Workload
 
 __all__ = ["Part", "Site", "Term", "linear", "norm", "norm_output", "passes", "tensor_exchange"]
 
 Term = Literal["matmul", "attention", "pointwise", "tp_comm", "cp_comm", "ep_comm", "head"]
 MOST_GROUP_LAUNCHES = 16.0
 """Launches of a grouped product at most: one per expert (Transformer Engine's GroupedLinear), a single kernel for many small ones."""
+SMALL_KERNELS: dict[Precision, float] = {"fp8": 2.0, "fp8-blockwise": 1.0, "mxfp8": 1.0, "nvfp4": 3.0}
+"""Small kernels per narrow operand and expert before a loop of products: a cast; per-tensor scales their maximum as well; NVFP4 also a
+Hadamard transform (Transformer Engine's quantisers)."""
+SWIZZLES: dict[Precision, float] = {"mxfp8": 2.0, "nvfp4": 2.0}
+"""Small kernels per product and expert that bring both operands' block scales into cuBLAS's order (Transformer Engine, swizzle.cu)."""
 HALF = 2.0
 """Bytes of an activation in half precision."""
 
@@ -122,13 +127,14 @@ def linear(
         kernels = 2.0 * kernels
         cast_forward = site.streaming(tokens * groups * into * (HALF + 2 * element_bytes(precision)))
         cast_backward = site.streaming(tokens * groups * out * (HALF + 2 * element_bytes(precision)))
+    small_forward, small_backward = _small_kernels_s(site, groups)
     if site.work.lora_rank:
         weight = np.zeros_like(weight)
     return Part(
         name=name,
         term="matmul",
-        forward_s=forward + cast_forward,
-        backward_s=data + weight + cast_backward,
+        forward_s=forward + cast_forward + small_forward,
+        backward_s=data + weight + cast_backward + small_backward,
         weight_s=weight,
         kernels_forward=kernels,
         kernels_backward=2.0 * kernels,
@@ -136,6 +142,20 @@ def linear(
         redone_by=redone_by,
         freed_by=freed_by,
     )
+
+
+def _small_kernels_s(site: Site, groups: Floats | float) -> tuple[Floats, Floats]:
+    """Time of the kernels that prepare each expert's narrow operands, forward and backward, (U,) each.
+
+    Formula:  experts * (casts + 2 scale passes per product) * the longer of launch and ramp; one product forward, two backward; a
+              single group's are hidden in its launches
+    Source:   Transformer Engine's GroupedLinear loops over experts; such kernels are shorter than their launch.
+    """
+    chip, precision = site.pool.node.chip, site.work.precision
+    each = np.maximum(chip.launch_s * (1.0 - site.stack.launch_hidden), chip.ramp_s)
+    loops = np.where(np.asarray(groups) > 1, groups, 0.0) * np.ones_like(site.shapes.tp)
+    cast, swizzle = SMALL_KERNELS.get(precision, 0.0), SWIZZLES.get(precision, 0.0)
+    return loops * (cast + swizzle) * each, loops * (cast + 2.0 * swizzle) * each
 
 
 def passes(
