@@ -16,9 +16,11 @@ from types import ModuleType
 import pytest
 from tests.accuracy.examples import LLAMA
 from tests.accuracy.logs import megatron_log, nccl_output, nemo_log
+from tests.hardware.profiles import ON_H100
 from tests.models.hf_configs import CONFIGS
 
 from meshwright.cli import run
+from meshwright.hardware.profile import profile_to_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -141,6 +143,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "nemo.log").write_text(nemo_log([40.0, *[12.6] * 9]))
     (folder / "all_reduce_8.txt").write_text(nccl_output({size: 40 + size / 2.2e5 for size in sizes}))
     (folder / "all_reduce_64.txt").write_text(nccl_output({size: 300 + size / 1.6e5 for size in sizes}, hosts=8, factor=2 * 63 / 64))
+    (folder / "here.npz").write_bytes(profile_to_bytes(ON_H100, form="npz"))
     row = {**LLAMA, **MEASURED}
     for name in ("runs.csv", "tables/a.csv", "truth/a.csv"):
         with (folder / name).open("w", newline="", encoding="utf-8") as handle:

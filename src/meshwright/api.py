@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from meshwright.calibration import Calibration
+from meshwright.calibration import Calibration, check_profile
 from meshwright.calibration.file import parse_calibration
 from meshwright.errors import ConfigError
+from meshwright.hardware.profile import load_profile
+from meshwright.hardware.profile_chip import profile_words
 from meshwright.layout import parse_layout
+from meshwright.local import LOCAL, cluster_from_flag
 from meshwright.search.asked import ask
 from meshwright.search.diff import Comparison, compare
 from meshwright.search.explain import Explanation
@@ -19,11 +22,25 @@ from meshwright.search.explain import explain as explain_layout
 from meshwright.search.oom import Ladder
 from meshwright.search.oom import why_oom as mend_layout
 from meshwright.search.plan import search_plans
-from meshwright.search.problem import Problem, resolve
+from meshwright.search.problem import Files, Problem, resolve
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
 
-__all__ = ["diff", "explain", "plan", "problem_of", "read_calibration", "read_request", "request_to_yaml", "why_oom"]
+if TYPE_CHECKING:
+    from meshwright.accuracy.run import Own
+
+__all__ = [
+    "diff",
+    "explain",
+    "files_of",
+    "plan",
+    "problem_of",
+    "read_calibration",
+    "read_own",
+    "read_request",
+    "request_to_yaml",
+    "why_oom",
+]
 
 
 def plan(request: PlanRequest | None = None, /, *, progress: Callable[[int, int], None] | None = None, **fields: Any) -> PlanResult:
@@ -34,7 +51,7 @@ def plan(request: PlanRequest | None = None, /, *, progress: Callable[[int, int]
     """
     start = perf_counter()
     asked = _one_request("plan", request, fields)
-    result = search_plans(asked, calibration=_calibration_of(asked), progress=progress)
+    result = search_plans(asked, files=files_of(asked), progress=progress)
     return replace(result, seconds=perf_counter() - start)
 
 
@@ -61,7 +78,7 @@ def diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], /, *, has_exper
 
 def problem_of(request: PlanRequest) -> Problem:
     """Return a request with its names looked up and its files read."""
-    return resolve(request, calibration=_calibration_of(request))
+    return resolve(request, files=files_of(request))
 
 
 def read_calibration(path: str | Path) -> Calibration:
@@ -73,8 +90,25 @@ def read_calibration(path: str | Path) -> Calibration:
     return parse_calibration(text, source=f"calibration {str(path)!r}")
 
 
-def _calibration_of(request: PlanRequest) -> Calibration | None:
-    return None if request.calibration is None else read_calibration(request.calibration)
+def read_own(*, calibration: str | Path | None = None, profile: str | Path | None = None) -> Own:
+    """Return what the user measured, for rows of tables; ConfigError where the calibration was not fitted with this profile."""
+    from meshwright.accuracy.run import Own
+
+    fitted = None if calibration is None else read_calibration(calibration)
+    measured = None if profile is None else load_profile(Path(profile))
+    if fitted is not None:
+        check_profile(fitted, profile="" if measured is None else profile_words(measured.machine))
+    return Own(calibration=fitted, profile=measured)
+
+
+def files_of(request: PlanRequest) -> Files:
+    """Return what the files that a request names hold, and what this machine is where its cluster is `local`."""
+    is_local = request.cluster.strip().lower() == LOCAL
+    return Files(
+        calibration=None if request.calibration is None else read_calibration(request.calibration),
+        profile=None if request.profile is None else load_profile(Path(request.profile)),
+        local=cluster_from_flag(LOCAL, gpus_per_node=request.gpus_per_node) if is_local and request.profile is None else None,
+    )
 
 
 def _one_request(name: str, request: PlanRequest | None, fields: Mapping[str, Any]) -> PlanRequest:

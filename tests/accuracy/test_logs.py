@@ -12,13 +12,14 @@ from tests.accuracy.logs import megatron_log, nccl_output, nemo_log, titan_log
 
 from meshwright.accuracy.described import Given
 from meshwright.accuracy.measured import MeasuredRun
-from meshwright.accuracy.nccl_tests import link_rates, read_nccl_tests
+from meshwright.accuracy.nccl_tests import read_nccl_tests
 from meshwright.accuracy.results import read_results
 from meshwright.accuracy.steady import steady_s
 from meshwright.cost.collectives import all_gather_s, all_reduce_s, group_of
 from meshwright.errors import ConfigError
 from meshwright.hardware.parse import parse_cluster
 from meshwright.models.params import model_params
+from meshwright.search.link_rates import link_rates
 
 TIMES = (42_000.0, 9_100.0, 8_700.0, 8_600.0, 8_610.0, 30_000.0, 8_590.0, 8_605.0, 8_600.0, 8_600.0)
 LLAMA = Given(model="llama3-8b", cluster="h100:8", seq_len=8192, gbs=128, stack="megatron", layout="mbs=1")

@@ -16,6 +16,7 @@ from meshwright.workload import Workload
 NOT_COMPARED = {
     *(
         "calibration",
+        "profile",
         "gpus_per_node",
         "pins",
         "objective",

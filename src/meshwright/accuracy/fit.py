@@ -68,7 +68,7 @@ def fit_runs(
     found, software = _kind(runs)
     if chip and chip != found:
         raise ConfigError(f"runs on {found}, links of {chip}: give benchmarks of the cluster that the runs were on")
-    start = Calibration(chip=found, stack=software, links=tuple(links), version=version)
+    start = Calibration(chip=found, stack=software, links=tuple(links), version=version, profile=_profile(runs))
     usable, left_out = _predictable(runs, start)
     if not usable:
         raise ConfigError(f"no run to calibrate on: {left_out[0]}")
@@ -82,6 +82,12 @@ def fit_runs(
     )
     lines = tuple(line for quantity in quantities for line in _lines(quantity))
     return FitReport(calibration=calibration, runs=lines, left_out=tuple(left_out))
+
+
+def _profile(runs: Sequence[MeasuredRun]) -> str:
+    """What the runs' chip was profiled as; empty where the catalogue's figures hold."""
+    tables = runs[0].case.machines.nodes[0].chip.tables
+    return "" if tables is None else str(tables.meta["source"])
 
 
 def _kind(runs: Sequence[MeasuredRun]) -> tuple[str, str]:

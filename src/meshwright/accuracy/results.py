@@ -9,15 +9,16 @@ from pathlib import Path
 from meshwright.accuracy.described import Given, case_of
 from meshwright.accuracy.measured import MeasuredRun, runs_of_table
 from meshwright.accuracy.megatron_log import LogRun, looks_like_megatron, looks_like_nemo, read_megatron_log, read_nemo_log
-from meshwright.accuracy.nccl_tests import link_rates, looks_like_nccl_tests, read_nccl_tests
+from meshwright.accuracy.nccl_tests import looks_like_nccl_tests, read_nccl_tests
 from meshwright.accuracy.steady import steady_s
 from meshwright.accuracy.tables import read_truth
 from meshwright.accuracy.torchtitan_log import looks_like_torchtitan, read_torchtitan_log
 from meshwright.calibration import LinkRates
-from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.hardware.catalogue import default_node, find_chip
+from meshwright.errors import ConfigError
+from meshwright.hardware.catalogue import default_node, find_device
 from meshwright.hardware.cluster import Pool
 from meshwright.hardware.parse import load_cluster
+from meshwright.search.link_rates import link_rates
 
 __all__ = ["Results", "read_results"]
 
@@ -113,11 +114,7 @@ def _links(text: str, path: Path, given: Given) -> Results:
 
 def _chip_of(device: str | None, path: Path) -> str:
     """The catalogue's chip of a device's name, which is the vendor's with the size and the form behind it."""
-    words = (device or "").replace("NVIDIA ", "").replace("Tesla ", "").replace("AMD Instinct ", "").replace("-", " ").split()
-    size = next((word.lower().removesuffix("gb") for word in words if word.lower().endswith("gb")), None)
-    for name in ([f"{words[0]}-{size}"] if words and size else []) + words[:1]:
-        try:
-            return find_chip(name).name
-        except UnknownNameError:
-            continue
+    chip = find_device(device or "")
+    if chip is not None:
+        return chip.name
     raise ConfigError(f"{path}: device {device or 'not named'} is no chip of the catalogue; give --cluster, such as h100:8")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from meshwright.accuracy.predict import Answers, predict_rows, reasons
+from meshwright.accuracy.profiled import is_profiled, with_profile
 from meshwright.accuracy.residuals import Read, fit_outcomes, residuals_of
 from meshwright.accuracy.rows import Case, Unanswerable, read_table
 from meshwright.accuracy.score import Figures, guesses_of, read_predictions, score_table
@@ -16,13 +17,16 @@ from meshwright.accuracy.verdicts import Verdicts, judge
 from meshwright.calibration import Calibration
 from meshwright.confidence import QUANTITIES, Quantity
 from meshwright.errors import ConfigError
+from meshwright.hardware.profile import Profile
 
 __all__ = [
+    "NOTHING",
     "Counts",
+    "Own",
     "Tables",
     "Validation",
-    "calibrated_rows",
     "counts",
+    "own_rows",
     "predict_tables",
     "read_measured",
     "read_tables",
@@ -97,18 +101,41 @@ def _found(kept: tuple[TruthTable, ...], others: Sequence[tuple[str, str]]) -> T
     return Tables(kept=kept, left_out=tuple(f"{name}: left out: {reason}" for name, reason in others))
 
 
-def predict_tables(tables: Sequence[TruthTable], *, calibration: Calibration | None = None) -> Answers:
-    """Predict every row of every table; a calibration holds for the rows of its chip and its stack."""
-    return predict_rows(_with(case, calibration) for table in tables for case in read_table(table))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Own:
+    """What the user measured: a calibration holds for rows of its chip and its stack, a profile for rows of its chip."""
+
+    calibration: Calibration | None = None
+    profile: Profile | None = None
+
+    def on(self, cases: Iterable[Case | Unanswerable]) -> list[Case | Unanswerable]:
+        """Return the rows, with it where it holds."""
+        found = list(cases)
+        if self.profile is not None:
+            found = with_profile(found, self.profile)
+        return [replace(case, calibration=self.calibration) if self.is_calibrated(case) else case for case in found]  # type: ignore[arg-type]
+
+    def is_calibrated(self, case: Case | Unanswerable) -> bool:
+        """Whether the calibration is of this row."""
+        return _is_of(case, self.calibration)
+
+    def is_profiled(self, case: Case | Unanswerable) -> bool:
+        """Whether the profile is of this row."""
+        return self.profile is not None and is_profiled(case, self.profile)
 
 
-def calibrated_rows(tables: Sequence[TruthTable], calibration: Calibration) -> int:
-    """Count the rows that a calibration is of."""
-    return sum(_is_of(case, calibration) for table in tables for case in read_table(table))
+NOTHING = Own()
 
 
-def _with(case: Case | Unanswerable, calibration: Calibration | None) -> Case | Unanswerable:
-    return replace(case, calibration=calibration) if isinstance(case, Case) and _is_of(case, calibration) else case
+def predict_tables(tables: Sequence[TruthTable], *, own: Own = NOTHING) -> Answers:
+    """Predict every row of every table."""
+    return predict_rows(case for table in tables for case in own.on(read_table(table)))
+
+
+def own_rows(tables: Sequence[TruthTable], own: Own) -> tuple[int, int]:
+    """Count the rows that the calibration is of, and those that the profile is of."""
+    cases = [case for table in tables for case in read_table(table)]
+    return sum(own.is_calibrated(case) for case in cases), sum(own.is_profiled(case) for case in cases)
 
 
 def _is_of(case: Case | Unanswerable, calibration: Calibration | None) -> bool:
@@ -129,12 +156,12 @@ def counts(answers: Answers) -> dict[str, Counts]:
     return found
 
 
-def validate_tables(tables: Sequence[TruthTable], *, predictions: Path | None = None) -> Validation:
+def validate_tables(tables: Sequence[TruthTable], *, predictions: Path | None = None, own: Own = NOTHING) -> Validation:
     """Predict the tables' rows, or read predictions made before, and compare them with what was measured."""
     if predictions is not None:
         guesses = read_predictions(predictions)
         return Validation(figures={table.name: score_table(table, guesses) for table in tables}, unanswered={})
-    read: Read = [(table, read_table(table)) for table in tables]
+    read: Read = [(table, own.on(read_table(table))) for table in tables]
     answers = predict_rows(case for _, cases in read for case in cases)
     made, residuals = guesses_of(answers), residuals_of(read, answers)
     found = {quantity: held for quantity in QUANTITIES if (held := coverage(residuals, quantity)) is not None}

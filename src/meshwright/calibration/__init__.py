@@ -23,6 +23,7 @@ __all__ = [
     "LinkRates",
     "Misses",
     "apply_calibration",
+    "check_profile",
     "measured_share",
     "own_intervals",
     "provenance_of",
@@ -137,6 +138,8 @@ class Calibration:
     peak_memory: Misses | None = None
     version: str = ""
     """Of the package whose constants the factors multiply."""
+    profile: str = ""
+    """The profile that the runs were predicted with, in words; empty without one."""
 
     def __post_init__(self) -> None:
         for names in ([f.name for f in self.factors], [str(rates.level) for rates in self.links]):
@@ -179,6 +182,7 @@ def apply_calibration(calibration: Calibration, *, pool: Pool, stack: Stack) -> 
         raise ConfigError(f"calibration of {calibration.chip} on {node.chip.name}: calibrate on that chip, or leave the calibration out")
     if stack.name != calibration.stack:
         raise ConfigError(f"calibration of stack {calibration.stack} for stack {stack.name}: name that stack, or leave the calibration out")
+    check_profile(calibration, profile="" if node.chip.tables is None else str(node.chip.tables.meta["source"]))
     value = calibration.value
     rates = {found.level: found for found in calibration.links}
     node = replace(
@@ -195,6 +199,15 @@ def apply_calibration(calibration: Calibration, *, pool: Pool, stack: Stack) -> 
         factors=Factors(**{name: value(name) for name in Factors.__slots__}),
     )
     return Calibrated(pool=replace(pool, node=node), stack=stack)
+
+
+def check_profile(calibration: Calibration, *, profile: str) -> None:
+    """Refuse a calibration whose factors multiply other figures of the chip than those in use."""
+    if calibration.profile and not profile:
+        raise ConfigError(f"calibration was fitted with a profile ({calibration.profile}): give it too (--profile)")
+    if calibration.profile != profile:
+        fitted = f"with another profile ({calibration.profile})" if calibration.profile else "without a profile"
+        raise ConfigError(f"calibration was fitted {fitted} than {profile}: calibrate again with --profile, or leave one of them out")
 
 
 def measured_share(calibration: Calibration, terms: Mapping[str, float], *, of: Literal["time", "memory"]) -> float:

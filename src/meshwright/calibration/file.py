@@ -61,6 +61,7 @@ class _FileForm(_Form):
     meshwright: str = ""
     chip: str
     stack: str
+    profile: str = ""
     runs: list[str] = []
     factors: dict[str, _FactorForm] = {}
     links: dict[Literal["domain", "network"], _LinkForm] = {}
@@ -77,6 +78,7 @@ def calibration_to_yaml(calibration: Calibration) -> str:
         "meshwright": calibration.version,
         "chip": calibration.chip,
         "stack": calibration.stack,
+        "profile": calibration.profile or None,
         "runs": list(calibration.runs),
         "factors": {f.name: _without(asdict(f), "name") for f in calibration.factors},
         "links": {rates.level: _without(asdict(rates), "level") for rates in calibration.links},
@@ -118,6 +120,7 @@ def _calibration(form: _FileForm) -> Calibration:
         step_time=None if form.step_time is None else Misses(**dict(form.step_time)),
         peak_memory=None if form.peak_memory is None else Misses(**dict(form.peak_memory)),
         version=form.meshwright,
+        profile=form.profile,
     )
 
 

@@ -27,9 +27,11 @@ __all__ = [
     "MemoryFlag",
     "ModelArgument",
     "PrecisionFlag",
+    "ProfileFlag",
     "SeqFlag",
     "StackFlag",
     "asked_with",
+    "file_name",
     "model_words",
     "narrow_console",
 ]
@@ -39,7 +41,7 @@ ModelArgument = Annotated[
     typer.Argument(help="A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...", show_default=False),
 ]
 HfFlag = Annotated[Path | None, typer.Option("--hf", help="A Hugging Face config.json, or its folder, instead of a name.")]
-ClusterFlag = Annotated[str, typer.Option("--cluster", metavar="KIND:COUNT", help="Chips, such as h100:256, or a YAML file.")]
+ClusterFlag = Annotated[str, typer.Option("--cluster", metavar="KIND:COUNT", help="Chips, such as h100:256, a YAML file, or local.")]
 GpusPerNodeFlag = Annotated[int | None, typer.Option("--gpus-per-node", help="Chips in one server [default: as the chip is sold].")]
 SeqFlag = Annotated[int, typer.Option("--seq", help="Tokens in one sequence.", show_default=False)]
 DecoderSeqFlag = Annotated[int | None, typer.Option("--decoder-seq", help="Tokens in one sequence of the decoder [default: a quarter].")]
@@ -54,6 +56,7 @@ MegatronVersionFlag = Annotated[
     str | None, typer.Option("--megatron-version", help="Version of Megatron-Core whose rules hold [default: newest].")
 ]
 CalibrationFlag = Annotated[Path | None, typer.Option("--calibration", metavar="FILE", help="What `meshwright calibrate` wrote.")]
+ProfileFlag = Annotated[Path | None, typer.Option("--profile", metavar="FILE", help="What `meshwright profile` wrote on this chip.")]
 MemoryFlag = Annotated[float | None, typer.Option("--max-memory-gib", help="GiB that one process may use [default: all it sees].")]
 HeadroomFlag = Annotated[
     float | None, typer.Option("--headroom", help="Kept free: below 1 a share of memory, else GiB [default: by its interval].")
@@ -67,8 +70,13 @@ def asked_with(model: str | None, hf: Path | None, layout: str, fields: dict[str
     from meshwright.search.asked import ask
     from meshwright.search.request import PlanRequest
 
-    given = {name: str(value) if isinstance(value, Path) else value for name, value in fields.items() if value is not None}
+    given = {name: file_name(value) if isinstance(value, Path) else value for name, value in fields.items() if value is not None}
     return ask(layout, api.problem_of(PlanRequest.of({"model": model_words(model, hf), **given})))
+
+
+def file_name(path: Path | None) -> str | None:
+    """Return what a request takes for a file."""
+    return None if path is None else str(path)
 
 
 def model_words(name: str | None, hf: Path | None) -> str | dict[str, Any]:

@@ -29,6 +29,7 @@ def calibrate(
     gbs: Annotated[int | None, typer.Option(help="Of logs: global batch in sequences.")] = None,
     precision: Annotated[str | None, typer.Option(help="Of logs: number format of the matrix products.")] = None,
     layout: Annotated[str | None, typer.Option(metavar="KEY=V[,...]", help="Of logs: the layout, tp=8,pp=4,mbs=1.")] = None,
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote; plans then need it too.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
 ) -> None:
     """Fit the few constants that matter to your own runs, from one run upwards.
@@ -42,7 +43,7 @@ def calibrate(
     does not, and go before what it says. Warm-up iterations are left out; the median counts.
 
     Prints each factor with the share of it that is measured, and the error before, after, and with each run left out of the fit in turn.
-    The file is for `--calibration` of plan, explain, why-oom and predict, on any number of the same chips.
+    The file is for `--calibration` of plan, explain, why-oom, diff, predict and validate, on any number of the same chips.
 
     Examples:
 
@@ -57,10 +58,12 @@ def calibrate(
     from meshwright import __version__
     from meshwright.accuracy.described import Given
     from meshwright.accuracy.fit import fit_runs
+    from meshwright.accuracy.profiled import profiled_runs
     from meshwright.accuracy.results import read_results
     from meshwright.calibration.file import calibration_to_yaml
     from meshwright.cli._layout_case import model_words
     from meshwright.errors import ConfigError
+    from meshwright.hardware.profile import load_profile
 
     given = Given(
         model=model_words(model, hf) if model is not None or hf is not None else None,
@@ -74,7 +77,8 @@ def calibrate(
     )
     found = read_results(results, given)
     _warn(found.left_out)
-    report = fit_runs(found.runs, links=found.links, chip=found.chip, stack=stack or "megatron", version=__version__)
+    runs = found.runs if profile is None else profiled_runs(found.runs, load_profile(profile))
+    report = fit_runs(runs, links=found.links, chip=found.chip, stack=stack or "megatron", version=__version__)
     _warn(report.left_out)
     try:
         output.write_text(calibration_to_yaml(report.calibration), encoding="utf-8")

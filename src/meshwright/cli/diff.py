@@ -8,6 +8,7 @@ import typer
 
 from meshwright.cli._layout_case import (
     AttentionFlag,
+    CalibrationFlag,
     DecoderSeqFlag,
     GbsFlag,
     GpusPerNodeFlag,
@@ -16,6 +17,7 @@ from meshwright.cli._layout_case import (
     MegatronVersionFlag,
     MemoryFlag,
     PrecisionFlag,
+    ProfileFlag,
     StackFlag,
 )
 
@@ -51,6 +53,8 @@ def diff(
     precision: PrecisionFlag = None,
     attention: AttentionFlag = None,
     stack: StackFlag = None,
+    calibration: CalibrationFlag = None,
+    profile: ProfileFlag = None,
     megatron_version: MegatronVersionFlag = None,
     max_memory_gib: MemoryFlag = None,
     json_output: JsonFlag = False,
@@ -72,7 +76,7 @@ def diff(
 
       meshwright diff plans.json#1 plans.json#2 --json
     """
-    from meshwright.cli._layout_case import model_words
+    from meshwright.cli._layout_case import file_name, model_words
     from meshwright.cli._plan_files import read_side
     from meshwright.errors import ConfigError
 
@@ -80,7 +84,7 @@ def diff(
     fields: dict[str, Any] = {
         **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
         **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
-        **{"max_memory_gib": max_memory_gib},
+        **{"max_memory_gib": max_memory_gib, "calibration": file_name(calibration), "profile": file_name(profile)},
     }
     if model is not None or hf is not None:
         if cluster is None or seq is None:

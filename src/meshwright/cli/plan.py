@@ -23,13 +23,14 @@ def plan(
         str | None,
         typer.Argument(help="A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...", show_default=False),
     ] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:256, or a YAML file.")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:256, a YAML file, or local.")] = None,
     seq: Annotated[int | None, typer.Option("--seq", "--seq-len", help="Tokens in one sequence.")] = None,
     gbs: Annotated[int | None, typer.Option(help="Global batch in sequences; it is never changed.")] = None,
     max_gbs: Annotated[int | None, typer.Option(help="Without --gbs: the largest batch to try.")] = None,
     precision: Annotated[str | None, typer.Option(help="Number format of the matrix products [default: bf16].")] = None,
     stack: Annotated[str | None, typer.Option(help="Training software [default: megatron].")] = None,
     calibration: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")] = None,
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote on this chip.")] = None,
     megatron_version: Annotated[str | None, typer.Option(help="Version of Megatron-Core whose rules hold [default: the newest].")] = None,
     pins: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2.")] = None,
     top: Annotated[int | None, typer.Option(help="Plans to print [default: 10].")] = None,
@@ -68,6 +69,7 @@ def plan(
       meshwright plan --hf config.json --cluster h200:16 --seq 4096 --gbs 128 --stack fsdp --json
     """
     from meshwright import api
+    from meshwright.cli._layout_case import file_name
     from meshwright.cli._traces import make_folder, write_steps
     from meshwright.search.request import PlanRequest, parse_pins
 
@@ -79,7 +81,8 @@ def plan(
         "max_gbs": max_gbs,
         "precision": precision,
         "stack": stack,
-        "calibration": None if calibration is None else str(calibration),
+        "calibration": file_name(calibration),
+        "profile": file_name(profile),
         "megatron_version": megatron_version,
         "pins": parse_pins(pins or []) or None,
         "top": top,

@@ -22,6 +22,7 @@ def predict(
         Path, typer.Option("--output", "-o", metavar="PREDICTIONS.csv", help="Where the predictions go.", show_default=False)
     ],
     calibration: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")] = None,
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object for programs.")] = False,
 ) -> None:
     """Predict step time, peak memory and fit for every run of a table.
@@ -33,7 +34,7 @@ def predict(
     Writes a line per row: source (the file's name without .csv), row_id, step_time_s, peak_mem_gib, oom; a row that cannot be
     answered has blank figures. Prints how many were answered, and the reasons of the others. Exit code 1 where none was.
     Files that hold no table of training runs are left out with a warning. With --calibration the rows of its chip and its stack are
-    predicted with it, all others without.
+    predicted with it, with --profile those of its chip, all others without.
 
     Examples:
 
@@ -45,16 +46,16 @@ def predict(
     """
     from meshwright import api
     from meshwright.accuracy.predict import predictions_csv
-    from meshwright.accuracy.run import calibrated_rows, counts, predict_tables, read_tables
+    from meshwright.accuracy.run import counts, predict_tables, read_tables
+    from meshwright.cli._own import tell_own
     from meshwright.errors import ConfigError
 
     tables = read_tables(rows)
     for line in tables.left_out:
         typer.echo(f"warning: {line}", err=True)
-    known = None if calibration is None else api.read_calibration(calibration)
-    if known is not None:
-        typer.echo(f"{known.words()}; holds for {calibrated_rows(tables.kept, known)} rows", err=True)
-    answers = predict_tables(tables.kept, calibration=known)
+    own = api.read_own(calibration=calibration, profile=profile)
+    tell_own(own, tables.kept)
+    answers = predict_tables(tables.kept, own=own)
     try:
         output.write_text(predictions_csv(answers), encoding="utf-8")
     except OSError as error:

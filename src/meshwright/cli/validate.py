@@ -20,6 +20,8 @@ def validate(
     truth: Annotated[list[Path], typer.Argument(metavar="TRUTH.csv...", help="Tables of measured training runs.", show_default=False)],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PAGE.md", help="Also write the page with all figures.")] = None,
     predictions: Annotated[Path | None, typer.Option(metavar="CSV", help="Score these predictions instead of making them.")] = None,
+    calibration: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")] = None,
+    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote.")] = None,
     before: Annotated[Path | None, typer.Option(metavar="JSON", help="What --json printed earlier: the page's column `before`.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
 ) -> None:
@@ -30,7 +32,7 @@ def validate(
     layout that was predicted to be the fastest. Fit is judged by balanced accuracy.
 
     Prints a line per table; with -o it writes the page docs/accuracy.md. Files that hold no table of measured training runs are left
-    out with a warning.
+    out with a warning. With --calibration or --profile the rows that they are of are predicted with them.
 
     Examples:
 
@@ -40,15 +42,21 @@ def validate(
 
       meshwright validate runs.csv --predictions predictions.csv --json
     """
+    from meshwright import api
     from meshwright.accuracy.report import read_earlier
-    from meshwright.accuracy.run import read_measured, validate_tables
+    from meshwright.accuracy.run import NOTHING, read_measured, validate_tables
+    from meshwright.cli._own import tell_own
     from meshwright.errors import ConfigError
 
     earlier = read_earlier(before) if before is not None else None
     tables = read_measured(truth)
     for line in tables.left_out:
         typer.echo(f"warning: {line}", err=True)
-    found = validate_tables(tables.kept, predictions=predictions)
+    own = api.read_own(calibration=calibration, profile=profile)
+    if predictions is not None and own != NOTHING:
+        raise ConfigError("--calibration and --profile have no effect on --predictions, which are made; leave them out")
+    tell_own(own, tables.kept)
+    found = validate_tables(tables.kept, predictions=predictions, own=own)
     if output is not None:
         try:
             output.write_text(_page(found, earlier), encoding="utf-8")

@@ -17,6 +17,7 @@ from meshwright.cli._layout_case import (
     MemoryFlag,
     ModelArgument,
     PrecisionFlag,
+    ProfileFlag,
     SeqFlag,
     StackFlag,
 )
@@ -37,6 +38,7 @@ def why_oom(
     attention: AttentionFlag = None,
     stack: StackFlag = None,
     calibration: CalibrationFlag = None,
+    profile: ProfileFlag = None,
     megatron_version: MegatronVersionFlag = None,
     max_memory_gib: MemoryFlag = None,
     headroom: HeadroomFlag = None,
@@ -68,7 +70,7 @@ def why_oom(
     fields = {
         **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
         **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
-        **{"max_memory_gib": max_memory_gib, "headroom": headroom, "calibration": calibration},
+        **{"max_memory_gib": max_memory_gib, "headroom": headroom, "calibration": calibration, "profile": profile},
     }
     asked = asked_with(model, hf, layout, fields)
     found = explained(asked.layout, asked.problem)

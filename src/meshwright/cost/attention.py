@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from meshwright.cost.collectives import point_to_point_s
 from meshwright.cost.kernels import matmul_share, streaming_s
 from meshwright.cost.operators import HALF, Part, Site, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import Floats
-from meshwright.hardware.tables import attention_forward_seconds, kin
+from meshwright.hardware.tables import attention_backward_seconds, attention_forward_seconds, kin
+from meshwright.hardware.tables._grid import Lookup
 from meshwright.models.spec import Block
 from meshwright.workload import Precision
 
@@ -157,12 +160,19 @@ def _core_inputs(site: Site, block: Block) -> Part:
 
 
 def _flash(site: Site, block: Block) -> Part:
-    """Fused attention: 2 products forward, 5 backward; forward from the chip's measured table, else at its share of the peak."""
+    """Fused attention: 2 products forward, 5 backward; from the chip's measured tables, else at its share of the peak.
+
+    Shipped tables have the forward pass alone; the backward pass then takes as much longer as the chip's shares say.
+    """
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = _local_heads(site)
-    measured = _measured_flash_s(site, block)
-    forward = (_roofline_flash_s(site, block) if measured is None else measured) / _library_share(site)
-    backward = FLASH_BACKWARD_PRODUCTS * forward * chip.attention_forward_efficiency / chip.attention_backward_efficiency
+    share = _library_share(site)
+    measured, measured_backward = (
+        _measured_flash_s(site, block, lookup) for lookup in (attention_forward_seconds, attention_backward_seconds)
+    )
+    forward = (_roofline_flash_s(site, block) if measured is None else measured) / share
+    ratio = FLASH_BACKWARD_PRODUCTS * chip.attention_forward_efficiency / chip.attention_backward_efficiency
+    backward = ratio * forward if measured_backward is None else measured_backward / share
     return Part(
         name="attention core",
         term="attention",
@@ -196,25 +206,26 @@ def _roofline_flash_s(site: Site, block: Block) -> Floats:
     return np.asarray(flops / (chip.peak_flops_per_s(_half(site)) * chip.attention_forward_efficiency * speed))
 
 
-def _measured_flash_s(site: Site, block: Block) -> Floats | None:
-    """Forward time from the measured table of the chip or its generation; None where there is none, or for fp32 and latent attention.
+def _measured_flash_s(site: Site, block: Block, lookup: Callable[..., Lookup | None]) -> Floats | None:
+    """Time from the measured table of the chip or its generation; None where there is none, as for latent attention.
 
     A window takes its share of the full sequence's time. Over cp a rank goes round the ring with its queries: cp kernels, each as long as
     causal attention over one rank's piece of the sequence, and as inefficient as such a short piece makes it.
     """
     chip, nearest = site.pool.node.chip, kin(site.pool.node.chip)
-    if nearest.relation not in ("itself", "generation") or site.activation_bytes > HALF or site.model.mla is not None:
+    if nearest.relation not in ("itself", "generation") or site.model.mla is not None:
         return None
     heads, kv_heads = _local_heads(site)
     piece = site.keys(block) / site.shapes.cp
-    found = attention_forward_seconds(
-        nearest.table.name,
+    found = lookup(
+        nearest.table,
         batch=site.shapes.mbs,
         heads=heads,
         kv_heads=np.minimum(kv_heads, heads),
         head_dim=site.model.head_dim,
         sequence=piece,
         mask="causal" if block.causal else "full",
+        precision="bf16" if site.activation_bytes <= HALF else _half(site),
     )
     if found is None:
         return None

@@ -6,7 +6,7 @@ import numpy as np
 
 from meshwright.cost.shapes import Floats
 from meshwright.hardware.chip import Chip
-from meshwright.hardware.tables import gemm_seconds, kin
+from meshwright.hardware.tables import Role, gemm_seconds, kin
 from meshwright.workload import Precision
 
 __all__ = ["DEPTH_HALF", "WAVE_ELEMENTS", "element_bytes", "gemm_s", "matmul_share", "streaming_s", "sustained_share"]
@@ -80,20 +80,22 @@ def matmul_share(chip: Chip, precision: Precision) -> float:
     return best * sustained_share(chip, precision) * (FP4_SHARE if precision == "nvfp4" else 1.0)
 
 
-def gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision, groups: Floats | float = 1.0) -> Floats:
+def gemm_s(
+    chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision, groups: Floats | float = 1.0, role: Role = "forward"
+) -> Floats:
     """Time of `groups` matrix products (m, k) x (k, n) in one kernel.
 
     Formula:  max(2 m n k groups / (peak * efficiency), bytes / bandwidth) + ramp, where
               efficiency = best * e / (e + wave / 2) * k / (k + DEPTH_HALF), e the output elements in whole tiles of rows;
               half a wave is what the last, partly filled wave wastes on average. Where the chip or its generation has a measured
-              table: groups * the table's time, scaled to the chip's peak / sustained share
+              table: groups * the table's time, scaled to the chip's peak / sustained share; a user's profile has one for each role
     Units:    seconds, (U,).
     Source:   `meshwright.hardware.tables`; else roofline (Williams et al. 2009); best share measured per chip
               (`Chip.matmul_efficiency_source`); tile and wave quantisation as in NVIDIA's Matrix Multiplication Background guide.
     Valid:    dense products; no sparsity. No table holds grouped products: small groups come out slower than one grouped kernel.
     Checked:  tests/cost/test_kernels.py
     """
-    measured = _measured_gemm_s(chip, m=m, n=n, k=k, precision=precision, groups=groups)
+    measured = _measured_gemm_s(chip, m=m, n=n, k=k, precision=precision, groups=groups, role=role)
     if measured is not None:
         return measured
     rows = np.maximum(m, np.minimum(TILE_ROWS, np.ceil(m / 16) * 16))
@@ -105,12 +107,14 @@ def gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision,
     return np.asarray(np.maximum(work_s, streaming_s(chip, bytes_moved)) + chip.ramp_s)
 
 
-def _measured_gemm_s(chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision, groups: Floats | float) -> Floats | None:
+def _measured_gemm_s(
+    chip: Chip, *, m: Floats, n: Floats, k: Floats, precision: Precision, groups: Floats | float, role: Role
+) -> Floats | None:
     """Time from the chip's own measured table, or its generation's, scaled to its peak; None where there is none."""
     nearest = kin(chip)
     if nearest.relation not in ("itself", "generation"):
         return None
-    found = gemm_seconds(nearest.table.name, precision=precision, m=m, n=n, k=k)
+    found = gemm_seconds(nearest.table, precision=precision, m=m, n=n, k=k, role=role)
     if found is None:
         return None
     return np.asarray(found.seconds * groups * nearest.compute_scale(precision) / sustained_share(chip, precision))

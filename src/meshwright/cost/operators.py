@@ -11,6 +11,7 @@ from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group
 from meshwright.cost.kernels import element_bytes, gemm_s, streaming_s
 from meshwright.cost.shapes import Floats, Shapes, block_tokens, stream_seq_len
 from meshwright.hardware.cluster import Pool
+from meshwright.hardware.tables import Role
 from meshwright.models.spec import Block, ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Precision, Workload
@@ -25,6 +26,8 @@ SMALL_KERNELS: dict[Precision, float] = {"fp8": 2.0, "fp8-blockwise": 1.0, "mxfp
 Hadamard transform (Transformer Engine's quantisers)."""
 SWIZZLES: dict[Precision, float] = {"mxfp8": 2.0, "nvfp4": 2.0}
 """Small kernels per product and expert that bring both operands' block scales into cuBLAS's order (Transformer Engine, swizzle.cu)."""
+FULL = 4.0
+"""Bytes of a number in fp32."""
 HALF = 2.0
 """Bytes of an activation in half precision."""
 
@@ -119,8 +122,8 @@ def linear(
     """
     chip, precision = site.pool.node.chip, site.work.precision
     forward = gemm_s(chip, m=tokens, n=out, k=into, precision=precision, groups=groups)
-    data = gemm_s(chip, m=tokens, n=into, k=out, precision=precision, groups=groups)
-    weight = gemm_s(chip, m=out, n=into, k=tokens, precision=precision, groups=groups)
+    data = gemm_s(chip, m=tokens, n=into, k=out, precision=precision, groups=groups, role="dgrad")
+    weight = gemm_s(chip, m=out, n=into, k=tokens, precision=precision, groups=groups, role=_weight_role(site.stack))
     kernels = np.minimum(groups, MOST_GROUP_LAUNCHES) * np.ones_like(forward)
     cast_forward, cast_backward = np.zeros_like(forward), np.zeros_like(forward)
     if element_bytes(precision) <= 1:
@@ -156,6 +159,13 @@ def _small_kernels_s(site: Site, groups: Floats | float) -> tuple[Floats, Floats
     loops = np.where(np.asarray(groups) > 1, groups, 0.0) * np.ones_like(site.shapes.tp)
     cast, swizzle = SMALL_KERNELS.get(precision, 0.0), SWIZZLES.get(precision, 0.0)
     return loops * (cast + swizzle) * each, loops * (cast + 2.0 * swizzle) * each
+
+
+def _weight_role(stack: Stack) -> Role:
+    """How the gradient of the weights reaches its sum: in one product with an fp32 sum, with a bf16 one beside it, or alone."""
+    if stack.transient_gradient_bytes:
+        return "main_grad"
+    return "main_grad_fused" if stack.family == "megatron" and stack.gradient_bytes == FULL else "wgrad"
 
 
 def passes(

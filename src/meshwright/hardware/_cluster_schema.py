@@ -14,8 +14,10 @@ from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Link
 from meshwright.units import GB, GIB, MIB, MICROSECOND, TERA
 
-__all__ = ["CHIP_UNITS", "LINK_UNITS", "ClusterForm", "PoolForm", "check", "form_of", "load_yaml"]
+__all__ = ["CHIP_UNITS", "LINK_UNITS", "TABLES", "ClusterForm", "PoolForm", "check", "form_of", "load_yaml"]
 
+TABLES = "tables"
+"""The field of Chip that a profile fills; no cluster file holds it."""
 CHIP_UNITS: Mapping[str, tuple[str, float]] = {
     "nominal_gb": ("nominal_bytes", GIB),
     "usable_gib": ("usable_bytes", GIB),
@@ -121,9 +123,9 @@ def form_of(kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]
 
 
 def _form_model(kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]]) -> type[BaseModel]:
-    """Fields of the dataclass by their own names and by people's, all optional, and `like`."""
+    """Fields of the dataclass by their own names and by people's, all optional, and `like`; measured tables have no place in a file."""
     types: dict[str, Any] = {"str": str, "float": Number, "float | None": Number | None}
-    own: dict[str, Any] = {field.name: (types[str(field.type)], None) for field in fields(kind)}
+    own: dict[str, Any] = {field.name: (types[str(field.type)], None) for field in fields(kind) if field.name != TABLES}
     people: dict[str, Any] = {key: own[field] for key, (field, _) in units.items()}
     model: type[BaseModel] = create_model(f"{kind.__name__}Form", __config__=_STRICT, like=(str, None), **own, **people)
     return model

@@ -22,6 +22,7 @@ __all__ = [
     "chips",
     "default_node",
     "find_chip",
+    "find_device",
     "find_link",
     "find_row",
     "link_rows",
@@ -161,6 +162,17 @@ def find_row(name: str) -> ChipRow:
     if row is None:
         raise UnknownNameError("chip", name, [row.chip.name for row in chip_rows()])
     return row
+
+
+def find_device(name: str) -> Chip | None:
+    """Return the chip of a device's name as drivers spell it, `NVIDIA A100-SXM4-80GB`: None if unknown."""
+    words = re.sub(r"^(NVIDIA|Tesla|AMD Instinct|AMD) ", "", name).replace("-", " ").split()
+    size = next((word.lower().removesuffix("gb") for word in words if word.lower().endswith("gb")), None)
+    for tried in (name, *([f"{words[0]}-{size}"] if words and size else []), *words[:1]):
+        row = _rows_by_key().get(_key(tried))
+        if row is not None:
+            return row.chip
+    return None
 
 
 def _link_row(name: str) -> LinkRow:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from meshwright.errors import ConfigError
 from meshwright.workload import PRECISIONS, Precision
+
+if TYPE_CHECKING:
+    from meshwright.hardware.tables._store import ChipTables
 
 __all__ = ["Chip"]
 
@@ -76,6 +80,9 @@ class Chip:
     """high, medium or low, as in the catalogue."""
     source: str = ""
     notes: str = ""
+    tables: ChipTables | None = None
+    """Times of operators that were measured on the user's own chip, and those that stand in where they lack one; None reads the shipped
+    tables of the chip's name."""
 
     def __post_init__(self) -> None:
         for field in ("nominal_bytes", "usable_bytes", "memory_bytes_per_s", *_PEAKS, "tdp_w"):

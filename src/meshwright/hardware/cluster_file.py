@@ -26,7 +26,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from meshwright.errors import ConfigError
-from meshwright.hardware._cluster_schema import CHIP_UNITS, LINK_UNITS, ClusterForm, PoolForm, check, form_of, load_yaml
+from meshwright.hardware._cluster_schema import CHIP_UNITS, LINK_UNITS, TABLES, ClusterForm, PoolForm, check, form_of, load_yaml
 from meshwright.hardware.catalogue import ChipRow, chip_rows, find_chip, find_link, find_row, network_link, node_of
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Cluster, Link, Node, Pool
@@ -170,7 +170,7 @@ def _form(value: Chip | Link, units: Mapping[str, tuple[str, float]]) -> dict[st
     form: dict[str, Any] = {}
     for field in fields(value):
         content = getattr(value, field.name)
-        if content == field.default:
+        if content == field.default or field.name == TABLES:
             continue
         key, unit = people.get(field.name, (field.name, 1.0))
         number = _in_unit(content, unit) if field.name in people and content is not None else None

@@ -9,7 +9,7 @@ from meshwright.errors import ConfigError
 from meshwright.hardware.catalogue import default_node, find_chip
 from meshwright.hardware.cluster import Cluster, Pool
 
-__all__ = ["MAX_CHIPS", "load_cluster", "parse_chip_mix", "parse_cluster"]
+__all__ = ["MAX_CHIPS", "load_cluster", "parse_chip_mix", "parse_cluster", "parse_count"]
 
 MAX_CHIPS = 2**30
 """Above this a count is taken for a slip of the keyboard; the largest clusters have 2**20."""
@@ -52,10 +52,12 @@ def _pool(part: str, *, text: str, gpus_per_node: int | None) -> Pool:
     if not part or not colon or not kind.strip():
         raise ConfigError(f"cluster {text!r}: {_FORM}")
     node = default_node(kind.strip(), gpus_per_node=gpus_per_node)
-    return Pool(node=node, num_chips=_count(count.strip(), kind=kind.strip(), text=text))
+    return Pool(node=node, num_chips=parse_count(count.strip(), kind=kind.strip(), text=text))
 
 
-def _count(digits: str, *, kind: str, text: str) -> int:
+def parse_count(digits: str, *, kind: str, text: str = "") -> int:
+    """Read the count of `h100:256`; `text` is the whole form for the message."""
+    text = text or f"{kind}:{digits}"
     if not re.fullmatch(r"[0-9][0-9_]{0,18}", digits, flags=re.ASCII):
         raise ConfigError(f"cluster {text!r}: count {digits!r} of {kind}: expected a whole number of chips such as {kind}:256")
     count = int(digits.replace("_", ""))

@@ -10,7 +10,7 @@ from meshwright.errors import ConfigError
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.profile import Machine, Profile, Sample, Series
 
-__all__ = ["Rates", "measured_chip", "measured_rates", "profile_chip"]
+__all__ = ["Rates", "measured_chip", "measured_rates", "profile_chip", "profile_words"]
 
 FLASH_BACKWARD_PRODUCTS = 2.5
 """Matrix products of a fused attention's backward against its forward (arXiv:2307.08691, section 3.1)."""
@@ -89,7 +89,7 @@ def profile_chip(profile: Profile, base: Chip) -> Chip:
     sustained = _half(rates.sustained_share)
     if sustained is not None:
         changes["sustained_share"] = min(base.sustained_share, sustained)
-    words = _words(machine)
+    words = profile_words(machine)
     changed = {**changes, "usable_bytes": machine.usable_bytes, "source": f"{words}; else {base.source}"}
     if "matmul_efficiency" in changes:
         changed["matmul_efficiency_source"] = words
@@ -118,21 +118,23 @@ def measured_chip(profile: Profile) -> Chip:
     return Chip(
         name=machine.device_name,
         vendor="measured",
+        generation=machine.device,
         nominal_bytes=machine.total_bytes,
         usable_bytes=machine.usable_bytes,
         memory_bytes_per_s=rates.memory_bytes_per_s,
         **{f"{name}_flops_per_s": rate for name, rate in reached.items()},  # type: ignore[arg-type]  # floats by field name
         matmul_efficiency=1.0,
-        matmul_efficiency_source=_words(machine),
+        matmul_efficiency_source=profile_words(machine),
         memory_efficiency=1.0,
         **shares,  # type: ignore[arg-type]
         launch_s=rates.launch_s or 0.0,
         ramp_s=rates.ramp_s or 0.0,
-        source=_words(machine),
+        source=profile_words(machine),
     )
 
 
-def _words(machine: Machine) -> str:
+def profile_words(machine: Machine) -> str:
+    """Name a profile: device, date, version of torch."""
     return f"measured by meshwright profile on {machine.device_name}, {machine.date}, torch {machine.torch_version}"
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
+from meshwright.errors import ConfigError
+from meshwright.hardware.chip import Chip
 from meshwright.hardware.profile import Profile, Series
+from meshwright.hardware.profile_chip import profile_words
+from meshwright.hardware.tables import Kin, kin
 from meshwright.hardware.tables._grid import Floats, Grid
-from meshwright.hardware.tables._store import ChipTables
+from meshwright.hardware.tables._store import ChipTables, Origin, tables_of
+from meshwright.workload import Precision
 
-__all__ = ["grid_of_series", "profile_tables"]
+__all__ = ["grid_of_series", "merged_tables", "profile_tables", "shipped_tables", "times_of_origin"]
 
 LEAST_SHARE = 0.5
 """Of a grid's points that must have a time; the rest are filled from their neighbours. A series cut off earlier is left out."""
@@ -35,6 +41,72 @@ def profile_tables(profile: Profile) -> ChipTables:
         if grid is not None:
             grids[series.name] = grid
     return ChipTables(grids=grids, meta=_facts(profile, grids))
+
+
+def merged_tables(own: ChipTables, chip: Chip, *, measured: frozenset[str]) -> ChipTables:
+    """Return a profile's tables, and behind them what is shipped for the chip or scaled from its kin, for what the profile lacks.
+
+    Formula:  a kin's times * its peak / the chip's peak
+    Units:    log seconds.
+    Source:   the profile; `meshwright.hardware.tables`.
+    Valid:    `measured` names the fields of the chip and the links that the profile gave.
+    Checked:  tests/hardware/test_profiled.py
+    """
+    other = shipped_tables(chip)
+    if other is None:
+        return replace(own, origins=dict.fromkeys(own.grids, _OWN), measured=measured)
+    names = {**other.meta["same"], **own.meta["same"]}
+    meta = {**(own.meta if _has_attention(own) else {**own.meta, **{key: other.meta[key] for key in _ATTENTION_FACTS}})}
+    meta["same"] = {name: target for name, target in names.items() if name not in own.grids}
+    origins: dict[str, Origin] = {**other.origins, **dict.fromkeys(own.grids, _OWN)}
+    return ChipTables(grids={**other.grids, **own.grids}, meta=meta, origins=origins, measured=measured)
+
+
+def shipped_tables(chip: Chip) -> ChipTables | None:
+    """Return the tables that are shipped for a chip, or those of its generation's nearest chip at its own peaks; None without either."""
+    nearest = kin(replace(chip, tables=None))
+    found = tables_of(nearest.table.name)
+    if found is None or nearest.relation not in ("itself", "generation"):
+        return None
+    if nearest.relation == "itself":
+        return replace(found, origins=dict.fromkeys(found.grids, _SHIPPED))
+    scales = {name: _kin_scale(nearest, name) for name in found.grids}
+    grids = {name: grid.times(scale) for name, grid in found.grids.items() if (scale := scales[name]) is not None}
+    meta = {**found.meta, _KV_READ: found.meta[_KV_READ] * (scales.get("attention/bf16") or 1.0)}
+    return ChipTables(grids=grids, meta=meta, origins=dict.fromkeys(grids, _KIN))
+
+
+def times_of_origin(tables: ChipTables, origin: Origin, factor: float, *, beyond: float = 1.0) -> ChipTables:
+    """Return the tables with every time of one origin multiplied, those outside the measured shapes by `beyond` as well."""
+    grids = {name: grid.times(factor, beyond=beyond) if tables.origins[name] == origin else grid for name, grid in tables.grids.items()}
+    of_attention = tables.origins.get("attention/bf16") == origin
+    return replace(tables, grids=grids, meta={**tables.meta, _KV_READ: tables.meta[_KV_READ] * factor} if of_attention else tables.meta)
+
+
+_OWN: Origin = "profile"
+_SHIPPED: Origin = "tables"
+_KIN: Origin = "kin"
+_ATTENTION = ("attention", "attention_backward")
+_KV_READ = "kv_s_per_byte"
+_ATTENTION_FACTS = ("full_share", _KV_READ)
+"""What belongs to the chip's attention tables beside the grids."""
+
+
+def _has_attention(tables: ChipTables) -> bool:
+    return any(name.partition("/")[0] == "attention" for name in tables.grids)
+
+
+def _kin_scale(nearest: Kin, name: str) -> float | None:
+    """Factor on a kin's times; None for what its peaks do not scale (links), and for precisions that the chip lacks."""
+    family, _, kind = name.partition("/")
+    if family in ("gemm", "experts"):
+        try:
+            return nearest.compute_scale(cast("Precision", kind))
+        except ConfigError:
+            return None
+    if family in ("attention", "mla"):
+        return nearest.compute_scale("fp16" if nearest.chip.bf16_flops_per_s is None else "bf16")
+    return nearest.memory_scale if family == "quantise" else None
 
 
 def grid_of_series(series: Series) -> Grid | None:
@@ -75,10 +147,9 @@ def _filled(table: Floats, axes: tuple[Floats, ...], growth: tuple[float, ...]) 
     places = np.stack([place.ravel() for place in np.meshgrid(*axes, indexing="ij")], axis=1)
     flat = table.ravel().copy()
     known = ~np.isnan(flat)
-    for hole in np.flatnonzero(~known):
-        step = places[hole] - places[known]
-        nearest = int(np.argmin(np.abs(step).sum(axis=1)))
-        flat[hole] = flat[known][nearest] + float(step[nearest] @ np.asarray(growth))
+    steps = places[~known][:, None, :] - places[known][None, :, :]  # (holes, known, dims)
+    nearest = np.abs(steps).sum(axis=2).argmin(axis=1)
+    flat[~known] = flat[known][nearest] + steps[np.arange(len(nearest)), nearest] @ np.asarray(growth)
     return flat.reshape(table.shape)
 
 
@@ -100,7 +171,7 @@ def _merged(axis: Floats, further: Floats) -> Floats:
 def _facts(profile: Profile, grids: dict[str, Grid]) -> dict[str, Any]:
     machine = profile.machine
     return {
-        "source": f"measured by meshwright profile on {machine.device_name}, {machine.date}, torch {machine.torch_version}",
+        "source": profile_words(machine),
         "same": _same(grids),
         "full_share": _full_share(profile, grids),
         "kv_s_per_byte": 0.0,  # the measured kernel includes its reads
@@ -109,8 +180,13 @@ def _facts(profile: Profile, grids: dict[str, Grid]) -> dict[str, Any]:
 
 
 def _same(grids: dict[str, Grid]) -> dict[str, str]:
-    """Names that read another's grid: fp16 runs at bf16's speed, tf32 is not fp32's."""
-    return {f"{family}/fp16": f"{family}/bf16" for family in ("gemm", "attention", "experts") if f"{family}/fp16" not in grids}
+    """Names that read another's grid: fp16 runs at bf16's speed and the other way round, tf32 is not fp32's."""
+    found = {}
+    for family in ("gemm", "gemm_dgrad", "gemm_wgrad", "gemm_main_grad", "gemm_main_grad_fused", *_ATTENTION, "experts"):
+        for name, other in ((f"{family}/fp16", f"{family}/bf16"), (f"{family}/bf16", f"{family}/fp16")):
+            if name not in grids and other in grids:
+                found[name] = other
+    return found
 
 
 def _full_share(profile: Profile, grids: dict[str, Grid]) -> float:
@@ -120,7 +196,7 @@ def _full_share(profile: Profile, grids: dict[str, Grid]) -> float:
         family, _, precision = series.name.partition("/")
         causal = grids.get(f"attention/{precision}")
         if family == "attention_full" and causal is not None:
-            for sample in series.measured:
-                dim, group, heads, sequence = sample.point
-                ratios.append((sample.seconds or 0.0) / float(causal.lookup(dim, group, heads, sequence * np.sqrt(2)).seconds))
+            points, times = _logs(series)
+            dim, group, heads, sequence = np.exp(points.T)
+            ratios += (np.exp(times) / causal.lookup(dim, group, heads, sequence * np.sqrt(2)).seconds).tolist()
     return float(np.median(ratios)) if ratios else 1.0

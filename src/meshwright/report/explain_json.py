@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.calibration import provenance_of
 from meshwright.cost.flops import model_flops_per_token
+from meshwright.search.origins import origins_of, profile_provenance
 from meshwright.search.result import layout_dict
 from meshwright.units import GIB, TERA
 
@@ -26,6 +27,7 @@ def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
     layout, chip = quote.layout, setting.pool.node.chip
     tokens_per_s = layout.gbs * setting.work.seq_len / quote.step_s / layout.num_chips
     flops_per_s = tokens_per_s * model_flops_per_token(setting.model, setting.work)
+    [stands_on] = origins_of([layout], setting)
     return {
         "layout": asdict(layout),
         "step_s": quote.step_s,
@@ -34,6 +36,8 @@ def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
         "tflops_per_gpu": flops_per_s / TERA,
         "fits": quote.verdict,
         "interval": setting.intervals(quote).to_dict(),
+        "shares": stands_on.to_dict(),
+        **profile_provenance(stands_on, setting),
         **provenance_of(setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes),
         "peak_memory_gib": [stage.used_bytes / GIB for stage in quote.stages],
         "time": dict(quote.time_s),

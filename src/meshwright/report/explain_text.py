@@ -10,6 +10,7 @@ from rich.table import Table
 
 from meshwright.calibration import provenance_of
 from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
+from meshwright.search.origins import origins_of, profile_provenance
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
 from meshwright.units import GIB, format_seconds
 
@@ -59,13 +60,20 @@ def header_lines(quote: Quote, setting: Setting) -> list[str]:
         "",
         f"step {_seconds(quote.step_s)}, {tokens_per_s:,.0f} tokens/s per GPU, {_mfu_words(tokens_per_s, setting)}",
         f"fits: {quote.verdict}, {memory}; {_micro_batches(layout.num_microbatches)} of {layout.mbs}",
-        *_calibration_lines(quote, setting),
+        *_own_lines(quote, setting),
     ]
 
 
-def _calibration_lines(quote: Quote, setting: Setting) -> list[str]:
-    found = provenance_of(setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes)
-    return [found["calibration"]["words"]] if found else []
+def _own_lines(quote: Quote, setting: Setting) -> list[str]:
+    """What the estimate owes to the user's own measurements."""
+    if setting.pool.node.chip.tables is None and setting.calibration is None:
+        return []
+    [stands_on] = origins_of([quote.layout], setting)
+    found = {
+        **profile_provenance(stands_on, setting),
+        **provenance_of(setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes),
+    }
+    return [own["words"] for own in found.values()]
 
 
 def print_intervals(found: Intervals, console: Console) -> None:

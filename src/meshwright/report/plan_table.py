@@ -109,9 +109,14 @@ def _heading(result: PlanResult) -> list[str]:
     asked = f"seq {request.seq_len}, {batch}, {request.precision}, stack {facts['stack']}"
     return [
         f"{facts['model']} ({format_count(facts['params'])} parameters{active}), {asked}",
-        f"{facts['num_chips']} x {facts['chip']}, {facts['chips_per_node']} a node, {facts['peak_tflops']:.0f} TFLOPS dense peak, "
+        f"{facts['num_chips']} x {facts['chip']}, {facts['chips_per_node']} a node, {_tflops(facts['peak_tflops'])} TFLOPS dense peak, "
         f"{facts['limit_gib']:.1f} GiB usable, {facts['headroom_gib']:.1f} of them kept free",
     ]
+
+
+def _tflops(peak: float) -> str:
+    """Without decimals, but for processors of less than ten."""
+    return f"{peak:.0f}" if peak >= 10 else f"{peak:.2g}"
 
 
 def _print_table(result: PlanResult, console: Console, *, wide: bool) -> None:
@@ -154,6 +159,8 @@ def _footing(result: PlanResult) -> list[str]:
     rejected = sum(result.rejected.values())
     lines.append(f"{result.layouts} layouts priced in {result.seconds:.2f} s, {rejected} rejected; {'; '.join(result.notes)}")
     lines.append(f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}")
+    if profiled := best.provenance.get("profile"):
+        lines.append(profiled["words"])
     if calibrated := best.provenance.get("calibration"):
         lines.append(calibrated["words"])
     lines.append(f"80 % interval of #1: step {_between(best.intervals.step_s, 1)} s, memory {_between(best.intervals.peak_bytes, GIB)} GiB")

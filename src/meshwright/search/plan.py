@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshwright.calibration import Calibration
 from meshwright.models.params import model_params
 from meshwright.search.axes import DOMAINS_PER_TP, LEAST_TOKENS_PER_CP, MOST_MBS, MOST_UNEVEN_VPP, Axes, axes_of
 from meshwright.search.batch import batch_rule
 from meshwright.search.close import with_close_call
 from meshwright.search.diagnose import explain_empty_space, nearest_miss
 from meshwright.search.exhaustive import search_space
-from meshwright.search.problem import Problem, resolve
+from meshwright.search.problem import Files, Problem, resolve
 from meshwright.search.rank import ranked_plans
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
@@ -22,11 +21,9 @@ from meshwright.units import GIB, TERA
 __all__ = ["search_plans"]
 
 
-def search_plans(
-    request: PlanRequest, *, calibration: Calibration | None = None, progress: Callable[[int, int], None] | None = None
-) -> PlanResult:
+def search_plans(request: PlanRequest, *, files: Files | None = None, progress: Callable[[int, int], None] | None = None) -> PlanResult:
     """Search all layouts of a request; ConfigError where no layout keeps the rules, no plans where none fits."""
-    problem = resolve(request, calibration=calibration)
+    problem = resolve(request, files=files)
     rejections = Rejections()
     axes = axes_of(problem)
     space = make_space(problem, axes, rejections)

@@ -9,19 +9,22 @@ from typing import Any, cast, get_args
 from meshwright.calibration import Calibrated, Calibration, apply_calibration
 from meshwright.confidence import headroom_bytes, spread_of
 from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.hardware.parse import load_cluster
+from meshwright.hardware.cluster import Cluster, Pool
+from meshwright.hardware.parse import load_cluster, parse_count
+from meshwright.hardware.profile import Profile
 from meshwright.models.by_hand import named_model
 from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 from meshwright.rules import RuleCase
 from meshwright.rules.software import parse_version
 from meshwright.search.batch import batch_rule
+from meshwright.search.profiled import local_pool, profiled_pool
 from meshwright.search.quote import Setting
 from meshwright.search.request import PlanRequest
 from meshwright.stack import find_stack
 from meshwright.units import GIB
 from meshwright.workload import AttentionKernel, Precision, Workload
 
-__all__ = ["Problem", "dims_of", "model_of", "resolve"]
+__all__ = ["Files", "Problem", "dims_of", "model_of", "resolve"]
 
 _PARTS = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
 
@@ -49,16 +52,21 @@ class Problem:
         return self.setting.pool.num_chips
 
 
-def resolve(request: PlanRequest, *, calibration: Calibration | None = None) -> Problem:
-    """Look up the request's names; ConfigError for anything unknown or out of range.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Files:
+    """What the files that a request names hold; they are read outside."""
 
-    `calibration` holds what the file of that name in the request says: files are read outside.
-    """
+    calibration: Calibration | None = None
+    profile: Profile | None = None
+    local: Cluster | None = None
+    """This machine's accelerators, where the request's cluster is `local` and no profile says what it is."""
+
+
+def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
+    """Look up the request's names; ConfigError for anything unknown or out of range."""
+    files = files or Files()
     model = model_of(request.model)
-    cluster = load_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
-    if len(cluster.pools) != 1:
-        raise ConfigError(f"cluster {cluster.name}: plan takes one kind of chip so far; plan each pool by itself")
-    pool = cluster.pools[0]
+    pool = _pool(request, files)
     chip = pool.node.chip
     if request.attention not in get_args(AttentionKernel):
         raise UnknownNameError("attention kernel", request.attention, get_args(AttentionKernel))
@@ -77,6 +85,7 @@ def resolve(request: PlanRequest, *, calibration: Calibration | None = None) -> 
     usd_per_hour = chip.usd_per_hour if request.usd_per_hour is None else request.usd_per_hour
     if request.objective == "tokens_per_dollar" and not usd_per_hour:
         raise ConfigError(f"objective=tokens_per_dollar: the catalogue has no price of {chip.name}; give usd_per_hour (--usd-per-hour)")
+    calibration = files.calibration
     values = _calibrated(request, calibration, Calibrated(pool=pool, stack=find_stack(request.stack)))
     setting = Setting(model=model, pool=values.pool, work=work, stack=values.stack, limit_bytes=limit, calibration=calibration)
     return Problem(
@@ -86,6 +95,21 @@ def resolve(request: PlanRequest, *, calibration: Calibration | None = None) -> 
         max_gbs=request.gbs or request.max_gbs or batch_rule(model).max_gbs(request.seq_len),
         usd_per_chip_s=None if usd_per_hour is None else usd_per_hour / 3600.0,
     )
+
+
+def _pool(request: PlanRequest, files: Files) -> Pool:
+    """The chips of the request, with what the profile says of them."""
+    if files.profile is None and request.profile is not None:
+        raise ConfigError(f"profile={request.profile!r} was not read; ask meshwright.api, or give resolve its content")
+    kind, colon, count = request.cluster.strip().lower().partition(":")
+    if files.profile is not None and kind == "local":
+        if request.gpus_per_node is not None:
+            raise ConfigError("gpus_per_node has no effect with cluster local, which is the machine of the profile; leave it out")
+        return local_pool(files.profile, num_chips=parse_count(count, kind="local") if colon else None)
+    cluster = files.local or load_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
+    if len(cluster.pools) != 1:
+        raise ConfigError(f"cluster {cluster.name}: plan takes one kind of chip so far; plan each pool by itself")
+    return cluster.pools[0] if files.profile is None else profiled_pool(files.profile, cluster.pools[0])
 
 
 def _calibrated(request: PlanRequest, calibration: Calibration | None, plain: Calibrated) -> Calibrated:

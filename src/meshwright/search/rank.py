@@ -14,6 +14,7 @@ from meshwright.hardware.chip import Chip
 from meshwright.hardware.tables import kin
 from meshwright.layout import Layout
 from meshwright.search.exhaustive import Found
+from meshwright.search.origins import Origins, origins_of, profile_provenance
 from meshwright.search.problem import Problem
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.request import PlanRequest
@@ -35,6 +36,8 @@ MEMBERS = 3
 
 def _kernels_words(chip: Chip) -> str:
     """What the times of matrix products and attention stand on."""
+    if chip.tables is not None:
+        return str(chip.tables.meta["source"])
     nearest = kin(chip)
     if nearest.relation == "itself":
         return f"measured products and attention of {chip.name}, sustained as published runs do"
@@ -80,7 +83,8 @@ def ranked_plans(problem: Problem, fitting: Found | None, at_risk: Found | None)
     taken = {group_of(candidate.priced.layout, problem.request) for candidate in first}
     rest = [candidate for candidate in second if group_of(candidate.priced.layout, problem.request) not in taken]
     chosen = sorted((*first, *rest), key=lambda c: c.fits == "at risk")[: problem.request.top]
-    plans = [_plan(problem, candidate, rank) for rank, candidate in enumerate(chosen, start=1)]
+    stands_on = origins_of([candidate.priced.layout for candidate in chosen], problem.setting)
+    plans = [_plan(problem, candidate, rank, found) for rank, (candidate, found) in enumerate(zip(chosen, stands_on, strict=True), start=1)]
     following: list[Plan | None] = [*plans[1:], None]
     pairs = zip(plans, following[: len(plans)], strict=True)
     return tuple(replace(plan, beats_next=beats_words(problem, plan, after)) for plan, after in pairs)
@@ -115,7 +119,7 @@ def _handicap(layout: Layout) -> float:
     return 1.0 if layout.layers_per_stage is None else 1.0 + WORTH_A_SPLIT
 
 
-def _plan(problem: Problem, candidate: _Candidate, rank: int) -> Plan:
+def _plan(problem: Problem, candidate: _Candidate, rank: int, stands_on: Origins) -> Plan:
     priced, setting = candidate.priced, problem.setting
     model, work, chips = setting.model, setting.work, problem.num_chips
     tokens_per_s_per_gpu = priced.layout.gbs * work.seq_len / priced.step_s / chips
@@ -139,6 +143,8 @@ def _plan(problem: Problem, candidate: _Candidate, rank: int) -> Plan:
         provenance={
             "pipeline": priced.pipeline,
             "kernels": _kernels_words(problem.setting.pool.node.chip),
+            "shares": stands_on.to_dict(),
+            **profile_provenance(stands_on, problem.setting),
             "error": intervals.error,
             "memory_error": intervals.memory_error,
             **provenance_of(setting.calibration, time_s=priced.time_s, memory_bytes=priced.memory_bytes),

@@ -44,6 +44,8 @@ class PlanRequest(BaseModel):
     """Whose rules hold in a Megatron stack."""
     calibration: str | None = None
     """What `meshwright calibrate` wrote, of this chip and this stack."""
+    profile: str | None = None
+    """What `meshwright profile` wrote on this chip; with it, `cluster` may be `local`, the machine of the profile, or `local:16`."""
     pins: dict[str, list[PinValue]] = {}
     """Allowed values by field of Layout; what is not named is searched."""
     objective: Objective = "step_time"

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from meshwright.hardware.tables._grid import Floats, Lookup
+    from meshwright.hardware.chip import Chip
+    from meshwright.hardware.tables._grid import Floats, Grid, Lookup
+    from meshwright.hardware.tables._store import ChipTables
     from meshwright.workload import Precision
 
 __all__ = [
@@ -28,6 +30,8 @@ __all__ = [
     "Kin",
     "Mask",
     "QuantisePass",
+    "Role",
+    "attention_backward_seconds",
     "attention_forward_seconds",
     "collective_seconds",
     "gemm_seconds",
@@ -43,6 +47,16 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 Mask = Literal["causal", "full"]
 QuantisePass = Literal["amax", "cast"]
 """amax: read 16-bit values, find the largest; cast: read 16-bit values, scale, write 8-bit ones."""
+Role = Literal["forward", "dgrad", "wgrad", "main_grad", "main_grad_fused"]
+"""Which product of a linear layer: the last three give the gradient of the weights, alone, then added to a sum in fp32, or both at once."""
+_ROLES: Mapping[Role, tuple[str, ...]] = {
+    "forward": ("gemm",),
+    "dgrad": ("gemm_dgrad", "gemm"),
+    "wgrad": ("gemm_wgrad", "gemm"),
+    "main_grad": ("gemm_main_grad", "gemm_wgrad", "gemm"),
+    "main_grad_fused": ("gemm_main_grad_fused", "gemm_wgrad", "gemm"),
+}
+"""Tables to look in, in this order."""
 QUANTISE_PASSES: tuple[QuantisePass, ...] = get_args(QuantisePass)
 
 NARROW_HEAD_GROWTH = 0.86
@@ -53,29 +67,31 @@ _KV_READ_SHARE = 1 / 3
 operators first copy keys and values into a cache, one read and one write, and attention then reads them once."""
 
 
-def table_facts(chip: str) -> Mapping[str, Any]:
+def table_facts(chip: str | Chip) -> Mapping[str, Any]:
     """Return what is known of a chip's tables: source, versions, counts of rows, fabric; empty where there are none."""
-    from meshwright.hardware.tables._store import tables_of
-
-    tables = tables_of(chip)
+    tables = _tables(chip)
     return {} if tables is None else tables.meta
 
 
-def gemm_seconds(chip: str, *, precision: Precision, m: Floats | float, n: Floats | float, k: Floats | float) -> Lookup | None:
+def gemm_seconds(
+    chip: str | Chip, *, precision: Precision, m: Floats | float, n: Floats | float, k: Floats | float, role: Role = "forward"
+) -> Lookup | None:
     """Time of one matrix product (m, k) x (k, n), operands already in that precision, 16-bit result.
 
-    Formula:  interpolated from a table in log m, log n, log k; work grows with each beyond its end
+    Formula:  interpolated from a table in log m, log n, log k; work grows with each beyond its end. A role without a table of its own
+              takes the forward pass's
     Units:    seconds.
     Source:   docs/operators.md. 8- and 4-bit rows are measured with the quantisation of the left operand, which is taken off.
               fp16 is taken to run at bf16's time, mxfp8 at that of Blackwell's blockwise kernel; neither is in the source.
-    Valid:    rows and columns as in the forward pass (both operands contiguous in k); other layouts are not measured.
+    Valid:    rows and columns as in the forward pass (both operands contiguous in k); only a user's profile has the other roles.
     Checked:  tests/hardware/test_tables.py
     """
-    return _find(chip, "gemm", precision, m, n, k)
+    found = (_find(chip, family, precision, m, n, k) for family in _ROLES[role])
+    return next((lookup for lookup in found if lookup is not None), None)
 
 
 def grouped_gemm_seconds(
-    chip: str,
+    chip: str | Chip,
     *,
     precision: Precision,
     tokens_per_expert: Floats | float,
@@ -96,7 +112,7 @@ def grouped_gemm_seconds(
 
 
 def attention_forward_seconds(
-    chip: str,
+    chip: str | Chip,
     *,
     batch: Floats | float,
     heads: Floats | float,
@@ -104,8 +120,9 @@ def attention_forward_seconds(
     head_dim: Floats | float,
     sequence: Floats | float,
     mask: Mask = "causal",
+    precision: Precision = "bf16",
 ) -> Lookup | None:
-    """Time of one fused attention forward in bf16, queries as long as keys.
+    """Time of one fused attention forward, queries as long as keys.
 
     Formula:  core(head_dim, heads / kv_heads, batch * heads, sequence) + the kernel's read of keys and values; full attention is
               priced as causal attention on sqrt(2) times the sequence, which is the same work, times one constant per chip; heads
@@ -115,17 +132,54 @@ def attention_forward_seconds(
     Valid:    no window, no dropout, equal sequences.
     Checked:  tests/hardware/test_tables.py
     """
+    return _attention("attention", chip, precision, mask, batch=batch, heads=heads, kv_heads=kv_heads, head_dim=head_dim, sequence=sequence)
+
+
+def attention_backward_seconds(
+    chip: str | Chip,
+    *,
+    batch: Floats | float,
+    heads: Floats | float,
+    kv_heads: Floats | float,
+    head_dim: Floats | float,
+    sequence: Floats | float,
+    mask: Mask = "causal",
+    precision: Precision = "bf16",
+) -> Lookup | None:
+    """Time of one fused attention backward, queries as long as keys; no shipped table has it.
+
+    Formula:  as attention_forward_seconds
+    Units:    seconds.
+    Source:   a profile of the user's own chip (docs/profile.md).
+    Valid:    no window, no dropout, equal sequences.
+    Checked:  tests/hardware/test_profiled.py
+    """
+    family = "attention_backward"
+    return _attention(family, chip, precision, mask, batch=batch, heads=heads, kv_heads=kv_heads, head_dim=head_dim, sequence=sequence)
+
+
+def _attention(
+    family: str,
+    chip: str | Chip,
+    precision: Precision,
+    mask: Mask,
+    *,
+    batch: Floats | float,
+    heads: Floats | float,
+    kv_heads: Floats | float,
+    head_dim: Floats | float,
+    sequence: Floats | float,
+) -> Lookup | None:
     import numpy as np
 
     from meshwright.hardware.tables._grid import Lookup
-    from meshwright.hardware.tables._store import tables_of
 
-    tables = tables_of(chip)
-    if tables is None or "attention/bf16" not in tables.grids:
+    tables = _tables(chip)
+    grid = None if tables is None else _grid_of(tables, f"{family}/{precision}")
+    if tables is None or grid is None:
         return None
     causal = mask == "causal"
     reach, share = (sequence, 1.0) if causal else (sequence * sqrt(2), tables.meta["full_share"])
-    grid = tables.grids["attention/bf16"]
     core = grid.lookup(head_dim, heads / kv_heads, batch * heads, reach)
     narrow = np.minimum(1.0, head_dim / np.exp(grid.log_axes[0][0])) ** NARROW_HEAD_GROWTH
     kv_bytes = 2 * 2.0 * batch * sequence * kv_heads * head_dim
@@ -133,7 +187,7 @@ def attention_forward_seconds(
     return Lookup(seconds=core.seconds * share * narrow + read_s, extrapolated=core.extrapolated)
 
 
-def mla_forward_seconds(chip: str, *, batch: Floats | float, heads: Floats | float, sequence: Floats | float) -> Lookup | None:
+def mla_forward_seconds(chip: str | Chip, *, batch: Floats | float, heads: Floats | float, sequence: Floats | float) -> Lookup | None:
     """Time of one causal multi-head latent attention forward in bf16, keys of 192 and values of 128, as DeepSeek V3 trains it.
 
     Formula:  interpolated from a table in log (batch * heads), log sequence
@@ -145,7 +199,7 @@ def mla_forward_seconds(chip: str, *, batch: Floats | float, heads: Floats | flo
     return _find(chip, "mla", "bf16", batch * heads, sequence)
 
 
-def collective_seconds(chip: str, *, op: Collective, ranks: Floats | float, buffer_bytes: Floats | float) -> Lookup | None:
+def collective_seconds(chip: str | Chip, *, op: Collective, ranks: Floats | float, buffer_bytes: Floats | float) -> Lookup | None:
     """Time of one NCCL collective among chips of one fast domain (`table_facts(chip)["fabric"]`).
 
     Formula:  interpolated from a table in log ranks, log bytes
@@ -159,7 +213,7 @@ def collective_seconds(chip: str, *, op: Collective, ranks: Floats | float, buff
     return _find(chip, "collective", op, ranks, buffer_bytes)
 
 
-def quantise_seconds(chip: str, *, step: QuantisePass, elements: Floats | float) -> Lookup | None:
+def quantise_seconds(chip: str | Chip, *, step: QuantisePass, elements: Floats | float) -> Lookup | None:
     """Time of one pass of per-tensor fp8 quantisation over that many 16-bit values.
 
     Formula:  interpolated from a table in log elements
@@ -173,12 +227,20 @@ def quantise_seconds(chip: str, *, step: QuantisePass, elements: Floats | float)
     return _find(chip, "quantise", step, elements)
 
 
-def _find(chip: str, family: str, kind: str, *arguments: Floats | float) -> Lookup | None:
+def _find(chip: str | Chip, family: str, kind: str, *arguments: Floats | float) -> Lookup | None:
+    tables = _tables(chip)
+    grid = None if tables is None else _grid_of(tables, f"{family}/{kind}")
+    return None if grid is None else grid.lookup(*arguments)
+
+
+def _grid_of(tables: ChipTables, name: str) -> Grid | None:
+    return tables.grids.get(tables.meta["same"].get(name, name))
+
+
+def _tables(chip: str | Chip) -> ChipTables | None:
+    """The tables that a chip brings along, else the shipped ones of its name."""
     from meshwright.hardware.tables._store import tables_of
 
-    tables = tables_of(chip)
-    if tables is None:
-        return None
-    name = f"{family}/{kind}"
-    grid = tables.grids.get(tables.meta["same"].get(name, name))
-    return None if grid is None else grid.lookup(*arguments)
+    if isinstance(chip, str):
+        return tables_of(chip)
+    return tables_of(chip.name) if chip.tables is None else chip.tables

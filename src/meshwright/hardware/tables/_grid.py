@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from math import prod
@@ -47,6 +47,12 @@ class Grid:
     """One value per point, shape as the axes."""
     growth: tuple[float, ...]
     """Power of time in each argument beyond the last point: 1 where work grows with it, 2 for the sequence of attention."""
+    log_beyond: float = 0.0
+    """Logarithm of a factor on every time outside the points."""
+
+    def times(self, factor: float, *, beyond: float = 1.0) -> Grid:
+        """Return the grid with all times multiplied, those outside the measured points by `beyond` as well."""
+        return replace(self, log_seconds=self.log_seconds + np.log(factor), log_beyond=self.log_beyond + float(np.log(beyond)))
 
     def lookup(self, *arguments: Floats | float) -> Lookup:
         """Return the times of these arguments, one per axis, broadcast against each other."""
@@ -65,7 +71,7 @@ class Grid:
     def _chunk(self, columns: Sequence[Floats]) -> tuple[Floats, Bools]:
         base = np.zeros(columns[0].size, dtype=np.int64)
         shares: list[Floats] = []
-        beyond: Floats | float = 0.0
+        beyond = np.zeros(columns[0].size)
         outside = np.zeros(columns[0].size, dtype=np.bool_)
         for axis, growth, column in zip(self.log_axes, self.growth, columns, strict=True):
             place = np.log(column)
@@ -76,6 +82,8 @@ class Grid:
             cell = np.minimum(position.astype(np.int64), max(axis.size - 2, 0))
             shares.append(position - cell)
             base = base * axis.size + cell
+        if self.log_beyond:
+            beyond = beyond + self.log_beyond * outside
         return np.exp(self._between(base, shares) + beyond), outside
 
     def _between(self, base: NDArray[np.int64], shares: Sequence[Floats]) -> Floats:

@@ -45,6 +45,8 @@ class Kin:
 
     def compute_scale(self, precision: Precision) -> float:
         """Factor on times that arithmetic bounds: the kin's peak over this chip's; ConfigError where one has no such unit."""
+        if self.table is self.chip:
+            return 1.0
         return self.table.peak_flops_per_s(precision) / self.chip.peak_flops_per_s(precision)
 
     @property
@@ -56,6 +58,8 @@ class Kin:
 @cache
 def kin(chip: Chip) -> Kin:
     """Return whose tables to read for this chip: its own, else the nearest by generation, then vendor, then peaks."""
+    if chip.tables is not None:
+        return Kin(chip=chip, table=chip, relation="itself")
     if chip.name in TABLE_CHIPS:
         return Kin(chip=chip, table=find_chip(chip.name), relation="itself")
     candidates = [find_chip(name) for name in TABLE_CHIPS]

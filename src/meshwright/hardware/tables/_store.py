@@ -9,14 +9,17 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.hardware.tables._grid import Floats, Grid
 
-__all__ = ["LOG_STEP", "ChipTables", "decode", "encode", "read_tables", "tables_of"]
+__all__ = ["LOG_STEP", "ChipTables", "Origin", "decode", "encode", "read_tables", "tables_of"]
+
+Origin = Literal["profile", "tables", "kin"]
+"""Measured by the user; shipped with the package for this chip; shipped for another chip of its generation, and scaled."""
 
 LOG_STEP = 0.0005
 """Steps of log seconds that are stored, so that rounding moves a time by 0.025 % at most."""
@@ -32,6 +35,10 @@ class ChipTables:
     """By name: `gemm/bf16`, `attention/bf16`, `collective/all_gather`, ..."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Source, versions, counts of rows, constants beside the grids."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Where each grid is from; a name that is not here is the chip's own shipped one."""
+    measured: frozenset[str] = frozenset()
+    """Fields of the chip, and links of its node, that the user measured with these tables."""
 
 
 def encode(log_seconds: Floats) -> NDArray[np.int16]:

@@ -9,7 +9,9 @@ from meshwright.hardware.catalogue import default_node
 from meshwright.hardware.cluster import Cluster, Pool
 from meshwright.hardware.parse import load_cluster
 
-__all__ = ["cluster_from_flag", "cluster_of_listing", "local_cluster"]
+__all__ = ["LOCAL", "cluster_from_flag", "cluster_of_listing", "local_cluster"]
+
+LOCAL = "local"
 
 _QUERY = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
 _SECONDS = 20.0
@@ -18,7 +20,7 @@ _SECONDS = 20.0
 
 def cluster_from_flag(text: str, *, gpus_per_node: int | None = None) -> Cluster:
     """Read the value of `--cluster`."""
-    if text.strip().lower() != "local":
+    if text.strip().lower() != LOCAL:
         return load_cluster(text, gpus_per_node=gpus_per_node)
     if gpus_per_node is not None:
         raise ConfigError("--gpus-per-node has no effect with --cluster local, which is what this machine holds; drop one of them")

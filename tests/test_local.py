@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.cli.local import cluster_from_flag, cluster_of_listing, local_cluster
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.parse import parse_cluster
+from meshwright.local import cluster_from_flag, cluster_of_listing, local_cluster
 
 
 @pytest.fixture

@@ -1,0 +1,118 @@
+"""Latency and rate of a link by least squares, from the times of one collective by size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.calibration import LinkRates
+from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, all_to_all_s, group_of, reduce_scatter_s
+from meshwright.hardware.cluster import Link, Pool
+
+__all__ = ["OPERATIONS", "CollectiveTable", "link_rates"]
+
+Floats = NDArray[np.float64]
+Operation = Callable[[Group, Floats], Floats]
+OPERATIONS: dict[str, Operation] = {
+    "all_reduce": all_reduce_s,
+    "all_gather": all_gather_s,
+    "reduce_scatter": reduce_scatter_s,
+    "alltoall": all_to_all_s,
+}
+"""By the name of nccl-tests' program, less `_perf`."""
+ROUNDS = 40
+PROBE = 0.01
+"""Change of a logarithm by which slopes are taken."""
+STARTS = (-2.0, -1.0, -0.4, 0.0, 0.7)
+"""Logarithms of the rate against the catalogue's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveTable:
+    """One benchmark."""
+
+    operation: str
+    ranks: int
+    hosts: int
+    device: str | None
+    bytes: tuple[float, ...]
+    times_s: tuple[float, ...]
+
+    def words(self) -> str:
+        """Name it."""
+        return f"{self.operation}_perf of {self.ranks} ranks on {self.hosts} host{'' if self.hosts == 1 else 's'}, {len(self.bytes)} sizes"
+
+
+def link_rates(table: CollectiveTable, pool: Pool) -> LinkRates:
+    """Return the link's figures under which the model's collective takes the measured times.
+
+    Minimises the relative error over all sizes, in two unknowns: the link's rate, and one factor of its latency, its set-up and its half
+    message together, whose proportions stay those of the catalogue.
+    """
+    node = pool.node
+    level: Literal["domain", "network"] = "domain" if table.ranks * _stride(table, pool) <= node.domain_size else "network"
+    link = node.domain_link if level == "domain" else node.network_link
+    fitted = _fit(table, pool, link, level)
+    return LinkRates(
+        level=level,
+        name=link.name,
+        bytes_per_s=fitted.bytes_per_s * fitted.efficiency,
+        latency_s=fitted.latency_s,
+        setup_s=fitted.setup_s,
+        half_message_bytes=fitted.half_message_bytes,
+        source=table.words(),
+    )
+
+
+def _stride(table: CollectiveTable, pool: Pool) -> int:
+    """Distance of neighbouring ranks in chips: more than 1 where a host gave fewer than it has."""
+    return max(1, pool.node.chips_per_node * table.hosts // table.ranks) if table.hosts > 1 else 1
+
+
+def _fit(table: CollectiveTable, pool: Pool, link: Link, level: str) -> Link:
+    """Least squares in the logarithms of rate and latency, from several rates: beyond the rate of another link the slope is 0."""
+    measured = np.log(table.times_s)
+
+    def residuals(logs: Floats) -> Floats:
+        return np.asarray(measured - _predicted(table, pool, link, level, logs), dtype=np.float64)
+
+    found = [_descend(residuals, np.array([start, 0.0])) for start in STARTS]
+    return _changed(link, min(found, key=lambda logs: float((residuals(logs) ** 2).sum())))
+
+
+def _descend(residuals: Callable[[Floats], Floats], logs: Floats) -> Floats:
+    """Gauss-Newton, damped."""
+    left, damping = residuals(logs), 1e-3
+    for _ in range(ROUNDS):
+        slopes = np.stack([(residuals(logs + PROBE * unit) - left) / PROBE for unit in np.eye(2)], axis=1)
+        step = np.linalg.solve(slopes.T @ slopes + damping * np.eye(2), -slopes.T @ left)
+        tried = np.clip(logs + np.clip(step, -1, 1), -7, 7)
+        found = residuals(tried)
+        better = (found**2).sum() < (left**2).sum()
+        logs, left, damping = (tried, found, damping / 3) if better else (logs, left, damping * 5)
+    return logs
+
+
+def _changed(link: Link, logs: Floats) -> Link:
+    rate = link.bytes_per_s * link.efficiency * float(np.exp(logs[0]))
+    wait = float(np.exp(logs[1]))
+    peak = max(link.bytes_per_s, rate)
+    return replace(
+        link,
+        bytes_per_s=peak,
+        efficiency=rate / peak,
+        latency_s=link.latency_s * wait,
+        setup_s=link.setup_s * wait,
+        half_message_bytes=link.half_message_bytes * wait * float(np.exp(logs[0])),
+    )
+
+
+def _predicted(table: CollectiveTable, pool: Pool, link: Link, level: str, logs: Floats) -> Floats:
+    node = replace(pool.node, **{f"{level}_link": _changed(link, logs)})  # type: ignore[arg-type]
+    sizes = np.array(table.bytes)
+    group = group_of(np.full_like(sizes, table.ranks), np.full_like(sizes, _stride(table, pool)), replace(pool, node=node))
+    return np.asarray(np.log(OPERATIONS[table.operation](group, sizes)), dtype=np.float64)
