@@ -111,7 +111,29 @@ def test_scores_in_memory_take_longer_than_fused() -> None:
     kernels: tuple[AttentionKernel, ...] = ("flash", "fused-softmax", "unfused")
     flash, softmax, eager = (core(site(GPT, replace(WORK, attention=attention))) for attention in kernels)
     assert flash.forward_s < softmax.forward_s < eager.forward_s
-    assert softmax.forward_s > SSA * 8 / MEMORY_BYTES_PER_S  # written, and read and written by the softmax, and read: 8 bytes a score
+
+
+@pytest.mark.parametrize(
+    ("attention", "causal", "forward", "backward"),
+    [
+        ("fused-softmax", False, 2 + 4 + 2, 2 * (2 + 2) + 6),  # written, read and written by the softmax, read
+        ("fused-softmax", True, 2 + 3 + 2, 2 * (2 + 2) + 4),  # the softmax reads the lower triangle alone
+        ("unfused", True, 2 + 28 + 2, 2 * (2 + 2) + 28),
+    ],
+)
+def test_bytes_that_scores_in_memory_move(attention: AttentionKernel, causal: bool, forward: int, backward: int) -> None:
+    """Products of heads 64 wide wait for memory: 2 * 64 FLOP a score take less than its 2 bytes. 5 and 8 kernels start for 2 us each."""
+    part = core(site(GPT, replace(WORK, attention=attention)), Block(kind="attention", causal=causal))
+    assert part.forward_s == pytest.approx(SSA * forward / MEMORY_BYTES_PER_S + 5 * 2e-6)
+    assert part.backward_s == pytest.approx(SSA * backward / MEMORY_BYTES_PER_S + 8 * 2e-6)
+
+
+def test_products_of_wide_heads_wait_for_arithmetic() -> None:
+    """Heads of 1024: 2 * 1024 FLOP a score at a quarter of the peak at most take longer than its 2 bytes."""
+    wide = replace(GPT, num_heads=1, num_kv_heads=1, head_dim=1024)
+    scores = 2048 * 2048
+    memory_s = scores * 7 / MEMORY_BYTES_PER_S + 5 * 2e-6
+    assert core(site(wide, replace(WORK, attention="fused-softmax"))).forward_s > memory_s + 2 * scores * (2 * 1024 / 0.25e15 - 2e-12)
 
 
 def test_heads_split_over_tensor_parallel_ranks() -> None:

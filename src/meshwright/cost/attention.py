@@ -27,9 +27,15 @@ then meets half as many keys."""
 FLASH1_SHARE = 0.56
 """FlashAttention 1 against 2, forward and backward of long causal sequences: 0.61 at 64 a head, 0.51 at 128 (arXiv:2307.08691, figure 4).
 Half a chip's work draws too little power to pull its clock down: the sustained share counts only where it is less than this."""
-SCORE_BYTES = {"fused-softmax": (8.0, 14.0), "unfused": (24.0, 34.0)}
-"""Bytes moved per score forward and backward. Fused softmax: write product (2), softmax (4), read (2); backward: write (2), read (2),
-softmax (6), two reads (4); eager: scale (4), mask (4), fp32 softmax (2+4, 4+4), cast (2), products (4), and backward in like manner."""
+SOFTMAX_BYTES = {"fused-softmax": (4.0, 6.0), "unfused": (28.0, 28.0)}
+"""Bytes that the passes between the products move per score, forward and backward. Fused softmax: read (2), write (2); backward: read its
+output and the gradient (2 + 2), write (2). Eager: scale (4), mask (4), cast to fp32 (2 + 4), softmax (4 + 4), cast back (4 + 2); backward:
+cast (6), softmax (12), cast (6), scale (4)."""
+SKIPPED_BYTES = {"fused-softmax": (1.0, 2.0), "unfused": (0.0, 0.0)}
+"""Of these, what a causal mask spares: the fused kernel reads the lower triangle alone, and writes zeros above it (Megatron-LM's
+fused_kernels/scaled_upper_triang_masked_softmax.h)."""
+BATCHED_SHARE = 0.5
+"""Speed of the two batched products of attention against large ones: their inner or outer dim is one head's, 64 or 128."""
 SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
 """Bytes kept per score: the softmax's output; eager mode also what was masked. Dropout adds 3 (arXiv:2205.05198, equation 2)."""
 
@@ -237,24 +243,29 @@ def _measured_flash_s(site: Site, block: Block, lookup: Callable[..., Lookup | N
 
 
 def _scores_in_memory(site: Site, block: Block) -> Part:
-    """Scores written and read: two batched products forward, four backward, and the passes of softmax, mask and dropout."""
+    """Scores written and read: two batched products forward, four backward, and the passes of softmax, mask and dropout.
+
+    A product that writes or reads the scores takes the longer of its arithmetic and of that one pass.
+    """
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = _local_heads(site)
-    qk, value = _widths(site)
     keys = float(site.keys(block))
     scores = tokens * heads * keys
-    read_write = SCORE_BYTES[site.work.attention]
-    dropout = 1.0 if site.work.dropout else 0.0
+    dropout = 5.0 if site.work.dropout else 0.0
+    moved = [
+        scores * (whole - block.causal * skipped + dropout)
+        for whole, skipped in zip(SOFTMAX_BYTES[site.work.attention], SKIPPED_BYTES[site.work.attention], strict=True)
+    ]
     precision = _half(site)
-    flops_s = 2.0 * scores * (qk + value) / (chip.peak_flops_per_s(precision) * matmul_share(chip, precision) * 0.5)
-    forward = flops_s + streaming_s(chip, scores * (read_write[0] + 5 * dropout)) + 5 * chip.ramp_s
-    backward = 2 * flops_s + streaming_s(chip, scores * (read_write[1] + 5 * dropout)) + 8 * chip.ramp_s
-    saved_scores = scores * (SCORE_SAVED[site.work.attention] + 3 * dropout)
+    rate = chip.peak_flops_per_s(precision) * matmul_share(chip, precision) * BATCHED_SHARE
+    pass_s = streaming_s(chip, scores * site.activation_bytes)
+    products_s = sum(np.maximum(2.0 * scores * width / rate, pass_s) for width in _widths(site))
+    saved_scores = scores * (SCORE_SAVED[site.work.attention] + 3 * bool(site.work.dropout))
     return Part(
         name="attention core",
         term="attention",
-        forward_s=forward,
-        backward_s=backward,
+        forward_s=products_s + streaming_s(chip, moved[0]) + 5 * chip.ramp_s,
+        backward_s=2 * products_s + streaming_s(chip, moved[1]) + 8 * chip.ramp_s,
         kernels_forward=5,
         kernels_backward=9,
         saved_bytes=saved_scores,
