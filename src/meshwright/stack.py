@@ -38,6 +38,9 @@ class Stack:
     """Whose fused attention runs where the workload says flash: the chip vendor's best, or FlashAttention-2."""
     p2p: Literal["blocking", "overlapped"] = "blocking"
     """Whether pipeline messages stop the sender in plain 1F1B; interleaved schedules overlap them."""
+    p2p_scattered: float = 0.0
+    """Share of a pipeline's messages of which each tensor-parallel rank sends its part alone, to be gathered at the receiver. With sequence
+    parallelism all are."""
     gradient_bytes: float = 4.0
     """Bytes per gradient kept between micro batches."""
     reduce_bytes: float = 4.0

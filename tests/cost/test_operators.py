@@ -134,6 +134,7 @@ def test_tensor_exchange_is_an_all_reduce_or_two_gathers() -> None:
         expected = 2 * all_gather_s(place.tp_group(), payload) if sp else all_reduce_s(place.tp_group(), payload)
         assert part.forward_s == part.backward_s == pytest.approx(expected)
         assert part.forward_s == pytest.approx(2 * 7 / 8 * TOKENS * H * 2 / 400e9 + 2 * 24e-6)
+        assert part.kernels_forward == part.kernels_backward == (2 if sp else 1)
 
 
 def test_tensor_exchange_hides_as_the_stack_can() -> None:

@@ -158,6 +158,19 @@ def test_a_message_between_stages() -> None:
     assert of(gbs=8).stage_times.p2p_s == 0
 
 
+def test_a_message_sent_in_parts_is_gathered() -> None:
+    """tp = 8 without sp: an eighth over the NIC, then 7/8 of all at 400e9 bytes/s in 24 us more; half scattered is the mean."""
+    size = 2048 * 1024 * 2
+    parts = 4e-6 + size / 8 / 40e9 + 7 / 8 * size / 400e9 + 24e-6
+    whole = 4e-6 + size / 40e9
+    for share, expected in ((0.0, whole), (0.5, (whole + parts) / 2), (1.0, parts)):
+        assert of(pp=2, tp=8, gbs=8, stack=replace(WHOLE, p2p_scattered=share)).stage_times.p2p_s == pytest.approx(expected)
+    assert of(pp=2, tp=8, sp=True, gbs=8, stack=replace(WHOLE, p2p_scattered=1.0)).stage_times.p2p_s == pytest.approx(
+        4e-6 + size / 8 / 40e9
+    )
+    assert of(pp=2, gbs=8, stack=replace(WHOLE, p2p_scattered=1.0)).stage_times.p2p_s == of(pp=2, gbs=8).stage_times.p2p_s
+
+
 @pytest.mark.parametrize("vpp", [1, 2])
 def test_the_simulation_takes_as_long(vpp: int) -> None:
     """16 layers in 4 stages, 8 micro batches; only the ends differ from the other stages, and closed forms take their chunks as equal."""

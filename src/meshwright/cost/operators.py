@@ -275,7 +275,7 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
     split = site.shapes.sp > 0
     overlap = np.where(group.local >= group.size, site.stack.tp_overlap, 0.0)  # its buffers are mapped through the fast domain
     time = np.where(split, 2.0 * all_gather_s(group, size), all_reduce_s(group, size)) * (1.0 - overlap)
-    kernels = np.where(site.shapes.tp > 1, 2.0, 0.0)
+    kernels = np.where(site.shapes.tp > 1, np.where(split, 2.0, 1.0), 0.0)
     return Part(
         name="tensor parallel exchange",
         term="tp_comm",

@@ -187,11 +187,26 @@ def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: Mo
     forward += first * ends.embedding_forward_s[:, None] + last * heads * ends.head_forward_s[:, None]
     backward += first * ends.embedding_backward_s[:, None] + last * heads * ends.head_backward_s[:, None]
     weight += last * heads * ends.head_weight_s[:, None]
+    p2p = _message_s(layouts, layers.activations.boundary, pool=pool, stack=stack)
+    return StageTimes(forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=p2p)
+
+
+def _message_s(layouts: Layouts, message_bytes: Floats, *, pool: Pool, stack: Stack) -> Floats:
+    """Time of one pipeline message, mean of both ways, (N,); 0 without a pipeline.
+
+    Formula:  whole messages: latency + bytes / rate; scattered ones: that of bytes / tp, and an all-gather over tp at the receiver;
+              with sequence parallelism each rank has its part alone
+    Source:   scatter-gather optimisation (arXiv:2104.04473, section 4.1).
+    """
     distance = (layouts.tp * layouts.cp * layouts.dp).astype(np.float64)
-    p2p = point_to_point_s(pool, message_bytes=layers.activations.boundary, distance=distance, span=distance * layouts.pp)
-    return StageTimes(
-        forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=np.where(layouts.pp > 1, stack.factors.pipeline * p2p, 0.0)
-    )
+    span = distance * layouts.pp
+    whole = point_to_point_s(pool, message_bytes=message_bytes, distance=distance, span=span)
+    if not stack.p2p_scattered:
+        return np.where(layouts.pp > 1, stack.factors.pipeline * whole, 0.0)
+    part = point_to_point_s(pool, message_bytes=message_bytes / layouts.tp, distance=distance, span=span)
+    part = part + all_gather_s(group_of(layouts.tp, np.ones_like(layouts.tp), pool), message_bytes)
+    scattered = stack.p2p_scattered * (layouts.tp > 1) * (layouts.sp == 0)
+    return np.where(layouts.pp > 1, stack.factors.pipeline * (whole + scattered * (part - whole)), 0.0)
 
 
 def _micro_batch_terms(layouts: Layouts, layers: _Layers, times: StageTimes, model: ModelSpec) -> dict[str, Floats]:

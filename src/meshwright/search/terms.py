@@ -132,7 +132,7 @@ TIME_READINGS: Mapping[str, Reading] = {
         what="activations and gradients between stages, where not hidden",
         bound="pp link",
         formula="cost.collectives.point_to_point_s",
-        constants=("link.efficiency", "link.latency_s", "stack.p2p"),
+        constants=("link.efficiency", "link.latency_s", "stack.p2p", "stack.p2p_scattered"),
     ),
     "dp_comm": Reading(
         title="data-parallel",
