@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.exports.target import ExportTarget, ImportSource
+from meshwright.exports.titan import TORCHTITAN, TORCHTITAN_SOURCE, TORCHTITAN_TOML
 
 __all__ = ["SOURCES", "TARGETS", "find_source", "find_target"]
 
-TARGETS: tuple[ExportTarget, ...] = ()
+TARGETS: tuple[ExportTarget, ...] = (TORCHTITAN, TORCHTITAN_TOML)
 """In the order in which help names them."""
 
-SOURCES: tuple[ImportSource, ...] = ()
+SOURCES: tuple[ImportSource, ...] = (TORCHTITAN_SOURCE,)
 """In the order in which a file is tried."""
 
 
