@@ -59,6 +59,8 @@ class Stack:
     """The vocabulary is padded to a multiple of this times tp."""
     pointwise_fused: bool = True
     """Whether bias, activation, dropout and residual run as few fused kernels."""
+    routing_fused: bool = False
+    """Whether router and permutation of experts run as few fused kernels (Megatron-Core's moe_router_fusion, moe_permute_fusion)."""
     expert_bias_fused: bool = False
     """Whether biases of experts are added inside another kernel, as a compiler of whole graphs does."""
     cross_entropy_fused: bool = False
@@ -98,7 +100,15 @@ def _stacks() -> dict[str, Stack]:
 
 
 _TEXT = {f.name for f in fields(Stack) if f.name in ("name", "family", "attention_library", "dispatcher", "p2p", "source")}
-_FLAGS = {"pointwise_fused", "cross_entropy_fused", "vocab_parallel_loss", "half_shards", "expert_bias_fused", "recompute_stops_early"}
+_FLAGS = {
+    "pointwise_fused",
+    "cross_entropy_fused",
+    "vocab_parallel_loss",
+    "half_shards",
+    "expert_bias_fused",
+    "routing_fused",
+    "recompute_stops_early",
+}
 
 
 def _value(name: str, text: str) -> Any:

@@ -160,12 +160,13 @@ def test_a_bad_number_names_its_column() -> None:
 
 
 def test_features_of_the_software() -> None:
-    def changes(**cells: str) -> dict[str, float]:
+    def changes(**cells: str) -> dict[str, float | str]:
         return dict(case_of(LLAMA, **cells).stack_changes)
 
     assert changes() == {}
     graph = "cuda graph transformer_engine:['attn', 'moe_router']; moe a2a overlap [tag moe]"
     assert changes(recompute_detail=graph, recompute="none") == {"launch_hidden": 0.5, "ep_overlap": 0.8}
+    assert changes(notes="DeepEP dispatcher") == {"dispatcher": "flex"}
     assert changes(recompute_detail="x [tag cuda graph full_iteration]", recompute="none") == {}
     assert changes(framework="torchtitan FSDP2", notes="FSDP; op-level")["pointwise_fused"] == 0
     assert "pointwise_fused" not in changes(framework="torchtitan FSDP2", notes="FSDP + torch.compile")
@@ -187,7 +188,7 @@ def test_features_of_a_megatron_test() -> None:
         ("GB200-NVL72", "NeMo container 26.04.01", "megatron-bridge-26.02"),
         ("GB200-NVL72", "NeMo container 25.11", "megatron-bridge-25.09"),
         ("B200-180GB", "NeMo container 26.04", "megatron-bridge-dgx"),
-        ("H100-80GB-SXM", "NeMo container 25.09", "megatron-bridge-dgx"),
+        ("H100-80GB-SXM", "NeMo container 25.09", "megatron-bridge-hopper"),
         ("H100-80GB-SXM", "", "nemo"),
     ],
 )

@@ -10,8 +10,9 @@ import pytest
 from tests.cost.cases import CHIP, GPT, LLAMA, MLA, MOE, NODE, POOL, STACK, WORK, site
 
 from meshwright.cost.layer import LAYER_TERMS, OPS_KEPT, LayerPrice, block_parts, price_layer, redo_of, sum_terms
+from meshwright.cost.operators import linear
 from meshwright.layout import module_bits
-from meshwright.models.spec import ModelSpec, MoeSpec
+from meshwright.models.spec import HybridSpec, ModelSpec, MoeSpec
 from meshwright.stack import Stack
 from meshwright.workload import AttentionKernel, Workload
 
@@ -205,3 +206,38 @@ def test_recomputed_core_leaves_34_sbh(attention: AttentionKernel) -> None:
     layer = price_layer(site(GPT, replace(WORK, attention=attention, dropout=True)), GPT.segments[0])
     left = layer.kept_bytes - redo_of(layer, module_bits(["core_attn"])).freed_bytes
     assert one(left) / SBH == pytest.approx(34.0)
+
+
+def test_no_more_exchange_is_hidden_than_is_computed() -> None:
+    """8 ranks, 2^20 tokens: overlap 0.5 leaves half of a short exchange; of one that is longer than the rest it hides half of the rest."""
+    half = replace(STACK, ep_overlap=0.5, launch_hidden=1.0)
+    for mbs, slow in ((512, 1.0), (512, 1e-3)):
+        pool = replace(POOL, node=replace(NODE, domain_link=replace(NODE.domain_link, efficiency=0.8 * slow)))
+        whole, hidden = (
+            price_layer(site(MOE, stack=stack, pool=pool, ep=8, dp=8, mbs=mbs), MOE.segments[-1])
+            for stack in (replace(half, ep_overlap=0.0), half)
+        )
+        exchange, left = one(whole.forward["ep_comm"]), one(hidden.forward["ep_comm"])
+        rest = one(whole.forward_s) - exchange
+        assert left == pytest.approx(exchange / 2 if slow == 1.0 else exchange - rest / 2)
+
+
+def test_hybrid_models_hide_no_exchange() -> None:
+    """Megatron-Core overlaps exchanges in models of attention layers only."""
+    hybrid = replace(MOE, hybrid=HybridSpec(attention_layers=2, mamba_layers=0, ffn_layers=2))
+
+    def exchange(model: ModelSpec, overlap: float) -> float:
+        stack = replace(STACK, ep_overlap=overlap)
+        return one(price_layer(site(model, stack=stack, ep=8, dp=8, mbs=512), model.segments[-1]).forward["ep_comm"])
+
+    assert exchange(MOE, 0.5) == pytest.approx(exchange(MOE, 0.0) / 2)
+    assert exchange(hybrid, 0.5) == exchange(hybrid, 0.0) > 0
+
+
+def test_a_loop_over_experts_costs_no_python() -> None:
+    """mxfp8, 8 experts: 1 + 1 launches from Python, and for each expert a product, a cast and two scale passes; backward 4, and 2 products,
+    a cast and four scale passes."""
+    at = site(MOE, replace(WORK, precision="mxfp8"), stack=replace(STACK, kernels_per_layer_scale=4.0))
+    part = linear(at, "experts", into=np.array([1024.0]), out=np.array([512.0]), tokens=np.array([512.0]), groups=8.0)
+    assert one(part.kernels_forward) == 2 + 8 * 4 / 4
+    assert one(part.kernels_backward) == 4 + 8 * 7 / 4

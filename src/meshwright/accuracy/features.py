@@ -9,7 +9,7 @@ from meshwright.accuracy.tables import read_rules
 
 __all__ = ["StackChanges", "stack_changes_of_row"]
 
-StackChanges = tuple[tuple[str, float], ...]
+StackChanges = tuple[tuple[str, float | str], ...]
 """Fields of Stack and their values, later ones first read."""
 
 
@@ -17,10 +17,10 @@ def stack_changes_of_row(cells: Cells) -> StackChanges:
     """Return what differs from the software's defaults; of rules for one field the first that matches holds."""
     detail = re.split(r"\[tag|\[joined", cells.words("recompute_detail"))[0]
     text = " | ".join([cells.words("framework"), cells.words("model"), cells.words("notes"), detail])
-    changes: dict[str, float] = {}
+    changes: dict[str, float | str] = {}
     for rule in read_rules("stack_words").rules:
         if rule.pattern.search(text):
             for word in rule["changes"].split():
                 field, _, value = word.partition("=")
-                changes.setdefault(field, float(value))
+                changes.setdefault(field, float(value) if re.fullmatch(r"[\d.e+-]+", value) else value)
     return tuple(sorted(changes.items()))

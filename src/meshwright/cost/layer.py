@@ -109,6 +109,7 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
     flat = [(count, part) for _, count, group in parts for part in group]
     forward = {term: _total(site, flat, term, "forward_s") for term in LAYER_TERMS}
     backward = {term: _total(site, flat, term, "backward_s") for term in LAYER_TERMS}
+    forward["ep_comm"], backward["ep_comm"] = _exposed_exchange_s(site, forward), _exposed_exchange_s(site, backward)
     kernels = _count(site, flat, "kernels_forward"), _count(site, flat, "kernels_backward")
     host = _host_s(site, *kernels)
     forward["launch"] = np.maximum(0.0, host[0] - sum_terms(forward))
@@ -141,6 +142,18 @@ def _times(part: Part, factor: float) -> Part:
     if factor == 1.0:
         return part
     return replace(part, **{name: factor * getattr(part, name) for name in ("forward_s", "backward_s", "weight_s", "unread_s")})
+
+
+def _exposed_exchange_s(site: Site, terms: dict[str, Floats]) -> Floats:
+    """Part of a layer's expert exchange that another micro batch's work does not hide.
+
+    Formula:  max((1 - overlap) exchange, exchange - overlap * the layer's other terms); nothing is hidden in hybrid models
+    Source:   Megatron-Core's overlap_moe_expert_parallel_comm, whose schedule of layer parts knows models of attention layers only: it
+              runs one micro batch's exchange beside another's compute, so never more is hidden than is computed.
+    """
+    exchange = terms["ep_comm"]
+    overlap = site.stack.ep_overlap if site.model.hybrid is None else 0.0
+    return np.maximum((1.0 - overlap) * exchange, exchange - overlap * (sum_terms(terms) - exchange))
 
 
 def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tuple[Floats, Floats]:

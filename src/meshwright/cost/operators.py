@@ -19,8 +19,6 @@ from meshwright.workload import Precision, Workload
 __all__ = ["Part", "Site", "Term", "linear", "norm", "norm_output", "passes", "tensor_exchange"]
 
 Term = Literal["matmul", "attention", "pointwise", "tp_comm", "cp_comm", "ep_comm", "head"]
-MOST_GROUP_LAUNCHES = 16.0
-"""Launches of a grouped product at most: one per expert (Transformer Engine's GroupedLinear), a single kernel for many small ones."""
 SMALL_KERNELS: dict[Precision, float] = {"fp8": 2.0, "fp8-blockwise": 1.0, "mxfp8": 1.0, "nvfp4": 3.0}
 """Small kernels per narrow operand and expert before a loop of products: a cast; per-tensor scales their maximum as well; NVFP4 also a
 Hadamard transform (Transformer Engine's quantisers)."""
@@ -124,41 +122,47 @@ def linear(
     forward = gemm_s(chip, m=tokens, n=out, k=into, precision=precision, groups=groups)
     data = gemm_s(chip, m=tokens, n=into, k=out, precision=precision, groups=groups, role="dgrad")
     weight = gemm_s(chip, m=out, n=into, k=tokens, precision=precision, groups=groups, role=_weight_role(site.stack))
-    kernels = np.minimum(groups, MOST_GROUP_LAUNCHES) * np.ones_like(forward)
-    cast_forward, cast_backward = np.zeros_like(forward), np.zeros_like(forward)
+    loops = np.where(np.asarray(groups) > 1, groups, 0.0) * np.ones_like(forward)
+    cast_forward, cast_backward, casts = np.zeros_like(forward), np.zeros_like(forward), 0.0
     if element_bytes(precision) <= 1:
-        kernels = 2.0 * kernels
+        casts = 1.0
         cast_forward = site.streaming(tokens * groups * into * (HALF + 2 * element_bytes(precision)))
         cast_backward = site.streaming(tokens * groups * out * (HALF + 2 * element_bytes(precision)))
-    small_forward, small_backward = _small_kernels_s(site, groups)
+    small_forward, small_backward = _small_kernels(site)
+    each = _small_kernel_s(site)
+    python = site.stack.kernels_per_layer_scale
     if site.work.lora_rank:
         weight = np.zeros_like(weight)
     return Part(
         name=name,
         term="matmul",
-        forward_s=forward + cast_forward + small_forward,
-        backward_s=data + weight + cast_backward + small_backward,
+        forward_s=forward + cast_forward + loops * small_forward * each,
+        backward_s=data + weight + cast_backward + loops * small_backward * each,
         weight_s=weight,
-        kernels_forward=kernels,
-        kernels_backward=2.0 * kernels,
+        kernels_forward=1.0 + casts + loops * (1.0 + small_forward) / python,
+        kernels_backward=2.0 * (1.0 + casts) + loops * (2.0 + small_backward) / python,
         saved_bytes=saved,
         redone_by=redone_by,
         freed_by=freed_by,
     )
 
 
-def _small_kernels_s(site: Site, groups: Floats | float) -> tuple[Floats, Floats]:
-    """Time of the kernels that prepare each expert's narrow operands, forward and backward, (U,) each.
+def _small_kernels(site: Site) -> tuple[float, float]:
+    """Kernels that prepare one expert's narrow operands, forward and backward.
 
-    Formula:  experts * (casts + 2 scale passes per product) * the longer of launch and ramp; one product forward, two backward; a
-              single group's are hidden in its launches
-    Source:   Transformer Engine's GroupedLinear loops over experts; such kernels are shorter than their launch.
+    Formula:  casts of an operand + 2 scale passes per product; one product forward, two backward; 0 in half precision
+    Source:   Transformer Engine's GroupedLinear loops over experts, without Python: its launches count once, others
+              `kernels_per_layer_scale` times.
     """
-    chip, precision = site.pool.node.chip, site.work.precision
-    each = np.maximum(chip.launch_s * (1.0 - site.stack.launch_hidden), chip.ramp_s)
-    loops = np.where(np.asarray(groups) > 1, groups, 0.0) * np.ones_like(site.shapes.tp)
+    precision = site.work.precision
     cast, swizzle = SMALL_KERNELS.get(precision, 0.0), SWIZZLES.get(precision, 0.0)
-    return loops * (cast + swizzle) * each, loops * (cast + 2.0 * swizzle) * each
+    return cast + swizzle, cast + 2.0 * swizzle
+
+
+def _small_kernel_s(site: Site) -> float:
+    """Time of one such kernel, which is shorter than its launch: the longer of launch and ramp."""
+    chip = site.pool.node.chip
+    return max(chip.launch_s * (1.0 - site.stack.launch_hidden), chip.ramp_s)
 
 
 def _weight_role(stack: Stack) -> Role:
