@@ -7,16 +7,20 @@ import re
 from meshwright.errors import ConfigError
 
 __all__ = [
+    "DAY_S",
     "GB",
     "GBIT",
     "GIB",
+    "HOUR_S",
     "MIB",
     "MICROSECOND",
+    "MINUTE_S",
     "TERA",
     "format_bytes",
     "format_count",
     "format_seconds",
     "parse_count",
+    "parse_duration",
 ]
 
 GIB = 2**30
@@ -30,6 +34,14 @@ GBIT = 10**9 / 8
 TERA = 10**12
 """FLOP in one TFLOP."""
 MICROSECOND = 1e-6
+MINUTE_S = 60
+HOUR_S = 60 * MINUTE_S
+DAY_S = 24 * HOUR_S
+
+_DURATION = "a duration such as 5D, 10h, 1d12h, 23:30:00 (hours first), 5-00:00:00 or 4:23:30:00 (days first)"
+_PARTS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d\d):(\d\d)")
+_SLURM_CLOCK = re.compile(r"(\d+)-(\d+)(?::(\d\d))?(?::(\d\d))?")
 
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
@@ -40,6 +52,20 @@ def parse_count(text: str | int | float, *, name: str = "count") -> int:
     if match is None:
         raise ConfigError(f"{name}={text}: expected a number such as 4096, 300B or 15T")
     return round(float(match[1].replace("_", "")) * _SUFFIXES[match[2].lower()])
+
+
+def parse_duration(text: str, *, name: str = "duration") -> int:
+    """Read a duration in whole seconds, in the forms of Base Command (`5D`, `1D12H`), Slurm (`5-00:00:00`) and clocks (`4:23:30:00`).
+
+    A bare number and `2:30` are refused: Slurm reads the one as minutes and the other as minutes and seconds, other schedulers do not.
+    """
+    words = text.strip()
+    found = _PARTS.fullmatch(words) or _CLOCK.fullmatch(words) or _SLURM_CLOCK.fullmatch(words)
+    parts = [int(part or 0) for part in found.groups()] if found and words else []
+    seconds = sum(count * size for count, size in zip(parts, (DAY_S, HOUR_S, MINUTE_S, 1), strict=False))
+    if seconds <= 0:
+        raise ConfigError(f"{name}={text}: expected {_DURATION}")
+    return seconds
 
 
 def format_count(count: float) -> str:

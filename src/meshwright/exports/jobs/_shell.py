@@ -1,0 +1,154 @@
+"""Pieces of bash: quoted words, the environment, the program, and torchrun around it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+
+from meshwright.exports.jobs.job import Job
+
+__all__ = [
+    "MASTER_PORT",
+    "STRICT",
+    "command",
+    "environment",
+    "files",
+    "heredoc",
+    "lines_of",
+    "node_words",
+    "program",
+    "quote",
+    "rank_words",
+    "reasons",
+    "script",
+    "start",
+    "timeout_words",
+    "title",
+]
+
+STRICT = "set -euo pipefail"
+MASTER_PORT = 29500
+"""Where processes meet: torchrun's own default."""
+_PER_NODE = {
+    "rank": "One task per node: torchrun in it starts one process per GPU.",
+    "node": "One task per node: the program starts one process per GPU itself.",
+}
+KILL_AFTER_S = 60
+"""Time that torchrun gets to stop its workers once the limit is reached; it gives them 30 s itself."""
+_WIDTH = 120
+
+
+def quote(word: str) -> str:
+    """Return a word as bash reads it back.
+
+    Kubernetes replaces `$(NAME)` and `$$` in the command of a container before any shell sees it; neither occurs in what is returned.
+    """
+    return re.sub(r"\$(?=[$(])", "$''", shlex.quote(word))
+
+
+def lines_of(words: Sequence[str]) -> list[str]:
+    """Return words in lines, each option with its values on one of its own; `python -u -m` stays together."""
+    lines: list[str] = []
+    for word in map(quote, words):
+        starts = re.match(r"'?--" if len(lines) == 1 else r"'?-(?!\d)", word)
+        if lines and not starts and len(lines[-1]) + len(word) < _WIDTH:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def command(parts: Iterable[str]) -> str:
+    """Return one command over several lines; the parts are bash already."""
+    return " \\\n  ".join(parts)
+
+
+def environment(job: Job) -> str:
+    """Return the exports, each behind the reason for it."""
+    return "\n".join(
+        f"# {' '.join(variable.why.split())}\n{_literal([variable.value])}export {variable.name}={quote(variable.value)}"
+        for variable in job.environment
+    )
+
+
+def reasons(job: Job) -> str:
+    """Return why the variables are set, for files that have no place for it beside them."""
+    lines = [f"#   {variable.name}: {' '.join(variable.why.split())}" for variable in job.environment]
+    return "\n".join(["# Why the variables are set:", *lines]) if lines else ""
+
+
+def program(words: Sequence[str], *, name: str = "program") -> str:
+    """Return an array of words, for `"${program[@]}"`."""
+    lines = "\n".join(f"  {line}" for line in lines_of(words))
+    return f"{_literal(words)}{name}=(\n{lines}\n)"
+
+
+def files(job: Job) -> str:
+    """Return what puts the files of a job into a folder of the node, and goes there."""
+    if not job.files:
+        return ""
+    folders = sorted({file.name.rpartition("/")[0] for file in job.files} - {""})
+    lines = [f"mkdir -p -- {' '.join(map(quote, [f'/tmp/{job.name}', *(f'/tmp/{job.name}/{folder}' for folder in folders)]))}"]
+    lines.append(f"cd -- {quote(f'/tmp/{job.name}')}")
+    lines += [f"{_literal([file.text])}printf %s {quote(file.text)} > {quote(f'./{file.name}')}" for file in job.files]
+    return "\n".join(lines)
+
+
+def heredoc(name: str, text: str) -> str:
+    """Return the lines that put a text into a variable as it is; `read` ends with 1 at the end of the text, hence the `||`."""
+    end = "END"
+    while end in text:
+        end += "D"
+    return f"read -r -d '' {name} <<'{end}' || :\n{text.rstrip()}\n{end}"
+
+
+def rank_words(job: Job) -> list[str]:
+    """Return the command as one rank runs it without torchrun, and without buffers between its output and the log."""
+    return ["python3", "-u", *job.command]
+
+
+def timeout_words(job: Job) -> list[str]:
+    """Return what stops the job at its limit on platforms that have no limit of their own; it ends with 124 then."""
+    if job.time_limit_s is None:
+        return []
+    return ["timeout", "--signal=TERM", f"--kill-after={KILL_AFTER_S}", str(job.time_limit_s)]
+
+
+def start(job: Job, *, rank: str, address: str, port: str, before: Sequence[str] = (), options: Sequence[str] = ()) -> str:
+    """Return what one node runs around `"${program[@]}"`: torchrun, or nothing where the program starts its ranks itself.
+
+    Rank, address and port are bash already, and of no use to torchrun on one node.
+    """
+    if job.runs_on == "node":
+        where = node_words(job, rank=rank, address=address, port=port)
+        return "\n".join([f"export {' '.join(where)}", " ".join([*before, '"${program[@]}"'])])
+    several = [f"--nnodes={job.nodes}", f"--node-rank={rank}", f"--master-addr={address}", f"--master-port={port}"]
+    flags = several if job.nodes > 1 else ["--standalone"]
+    return command([" ".join([*before, "torchrun"]), *flags, f"--nproc-per-node={job.gpus_per_node}", *options, '"${program[@]}"'])
+
+
+def node_words(job: Job, *, rank: str, address: str, port: str) -> list[str]:
+    """Return the variables by which a program that starts its ranks itself knows where it is."""
+    if job.nodes == 1:
+        rank, address = "0", "127.0.0.1"
+    return [f"NNODES={job.nodes}", f"NODE_RANK={rank}", f"MASTER_ADDR={address}", f"MASTER_PORT={port}"]
+
+
+def _literal(words: Iterable[str]) -> str:
+    """Tell shellcheck that dollar signs and backslashes in single quotes are meant to stay what they are."""
+    signs = set("".join(words))
+    codes = [code for code, found in (("SC1003", {"\\"}), ("SC2016", {"$", "`"})) if signs & found]
+    return f"# shellcheck disable={','.join(codes)}  # these values are taken as they are\n" if codes else ""
+
+
+def title(job: Job, how: str = "") -> str:
+    """Return the comment at the head of a file; it says how processes are started."""
+    how = how or _PER_NODE[job.runs_on]
+    nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
+    return f"# {job.name}: {job.num_gpus} GPUs on {nodes}. {how}"
+
+
+def script(blocks: Iterable[str]) -> str:
+    """Return blocks with a blank line between them; empty ones are left out."""
+    return "\n\n".join(block for block in blocks if block) + "\n"

@@ -1,0 +1,144 @@
+"""A batch script of Slurm, with a container by pyxis and enroot or by Apptainer where an image is given."""
+
+from __future__ import annotations
+
+from meshwright.errors import ConfigError
+from meshwright.exports.jobs._shell import STRICT, command, environment, lines_of, program, quote, rank_words, script, title
+from meshwright.exports.jobs._words import check_fields, mount_of, way
+from meshwright.exports.jobs.job import Job, JobText, Launch, Mount
+from meshwright.hardware.device_plugin import device_plugin
+from meshwright.units import DAY_S, HOUR_S, MINUTE_S
+
+__all__ = ["slurm_script", "slurm_time"]
+
+_RANKS = "One task per GPU: srun starts every process, and RANK, LOCAL_RANK and WORLD_SIZE are taken from Slurm."
+_TORCHRUN_TASK = 'exec torchrun --node-rank="$SLURM_NODEID" "$@"'
+_NODE_TASK = 'export NODE_RANK="$SLURM_NODEID"; exec "$@"'
+_RANK_TASK = 'export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID"; exec "$@"'
+
+_HERE_TOO = '"$PWD:$PWD"'
+"""The folder that the job was submitted from, under its own name: the program reads files there."""
+
+
+def slurm_script(job: Job) -> JobText:
+    """Write a script for sbatch; `log_dir` must exist when it is submitted, or Slurm drops the output."""
+    check_fields(job, "slurm", ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "words"))
+    if job.mounts and job.image is None:
+        raise ConfigError("slurm: mounts need an image; without a container the program sees the node's own paths")
+    launch = way(job, "slurm", ("torchrun", "ranks"))
+    submit = f"mkdir -p {quote(job.log_dir)} && sbatch job.sbatch" if job.log_dir else "sbatch job.sbatch"
+    blocks = [
+        "#!/usr/bin/env bash\n" + "\n".join(_directives(job, launch)),
+        f"{title(job, _RANKS if launch == 'ranks' else '')}\n# Submit it: {submit}\n{STRICT}",
+        _rendezvous(job, launch),
+        environment(job),
+        program(list(job.command) if launch == "torchrun" else rank_words(job)),
+        f"cd -- {quote(job.workdir)}" if job.workdir and job.image is None else "",
+        "# The words in single quotes are for the bash of each task, which knows its own number.\n# shellcheck disable=SC2016\n"
+        + command(_launch(job, launch)),
+    ]
+    return JobText(file_name="job.sbatch", text=script(blocks), submit=submit)
+
+
+def slurm_time(seconds: int) -> str:
+    """Write a limit as days-hours:minutes:seconds, the one form of Slurm that needs no guessing."""
+    days, rest = divmod(seconds, DAY_S)
+    hours, rest = divmod(rest, HOUR_S)
+    return f"{days}-{hours:02}:{rest // MINUTE_S:02}:{rest % MINUTE_S:02}"
+
+
+def _directives(job: Job, launch: Launch) -> list[str]:
+    log = "%x-%j.log"
+    words = {
+        "job-name": job.name,
+        "nodes": str(job.nodes),
+        "ntasks-per-node": str(job.gpus_per_node if launch == "ranks" else 1),
+        "gres": f"gpu:{job.gpus_per_node}",
+        "exclusive": None,
+        "mem": "0",
+        "time": slurm_time(job.time_limit_s) if job.time_limit_s else "",
+        "account": job.account or "",
+        "partition": job.partition or "",
+        "constraint": job.instance or "",
+        "output": f"{job.log_dir.rstrip('/')}/{log}" if job.log_dir else log,
+    }
+    lines = [
+        f"#SBATCH --{name}" if value is None else f"#SBATCH --{name}={_directive_value(value)}"
+        for name, value in words.items()
+        if value != ""
+    ]
+    return [*lines, *(f"#SBATCH {word}" for word in job.words)]
+
+
+def _directive_value(value: str) -> str:
+    """Quote as sbatch reads its own lines: blanks and # end a word there unless it stands in double quotes."""
+    if not set(value) & set(" \t#'\"\\"):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _rendezvous(job: Job, launch: Launch) -> str:
+    lines = [
+        "# All processes meet at the first node; the port differs from job to job, so that none waits for that of the last.",
+        'nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")',
+        "export MASTER_ADDR=${nodes%%$'\\n'*}",
+        "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
+    ]
+    if launch == "ranks":
+        lines.append(f"export WORLD_SIZE={job.num_gpus}")
+    elif job.runs_on == "node":
+        lines.append(f"export NNODES={job.nodes}")
+    return "\n".join(lines)
+
+
+def _launch(job: Job, launch: Launch) -> list[str]:
+    # Without --cpu-bind=none one task per node would hold all its processes on the few cores of one task.
+    srun = ["srun", "--kill-on-bad-exit=1", "--cpu-bind=none", "--distribution=block"]
+    inside = _container(job)
+    if launch == "ranks":
+        return [" ".join(srun), *inside, f"bash -c {quote(_RANK_TASK)} rank", '"${program[@]}"']
+    if job.runs_on == "node":
+        return [" ".join(srun), *inside, f"bash -c {quote(_NODE_TASK)} node", '"${program[@]}"']
+    sizes = [f"--nnodes={job.nodes}", f"--nproc-per-node={job.gpus_per_node}"]
+    flags = [*sizes, '--master-addr="$MASTER_ADDR"', '--master-port="$MASTER_PORT"']
+    return [" ".join(srun), *inside, f"bash -c {quote(_TORCHRUN_TASK)} torchrun", *flags, '"${program[@]}"']
+
+
+def _container(job: Job) -> list[str]:
+    if job.image is None:
+        return []
+    mounts = [mount_of(mount, "slurm", ("path",)) for mount in job.mounts]
+    return _apptainer(job, job.image, mounts) if job.image.endswith(".sif") else _pyxis(job, job.image, mounts)
+
+
+def _pyxis(job: Job, image: str, mounts: list[Mount]) -> list[str]:
+    """`--container-env` lets the exports above win over the same names in the image."""
+    binds = [_HERE_TOO] if job.files else []
+    binds += [quote(_bind(mount, ",+")) for mount in mounts]
+    words = [f"--container-env={','.join(variable.name for variable in job.environment)}"] if job.environment else []
+    if job.workdir:
+        words = [f"--container-workdir={job.workdir}", *words]
+    return [
+        *lines_of([f"--container-image={image}"]),
+        *([f"--container-mounts={','.join(binds)}"] if binds else []),
+        *(['--container-workdir="$PWD"'] if job.files else []),
+        *lines_of(words),
+    ]
+
+
+def _apptainer(job: Job, image: str, mounts: list[Mount]) -> list[str]:
+    words = ["apptainer", "exec", device_plugin(job.vendor).apptainer_flag]
+    for mount in mounts:
+        words += ["--bind", _bind(mount, ",")]
+    if job.workdir:
+        words += ["--pwd", job.workdir]
+    here = [f"--bind {_HERE_TOO}", '--pwd "$PWD"'] if job.files else []
+    return [*lines_of(words), *here, quote(image)]
+
+
+def _bind(mount: Mount, separators: str) -> str:
+    text = f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"
+    if any(sign in mount.source + mount.target for sign in f"{separators}:"):
+        raise ConfigError(f"mount {text}: a path in it holds one of {separators}:, which separate mounts")
+    return text
