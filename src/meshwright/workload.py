@@ -7,10 +7,14 @@ from typing import Literal, get_args
 
 from meshwright.errors import ConfigError, UnknownNameError
 
-__all__ = ["PRECISIONS", "AttentionKernel", "Precision", "Workload"]
+__all__ = ["PRECISIONS", "ROUTINGS", "AttentionKernel", "Precision", "Routing", "Workload"]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+Routing = Literal["balanced", "typical", "worst"]
+"""How tokens spread over experts. balanced: alike, as benchmarks force it; typical: as a trained router with a balancing loss does, the
+busiest rank gating all; worst: every token chooses the experts of one rank as far as it can."""
+ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 AttentionKernel = Literal["flash", "flash1", "fused-softmax", "unfused"]
 """flash: FlashAttention-2 or later, or the vendor's equal; flash1: FlashAttention 1; fused-softmax: scores in memory, one softmax
 kernel (Megatron-LM's); unfused: scores in memory, softmax, mask and dropout apart."""
@@ -31,6 +35,7 @@ class Workload:
     attention: AttentionKernel = "flash"
     fused_norm: bool = True
     """Whether normalisation runs as one fused kernel."""
+    routing: Routing = "balanced"
     dropout: bool = False
     """Whether residual and attention dropout masks are kept."""
     lora_rank: int = 0
@@ -43,5 +48,7 @@ class Workload:
             raise ConfigError(f"gbs={self.gbs}: expected a positive number of sequences")
         if self.precision not in PRECISIONS:
             raise UnknownNameError("precision", self.precision, PRECISIONS)
+        if self.routing not in ROUTINGS:
+            raise UnknownNameError("routing", self.routing, ROUTINGS)
         if self.lora_rank < 0:
             raise ConfigError(f"lora_rank={self.lora_rank}: expected 0 (train all weights) or a positive rank")

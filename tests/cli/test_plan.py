@@ -112,6 +112,7 @@ GOLDEN = {
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --precision fp7": "'fp7' is no known precision; did you mean",
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --megatron-version new": "megatron_version=new: expected a version such as 0.15.1",
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --attention flsh": "'flsh' is no known attention kernel; did you mean 'flash'",
+    "plan mixtral-8x7b --cluster h100:8 --seq 4096 --gbs 8 --routing wurst": "'wurst' is no known routing; did you mean 'worst'",
     "plan llama3-8b --cluster h100:37 --seq 4096 --gbs 8": "gbs=8: no data-parallel size of 37 chips divides it; nearest that work: gbs=37",
     "plan llama3-8b --cluster h100:8 --seq 4098 --gbs 8 --set cp=2": "no layout keeps the rules under cp=2: seq_len=4098 is",
     "plan llama3-8b --request nowhere.yaml": "request 'nowhere.yaml': No such file or directory",

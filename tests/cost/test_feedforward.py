@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, MOE, STACK, WORK, named, saved, site
 
-from meshwright.cost.feedforward import mlp_parts, moe_parts
+from meshwright.cost.feedforward import busiest_share, mlp_parts, moe_parts
 from meshwright.cost.kernels import gemm_s
 from meshwright.cost.operators import Part
 from meshwright.models.spec import Block, ModelSpec, MoeSpec
 from meshwright.stack import Stack
+from meshwright.workload import Routing
 
 DENSE, EXPERTS = Block(kind="mlp"), Block(kind="moe")
 TOKENS = 2048
+BOTH: tuple[Routing, ...] = ("balanced", "worst")
 SPEC = MoeSpec(num_experts=8, top_k=2, expert_ffn=512, shared_ffn=256)
 
 
@@ -197,3 +199,24 @@ def test_biases_of_experts_pass_over_memory_in_fp32() -> None:
 def test_routing_keeps_the_host_busy_for_longer_than_its_kernels(fused: bool, launches: float) -> None:
     part = named(experts(stack=replace(STACK, routing_fused=fused)), "permute and unpermute")
     assert part.kernels_forward == part.kernels_backward == launches
+
+
+def test_the_busiest_rank_gates_an_exchange() -> None:
+    """64 experts on 16 ranks, 8 a token. Typical: 1 + 0.3 / sqrt(4) * sqrt(2 ln 16) = 1.353. Worst: each token takes the 4 experts of one
+    rank, half of its 8 choices, where a 16th is the mean: 8 times as many."""
+    wide = replace(MOE, moe=replace(SPEC, num_experts=64, top_k=8))
+
+    def share(routing: Routing, model: ModelSpec = wide, ep: int = 16) -> float:
+        return float(busiest_share(site(model, replace(WORK, routing=routing), ep=ep, dp=16))[0])
+
+    assert share("balanced") == 1.0
+    assert share("typical") == pytest.approx(1.3532, abs=1e-4)
+    assert share("worst") == 8.0
+    assert share("typical", ep=1) == share("worst", ep=1) == 1.0
+    assert share("worst", replace(wide, moe=replace(SPEC, num_experts=64, top_k=8, capacity_factor=1.0))) == 1.0
+
+
+def test_unbalanced_routing_costs_time_and_memory() -> None:
+    plain, worst = (moe_parts(site(MOE, replace(WORK, routing=routing), ep=4, dp=4), EXPERTS) for routing in BOTH)
+    assert named(worst, "experts activation").saved_bytes == 4 * named(plain, "experts activation").saved_bytes  # both choices on one rank
+    assert named(worst, "expert exchange").forward_s > named(plain, "expert exchange").forward_s

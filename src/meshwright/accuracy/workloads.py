@@ -39,6 +39,7 @@ def workload_of_row(cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, 
         precision=_precision(cells, notes, chip),
         attention=_attention(cells, notes, framework),
         fused_norm=not cells.match("rmsnorm_kernel", r"default|unfused|eager|torch"),
+        routing="typical" if cells.match("notes", r"real \(unbalanced\)") else "balanced",
         dropout=framework["dropout"] == "1" and not _without_dropout(cells, notes),
         lora_rank=int(framework["lora_rank"]) if cells.words("task") in ("lora", "qlora") else 0,
     )

@@ -51,6 +51,7 @@ LayoutFlag = Annotated[
 ]
 PrecisionFlag = Annotated[str | None, typer.Option("--precision", help="What linear layers compute in [default: bf16].")]
 AttentionFlag = Annotated[str | None, typer.Option("--attention", help="flash, flash1, fused-softmax or unfused [default: flash].")]
+RoutingFlag = Annotated[str | None, typer.Option("--routing", help="Of experts: balanced, typical or worst [default: balanced].")]
 StackFlag = Annotated[str | None, typer.Option("--stack", help="Training software [default: megatron].")]
 MegatronVersionFlag = Annotated[
     str | None, typer.Option("--megatron-version", help="Version of Megatron-Core whose rules hold [default: newest].")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Side", "read_side"]
 
-_SHARED = ("seq_len", "decoder_seq_len", "precision", "attention", "model", "stack", "cluster")
+_SHARED = ("seq_len", "decoder_seq_len", "precision", "attention", "routing", "model", "stack", "cluster")
 """Fields of a request that say what is trained, where and by what."""
 
 

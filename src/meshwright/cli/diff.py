@@ -18,6 +18,7 @@ from meshwright.cli._layout_case import (
     MemoryFlag,
     PrecisionFlag,
     ProfileFlag,
+    RoutingFlag,
     StackFlag,
 )
 
@@ -52,6 +53,7 @@ def diff(
     decoder_seq: DecoderSeqFlag = None,
     precision: PrecisionFlag = None,
     attention: AttentionFlag = None,
+    routing: RoutingFlag = None,
     stack: StackFlag = None,
     calibration: CalibrationFlag = None,
     profile: ProfileFlag = None,
@@ -83,7 +85,7 @@ def diff(
     sides = [read_side(text) for text in (a, b)]
     fields: dict[str, Any] = {
         **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
-        **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
+        **{"precision": precision, "attention": attention, "routing": routing, "stack": stack, "megatron_version": megatron_version},
         **{"max_memory_gib": max_memory_gib, "calibration": file_name(calibration), "profile": file_name(profile)},
     }
     if model is not None or hf is not None:

@@ -23,6 +23,7 @@ from meshwright.cli._layout_case import (
     ModelArgument,
     PrecisionFlag,
     ProfileFlag,
+    RoutingFlag,
     SeqFlag,
     StackFlag,
 )
@@ -43,6 +44,7 @@ def explain(
     decoder_seq: DecoderSeqFlag = None,
     precision: PrecisionFlag = None,
     attention: AttentionFlag = None,
+    routing: RoutingFlag = None,
     stack: StackFlag = None,
     calibration: CalibrationFlag = None,
     profile: ProfileFlag = None,
@@ -77,7 +79,7 @@ def explain(
 
     fields = {
         **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
-        **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
+        **{"precision": precision, "attention": attention, "routing": routing, "stack": stack, "megatron_version": megatron_version},
         **{"max_memory_gib": max_memory_gib, "headroom": headroom, "calibration": calibration, "profile": profile},
     }
     asked = asked_with(model, hf, layout, fields)

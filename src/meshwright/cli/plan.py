@@ -42,6 +42,7 @@ def plan(
     gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
     usd_per_hour: Annotated[float | None, typer.Option(help="Price of one chip [default: the catalogue's].")] = None,
     attention: Annotated[str | None, typer.Option(help="flash, flash1, fused-softmax or unfused [default: flash].")] = None,
+    routing: Annotated[str | None, typer.Option(help="Of experts: balanced, typical or worst [default: balanced].")] = None,
     decoder_seq: Annotated[int | None, typer.Option(help="Tokens in one sequence of the decoder [default: a quarter of --seq].")] = None,
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
     request: Annotated[Path | None, typer.Option(help="A request in YAML or JSON; flags go before its values.")] = None,
@@ -92,6 +93,7 @@ def plan(
         "gpus_per_node": gpus_per_node,
         "usd_per_hour": usd_per_hour,
         "attention": attention,
+        "routing": routing,
         "decoder_seq_len": decoder_seq,
     }
     flags = {key: value for key, value in given.items() if value is not None}

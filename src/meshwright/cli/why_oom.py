@@ -18,6 +18,7 @@ from meshwright.cli._layout_case import (
     ModelArgument,
     PrecisionFlag,
     ProfileFlag,
+    RoutingFlag,
     SeqFlag,
     StackFlag,
 )
@@ -36,6 +37,7 @@ def why_oom(
     decoder_seq: DecoderSeqFlag = None,
     precision: PrecisionFlag = None,
     attention: AttentionFlag = None,
+    routing: RoutingFlag = None,
     stack: StackFlag = None,
     calibration: CalibrationFlag = None,
     profile: ProfileFlag = None,
@@ -69,7 +71,7 @@ def why_oom(
 
     fields = {
         **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
-        **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
+        **{"precision": precision, "attention": attention, "routing": routing, "stack": stack, "megatron_version": megatron_version},
         **{"max_memory_gib": max_memory_gib, "headroom": headroom, "calibration": calibration, "profile": profile},
     }
     asked = asked_with(model, hf, layout, fields)

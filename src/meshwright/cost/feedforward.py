@@ -11,7 +11,7 @@ from meshwright.cost.operators import Part, Site, linear, norm, norm_output, pas
 from meshwright.cost.shapes import Floats
 from meshwright.models.spec import Block
 
-__all__ = ["mlp_parts", "moe_parts"]
+__all__ = ["busiest_share", "mlp_parts", "moe_parts"]
 
 MLP = frozenset({"mlp"})
 MOE = frozenset({"moe"})
@@ -27,6 +27,9 @@ ROUTING_LAUNCHES = {False: 115.0, True: 66.0}
 """Launches that routing takes the host as long as, forward or backward, without and with fused router and permutation: its kernels are
 launched from Python, and counts come back to the host. Fitted on layers that wait for the host: Qwen3 235B on H800 (Megatron-Core 0.12,
 11.5 ms forward and backward with 16 local experts) and Qwen3 30B on B200 (Megatron-Bridge 25.11, 9.2 ms)."""
+ROUTING_SPREAD = 0.3
+"""Standard deviation of one expert's load in a micro batch over its mean, in typical routing. Assumed: a balancing loss or biases hold the
+loads of a global batch alike, those of one micro batch still follow its text."""
 PERMUTE_PASSES = {"alltoall": 4.0, "flex": 2.0}
 """Passes over routed rows on either side of the exchange. alltoall: sort by rank, sort by expert, each read and written, and back;
 flex: one sort on arrival, one sum on the way back (Megatron-Core's token dispatchers)."""
@@ -103,6 +106,26 @@ def _two_layers(
     ]
 
 
+def busiest_share(site: Site) -> Floats:
+    """Rows of the busiest expert-parallel rank against the mean, which every rank of an exchange waits for.
+
+    Formula:  balanced: 1; typical: 1 + ROUTING_SPREAD / sqrt(experts per rank) * sqrt(2 ln ep), the largest of ep normal draws;
+              worst: ep * min(top_k, experts per rank) / top_k; padded to a capacity: 1, as every expert gets its capacity
+    Units:    a factor of 1 or more, (U,).
+    Source:   extreme value of independent loads (Cramer 1946); worst: definition.
+    Valid:    models with experts; one rank holds every expert where ep = 1, and its rows are what they are.
+    Checked:  tests/cost/test_feedforward.py
+    """
+    moe, ep = site.model.moe, site.shapes.ep
+    assert moe is not None
+    held = np.maximum(moe.num_experts / ep, 1.0)
+    if site.work.routing == "balanced" or moe.capacity_factor is not None:
+        return np.ones_like(ep)
+    if site.work.routing == "worst":
+        return np.maximum(1.0, ep * np.minimum(moe.top_k, held) / moe.top_k)
+    return 1.0 + ROUTING_SPREAD / np.sqrt(held) * np.sqrt(2.0 * np.log(ep))
+
+
 def moe_parts(site: Site, block: Block) -> list[Part]:
     """Return the parts of a mixture of experts: router, dispatch, experts, combine, shared experts.
 
@@ -110,7 +133,7 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
               experts' shards then see etp * tokens / tp * top_k rows
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   Megatron-Core MoE (arXiv:2504.14960, parallel folding).
-    Valid:    balanced routing; dropless, or padded to `capacity_factor`.
+    Valid:    the busiest rank's rows, see `busiest_share`; dropless, or padded to `capacity_factor`.
     Checked:  tests/cost/test_feedforward.py
     """
     moe = site.model.moe
@@ -118,7 +141,7 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
     tokens, shapes = site.tokens(block), site.shapes
     routed = tokens / shapes.tp * moe.top_k
     experts = np.maximum(moe.num_experts / shapes.ep, 1.0)
-    rows = routed * shapes.etp
+    rows = routed * shapes.etp * busiest_share(site)
     if moe.capacity_factor is not None:
         rows = rows * moe.capacity_factor
     width = np.full_like(tokens, float(moe.latent_dim or site.model.hidden))
@@ -199,7 +222,7 @@ def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Fl
     else:
         dispatch = all_to_all_s(group, routed * width * size)
     gather = all_gather_s(group_of(shapes.etp, np.ones_like(shapes.etp), site.pool), rows * width * size)
-    both_ways = 2 * (dispatch + gather)
+    both_ways = 2 * (dispatch * busiest_share(site) + gather)
     exchange = Part(
         name="expert exchange",
         term="ep_comm",

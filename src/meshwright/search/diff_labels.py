@@ -82,6 +82,7 @@ LABEL_ROWS: tuple[LabelRow, ...] = (
         field="precision", label="changes training", reason="linear layers round otherwise; scaling states of low precision come or go"
     ),
     LabelRow(field="attention", label="execution only", reason="another kernel for the same function; sums round in another order"),
+    LabelRow(field="routing", label="execution only", reason="an assumption of the estimate, not of the run"),
     LabelRow(field="fused_norm", label="execution only", reason="another kernel for the same function"),
     LabelRow(field="dropout", label="changes training", reason="activations are masked at random, or no longer"),
     LabelRow(field="lora_rank", label="changes training", reason="other weights learn"),

@@ -22,7 +22,7 @@ from meshwright.search.quote import Setting
 from meshwright.search.request import PlanRequest
 from meshwright.stack import find_stack
 from meshwright.units import GIB
-from meshwright.workload import AttentionKernel, Precision, Workload
+from meshwright.workload import AttentionKernel, Precision, Routing, Workload
 
 __all__ = ["Files", "Problem", "dims_of", "model_of", "resolve"]
 
@@ -77,6 +77,7 @@ def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
         decoder_seq_len=request.decoder_seq_len,
         precision=cast("Precision", request.precision),
         attention=cast("AttentionKernel", request.attention),
+        routing=cast("Routing", request.routing),
     )
     chip.peak_flops_per_s(work.precision)
     limit = chip.usable_bytes if request.max_memory_gib is None else request.max_memory_gib * GIB

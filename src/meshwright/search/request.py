@@ -39,6 +39,8 @@ class PlanRequest(BaseModel):
     """Without `gbs`: the largest batch to try; None goes by the model's size, see `search/batch.py`."""
     precision: str = "bf16"
     attention: str = "flash"
+    routing: str = "balanced"
+    """How tokens spread over experts: balanced, typical or worst."""
     stack: str = "megatron"
     megatron_version: str = NEWEST_MEGATRON
     """Whose rules hold in a Megatron stack."""
