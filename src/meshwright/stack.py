@@ -47,6 +47,8 @@ class Stack:
     """Bytes per gradient in the data-parallel reduction."""
     transient_gradient_bytes: float = 0.0
     """Bytes per parameter of a second, short-lived gradient (a bf16 one beside the fp32 sum)."""
+    master_bytes: float = 4.0
+    """Bytes per parameter of the fp32 copy of half-precision weights; 2 where the half is its upper part."""
     half_shards: bool = False
     """Whether zero3 keeps a half-precision shard of the weights beside the fp32 one (DeepSpeed); else gathers cast (FSDP)."""
     step_gather_bytes: float = 0.0
@@ -81,9 +83,13 @@ class Stack:
     """Host work per step outside the model: data, logging, optimizer bookkeeping."""
     context_bytes: float = 0.0
     """CUDA context, library handles and communicators on each chip: used, never allocated by the framework."""
+    gathered_copies: float = 0.0
+    """Whole copies of a layer's input that stay allocated where sequence parallelism gathers it."""
     library_workspaces: float = 2.0
     """Handles of the matrix-product library with a workspace each: one for each of torch's two threads (forward and backward), and one of
     Transformer Engine."""
+    grouped_workspaces: float = 0.0
+    """More of them for experts' grouped products: Transformer Engine runs those on four streams (cpp_extensions/gemm.py)."""
     thread_workspace_bytes: float = 0.0
     """Workspace of each of torch's two handles where the run sets a larger one (CUBLAS_WORKSPACE_CONFIG=:4096:8 of deterministic runs)."""
     fragmentation_frac: float = 0.0

@@ -20,7 +20,7 @@ def test_two_devices_a_chip_are_folded_to_chips() -> None:
 
 
 def test_unpublished_number_of_chips_follows_from_the_layout() -> None:
-    assert case_of(LLAMA, num_gpus="", tp="8", pp="1").layout.num_chips == 64
+    assert case_of(LLAMA, num_gpus="", tp="8", pp="1").layout.num_chips == 128
     assert case_of(LLAMA, num_gpus="", dp="2", gbs="8").layout.num_chips == 8
 
 
@@ -53,6 +53,11 @@ def test_sharding_groups() -> None:
     assert case_of(LLAMA, zero="3", dp_shard="16").layout.shard_size is None
     assert case_of(LLAMA, zero="3", dp_shard="1").layout.sharding == "none"
     assert case_of(LLAMA, zero="1", dp_shard="8").layout.shard_size == 8
+
+
+def test_instances_of_the_optimizer_shard_among_themselves() -> None:
+    layout = case_of(SMALL_GPT, zero="1", model="gpt:tp1_multi_dist_optimizer_instances").layout
+    assert (layout.dp, layout.sharding, layout.shard_size) == (8, "zero1", 4)
 
 
 def test_blanks_follow_the_software_and_its_time() -> None:

@@ -29,6 +29,13 @@ def test_dims_without_a_preset_take_the_habits_of_the_architecture() -> None:
     )
 
 
+def test_small_models_of_megatrons_tests_share_a_vocabulary() -> None:
+    moe = {"arch": "moe", "experts": "8", "topk": "2"}
+    assert case_of(SMALL_GPT, model="moe:deepseek_proxy", **moe).model.vocab == 50257
+    assert case_of(SMALL_GPT, model="moe:deepseek_proxy", vocab="1000", **moe).model.vocab == 1000
+    assert case_of(SMALL_GPT, model="mixtral:mixtral_8x22b_release", **{**moe, "arch": "mixtral"}).model.vocab == 32000
+
+
 def test_llama_without_a_preset_is_gated_and_rounded_up() -> None:
     model = case_of(SMALL_GPT, model="my-own", arch="llama").model
     assert (model.norm, model.gated, model.tied, model.ffn) == ("rmsnorm", True, False, 1408)  # 8/3 * 512 = 1365.3

@@ -80,6 +80,21 @@ def test_norm_kernel() -> None:
 def test_adapters() -> None:
     assert case_of(LLAMA, task="pretrain").workload.lora_rank == 0
     assert case_of(LLAMA, task="lora").workload.lora_rank == 16
+    assert case_of(LLAMA, task="sft").workload.lora_rank == 0
+    assert case_of(LLAMA, task="sft", notes="script x.sh; script flags: use-mc2, lora-r, lora-fusion; more").workload.lora_rank == 16
+
+
+def test_a_projector_between_frozen_models_is_all_that_learns() -> None:
+    assert case_of(SMALL_GPT, model="mimo:mimo_vlm_pretrain_x", arch="mimo").workload.lora_rank == 16
+    assert case_of(SMALL_GPT, model="mimo:mimo_vlm_sft_x", arch="mimo").workload.lora_rank == 0
+
+
+def test_fine_tuning_sees_samples_where_they_are_not_padded() -> None:
+    mindspeed = {"framework": "MindSpeed-LLM", "gpu": "Ascend-910B3"}
+    assert case_of(LLAMA, task="sft", **mindspeed).workload.seq_len == 400
+    assert case_of(LLAMA, task="pretrain", **mindspeed).workload.seq_len == 8192
+    assert case_of(LLAMA, task="sft", seq_len="256", **mindspeed).workload.seq_len == 256
+    assert case_of(LLAMA, task="sft").workload.seq_len == 8192
 
 
 @pytest.mark.parametrize(
@@ -170,7 +185,8 @@ def test_features_of_the_software() -> None:
     assert changes(recompute_detail="x [tag cuda graph full_iteration]", recompute="none") == {}
     assert changes(framework="torchtitan FSDP2", notes="FSDP; op-level")["pointwise_fused"] == 0
     assert "pointwise_fused" not in changes(framework="torchtitan FSDP2", notes="FSDP + torch.compile")
-    assert changes(framework="Megatron-LM dev", notes="overlap-grad-reduce=True") == {"cross_entropy_fused": 0, "tp_overlap": 0}
+    dev = changes(framework="Megatron-LM dev", notes="overlap-grad-reduce=True; moe-grouped-gemm=True")
+    assert dev == {"cross_entropy_fused": 0, "tp_overlap": 0}
 
 
 def test_features_of_a_megatron_test() -> None:
@@ -178,6 +194,9 @@ def test_features_of_a_megatron_test() -> None:
     assert changes["thread_workspace_bytes"] == 32 * 2**20
     assert changes["logits_bytes"] == 8.0
     assert "logits_bytes" not in dict(case_of(SMALL_GPT).stack_changes)
+    assert dict(case_of(SMALL_GPT).stack_changes)["grouped_workspaces"] == 0.0
+    assert "grouped_workspaces" not in dict(case_of(SMALL_GPT, notes="moe-grouped-gemm=True").stack_changes)
+    assert dict(case_of(LLAMA, notes="script flags: reuse-fp32-param, x").stack_changes)["master_bytes"] == 2.0
 
 
 @pytest.mark.parametrize(

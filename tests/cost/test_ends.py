@@ -58,6 +58,10 @@ def test_logits_at_the_peak_of_the_loss() -> None:
     assert gathered.head_forward_s > price_ends(site(GPT, tp=4)).head_forward_s
 
 
+def test_a_loss_keeps_its_softmax() -> None:
+    assert price_ends(site(GPT, tp=4)).loss_saved_bytes == TOKENS * VOCAB / 4 * 4
+
+
 def test_head_keeps_the_last_norms_input_and_its_own() -> None:
     """arXiv:2205.05198, section 4.3: 2 sbh each, split by sequence parallelism."""
     assert price_ends(site(GPT)).head_saved_bytes == 4 * TOKENS * H

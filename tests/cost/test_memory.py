@@ -28,10 +28,20 @@ HALF_GRADIENTS = replace(STACK, gradient_bytes=2.0, reduce_bytes=2.0)
 
 def acts(**given: float) -> Activations:
     """Round numbers for one layer of a model of one segment."""
-    sizes = {"kept": 100.0, "after_selective": 60.0, "inputs": 10.0, "widest": 7.0, "head_saved": 5.0, "loss_peak": 50.0, "boundary": 3.0}
+    sizes = {
+        "kept": 100.0,
+        "after_selective": 60.0,
+        "inputs": 10.0,
+        "widest": 7.0,
+        "head_saved": 5.0,
+        "loss_peak": 50.0,
+        "loss_saved": 20.0,
+        "boundary": 3.0,
+        "gathered": 6.0,
+    }
     sizes |= given
     layer: dict[str, tuple[Floats, ...]] = {n: (np.array([sizes[n]]),) for n in ("kept", "after_selective", "inputs", "widest")}
-    head: dict[str, Floats] = {n: np.array([sizes[n]]) for n in ("head_saved", "loss_peak", "boundary")}
+    head: dict[str, Floats] = {n: np.array([sizes[n]]) for n in ("head_saved", "loss_peak", "loss_saved", "boundary", "gathered")}
     return Activations(**layer, **head)  # type: ignore[arg-type]
 
 
@@ -95,8 +105,10 @@ def test_single_precision_keeps_one_copy() -> None:
 
 
 def test_a_second_gradient_passes() -> None:
-    """Two bytes of half-precision gradient beside the fp32 sum."""
-    assert states(stack=replace(STACK, transient_gradient_bytes=2.0), dp=8) == pytest.approx((2, 4 + 2, 12))
+    """Two bytes of half-precision gradient beside the fp32 sum, in the buckets of a reduction; a lone replica has none."""
+    stack = replace(STACK, transient_gradient_bytes=2.0)
+    assert states(stack=stack, dp=8) == pytest.approx((2, 4 + 2, 12))
+    assert states(stack=stack) == pytest.approx((2, 4, 12))
 
 
 def test_adapters_train_a_hundredth() -> None:
@@ -183,11 +195,49 @@ def test_libraries_keep_a_workspace_for_each_handle() -> None:
     assert memory().terms["libraries"].tolist() == [[0]]
 
 
+def test_grouped_products_of_experts_have_workspaces_of_their_own() -> None:
+    chip, stack = replace(CHIP, gemm_workspace_bytes=8.0), replace(STACK, library_workspaces=3.0, grouped_workspaces=4.0)
+    assert memory(chip=chip, stack=stack).terms["libraries"].tolist() == [[24]]
+    assert memory(MOE, chip=chip, stack=stack).terms["libraries"].tolist() == [[24 + 32]]
+
+
+def test_losses_of_further_tokens_wait_for_their_backward_pass() -> None:
+    """Two modules beside the head: two softmaxes of 20 are kept while the third loss takes its 50."""
+    layouts, model = Layouts.of([Layout(pp=4, gbs=1024)]), replace(LLAMA, mtp_layers=2)
+    stages, two = place_stages(layouts, model, which="all"), acts()
+    two = replace(two, **{name: 2 * getattr(two, name) for name in ("kept", "after_selective", "inputs", "widest")})
+    params = stage_params(model, STACK, layouts, stages)
+    found = price_memory(layouts, stages, params, two, model=model, work=WORK, stack=STACK, chip=CHIP)
+    assert found.terms["logits"].tolist() == [[0, 0, 0, 50 + 2 * 20]]
+
+
+def test_half_weights_may_be_the_upper_part_of_the_fp32_ones() -> None:
+    assert states(stack=replace(STACK, master_bytes=2.0), dp=8) == pytest.approx((2, 4, 8 + 2))
+    assert states(stack=replace(STACK, master_bytes=2.0), dp=8, sharding="zero1") == pytest.approx((2, 4, (8 + 2) / 8))
+
+
 def test_messages_of_a_pipeline_have_buffers() -> None:
     """One in, one out, per chunk."""
     assert memory(pp=4).terms["communication"].tolist() == [[6] * 4]
     assert memory(pp=2, vpp=2).terms["communication"].tolist() == [[12] * 2]
     assert memory().terms["communication"].tolist() == [[0]]
+
+
+def test_a_gathered_input_may_stay() -> None:
+    """Two messages of 3 and one copy of 6."""
+    assert memory(pp=4, stack=replace(STACK, gathered_copies=1.0)).terms["communication"].tolist() == [[6 + 6] * 4]
+
+
+def test_inputs_are_gathered_over_a_sequence_parallel_group() -> None:
+    """2048 tokens of 1024 in two bytes."""
+    stack = replace(STACK, gathered_copies=1.0)
+
+    def buffer(**layout: Any) -> float:
+        layouts = Layouts.of([Layout(gbs=8, **layout)])
+        found = price(layouts, model=LLAMA, pool=POOL, work=WORK, stack=stack, which="all").memory.terms["communication"]
+        return float(found[0, 0])
+
+    assert [buffer(), buffer(tp=4), buffer(tp=4, sp=True)] == [0, 0, 2 * 2048 * 1024]
 
 
 def test_full_sharding_gathers_two_layers_of_weights_and_reduces_one_of_gradients() -> None:

@@ -15,7 +15,7 @@ from meshwright.models.spec import ModelSpec
 __all__ = ["Axes", "axes_of_row", "layout_of_row"]
 
 _WORDS_OF_SHARDING = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3", "ddp": "none", "none": "none"}
-_UNNAMED_CHIPS = 64
+_UNNAMED_CHIPS = 128
 """Chips of a run whose number is not published and that its layout does not fix."""
 _SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     ("zero-bubble", "zero-bubble"),
@@ -158,6 +158,8 @@ def _sharding(cells: Cells, framework: Rule, axes: Axes) -> tuple[Sharding, int 
     if name not in SHARDINGS:
         raise UnansweredError("zero: expected 0, 1, 2, 3 or fsdp")
     size = cells.count("dp_shard")
+    if size is None and cells.match("model", r"multi_dist_optimizer_inst"):
+        size = max(1, axes.dp // 2)  # Megatron's --num-distributed-optimizer-instances 2, as its tests of the feature are named
     if size is not None and axes.fold > 1:
         size = max(1, size // axes.fold)
     if size is None or size >= axes.dp or name == "none" or axes.replicas % size:

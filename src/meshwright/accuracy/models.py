@@ -25,6 +25,10 @@ _NAMELESS = re.compile(r"[:(]")
 """`gpt:some_test_case` and `llama3-70b(truncated)`: only what stands before the bracket can be a name."""
 _DENSE_RATIO = 4
 """A width this many times the known experts' is the dense one, which configs of models with experts in every layer state as well."""
+_TEST_MODEL = re.compile(r"^(gpt|moe|hybrid|nemotron|mixtral):(?!.*release)", re.IGNORECASE)
+"""Suite and case of a functional test of the Megatron-LM repository; its release runs are models of their own."""
+_TEST_VOCAB = 50257
+"""Those tests train on GPT-2's byte-pair encoding (`--vocab-file .../bpe/vocab.json`), whatever model they are cut from."""
 _MEGATRON_MLA = "deepseek-v3"
 """Latent attention without its dims: Megatron's tests with it are cut from DeepSeek-V3."""
 
@@ -109,6 +113,8 @@ def _apply_dims(draft: Draft, cells: Cells, base: Draft) -> None:
         value = cells.count(column)
         if value is not None:
             draft[field] = value
+    if cells.count("vocab") is None and cells.match("model", _TEST_MODEL.pattern):
+        draft["vocab"] = _TEST_VOCAB
     if "hidden" in draft and "num_heads" not in draft and "head_dim" in draft:
         draft["num_heads"] = max(1, draft["hidden"] // draft["head_dim"])
     missing = [column for column, field in _DIMS.items() if field not in draft and column != "kv_heads"]

@@ -29,7 +29,7 @@ COLUMNS = ("source", "row_id", "step_time_s", "peak_mem_gib", "oom")
 _PER_STEP = ("dp_comm", "optimizer", "overhead")
 """Terms of the step time outside the pipeline."""
 _STATES = ("weights", "gradients", "optimizer")
-_SUMS = {"states": (*_STATES, "activations"), "after-backward": _STATES}
+_SUMS = {"states": (*_STATES, "activations"), "after-backward": (*_STATES, "communication", "libraries")}
 """Memory terms that make up a figure which is no peak of the whole step."""
 
 

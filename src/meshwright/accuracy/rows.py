@@ -85,7 +85,7 @@ def read_row(row: Mapping[str, str], *, source: str = "") -> Case | Unanswerable
 def _case(cells: Cells, *, source: str, row_id: str) -> Case:
     notes = read_notes(cells)
     framework = _framework(cells)
-    seq_len = seq_len_of_row(cells, notes)
+    seq_len = seq_len_of_row(cells, notes, framework)
     axes = axes_of_row(cells, notes)
     machines = machines_of_row(cells, num_chips=axes.num_chips, usual_network=framework["network"])
     model = model_of_row(cells, notes, seq_len=seq_len)

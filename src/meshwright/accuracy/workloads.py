@@ -23,12 +23,16 @@ _KERNELS: tuple[tuple[re.Pattern[str], AttentionKernel], ...] = (
 """How kernels are named, the first that matches."""
 
 
-def seq_len_of_row(cells: Cells, notes: Notes) -> int:
-    """Tokens in a sequence: the column, else a default that the notes name, else what the model's family is usually trained with."""
+def seq_len_of_row(cells: Cells, notes: Notes, framework: Rule) -> int:
+    """Tokens in a sequence: the column, else a default that the notes name, else what the model's family is usually trained with.
+
+    Fine-tuning by software that does not pad samples to that length sees theirs.
+    """
     given = cells.count("seq_len") or notes.seq_len or usual_seq_len(cells)
     if given is None:
         raise UnansweredError("seq_len: blank, and the model's family is not known")
-    return given
+    tuned = cells.words("task") in ("lora", "qlora", "sft") and framework["tuning_tokens"]
+    return min(given, int(framework["tuning_tokens"])) if tuned else given
 
 
 def workload_of_row(cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, seq_len: int, gbs: int) -> Workload:
@@ -41,7 +45,7 @@ def workload_of_row(cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, 
         fused_norm=not cells.match("rmsnorm_kernel", r"default|unfused|eager|torch"),
         routing="typical" if cells.match("notes", r"real \(unbalanced\)") else "balanced",
         dropout=framework["dropout"] == "1" and not _without_dropout(cells, notes),
-        lora_rank=int(framework["lora_rank"]) if cells.words("task") in ("lora", "qlora") else 0,
+        lora_rank=int(framework["lora_rank"]) if _frozen(cells) else 0,
     )
 
 
@@ -50,6 +54,12 @@ def _without_dropout(cells: Cells, notes: Notes) -> bool:
     context-parallel attention has none either."""
     rotary = notes.flags.get("position-embedding-type") in ("rope", "none")
     return cells.words("arch") in ("llama", "moe-gqa") or rotary or (cells.count("cp") or 1) > 1
+
+
+def _frozen(cells: Cells) -> bool:
+    """Whether all but adapters, or all but a projector between frozen models (LLaVA, arXiv:2304.08485, stage 1), stays as it is."""
+    adapters = cells.words("task") in ("lora", "qlora") or cells.match("notes", r"script flags: [^;]*\blora-r\b")
+    return bool(adapters or cells.match("model", r"(vlm|llava)\w*pretrain"))
 
 
 def _precision(cells: Cells, notes: Notes, chip: Chip) -> Precision:

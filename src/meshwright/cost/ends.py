@@ -19,6 +19,9 @@ LOSS_PASSES_FUSED = 10.0
 LOSS_PASSES_UNFUSED = 36.0
 """Bytes per logit in separate kernels: cast (2 + 4), max (4), subtract (8), exponential and sum (8 + 4), gradient (4 + 2)."""
 
+SOFTMAX_BYTES = 4.0
+"""Bytes per logit of the fp32 softmax that a loss keeps for its backward pass (megatron/core/tensor_parallel/cross_entropy.py)."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ends:
@@ -34,6 +37,8 @@ class Ends:
     """Kept between the head's forward and backward."""
     loss_peak_bytes: Floats
     """Alive only while the loss is computed."""
+    loss_saved_bytes: Floats
+    """Of it, kept until the loss's own backward pass."""
 
 
 def padded_vocab(vocab: int, tp: Floats, multiple: int) -> Floats:
@@ -86,4 +91,5 @@ def price_ends(site: Site) -> Ends:
         head_weight_s=np.asarray(compute * head.weight_s),
         head_saved_bytes=saved,
         loss_peak_bytes=logits * (site.activation_bytes + site.stack.logits_bytes),
+        loss_saved_bytes=logits * SOFTMAX_BYTES,
     )

@@ -32,8 +32,6 @@ MEMORY_TERMS = (
 )
 ADAM_STATE_BYTES = 8.0
 """Two fp32 moments per parameter (Kingma and Ba 2015)."""
-MASTER_BYTES = 4.0
-"""An fp32 copy of each half-precision weight."""
 _FACTOR_OF = {name: "activations" if name in ("activations", "recompute_workspace", "logits") else "states" for name in MEMORY_TERMS[:-3]}
 """The calibration's factor that scales a term; slack follows activations, libraries and context are the software's own figures."""
 
@@ -98,8 +96,12 @@ class Activations:
     widest: tuple[Floats, ...]
     head_saved: Floats
     loss_peak: Floats
+    loss_saved: Floats
+    """Kept of one head's loss until its backward pass, while those of multi-token prediction follow."""
     boundary: Floats
     """Bytes of one pipeline message."""
+    gathered: Floats
+    """Bytes of a layer's input as tensor-parallel ranks see it where sequence parallelism gathers it; else 0."""
 
 
 def activation_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, model: ModelSpec) -> tuple[Floats, Floats]:
@@ -155,15 +157,16 @@ def price_memory(
     trainable = _trainable_share(work)
     activations, workspace = activation_bytes(layouts, stages, acts, model=model)
     last, heads = stages.last, 1 + model.mtp_layers
-    logits = last * acts.loss_peak[:, None]
+    logits = last * (acts.loss_peak + model.mtp_layers * acts.loss_saved)[:, None]
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
-    master = MASTER_BYTES if half else 0.0
+    master = stack.master_bytes if half else 0.0
     stored_weight = np.where(fully, 2.0 * stack.half_shards, 2.0) if half else 4.0
     weights = _split(params, shards.weights) * (stored_weight + np.where(fully, master, 0.0))
     optimizer = _split(params, shards.optimizer) * (ADAM_STATE_BYTES + np.where(fully, 0.0, master)) * trainable
     gradient = stack.gradient_bytes if half else 4.0
     gradients = _split(params, shards.gradients) * gradient * trainable
-    transient = _split(params, shards.weights) * stack.transient_gradient_bytes * trainable * ~fully
+    reduced = (layouts.dp * layouts.cp > 1)[:, None]  # a lone replica has no buckets
+    transient = _split(params, shards.weights) * stack.transient_gradient_bytes * trainable * ~fully * reduced
     unsharded = np.where(fully, _gathered_bytes(params, stages, stack), 0.0)
     terms = {
         "weights": _split(params, shards.weights) * 2.0 if work.lora_rank else weights,
@@ -172,12 +175,14 @@ def price_memory(
         "activations": activations + last * heads * acts.head_saved[:, None],
         "recompute_workspace": np.maximum(0.0, workspace - logits),
         "logits": logits,
-        "communication": unsharded + (layouts.pp[:, None] > 1) * 2.0 * acts.boundary[:, None] * layouts.vpp[:, None],
+        "communication": unsharded
+        + stack.gathered_copies * acts.gathered[:, None]
+        + (layouts.pp[:, None] > 1) * 2.0 * acts.boundary[:, None] * layouts.vpp[:, None],
     }
     terms = {name: getattr(stack.factors, _FACTOR_OF[name]) * size for name, size in terms.items()}
     passing = terms["activations"] + terms["recompute_workspace"]
     terms["slack"] = passing * stack.fragmentation_frac
-    terms["libraries"] = np.full_like(passing, _library_bytes(stack, chip))
+    terms["libraries"] = np.full_like(passing, _library_bytes(stack, chip, model))
     terms["context"] = np.full_like(passing, stack.context_bytes)
     return Memory(terms=terms)
 
@@ -187,10 +192,11 @@ def _trainable_share(work: Workload) -> float:
     return 1.0 if work.lora_rank == 0 else 0.01
 
 
-def _library_bytes(stack: Stack, chip: Chip) -> float:
+def _library_bytes(stack: Stack, chip: Chip, model: ModelSpec) -> float:
     """Workspaces of matrix-product libraries, which the framework allocates once."""
     own = chip.gemm_workspace_bytes
-    return stack.library_workspaces * own + min(2.0, stack.library_workspaces) * max(0.0, stack.thread_workspace_bytes - own)
+    grouped = stack.grouped_workspaces if model.moe is not None else 0.0
+    return (stack.library_workspaces + grouped) * own + min(2.0, stack.library_workspaces) * max(0.0, stack.thread_workspace_bytes - own)
 
 
 def _split(params: StageParams, shards: tuple[Floats, Floats]) -> Floats:

@@ -120,7 +120,9 @@ def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Work
         widest=tuple(p.widest_bytes[at] for p in prices),
         head_saved=ends.head_saved_bytes[at],
         loss_peak=ends.loss_peak_bytes[at],
+        loss_saved=ends.loss_saved_bytes[at],
         boundary=message,
+        gathered=np.where(layouts.sp > 0, message * layouts.tp, 0.0),
     )
     return _Layers(
         forward=forward,
