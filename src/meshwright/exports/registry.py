@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.exports.bridge import BRIDGE_SOURCE, MEGATRON_BRIDGE
 from meshwright.exports.target import ExportTarget, ImportSource
 from meshwright.exports.titan import TORCHTITAN, TORCHTITAN_SOURCE, TORCHTITAN_TOML
 
 __all__ = ["SOURCES", "TARGETS", "find_source", "find_target"]
 
-TARGETS: tuple[ExportTarget, ...] = (TORCHTITAN, TORCHTITAN_TOML)
+TARGETS: tuple[ExportTarget, ...] = (MEGATRON_BRIDGE, TORCHTITAN, TORCHTITAN_TOML)
 """In the order in which help names them."""
 
-SOURCES: tuple[ImportSource, ...] = (TORCHTITAN_SOURCE,)
+SOURCES: tuple[ImportSource, ...] = (BRIDGE_SOURCE, TORCHTITAN_SOURCE)
 """In the order in which a file is tried."""
 
 
