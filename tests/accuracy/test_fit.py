@@ -116,6 +116,25 @@ def test_a_run_that_failed_for_memory_is_a_bound() -> None:
     assert fit_runs([MeasuredRun(case=case, fitted=True)]).calibration.factors == ()
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"tp": "4", "pp": "1", "num_gpus": "8", "gbs": "64", "mbs": "4"},
+        {"tp": "1", "pp": "4", "num_gpus": "8", "gbs": "64", "mbs": "1"},
+        {"tp": "4", "pp": "2", "num_gpus": "8", "gbs": "64", "mbs": "4"},
+    ],
+)
+def test_a_bound_that_the_fit_keeps_has_told_something(cells: dict[str, str]) -> None:
+    """A step that goes past the bound must not make the run count for nothing."""
+    [case] = cases((cells,))
+    [before] = predict_rows([case]).predictions
+    calibration = fit_runs([MeasuredRun(case=case, fitted=False)]).calibration
+    [after] = predict_rows([replace(case, calibration=calibration)]).predictions
+    assert before.fits
+    assert after.used_bytes > before.used_bytes
+    assert after.used_bytes == pytest.approx(79.1 * 2**30, rel=0.06)
+
+
 def test_links_go_in_first() -> None:
     slow = LinkRates(level="domain", name="nvlink4", bytes_per_s=1e11, latency_s=2e-6, setup_s=0.0, half_message_bytes=1e6, source="test")
     runs = perturbed(cases(LAYOUTS[3:4]), {"compute": 1.0})
