@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import ConfigError
 
+if TYPE_CHECKING:
+    import yaml
+
 __all__ = ["read_yaml", "write_yaml"]
+
+_ODD = re.compile(r"[^\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]|[\u2028\u2029\ufeff]")
+"""Signs that YAML reads as ends of lines, or not at all, unless they are escaped."""
 
 
 def read_yaml(text: str, *, what: str) -> dict[str, Any]:
@@ -23,7 +31,26 @@ def read_yaml(text: str, *, what: str) -> dict[str, Any]:
 
 
 def write_yaml(values: dict[str, Any]) -> str:
-    """Return a mapping as text, in its order."""
+    """Return a mapping as text, in its order: several lines are a block, and whatever is in a text reads back as it was."""
     import yaml
 
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=140)
+    return yaml.dump(values, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=140)
+
+
+@cache
+def _dumper() -> type[yaml.SafeDumper]:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes each text so that YAML's own ideas of lines and blanks do not change it, and equal parts twice."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        block = value.endswith("\n") and value.count("\n") > 1 and not _ODD.search(value)
+        style = "|" if block else '"' if "\n" in value or _ODD.search(value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return Dumper

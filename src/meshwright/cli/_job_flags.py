@@ -71,14 +71,11 @@ def job_for(
 
 def _read(path: Path) -> dict[str, Any]:
     """Return the keys and values of a job file."""
-    import yaml
-
     from meshwright.errors import ConfigError
+    from meshwright.yaml_text import read_yaml
 
     try:
-        content = yaml.safe_load(path.read_bytes().decode("utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(f"job {path}: {getattr(error, 'strerror', None) or ' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"job {path}: expected keys and values such as account: team")
-    return content
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"job {path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}") from None
+    return read_yaml(text, what=f"job {path}")
