@@ -16,6 +16,7 @@ from tests.exports.examples import training_plan
 
 from meshwright.errors import CannotExpress, ConfigError
 from meshwright.exports import (
+    Dataset,
     Exported,
     ExportTarget,
     Imported,
@@ -83,7 +84,15 @@ def check_round_trip(plan: TrainingPlan, *, target: ExportTarget, source: Import
 
 @st.composite
 def plans(
-    draw: st.DrawFn, /, *, models: Sequence[str], stack: str, shardings: Sequence[str], recomputes: Sequence[str], **given: Any
+    draw: st.DrawFn,
+    /,
+    *,
+    models: Sequence[str],
+    stack: str,
+    shardings: Sequence[str],
+    recomputes: Sequence[str],
+    data: tuple[Dataset, ...] = (),
+    **given: Any,
 ) -> TrainingPlan:
     """Return a plan that keeps the rules, with an even or an uneven pipeline."""
     tp, cp, pp = (draw(st.sampled_from(sizes)) for sizes in ((1, 2, 4, 8), (1, 2, 4), (1, 2, 4)))
@@ -106,6 +115,7 @@ def plans(
             seed=st.sampled_from((None, 7)),
             save_dir=st.sampled_from((None, "/checkpoints/run")),
             decay_style=st.sampled_from((None, "linear")),
+            data=st.just(data),
         )
     )
     chips, gbs = tp * cp * pp * dp, mbs * dp * pp * draw(st.sampled_from((2, 4)))

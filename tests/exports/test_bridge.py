@@ -113,7 +113,7 @@ def test_the_split_of_a_pipeline_is_read_as_megatron_core_reads_it() -> None:
         ),
     )
 )
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_a_plan_is_read_back_from_yaml(plan: TrainingPlan) -> None:
     expressible(plan, MEGATRON_BRIDGE)
     check_round_trip(plan, target=MEGATRON_BRIDGE, source=BRIDGE_SOURCE, file=1)
