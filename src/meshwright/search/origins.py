@@ -125,7 +125,7 @@ def _part_words(tables: ChipTables) -> str:
 
 
 MOST_UNSTEADY = 0.1
-"""Share of unsteady shapes from which on a profile is doubted aloud; on an idle machine it is a few in a hundred."""
+"""Share of unsteady shapes from which on a profile is doubted aloud: more than single slow shapes make."""
 
 
 WORTH = 0.005
