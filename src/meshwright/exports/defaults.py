@@ -48,7 +48,7 @@ _FIXED: dict[str, Any] = {
 
 
 def complete_settings(settings: TrainingSettings, *, model: ModelSpec, work: Workload) -> TrainingSettings:
-    """Fill in what is None by the rules that TrainingSettings names; completing twice changes nothing."""
+    """Fill in what is None by the rules that TrainingSettings names; tokens become steps, rounded up. Completing twice changes nothing."""
     mock = not settings.data
     found: dict[str, Any] = dict(_FIXED)
     if (settings.train_steps, settings.train_samples, settings.train_tokens) == (None, None, None):
@@ -61,6 +61,8 @@ def complete_settings(settings: TrainingSettings, *, model: ModelSpec, work: Wor
     found["tokenizer_kind"] = "huggingface" if settings.tokenizer else "gpt2-bpe" if settings.vocab_file else "null"
     filled = _filled(settings, found)
     steps = train_steps(filled, work)
+    if filled.train_tokens is not None:
+        filled = replace(filled, train_steps=steps, train_tokens=None)
     return _filled(filled, {"warmup_steps": max(1, min(_MOST_WARMUP_STEPS, steps // 100))})
 
 

@@ -80,16 +80,23 @@ def completed(plan: TrainingPlan) -> TrainingPlan:
 
 def canonical_layout(layout: Layout, model: ModelSpec) -> Layout:
     """Return the same layout with values that equal their default written as that default, so that equal layouts compare equal."""
-    even = layout.layers_per_stage is not None and len(set(layout.layers_per_stage)) == 1
-    full = layout.recompute == "full"
+    one_by_one = layout.recompute != "full" or layout.recompute_layers is None
     return replace(
         layout,
         etp=None if layout.etp == layout.tp else layout.etp,
         shard_size=None if layout.shard_size == layout.dp * layout.cp and layout.sharding != "hybrid" else layout.shard_size,
-        recompute_method=layout.recompute_method if full else "uniform",
-        recompute_layers=None
-        if full and layout.recompute_method == "uniform" and layout.recompute_layers == 1
-        else layout.recompute_layers,
+        recompute_method="uniform" if one_by_one else layout.recompute_method,
+        recompute_layers=None if layout.recompute_method == "uniform" and layout.recompute_layers == 1 else layout.recompute_layers,
         recompute_modules=tuple(sorted(set(layout.recompute_modules))),
-        layers_per_stage=None if even and model.total_layers % (layout.pp * layout.vpp) == 0 else layout.layers_per_stage,
+        layers_per_stage=_canonical_split(layout),
     )
+
+
+def _canonical_split(layout: Layout) -> tuple[int, ...] | None:
+    """Return an uneven split with an entry for each chunk; None for an even one."""
+    split = layout.layers_per_stage
+    if split is None or len(set(split)) == 1:
+        return None
+    if len(split) == layout.pp:
+        return tuple(entry // layout.vpp for _ in range(layout.vpp) for entry in split)
+    return split

@@ -18,7 +18,9 @@ _NOT_ASKED = {
     "layout.dp": "follows from the chips and the other axes",
     "work.gbs": "the layout's",
     "work.attention": "a kernel, not a result",
+    "work.routing": "how tokens are taken to spread over experts, for the estimate",
     "work.fused_norm": "a kernel, not a result",
+    "settings.train_tokens": "completed to train_steps",
     "settings.extra": "appended by targets that take words, see ExportTarget.takes_extra",
 }
 """Fields that an exporter need not look at, each with the reason."""
@@ -39,7 +41,7 @@ class ExportTarget:
     """The layers that the written configuration trains, by reading it as its program does (never by asking the plan; that is given for
     what the program knows from elsewhere, such as the number of chips)."""
     stacks: tuple[str, ...] = ()
-    """Stacks whose plans it writes, by name or family; empty takes any."""
+    """Names of the stacks whose plans it writes; empty takes any."""
     takes_extra: bool = False
     """Whether `settings.extra` is appended to its command."""
 
@@ -62,7 +64,7 @@ def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:
     Everything that the plan sets is looked at by the target, else this is refused; and the layers that the written configuration would
     train are counted against the model's.
     """
-    if target.stacks and not {plan.stack.name, plan.stack.family} & set(target.stacks):
+    if target.stacks and plan.stack.name not in target.stacks:
         words = f"the plan is priced for stack {plan.stack.name}"
         raise ConfigError(f"{target.name}: {words}, whose layouts it does not run; plan with --stack {target.stacks[0]}")
     seen: set[str] = set()

@@ -1,0 +1,19 @@
+"""Megatron-LM: command lines written and read."""
+
+from __future__ import annotations
+
+from meshwright.exports.megatron_lm._tables import NAME
+from meshwright.exports.megatron_lm._write import trained_layers, write
+from meshwright.exports.target import ExportTarget
+
+__all__ = ["MEGATRON_LM"]
+
+MEGATRON_LM = ExportTarget(
+    name=NAME,
+    title="Megatron-LM",
+    versions="core 0.12 to 0.20; T5 and BERT to 0.17.1",
+    write=write,
+    trained_layers=trained_layers,
+    stacks=("megatron", "megatron-bridge", "megatron-no-overlap"),
+    takes_extra=True,
+)
