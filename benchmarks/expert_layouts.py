@@ -97,6 +97,7 @@ def published_row(row: Row) -> dict[str, str]:
         "precision": row["precision"].replace("fp8_mx", "mxfp8").replace("fp8_cs", "fp8").replace("fp8_sc", "fp8-blockwise"),
         "zero": "fsdp" if row["fsdp"] == "1" else "",
         "framework": "NeMo 2.0 (Megatron-Core)" if nemo else "Megatron-Bridge / Megatron-Core + TE",
+        "release": f"NeMo container {row['container']}" if row["container"] and not nemo else "",
         "notes": "; ".join(notes),
         **recompute_cells(row),
     }

@@ -179,3 +179,21 @@ def test_bridge_counts_loss_and_predicted_tokens_as_layers() -> None:
     assert split_by_ends(find_model("qwen3-235b-a22b"), pp=8, vpp=4) == (2, *(3,) * 30, 2)  # 94 layers
     assert split_by_ends(find_model("llama3-70b"), pp=4, vpp=5) is None  # 80 layers: even
     assert split_by_ends(deepseek, pp=1, vpp=1) is None
+
+
+def test_nemo_interleaves_one_layer_a_chunk() -> None:
+    """Llama 2 13B on 4 stages of 10 layers; not where the row says otherwise, and not where rounds of micro batches come out uneven."""
+    cells = {
+        "framework": "NeMo / Megatron-Core + TE",
+        "model": "llama2-13b",
+        "layers": "40",
+        "pp": "4",
+        "tp": "1",
+        "num_gpus": "8",
+        "dp": "2",
+    }
+    row = {**cells, "vpp": "", "gbs": "32", "mbs": "1"}
+    assert case_of(LLAMA, **row).layout.vpp == 10
+    assert case_of(LLAMA, **{**row, "vpp": "2"}).layout.vpp == 2
+    assert case_of(LLAMA, **{**row, "gbs": "36"}).layout.vpp == 1
+    assert case_of(LLAMA, **{**row, "framework": "Megatron-LM"}).layout.vpp == 1

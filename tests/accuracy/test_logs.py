@@ -225,14 +225,36 @@ def test_bad_logs_are_one_line(name: str, tmp_path: Path) -> None:
 
 
 def test_directories(tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").write_text("")
-    found = read_results([tmp_path], Given())
-    assert found.runs == () and "study directory" in found.left_out[0]
     (tmp_path / "other").mkdir()
-    with pytest.raises(ConfigError, match="a directory; give files"):
+    with pytest.raises(ConfigError, match=r"a directory without runs/<id>/stdout\.log, so no study"):
         read_results([tmp_path / "other"], Given())
     with pytest.raises(ConfigError, match="cannot be read"):
         read_results([tmp_path / "absent.log"], Given())
+
+
+def test_a_study_gives_its_runs(tmp_path: Path) -> None:
+    failed = megatron_log([], {"micro_batch_size": "4"}, max_allocated_mb=())
+    logs = {
+        "a": {"stdout.log": megatron_log([42_000, 9_100, *[8_600] * 8]), "stderr.log": "a warning"},
+        "b": {"stdout.log": "", "stderr.log": titan_log([1.0, 7e3, *[7e3] * 6])},
+        "c": {"stdout.log": failed, "stderr.log": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."},
+        "d": {"stdout.log": "nothing of ours"},
+        "e": {"stdout.log": failed},
+    }
+    (tmp_path / "study.yaml").write_text("")
+    for name, files in logs.items():
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        for file, text in files.items():
+            (tmp_path / "runs" / name / file).write_text(text)
+    found = read_results([tmp_path], Given(cluster="h100"))
+    by_name = {run.case.source: run for run in found.runs}
+    assert set(by_name) == {"a", "b", "c"}
+    assert by_name["a"].step_s == pytest.approx(8.6)
+    assert by_name["c"].fitted is False and by_name["c"].step_s is None
+    assert by_name["c"].case.layout.mbs == 4
+    assert (by_name["a"].case.machines.num_chips, by_name["b"].case.machines.num_chips) == (16, 8)
+    assert [line.partition(":")[0] for line in found.left_out] == ["d", "e"]
+    assert "0 iteration time(s)" in found.left_out[1]
 
 
 def test_the_device_must_be_the_clusters(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.calibration import FACTORS, Calibration, Fitted, LinkRates, Misses, apply_calibration, measured_share
+from meshwright.calibration import FACTORS, Calibration, Fitted, LinkRates, Misses, apply_calibration, layers_key, measured_share
 from meshwright.calibration.file import calibration_to_yaml, parse_calibration
 from meshwright.cost.memory import MEMORY_TERMS
 from meshwright.cost.step import TIME_TERMS
 from meshwright.errors import ConfigError
 from meshwright.hardware.parse import parse_cluster
+from meshwright.models.presets import find_model
 from meshwright.stack import find_stack
 
 NVLINK = LinkRates(
@@ -44,6 +45,30 @@ def test_values_change_and_nothing_else() -> None:
     assert found.stack.factors.tensor == 1.0
     assert found.stack.step_overhead_s == pytest.approx(1.5 * stack.step_overhead_s)
     assert found.stack.context_bytes == pytest.approx(2.0 * stack.context_bytes)
+
+
+LLAMA, LARGER, MIXTRAL = (find_model(name) for name in ("llama3-8b", "llama3-70b", "mixtral-8x7b"))
+
+
+def test_another_model_takes_half_of_what_the_runs_of_one_say() -> None:
+    known = Fitted(name="compute", value=1.21, prior_width=0.2, width=0.0)
+    one = replace(SMALL, factors=(known,), models=(layers_key(LLAMA),))
+    other = one.for_model(LARGER)
+    assert other.value("compute") == pytest.approx(1.1)  # the root: half of the logarithm
+    assert other.measured_frac("compute") == pytest.approx(0.25)
+    assert other.step_time is None and other.links == one.links
+    assert "runs of another model" in other.words()
+    three = replace(one, models=("a", "b", "c")).for_model(LARGER)
+    assert three.value("compute") == pytest.approx(1.21**0.75)
+    assert three.measured_frac("compute") == pytest.approx(0.375)
+
+
+def test_the_same_layers_take_all_of_it() -> None:
+    known = replace(SMALL, models=(layers_key(LLAMA),))
+    assert known.for_model(LLAMA) is known
+    assert known.for_model(replace(LLAMA, num_layers=4, name="cut")) is known
+    assert SMALL.for_model(LLAMA) is SMALL  # a file that does not say what ran
+    assert layers_key(MIXTRAL) != layers_key(replace(MIXTRAL, moe=None))
 
 
 def test_an_empty_calibration_changes_nothing() -> None:

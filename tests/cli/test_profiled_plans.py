@@ -139,7 +139,15 @@ def faster(profile: Profile) -> Profile:
 def test_a_partial_profile_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = written(tmp_path / "part.npz", replace(ON_H100, complete=False))
     assert run(["plan", *PLAN, "--top", "1", "--profile", str(part)]) == 0
-    assert "the profile is partial" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "the profile is partial" in out and "unsteady" not in out
+    shaky = tuple(
+        replace(one, samples=tuple(replace(sample, spread_frac=0.5) for sample in one.samples)) if one.name == "gemm/bf16" else one
+        for one in ON_H100.series
+    )
+    busy = written(tmp_path / "busy.npz", replace(ON_H100, series=shaky))
+    assert run(["plan", *PLAN, "--top", "1", "--profile", str(busy)]) == 0
+    assert "of its shapes were unsteady, as on a busy machine: measure again" in capsys.readouterr().out
 
 
 def test_the_request_file_keeps_it(profile: Path, tmp_path: Path) -> None:

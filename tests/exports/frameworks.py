@@ -16,6 +16,7 @@ from tests.exports.examples import training_plan
 
 from meshwright.errors import CannotExpress, ConfigError
 from meshwright.exports import (
+    Dataset,
     Exported,
     ExportTarget,
     Imported,
@@ -83,7 +84,15 @@ def check_round_trip(plan: TrainingPlan, *, target: ExportTarget, source: Import
 
 @st.composite
 def plans(
-    draw: st.DrawFn, /, *, models: Sequence[str], stack: str, shardings: Sequence[str], recomputes: Sequence[str], **given: Any
+    draw: st.DrawFn,
+    /,
+    *,
+    models: Sequence[str],
+    stack: str,
+    shardings: Sequence[str],
+    recomputes: Sequence[str],
+    data: tuple[Dataset, ...] = (),
+    **given: Any,
 ) -> TrainingPlan:
     """Return a plan that keeps the rules, with an even or an uneven pipeline."""
     tp, cp, pp = (draw(st.sampled_from(sizes)) for sizes in ((1, 2, 4, 8), (1, 2, 4), (1, 2, 4)))
@@ -106,6 +115,7 @@ def plans(
             seed=st.sampled_from((None, 7)),
             save_dir=st.sampled_from((None, "/checkpoints/run")),
             decay_style=st.sampled_from((None, "linear")),
+            data=st.just(data),
         )
     )
     chips, gbs = tp * cp * pp * dp, mbs * dp * pp * draw(st.sampled_from((2, 4)))
@@ -167,3 +177,44 @@ def run_loader(script: str, folder: Path, *, variable: str, what: str) -> None:
     path = Path(__file__).parent / "loaders" / script
     done = subprocess.run([python, str(path), str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+_MEGATRON_LAYOUTS = {
+    "llama3-8b": ("tp=2,pp=2,mbs=1", "mbs=1,recompute=full", "tp=4,cp=2,mbs=1", "pp=4,vpp=2,mbs=1", "mbs=1,sharding=zero3"),
+    "llama3-70b": ("tp=8,pp=4,mbs=1", "tp=8,pp=4,mbs=1,layers_per_stage=21+20+20+19", "tp=4,pp=8,vpp=5,mbs=1"),
+    "llama3.1-8b": ("cp=8,mbs=1,recompute=full", "tp=2,cp=4,mbs=1,recompute=selective,recompute_modules=layernorm"),
+    "llama3.1-405b": ("tp=8,pp=8,mbs=1,layers_per_stage=16+16+16+16+16+16+16+14",),
+    "llama2-7b": ("tp=1,mbs=2", "tp=2,mbs=1,sp=0", "mbs=1,sharding=none,recompute=full,recompute_method=block,recompute_layers=4"),
+    "llama2-70b": ("tp=8,pp=2,mbs=1", "tp=4,pp=4,vpp=2,mbs=1"),
+    "mistral-7b-v0.3": ("tp=2,mbs=1", "tp=1,pp=2,mbs=1"),
+    "mixtral-8x7b": ("ep=8,mbs=1", "tp=2,ep=8,etp=1,pp=4,vpp=2,mbs=1", "tp=2,ep=4,mbs=1"),
+    "mixtral-8x22b": ("tp=2,ep=8,etp=1,pp=4,mbs=1",),
+    "qwen2-7b": ("tp=2,mbs=1", "tp=4,pp=2,mbs=1"),
+    "qwen2-72b": ("tp=8,pp=4,mbs=1",),
+    "qwen3-8b": ("tp=2,mbs=1", "pp=2,mbs=1,layers_per_stage=19+17"),
+    "qwen3-30b-a3b": ("ep=8,mbs=1", "tp=2,ep=8,etp=1,mbs=1,recompute=selective,recompute_modules=moe_act", "ep=8,pp=2,mbs=1"),
+    "qwen3-235b-a22b": ("tp=4,ep=8,etp=1,pp=2,mbs=1",),
+    "gpt3-5b": ("tp=2,mbs=1", "tp=2,mbs=1,recompute=selective,recompute_modules=core_attn", "mbs=1,sharding=none"),
+    "gpt3-20b": ("tp=4,pp=4,mbs=1", "tp=2,pp=4,mbs=1,recompute=full"),
+    "gpt3-175b": ("tp=8,pp=8,mbs=1", "tp=8,pp=8,vpp=2,mbs=1"),
+    "deepseek-v2-lite": ("ep=8,mbs=1", "tp=2,ep=8,etp=1,mbs=1,recompute=selective,recompute_modules=mla_up_proj"),
+    "deepseek-v2": ("ep=16,pp=4,mbs=1",),
+    "deepseek-v3": ("tp=2,ep=16,etp=1,pp=4,mbs=1,layers_per_stage=16+16+16+13",),
+    "nemotron4-15b": ("tp=4,mbs=1", "tp=2,pp=2,mbs=1"),
+    "nemotron4-340b": ("tp=8,pp=8,mbs=1",),
+    "gemma-7b": ("tp=2,mbs=1",),
+    "pythia-6.9b": ("tp=2,mbs=1",),
+    "yi-34b": ("tp=4,pp=2,mbs=1", "tp=8,mbs=1,recompute=full"),
+}
+
+
+def megatron_plans(stack: str, **given: Any) -> list[tuple[str, TrainingPlan]]:
+    """Plans over families and sizes for the loaders of Megatron's kin."""
+    return [
+        (
+            f"{model.replace('.', '_')}-{number}",
+            training_plan(model, "h100:64", layout, **{"stack": stack, "gbs": 3840, "seq_len": 2048, **given}),
+        )
+        for model, layouts in _MEGATRON_LAYOUTS.items()
+        for number, layout in enumerate(layouts)
+    ]

@@ -121,7 +121,7 @@ MODELS = ("llama3-8b", "llama3.1-70b", "qwen3-8b", "qwen3-30b-a3b", "mixtral-8x7
         recomputes=("", "recompute=full", "recompute=selective,recompute_modules=ops"),
     )
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_a_plan_is_read_back_from_toml(plan: TrainingPlan) -> None:
     expressible(plan, TORCHTITAN_TOML)
     check_round_trip(plan, target=TORCHTITAN_TOML, source=TORCHTITAN_SOURCE)

@@ -13,6 +13,7 @@ from meshwright.hardware.profile import Profile
 from meshwright.hardware.profile_tables import shipped_tables
 from meshwright.hardware.profiled import profiled_chip, stretched_chip
 from meshwright.hardware.tables import Role, attention_backward_seconds, attention_forward_seconds, gemm_seconds, kin
+from meshwright.hardware.tables._grid import Lookup
 
 CHIP = profiled_chip(ON_H100, find_chip("h100"))
 
@@ -122,6 +123,19 @@ def test_drivers_names_are_those_of_the_catalogue(device: str, chip: str) -> Non
 def test_an_unknown_device_is_none() -> None:
     assert find_device("AMD EPYC (2 cores)") is None
     assert find_device("") is None
+
+
+def test_smaller_shapes_than_measured_take_less_by_their_work() -> None:
+    measured, smaller = (float(found.seconds) for m in (256.0, 64.0) if (found := products(m)) is not None)
+    assert math.isclose(smaller, measured / 4, rel_tol=1e-9)
+    least = gemm_seconds(CHIP, precision="bf16", m=1.0, n=1.0, k=1.0)
+    smallest = gemm_seconds(CHIP, precision="bf16", m=256.0, n=256.0, k=256.0)
+    assert least is not None and smallest is not None
+    assert float(least.seconds) == float(smallest.seconds) < 1e-5  # shorter than a launch: nothing is gained by being smaller
+
+
+def products(m: float) -> Lookup | None:
+    return gemm_seconds(CHIP, precision="bf16", m=m, n=16384.0, k=16384.0)
 
 
 def test_columns_and_scalars_agree() -> None:

@@ -101,7 +101,7 @@ def _filled(described: Described, given: Given, *, source: str) -> Given:
     filled = replace(
         given,
         model=given.model if given.model is not None else described.model,
-        cluster=given.cluster or cluster,
+        cluster=_counted(given.cluster, described.num_chips) or cluster,
         stack=given.stack or described.stack,
         seq_len=given.seq_len or described.seq_len,
         gbs=given.gbs or described.gbs,
@@ -111,6 +111,13 @@ def _filled(described: Described, given: Given, *, source: str) -> Given:
     if missing:
         raise ConfigError(f"{source}: the log does not say all of its run; give {', '.join(missing)}")
     return filled
+
+
+def _counted(cluster: str | None, num_chips: int | None) -> str | None:
+    """A cluster without a count, `h100`, has the log's."""
+    if cluster is None or num_chips is None or ":" in cluster or cluster.lower().endswith((".yaml", ".yml")):
+        return cluster
+    return f"{cluster}:{num_chips}"
 
 
 def _pool(described: Described, given: Given, *, source: str) -> Pool:

@@ -12,7 +12,7 @@ from meshwright.accuracy.measured import MeasuredRun
 from meshwright.accuracy.predict import Prediction, predict_rows
 from meshwright.accuracy.priors import Priors, read_priors
 from meshwright.accuracy.ridge import PRIOR_RUNS, Posterior, Problem, Study, study_of
-from meshwright.calibration import MEMORY_FACTORS, TIME_FACTORS, Calibration, Fitted, LinkRates, Misses
+from meshwright.calibration import MEMORY_FACTORS, TIME_FACTORS, Calibration, Fitted, LinkRates, Misses, layers_key
 from meshwright.errors import ConfigError
 from meshwright.stack import find_stack
 
@@ -76,6 +76,7 @@ def fit_runs(
     calibration = replace(
         start,
         runs=tuple(run.words() for run in usable),
+        models=tuple(sorted({layers_key(run.case.model) for run in usable})),
         factors=tuple(factor for quantity in quantities for factor in _fitted(quantity.problem, quantity.study.full)),
         step_time=_misses(time.problem, time.study),
         peak_memory=_misses(memory.problem, memory.study),

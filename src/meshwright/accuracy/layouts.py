@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.accuracy.cells import Cells, UnansweredError
 from meshwright.accuracy.notes import Notes
@@ -84,6 +84,7 @@ def _vpp(cells: Cells, notes: Notes, pp: int) -> int:
 
 def layout_of_row(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: Axes) -> Layout:
     """Return the whole layout."""
+    axes = replace(axes, vpp=_usual_vpp(cells, framework, model, axes))
     mbs, gbs = _batches(cells, framework, axes)
     recomputed = recompute_of_row(cells, framework, layers_per_stage=-(-model.total_layers // axes.pp), vpp=axes.vpp)
     sharding, shard_size = _sharding(cells, framework, axes)
@@ -107,6 +108,15 @@ def layout_of_row(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec,
         schedule=_schedule(cells),
         layers_per_stage=_split(cells, notes, framework, model, axes),
     )
+
+
+def _usual_vpp(cells: Cells, framework: Rule, model: ModelSpec, axes: Axes) -> int:
+    """Chunks per stage: what the row says, else one layer a chunk where the software's users interleave so and it comes out even."""
+    if framework["vpp"] != "layer" or axes.vpp > 1 or cells.count("vpp") is not None or axes.pp == 1:
+        return axes.vpp
+    gbs, mbs = cells.count("gbs") or 0, cells.count("mbs") or 1
+    rounds = gbs % (mbs * axes.dp * axes.pp) == 0 and gbs > 0
+    return model.total_layers // axes.pp if rounds and model.total_layers % axes.pp == 0 else axes.vpp
 
 
 def _split(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: Axes) -> tuple[int, ...] | None:

@@ -46,8 +46,8 @@ class LogRun:
 
 
 def looks_like_megatron(text: str) -> bool:
-    """Whether a text has Megatron's lines of iterations."""
-    return "elapsed time per iteration (ms)" in text
+    """Whether a text has Megatron's lines of iterations, or at least its dump of arguments."""
+    return "elapsed time per iteration (ms)" in text or "-- end of arguments --" in text
 
 
 def looks_like_nemo(text: str) -> bool:

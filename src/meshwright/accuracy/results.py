@@ -1,7 +1,8 @@
-"""RESULTS of `calibrate`: tables of runs, logs of runs, benchmarks of links; what each file is shows in its text."""
+"""RESULTS of `calibrate`: studies, tables of runs, logs of runs, benchmarks of links; what each file is shows in its text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,10 @@ __all__ = ["Results", "read_results"]
 LARGEST_BYTES = 2**28
 """Of a file; no log of a run that is worth reading whole is larger."""
 _FORMS = "a CSV in the schema of `predict`, a log of Megatron-LM, NeMo or torchtitan, or the output of nccl-tests"
-_STUDY_FILES = ("study.yaml", "runs")
+STUDY_LOGS = ("stdout.log", "stderr.log")
+"""What a study keeps of each run's output."""
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory")
+"""As torch reports it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,28 +61,52 @@ def read_results(paths: Sequence[Path], given: Given) -> Results:
 
 def _read(path: Path, given: Given) -> Results:
     if path.is_dir():
-        return _directory(path)
+        return _study(path, given)
     text = _text(path)
     if looks_like_nccl_tests(text):
         return _links(text, path, given)
-    for looks, read in (
-        (looks_like_megatron, read_megatron_log),
-        (looks_like_torchtitan, read_torchtitan_log),
-        (looks_like_nemo, read_nemo_log),
-    ):
-        if looks(text):
-            return Results(runs=(_run(read(text), given, source=path.name),))
+    log = _log(text)
+    if log is not None:
+        return Results(runs=(_run(log, text, given, source=path.name),))
     if path.suffix.lower() != ".csv":
         raise ConfigError(f"{path}: no form that is known; expected {_FORMS}")
     found = runs_of_table(read_truth(path), stack=given.stack)
     return Results(runs=found.runs, left_out=found.left_out)
 
 
-def _directory(path: Path) -> Results:
-    """A study's form is not settled yet; saying so is better than to guess."""
-    if any((path / name).exists() for name in _STUDY_FILES):
-        return Results(left_out=(f"{path}: a study directory, which this version does not read; give its logs or its results as a CSV",))
-    raise ConfigError(f"{path}: a directory; give files: {_FORMS}")
+_LOGS = (
+    (looks_like_megatron, read_megatron_log),
+    (looks_like_torchtitan, read_torchtitan_log),
+    (looks_like_nemo, read_nemo_log),
+)
+
+
+def _log(text: str) -> LogRun | None:
+    """What a log says; None where it is of no known software."""
+    return next((read(text) for looks, read in _LOGS if looks(text)), None)
+
+
+def _study(path: Path, given: Given) -> Results:
+    """The runs of a study: the logs in runs/<id>, each with the id as its name."""
+    folders = sorted(folder for folder in (path / "runs").glob("*") if folder.is_dir()) if (path / "runs").is_dir() else []
+    if not folders:
+        raise ConfigError(f"{path}: a directory without runs/<id>/{STUDY_LOGS[0]}, so no study; give a study, or files: {_FORMS}")
+    runs: list[MeasuredRun] = []
+    left_out: list[str] = []
+    for folder in folders:
+        try:
+            runs.append(_run_of_folder(folder, given))
+        except ConfigError as error:
+            left_out.append(str(error))
+    return Results(runs=tuple(runs), left_out=tuple(left_out))
+
+
+def _run_of_folder(folder: Path, given: Given) -> MeasuredRun:
+    text = "\n".join(_text(folder / name) for name in STUDY_LOGS if (folder / name).is_file())
+    log = _log(text)
+    if log is None:
+        raise ConfigError(f"{folder.name}: no log of Megatron-LM, NeMo or torchtitan in {' or '.join(STUDY_LOGS)}")
+    return _run(log, text, given, source=folder.name)
 
 
 def _text(path: Path) -> str:
@@ -92,9 +120,11 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _run(log: LogRun, given: Given, *, source: str) -> MeasuredRun:
+def _run(log: LogRun, text: str, given: Given, *, source: str) -> MeasuredRun:
     case = case_of(log.described, given, source=source)
     times = log.times_s
+    if _OUT_OF_MEMORY.search(text) and not times and not log.tokens_per_s_per_chip:
+        return MeasuredRun(case=case, fitted=False)
     if log.tokens_per_s_per_chip:
         tokens = case.layout.gbs * case.workload.seq_len / case.machines.num_chips
         times = tuple(tokens / rate for rate in log.tokens_per_s_per_chip if rate > 0)

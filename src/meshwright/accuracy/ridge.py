@@ -81,7 +81,7 @@ def _noise(problem: Problem, rows: Ints, slopes: Floats, found: Posterior) -> fl
     """Spread of these runs about the fit, what the fit itself does not know included, beside PRIOR_RUNS of the published spread."""
     told = problem.bound[rows] == 0
     unknown = np.einsum("nk,kl,nl->n", slopes[rows], found.covariance, slopes[rows])
-    trust = _weights(problem, rows, found.residuals) * problem.noise**2
+    trust = _trust(problem, found.residuals)
     squares = (trust * found.residuals**2 + unknown)[told]
     return float(np.sqrt((PRIOR_RUNS * problem.noise**2 + squares.sum()) / (PRIOR_RUNS + len(squares))))
 
@@ -89,15 +89,16 @@ def _noise(problem: Problem, rows: Ints, slopes: Floats, found: Posterior) -> fl
 def _posterior(problem: Problem, rows: Ints, slopes: Floats, logs: Floats) -> Posterior:
     pull, chosen = np.diag(problem.widths**-2.0), slopes[rows]
     residuals = _residuals(problem, logs, rows)
+    broken = _residuals(problem, np.zeros(len(problem.names)), rows) != 0
     for _ in range(ROUNDS):
-        weights = _weights(problem, rows, residuals)
+        weights = _weights(problem, rows, residuals, broken)
         precision = chosen.T @ (weights[:, None] * chosen) + pull
         whole = np.linalg.solve(precision, chosen.T @ (weights * residuals) - pull @ logs)
         step = np.clip(whole, -LARGEST_STEP, LARGEST_STEP).astype(np.float64)
         logs, residuals, moved = _descend(problem, rows, logs, step, residuals)
         if moved < SETTLED:
             break
-    weights = _weights(problem, rows, residuals)
+    weights = _weights(problem, rows, residuals, broken)
     precision = chosen.T @ (weights[:, None] * chosen) + pull
     return Posterior(logs=logs, covariance=np.asarray(np.linalg.inv(precision), dtype=np.float64), residuals=residuals)
 
@@ -133,10 +134,15 @@ def _residuals(problem: Problem, logs: Floats, rows: Ints) -> Floats:
     return np.asarray(kept)
 
 
-def _weights(problem: Problem, rows: Ints, residuals: Floats) -> Floats:
-    """Of each run: less for one that is far off the others, of which a single run has none; a bound that is kept tells nothing."""
-    trust = (TAILS + 1) / (TAILS + (residuals / problem.noise) ** 2) if len(rows) > 1 else np.ones(len(rows))
-    return np.where((problem.bound[rows] != 0) & (residuals == 0), 0.0, trust / problem.noise**2)
+def _trust(problem: Problem, residuals: Floats) -> Floats:
+    """Less for a run that is far off the others, of which a single run has none."""
+    return (TAILS + 1) / (TAILS + (residuals / problem.noise) ** 2) if len(residuals) > 1 else np.ones(len(residuals))
+
+
+def _weights(problem: Problem, rows: Ints, residuals: Floats, broken: NDArray[np.bool_]) -> Floats:
+    """Of each run; a bound that is kept tells nothing, unless the model alone breaks it: then it is the fit that keeps it."""
+    silent = (problem.bound[rows] != 0) & (residuals == 0) & ~broken
+    return np.where(silent, 0.0, _trust(problem, residuals) / problem.noise**2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -113,7 +113,12 @@ class Own:
         found = list(cases)
         if self.profile is not None:
             found = with_profile(found, self.profile)
-        return [replace(case, calibration=self.calibration) if self.is_calibrated(case) else case for case in found]  # type: ignore[arg-type]
+        return [self._calibrated(case) for case in found]
+
+    def _calibrated(self, case: Case | Unanswerable) -> Case | Unanswerable:
+        if isinstance(case, Unanswerable) or self.calibration is None or not self.is_calibrated(case):
+            return case
+        return replace(case, calibration=self.calibration.for_model(case.model))
 
     def is_calibrated(self, case: Case | Unanswerable) -> bool:
         """Whether the calibration is of this row."""

@@ -37,8 +37,8 @@ _SAME_SIZE = 0.03
 
 
 def looks_like_torchtitan(text: str) -> bool:
-    """Whether a text has torchtitan's lines of steps."""
-    return _STEP.search(_COLOUR.sub("", text)) is not None
+    """Whether a text has torchtitan's lines of steps, or at least its dump of the configuration."""
+    return _STEP.search(_COLOUR.sub("", text)) is not None or _CONFIG.search(text) is not None
 
 
 def read_torchtitan_log(text: str) -> LogRun:

@@ -11,6 +11,7 @@ from meshwright.confidence import Intervals
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.factors import Factors
 from meshwright.hardware.cluster import Link, Pool
+from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Misses",
     "apply_calibration",
     "check_profile",
+    "layers_key",
     "measured_share",
     "own_intervals",
     "provenance_of",
@@ -140,6 +142,10 @@ class Calibration:
     """Of the package whose constants the factors multiply."""
     profile: str = ""
     """The profile that the runs were predicted with, in words; empty without one."""
+    other_model: bool = False
+    """Whether it is asked for a model with other layers."""
+    models: tuple[str, ...] = ()
+    """What layers the runs had, by `layers_key`; empty where nobody says."""
 
     def __post_init__(self) -> None:
         for names in ([f.name for f in self.factors], [str(rates.level) for rates in self.links]):
@@ -155,12 +161,36 @@ class Calibration:
         """Return how much of a factor is measured."""
         return next((f.measured_frac for f in self.factors if f.name == name), 0.0)
 
+    def for_model(self, model: ModelSpec) -> Calibration:
+        """Return what the runs say of a model: all of it where they had layers like its own, else less.
+
+        Half of the variance of factors lies between models of one chip and one software (docs/calibrate.md): n models tell n / (n + 1) of
+        the part that another shares with them, which is half of what is to know of it. The spread of their runs says nothing of its.
+        """
+        known = len(self.models)
+        if not known or layers_key(model) in self.models:
+            return self
+        share = known / (known + 1.0)
+        factors = tuple(
+            replace(f, value=f.value**share, width=f.prior_width * math.sqrt(1.0 - 0.5 * share * f.measured_frac)) for f in self.factors
+        )
+        return replace(self, factors=factors, step_time=None, peak_memory=None, other_model=True)
+
     def words(self) -> str:
         """Say in one line what it stands on."""
         moved = [f"{f.name} x{f.value:.3g}" for f in self.factors if f.measured_frac >= TOLD]
         links = [f"{rates.name} {rates.bytes_per_s / 1e9:.3g} GB/s" for rates in self.links]
         on = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'} with {self.stack} on {self.chip}"
-        return f"calibrated on {on}: {', '.join([*moved, *links]) or 'nothing moved'}"
+        other = " (runs of another model, which tell part of it)" if self.other_model else ""
+        return f"calibrated on {on}{other}: {', '.join([*moved, *links]) or 'nothing moved'}"
+
+
+def layers_key(model: ModelSpec) -> str:
+    """Name the layers of a model by what their operators are shaped by; how many there are does not matter."""
+    parts = [f"hidden={model.hidden}", f"ffn={model.ffn}", f"heads={model.num_heads}", f"kv_heads={model.num_kv_heads}"]
+    if model.moe is not None:
+        parts += [f"experts={model.moe.num_experts}", f"top_k={model.moe.top_k}", f"expert_ffn={model.moe.expert_ffn}"]
+    return ",".join(parts)
 
 
 TOLD = 0.05

@@ -4,6 +4,8 @@ calibration: 1                # the form's version
 meshwright: 0.1.0
 chip: h100
 stack: megatron
+profile: measured by ...      # only where the runs were predicted with one
+models: ["hidden=4096,ffn=14336,heads=32,kv_heads=8"]
 runs: ["train.log: llama3-8b, 16 chips, tp=2 ...: 8.61 s, 61.2 GiB"]
 factors:
   compute: {value: 0.93, prior_width: 0.14, width: 0.02}
@@ -62,6 +64,7 @@ class _FileForm(_Form):
     chip: str
     stack: str
     profile: str = ""
+    models: list[str] = []
     runs: list[str] = []
     factors: dict[str, _FactorForm] = {}
     links: dict[Literal["domain", "network"], _LinkForm] = {}
@@ -79,6 +82,7 @@ def calibration_to_yaml(calibration: Calibration) -> str:
         "chip": calibration.chip,
         "stack": calibration.stack,
         "profile": calibration.profile or None,
+        "models": list(calibration.models),
         "runs": list(calibration.runs),
         "factors": {f.name: _without(asdict(f), "name") for f in calibration.factors},
         "links": {rates.level: _without(asdict(rates), "level") for rates in calibration.links},
@@ -121,6 +125,7 @@ def _calibration(form: _FileForm) -> Calibration:
         peak_memory=None if form.peak_memory is None else Misses(**dict(form.peak_memory)),
         version=form.meshwright,
         profile=form.profile,
+        models=tuple(form.models),
     )
 
 

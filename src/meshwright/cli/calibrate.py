@@ -12,17 +12,21 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate"]
 
+FAR_OFF = 2.0
+"""A miss beyond which a run is more likely described wrongly than missed by the model: 3 % of published times and 7 % of
+published peaks are that far off."""
+
 
 def calibrate(
     results: Annotated[
-        list[Path], typer.Argument(metavar="RESULTS...", help="Logs, tables of runs, outputs of nccl-tests.", show_default=False)
+        list[Path], typer.Argument(metavar="RESULTS...", help="Studies, logs, tables of runs, outputs of nccl-tests.", show_default=False)
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="CALIBRATION.yaml", help="Where the calibration goes.", show_default=False)
     ],
     model: Annotated[str | None, typer.Option(help="Of logs that don't say it: a name, or dims layers=32,hidden=4096,...")] = None,
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Of logs: chips, such as h100:16, or a YAML file.")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Of logs: chips, such as h100:16, or h100.")] = None,
     gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
     stack: Annotated[str | None, typer.Option(help="Training software of all runs [default: what log or table say].")] = None,
     seq: Annotated[int | None, typer.Option("--seq", "--seq-len", help="Of logs: tokens in one sequence.")] = None,
@@ -38,9 +42,10 @@ def calibrate(
     states. Every factor is pulled towards 1 by as much as published runs of one study usually lie about it, so one run anchors what it
     shows and leaves the rest alone. Outputs of nccl-tests give the rate and the latency of the link itself.
 
-    RESULTS are logs of Megatron-LM (its dump of arguments describes the run), torchtitan (its dump of the configuration, with
-    debug.print_config) or NeMo; CSV tables in the schema of `predict` with measured columns; outputs of nccl-tests. Flags say what a log
-    does not, and go before what it says. Warm-up iterations are left out; the median counts.
+    RESULTS are directories of studies (runs/<id>/stdout.log and stderr.log); logs of Megatron-LM (its dump of arguments describes the
+    run), torchtitan (its dump of the configuration, with debug.print_config) or NeMo; CSV tables in the schema of `predict` with measured
+    columns; outputs of nccl-tests. Flags say what a log does not, and go before what it says. Warm-up iterations are left out; the median
+    counts. For a model of other layers a calibration counts less.
 
     Prints each factor with the share of it that is measured, and the error before, after, and with each run left out of the fit in turn.
     The file is for `--calibration` of plan, explain, why-oom, diff, predict and validate, on any number of the same chips.
@@ -80,6 +85,10 @@ def calibrate(
     runs = found.runs if profile is None else profiled_runs(found.runs, load_profile(profile))
     report = fit_runs(runs, links=found.links, chip=found.chip, stack=stack or "megatron", version=__version__)
     _warn(report.left_out)
+    for run in report.runs:
+        if not 1 / FAR_OFF < run.before < FAR_OFF:
+            words = f"{run.words}: {run.quantity} predicted x{run.before:.2g} of what was measured"
+            typer.echo(f"warning: {words}; is the run described as it ran, and does the log tell what docs/calibrate.md says?", err=True)
     try:
         output.write_text(calibration_to_yaml(report.calibration), encoding="utf-8")
     except OSError as error:

@@ -65,6 +65,14 @@ class Taken:
         """Whether a value is there, and not null."""
         return self._values.get(path) is not None
 
+    def peek(self, path: str) -> Any:
+        """Return a value and leave it; None where there is none."""
+        return self._values.get(path)
+
+    def put(self, path: str, value: Any) -> None:
+        """Set a value that the file says in other words."""
+        self._values[path] = value
+
     def drop(self, values: Mapping[str, Any]) -> None:
         """Take away what equals these values."""
         for path, value in values.items():

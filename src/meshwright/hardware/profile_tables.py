@@ -122,10 +122,13 @@ def grid_of_series(series: Series) -> Grid | None:
         return None
     table = np.full([axis.size for axis in axes], np.nan)
     table[tuple(place[on_grid] for place in places)] = times[on_grid]
-    grid = Grid(log_axes=axes, log_seconds=_filled(table, axes, growth), growth=growth)
+    grid = Grid(log_axes=axes, log_seconds=_filled(table, axes, growth), growth=growth, floor_s=FLOOR_S)
     return grid if on_grid.all() else _refined(grid, points[~on_grid], times[~on_grid])
 
 
+FLOOR_S = 1e-5
+"""No smaller shape is priced below this, or below its nearest measured time where that is shorter: twice the launch of a kernel. A small
+grid starts at shapes whose time is work, so smaller ones take less; the shipped tables start where it is launch."""
 _SAME = 1e-9
 """Difference of logarithms below which two arguments are one."""
 
@@ -160,7 +163,7 @@ def _refined(grid: Grid, points: Floats, times: Floats) -> Grid:
     table = np.log(grid.lookup(*inside).seconds)
     index = tuple(np.searchsorted(axis, points[:, place] - _SAME) for place, axis in enumerate(axes))
     table[index] = times
-    return Grid(log_axes=axes, log_seconds=table, growth=grid.growth)
+    return replace(grid, log_axes=axes, log_seconds=table)
 
 
 def _merged(axis: Floats, further: Floats) -> Floats:
@@ -176,6 +179,7 @@ def _facts(profile: Profile, grids: dict[str, Grid]) -> dict[str, Any]:
         "full_share": _full_share(profile, grids),
         "kv_s_per_byte": 0.0,  # the measured kernel includes its reads
         "complete": profile.complete,
+        "unsteady_frac": profile.num_unsteady / max(1, profile.num_measured),
     }
 
 

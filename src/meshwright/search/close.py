@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.cost.shapes import Floats
 from meshwright.cost.step import price
+from meshwright.hardware.cluster import Pool
 from meshwright.layout import Layouts
 from meshwright.search.problem import Problem
 from meshwright.search.result import Plan
@@ -90,12 +91,19 @@ def _calls(problem: Problem, rows: Sequence[Plan]) -> Iterator[CloseCall]:
     site, layouts = Site(pool=setting.pool, stack=setting.stack), Layouts.of(plan.layout for plan in rows)
     now_s = _steps(problem, site, layouts)
     for uncertain in uncertain_constants():
-        if not any(uncertain.matters_to(plan.layout) for plan in rows):
+        if _is_measured(uncertain, setting.pool) or not any(uncertain.matters_to(plan.layout) for plan in rows):
             continue
         for end, moved in uncertain.ends(site):
             call = _call(rows, _steps(problem, moved, layouts) / now_s, uncertain, now=uncertain.value(site), end=end)
             if call is not None:
                 yield call
+
+
+def _is_measured(uncertain: Uncertain, pool: Pool) -> bool:
+    """Whether the user's profile gives the constant: it then lies where it was measured."""
+    tables = pool.node.chip.tables
+    place, _, field = uncertain.constant.partition(".")
+    return tables is not None and (place in tables.measured or (place == "chip" and field in tables.measured))
 
 
 def _steps(problem: Problem, site: Site, layouts: Layouts) -> Floats:

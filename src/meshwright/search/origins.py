@@ -118,7 +118,14 @@ def profile_provenance(found: Origins, setting: Setting) -> dict[str, dict[str, 
 
 
 def _part_words(tables: ChipTables) -> str:
-    return "" if tables.meta["complete"] else "; the profile is partial, the same command measures the rest"
+    unsteady = tables.meta["unsteady_frac"]
+    return ("" if tables.meta["complete"] else "; the profile is partial, the same command measures the rest") + (
+        f"; {unsteady:.0%} of its shapes were unsteady, as on a busy machine: measure again" if unsteady > MOST_UNSTEADY else ""
+    )
+
+
+MOST_UNSTEADY = 0.1
+"""Share of unsteady shapes from which on a profile is doubted aloud: more than single slow shapes make."""
 
 
 WORTH = 0.005

@@ -79,9 +79,11 @@ def test_a_name_follows_the_model_in_letters_that_every_platform_takes(model: st
 
 
 def test_files_that_the_command_names_travel_with_it() -> None:
-    config = ExportedFile(name="config.toml", text="")
+    config, module = ExportedFile(name="config.toml", text=""), ExportedFile(name="a/recipe.py", text="")
     reading = replace(EXPORTED, command=("-m", "torchtitan.train", "--job.config_file=./config.toml"), files=(config,))
     assert job_of(reading, model="a", pool=pool("h100:8"), options=JobOptions()).files == (config,)
+    importing = replace(EXPORTED, command=("-m", "torchtitan.train", "--module", "a.recipe"), files=(module,))
+    assert job_of(importing, model="a", pool=pool("h100:8"), options=JobOptions()).files == (module,)
     assert job_of(EXPORTED, model="a", pool=pool("h100:8"), options=JobOptions()).files == ()
 
 

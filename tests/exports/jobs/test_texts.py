@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -19,10 +20,16 @@ from meshwright.units import parse_duration
 
 TEXTS = {name: job_text(job, launcher=launcher) for name, (launcher, job) in JOBS.items()}
 SCRIPTS = {name: text.text for name, text in TEXTS.items() if text.text.startswith("#!")}
-SHELL = SCRIPTS | {
+SHELL: dict[str, str] = SCRIPTS | {
     name: "#!/usr/bin/env bash\n" + yaml.safe_load(text.text)["run"] for name, text in TEXTS.items() if name.startswith("sky")
 }
 """Everything that bash reads."""
+SHELL |= {
+    f"{name}, inside": f"#!{'/bin/sh' if name.startswith('bcp') else '/usr/bin/env bash'}\n{found[2]}\n"
+    for name, text in SCRIPTS.items()
+    for found in re.finditer(r"<<'(END\w*)' [|][|] :\n(.*?)\n\1\n", text, flags=re.DOTALL)
+}
+"""Scripts inside scripts; which shell reads the one of Base Command is not documented."""
 DAY, HOUR, MINUTE = 86_400, 3_600, 60
 
 
@@ -50,14 +57,16 @@ def test_shellcheck_finds_nothing(name: str) -> None:
     shellcheck = shutil.which("shellcheck")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed; requirements-dev.txt brings it")
-    result = subprocess.run([shellcheck, "-"], input=SHELL[name], text=True, capture_output=True, check=False)
+    # Dollar signs in single quotes are meant to stay; elsewhere a comment says so, for which one line of a command has no place.
+    exclude = ["--exclude=SC2016"] if name.startswith("bcp") else []
+    result = subprocess.run([shellcheck, *exclude, "-"], input=SHELL[name], text=True, capture_output=True, check=False)
     assert (result.returncode, result.stdout) == (0, "")
 
 
 @pytest.mark.parametrize("name", list(SHELL))
 def test_scripts_stop_at_the_first_error(name: str) -> None:
     commands = [line for line in SHELL[name].splitlines() if line and not line.startswith("#")]
-    assert commands[0] == "set -euo pipefail"
+    assert commands[0] == "set -euo pipefail" or (name.startswith("bcp") and " && exec " in SHELL[name])
 
 
 @pytest.mark.parametrize("name", list(JOBS))

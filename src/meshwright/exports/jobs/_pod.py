@@ -9,9 +9,9 @@ from typing import Any
 from meshwright.errors import ConfigError
 from meshwright.exports.jobs._shell import STRICT, files, node_words, reasons
 from meshwright.exports.jobs._words import mount_of, required
-from meshwright.exports.jobs._yaml import document
 from meshwright.exports.jobs.job import Job, JobText
 from meshwright.hardware.device_plugin import device_plugin
+from meshwright.yaml_text import write_yaml
 
 __all__ = [
     "KNOWN",
@@ -111,4 +111,4 @@ def manifest(job: Job, content: dict[str, Any], *, kind: str, comment: str) -> J
     file_name = f"job.{kind}.yaml"
     submit = f"kubectl create -f {file_name}"
     lines = [comment, f"# Submit it: {submit}", *([reasons(job)] if job.environment else [])]
-    return JobText(file_name=file_name, text=document(content, comment="\n".join(lines)), submit=submit)
+    return JobText(file_name=file_name, text="\n".join([*lines, write_yaml(content)]), submit=submit)

@@ -69,7 +69,7 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
     per_node = min(pool.node.chips_per_node, pool.num_chips)
     if pool.num_chips % per_node:
         raise ConfigError(f"{pool.num_chips} chips on nodes of {per_node}: a job starts equally many processes on every node")
-    reads = any(file.name in word for file in exported.files for word in exported.command)
+    reads = any(_names(word, file.name) for file in exported.files for word in exported.command)
     return Job(
         name=options.name or _name(model),
         command=exported.command,
@@ -90,6 +90,11 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
         log_dir=options.log_dir,
         words=options.words,
     )
+
+
+def _names(word: str, file: str) -> bool:
+    """Whether a word of the command is about a file: by its name, or as a module of Python."""
+    return file in word or (file.endswith(".py") and word == file.removesuffix(".py").replace("/", "."))
 
 
 def _name(model: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 from meshwright.errors import ConfigError
 from meshwright.exports.jobs._shell import MASTER_PORT, STRICT, environment, files, program, quote, script, start, timeout_words, title
 from meshwright.exports.jobs._words import check_fields, dns_label, required, way
-from meshwright.exports.jobs._yaml import document
 from meshwright.exports.jobs.job import Job, JobText, Mount
+from meshwright.yaml_text import write_yaml
 
 __all__ = ["sky_task"]
 
@@ -30,7 +30,7 @@ def sky_task(job: Job) -> JobText:
         content["file_mounts"] = {mount.target: _source(mount) for mount in job.mounts}
     content["run"] = _run(job)
     comment = f"{title(job)}\n# Submit it: sky launch job.sky.yaml"
-    return JobText(file_name="job.sky.yaml", text=document(content, comment=comment), submit="sky launch job.sky.yaml")
+    return JobText(file_name="job.sky.yaml", text=f"{comment}\n{write_yaml(content)}", submit="sky launch job.sky.yaml")
 
 
 def _source(mount: Mount) -> str | dict[str, str]:

@@ -35,7 +35,8 @@ class Grid:
     """Log seconds on the points of a grid.
 
     Formula:  between points multilinear in the logarithms of arguments and time; below the first point of an axis the time of that
-              point; above the last point that time * (argument / last point) ** growth of the axis
+              point, or less by the work where `floor_s` is given; above the last point that time * (argument / last point) ** growth of
+              the axis
     Units:    seconds, float64, the shape of the arguments.
     Source:   `scripts/distil_operators.py` writes the points; docs/operators.md.
     Valid:    positive arguments. Monotone in every axis in which the points are.
@@ -47,12 +48,19 @@ class Grid:
     """One value per point, shape as the axes."""
     growth: tuple[float, ...]
     """Power of time in each argument beyond the last point: 1 where work grows with it, 2 for the sequence of attention."""
+    floor_s: float | None = None
+    """Where given, times below the first points shrink with the work as well, to this at the least."""
     log_beyond: float = 0.0
     """Logarithm of a factor on every time outside the points."""
 
     def times(self, factor: float, *, beyond: float = 1.0) -> Grid:
         """Return the grid with all times multiplied, those outside the measured points by `beyond` as well."""
-        return replace(self, log_seconds=self.log_seconds + np.log(factor), log_beyond=self.log_beyond + float(np.log(beyond)))
+        return replace(
+            self,
+            log_seconds=self.log_seconds + np.log(factor),
+            floor_s=None if self.floor_s is None else self.floor_s * factor,
+            log_beyond=self.log_beyond + float(np.log(beyond)),
+        )
 
     def lookup(self, *arguments: Floats | float) -> Lookup:
         """Return the times of these arguments, one per axis, broadcast against each other."""
@@ -72,19 +80,23 @@ class Grid:
         base = np.zeros(columns[0].size, dtype=np.int64)
         shares: list[Floats] = []
         beyond = np.zeros(columns[0].size)
+        below = np.zeros(columns[0].size)
         outside = np.zeros(columns[0].size, dtype=np.bool_)
         for axis, growth, column in zip(self.log_axes, self.growth, columns, strict=True):
             place = np.log(column)
             excess = np.maximum(place - axis[-1], 0.0)
             beyond = beyond + growth * excess
+            if self.floor_s is not None:
+                below = below + growth * np.minimum(place - axis[0], 0.0)
             outside |= (excess > _SAME) | (place < axis[0] - _SAME)
             position = np.interp(place, axis, _counts(axis.size))
             cell = np.minimum(position.astype(np.int64), max(axis.size - 2, 0))
             shares.append(position - cell)
             base = base * axis.size + cell
-        if self.log_beyond:
-            beyond = beyond + self.log_beyond * outside
-        return np.exp(self._between(base, shares) + beyond), outside
+        seconds = np.exp(self._between(base, shares) + beyond)
+        if self.floor_s is not None:
+            seconds = np.maximum(seconds * np.exp(below), np.minimum(seconds, self.floor_s))
+        return (seconds * np.exp(self.log_beyond * outside) if self.log_beyond else seconds), outside
 
     def _between(self, base: NDArray[np.int64], shares: Sequence[Floats]) -> Floats:
         """Interpolate along the last axis, then the one before, and so on."""

@@ -1,0 +1,269 @@
+"""`meshwright export`: a plan as files of a training software, and a script that starts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from meshwright.cli._job_flags import (
+    AccountFlag,
+    ImageFlag,
+    InstanceFlag,
+    JobFileFlag,
+    JobNameFlag,
+    LauncherFlag,
+    LauncherWordFlag,
+    LogDirFlag,
+    MountFlag,
+    PartitionFlag,
+    StartFlag,
+    TimeFlag,
+    WorkdirFlag,
+)
+from meshwright.cli._layout_case import (
+    AttentionFlag,
+    DecoderSeqFlag,
+    GbsFlag,
+    GpusPerNodeFlag,
+    HfFlag,
+    JsonFlag,
+    MegatronVersionFlag,
+    MemoryFlag,
+    PrecisionFlag,
+    StackFlag,
+)
+
+if TYPE_CHECKING:
+    from meshwright.exports import Exported, ExportedFile, ExportTarget, TrainingSettings
+    from meshwright.exports.jobs import JobText
+    from meshwright.search.asked import Asked
+
+__all__ = ["export"]
+
+PlanArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="PLAN|MODEL", help="A file of `plan --json`, FILE#2 for its second plan; or a model.", show_default=False),
+]
+ToFlag = Annotated[str, typer.Option("--to", metavar="SOFTWARE", help="Training software to write for.", show_default=False)]
+OutputFlag = Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")]
+LayoutFlag = Annotated[str | None, typer.Option("--layout", metavar="KEY=V[,...]", help="With a model: the layout [default: the best].")]
+ClusterFlag = Annotated[str | None, typer.Option("--cluster", metavar="KIND:COUNT", help="With a model: chips, such as h100:256.")]
+SeqFlag = Annotated[int | None, typer.Option("--seq", help="With a model: tokens in one sequence.")]
+SettingFlag = Annotated[
+    list[str] | None, typer.Option("--setting", metavar="KEY=V", help="A setting of the training: learning_rate=1e-4, data=/corpus.")
+]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Write over files that differ.")]
+DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")]
+
+
+def export(
+    to: ToFlag,
+    plan: PlanArgument = None,
+    output: OutputFlag = None,
+    dry_run: DryRunFlag = False,
+    force: ForceFlag = False,
+    settings: SettingFlag = None,
+    hf: HfFlag = None,
+    cluster: ClusterFlag = None,
+    seq: SeqFlag = None,
+    gbs: GbsFlag = None,
+    layout: LayoutFlag = None,
+    gpus_per_node: GpusPerNodeFlag = None,
+    decoder_seq: DecoderSeqFlag = None,
+    precision: PrecisionFlag = None,
+    attention: AttentionFlag = None,
+    stack: StackFlag = None,
+    megatron_version: MegatronVersionFlag = None,
+    max_memory_gib: MemoryFlag = None,
+    launcher: LauncherFlag = None,
+    job: JobFileFlag = None,
+    job_name: JobNameFlag = None,
+    start: StartFlag = None,
+    time: TimeFlag = None,
+    image: ImageFlag = None,
+    mounts: MountFlag = None,
+    workdir: WorkdirFlag = None,
+    account: AccountFlag = None,
+    partition: PartitionFlag = None,
+    instance: InstanceFlag = None,
+    log_dir: LogDirFlag = None,
+    launcher_words: LauncherWordFlag = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Write a plan as files that a training software runs unchanged, and a job script that starts it.
+
+    The layout keeps its axes, batch, recomputation and stages; what a plan leaves open (learning rate, optimizer, data) follows published
+    rules or --setting. What the software or the platform has no words for is refused, not dropped; the written pipeline is read back
+    and must train every layer.
+
+    Writes the files into --output, with notes and the command that starts them on stderr. --dry-run prints them instead. The plan is
+    one of a file, the given layout of a model, or the model's best one.
+
+    Examples:
+
+      meshwright export llama3-8b --cluster h100:64 --seq 8192 --gbs 512 --to torchtitan -o run
+
+      meshwright export llama3-8b --cluster h100:64 --seq 8192 --gbs 512 --to torchtitan --launcher slurm --time 5D -o job
+
+      meshwright export llama3-8b --cluster h100:16 --seq 8192 --gbs 64 --to torchtitan --launcher k8s-jobset --image IMAGE --dry-run
+    """
+    from meshwright.cli._job_flags import job_for
+    from meshwright.exports import export_plan, plan_of
+    from meshwright.exports.registry import find_target
+
+    target = find_target(to)
+    case = {
+        **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
+        **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
+        **{"max_memory_gib": max_memory_gib},
+    }
+    asked = _asked(plan, hf, layout, {key: value for key, value in case.items() if value is not None}, target)
+    whole = plan_of(asked, settings=_settings(settings or []))
+    exported = export_plan(whole, target=target)
+    options = {
+        **{"name": job_name, "start": start, "time": time, "image": image, "mounts": mounts, "workdir": workdir, "account": account},
+        **{"partition": partition, "instance": instance, "log_dir": log_dir, "words": launcher_words},
+    }
+    script = job_for(exported, whole, launcher=launcher, job_file=job, given=options)
+    if json_output:
+        import json
+
+        record = None if script is None else {"file_name": script.file_name, "text": script.text, "submit": script.submit}
+        print(json.dumps({**exported.to_dict(), "job": record}, indent=2))
+        return
+    _deliver(_files(exported, script), output, dry_run=dry_run, force=force)
+    _say_how(exported, script)
+
+
+def _asked(plan: str | None, hf: Path | None, layout: str | None, case: dict[str, Any], target: ExportTarget) -> Asked:
+    """Return the layout to write, in its problem."""
+    from meshwright.cli._plan_files import read_side
+    from meshwright.errors import ConfigError
+    from meshwright.search.asked import ask
+
+    if plan is not None and Path(plan.partition("#")[0]).is_file():
+        if given := [*case, *(["layout"] if layout else []), *(["hf"] if hf else [])]:
+            raise ConfigError(f"{', '.join(given)}: of no effect with the plan in {plan}, which says it; leave it out")
+        side = read_side(plan)
+        problem = side.problem()
+        if problem is None:
+            raise ConfigError(f"{plan}: holds a layout without its request; write it with `meshwright plan ... --json`")
+        return ask(side.layout, problem)
+    return _of_model(plan, hf, layout, case, target)
+
+
+def _of_model(model: str | None, hf: Path | None, layout: str | None, case: dict[str, Any], target: ExportTarget) -> Asked:
+    from dataclasses import fields
+
+    from meshwright import api
+    from meshwright.cli._layout_case import model_words
+    from meshwright.errors import ConfigError
+    from meshwright.layout import Layout
+    from meshwright.search.asked import ask
+    from meshwright.search.request import PlanRequest
+
+    missing = [flag for flag, key in (("--cluster", "cluster"), ("--seq", "seq_len")) if key not in case]
+    if missing:
+        raise ConfigError(f"export of {model or 'a model'} needs {' and '.join(missing)}; or name a file of `meshwright plan --json`")
+    of_target = {"stack": target.stacks[0]} if target.stacks else {}
+    request = PlanRequest.of({"model": model_words(model, hf), "top": 1, **of_target, **case})
+    problem = api.problem_of(request)
+    if layout is not None:
+        return ask(layout, problem)
+    result = api.plan(request)
+    if not result.plans:
+        from rich.console import Console
+
+        from meshwright.report.plan_table import print_miss
+
+        print_miss(result, Console(stderr=True))
+        raise typer.Exit(1)
+    best = result.plans[0].layout
+    typer.echo(f"plan: {best.words()}", err=True)
+    return ask({field.name: getattr(best, field.name) for field in fields(Layout)}, problem)
+
+
+def _settings(words: list[str]) -> TrainingSettings:
+    """Read KEY=VALUE words, values as YAML."""
+    import yaml
+
+    from meshwright.errors import ConfigError
+    from meshwright.exports import TrainingSettings
+
+    given: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key in given:
+            raise ConfigError(f"--setting {word}: expected each KEY=VALUE once, such as learning_rate=1e-4")
+        try:
+            read = yaml.safe_load(value)
+        except yaml.YAMLError:
+            read = value
+        given[key] = _number(value) if isinstance(read, str) else read
+    try:
+        return TrainingSettings.of(given)
+    except TypeError as error:
+        raise ConfigError(f"--setting: {error}") from None
+
+
+def _number(text: str) -> float | str:
+    """YAML reads 1e-4 as a text; people mean the number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _files(exported: Exported, script: JobText | None) -> tuple[ExportedFile, ...]:
+    from meshwright.exports import ExportedFile
+
+    job = () if script is None else (ExportedFile(name=script.file_name, text=script.text, executable=script.text.startswith("#!")),)
+    return (*exported.files, *job)
+
+
+def _deliver(files: tuple[ExportedFile, ...], output: Path | None, *, dry_run: bool, force: bool) -> None:
+    """Write the files, or print them."""
+    from meshwright.errors import ConfigError
+
+    if dry_run:
+        for file in files:
+            print(f"==> {file.name if output is None else output / file.name}\n{file.text}")
+        return
+    if output is None:
+        raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")
+    paths = [output / file.name for file in files]
+    if not force and (
+        differing := [path for path, file in zip(paths, files, strict=True) if path.exists() and path.read_text("utf-8") != file.text]
+    ):
+        raise ConfigError(f"{', '.join(map(str, differing))}: there already, with other contents; --force writes over it")
+    for path, file in zip(paths, files, strict=True):
+        _write(path, file)
+
+
+def _write(path: Path, file: ExportedFile) -> None:
+    from meshwright.errors import ConfigError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.text, encoding="utf-8")
+        if file.executable:
+            path.chmod(path.stat().st_mode | 0o111)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    typer.echo(f"wrote {path}", err=True)
+
+
+def _say_how(exported: Exported, script: JobText | None) -> None:
+    """Say what the user must know, and the command that starts the run."""
+    import shlex
+
+    for note in exported.notes:
+        typer.echo(f"note: {note}", err=True)
+    if script is not None:
+        typer.echo(f"start it in that folder: {script.submit}", err=True)
+        return
+    for variable in exported.environment:
+        typer.echo(f"set {variable.name}={shlex.quote(variable.value)}: {variable.why}", err=True)
+    typer.echo(f"run behind torchrun or its like: {shlex.join(exported.command)}", err=True)

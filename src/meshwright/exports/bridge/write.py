@@ -1,0 +1,125 @@
+"""Megatron-Bridge: a recipe in Python, the same as YAML overrides, and as words."""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any
+
+from meshwright.exports._text import Code, python_call
+from meshwright.exports.bridge.sections import NAME, sections
+from meshwright.exports.exported import Exported, ExportedFile, TrainedLayers
+from meshwright.exports.mcore.layout import environment, trained
+from meshwright.exports.mcore.model import ACTIVATIONS
+from meshwright.exports.plan import TrainingPlan
+from meshwright.exports.target import ExportTarget
+from meshwright.yaml_text import write_yaml
+
+__all__ = ["MEGATRON_BRIDGE"]
+
+_SCRIPT = "meshwright_bridge.py"
+_HEAD = '''"""Written by meshwright for Megatron-Bridge 0.3: run it on every rank; `key.sub=value` words override."""
+
+import sys
+
+import torch.nn.functional as F
+from megatron.bridge.models.{folder} import {provider}
+from megatron.bridge.recipes.common import _pretrain_common
+from megatron.bridge.training.comm_overlap import CommOverlapConfig
+from megatron.bridge.training.config import ConfigContainer
+from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.pretrain import pretrain
+from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+'''
+_TAIL = """
+
+if __name__ == "__main__":
+    pretrain(process_config_with_overrides(recipe(), cli_overrides=sys.argv[1:]), forward_step_func=forward_step)
+"""
+
+
+def _write(plan: TrainingPlan) -> Exported:
+    found = sections(plan)
+    assert plan.details.activation is not None
+    activation = Code(ACTIVATIONS[plan.details.activation])
+    why = f"activation_func ({plan.details.activation}) is code and stays the recipe's"
+    comment = f"# Overrides of a Megatron-Bridge recipe, written by meshwright; {why}.\n"
+    return Exported(
+        target=NAME,
+        files=(
+            ExportedFile(name=_SCRIPT, text=_script(found, activation)),
+            ExportedFile(name="overrides.yaml", text=comment + write_yaml(found)),
+            ExportedFile(name="overrides.txt", text="\n".join(_words(found)) + "\n"),
+        ),
+        command=(_SCRIPT,),
+        environment=environment(plan),
+        notes=(
+            f"{_SCRIPT} is complete by itself; overrides.yaml and overrides.txt say the same for a recipe of Megatron-Bridge's own",
+            *(
+                ("fp8 keeps the first and the last layer in bf16, as Megatron-Bridge's recipe does",)
+                if plan.work.precision == "fp8"
+                else ()
+            ),
+        ),
+    )
+
+
+def _script(found: dict[str, Any], activation: Code) -> str:
+    latent = "multi_latent_attention" in found["model"]
+    provider, folder = ("MLAModelProvider", "mla_provider") if latent else ("GPTModelProvider", "gpt_provider")
+    model = {**found["model"], "activation_func": activation}
+    lines = [
+        "",
+        "",
+        "def recipe() -> ConfigContainer:",
+        "    cfg = _pretrain_common()",
+        f"    cfg.model = {python_call(provider, model, indent=1)}",
+    ]
+    for section, values in found.items():
+        if section == "comm_overlap":
+            lines.append(f"    cfg.comm_overlap = {python_call('CommOverlapConfig', values, indent=1)}")
+        elif isinstance(values, str):
+            lines.append(f"    cfg.{section} = {values!r}")
+        elif section != "model":
+            lines += [f"    cfg.{section}.{key} = {value!r}" for key, value in values.items()]
+    head = _HEAD.format(folder=folder, provider=provider)
+    if activation == "squared_relu":
+        head += "from megatron.core.activations import squared_relu\n"
+    return head + "\n".join([*lines, "    return cfg", ""]) + _TAIL
+
+
+def _words(found: dict[str, Any]) -> list[str]:
+    """Return `model.tensor_model_parallel_size=2` and so on, as Hydra reads them."""
+    words = []
+    for section, values in found.items():
+        pairs = {section: values} if isinstance(values, str) else {f"{section}.{key}": value for key, value in values.items()}
+        words += [f"{path}={_hydra(value)}" for path, value in pairs.items()]
+    return words
+
+
+def _hydra(value: Any) -> str:
+    """JSON's null, true, numbers, lists and quoted texts are Hydra's too."""
+    return json.dumps(value)
+
+
+def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
+    """Read the call of the provider in the script."""
+    calls = [node for node in ast.walk(ast.parse(exported.files[0].text)) if isinstance(node, ast.Call)]
+    [provider] = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ("GPTModelProvider", "MLAModelProvider")]
+    values = {
+        word.arg: ast.literal_eval(word.value)
+        for word in provider.keywords
+        if word.arg and isinstance(word.value, (ast.Constant, ast.List))
+    }
+    return trained(values, what=NAME)
+
+
+MEGATRON_BRIDGE = ExportTarget(
+    name=NAME,
+    title="Megatron-Bridge",
+    versions="Megatron-Bridge 0.3",
+    write=_write,
+    trained_layers=_trained_layers,
+    stacks=("megatron-bridge", "megatron"),
+    takes_extra=True,
+)

@@ -1,0 +1,182 @@
+"""A layout in the fields of Megatron-Core's ModelParallelConfig, TransformerConfig and DistributedDataParallelConfig."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from meshwright.errors import CannotExpress, ConfigError
+from meshwright.exports._split import chunk_layers
+from meshwright.exports._taken import Taken
+from meshwright.exports.exported import EnvVar, TrainedLayers
+from meshwright.exports.plan import TrainingPlan
+
+__all__ = [
+    "ddp_words",
+    "environment",
+    "parallel_words",
+    "read_ddp",
+    "read_parallel",
+    "read_recompute",
+    "read_split",
+    "recompute_words",
+    "split_text",
+    "tp_overlap",
+    "trained",
+]
+
+_SHARDED = {"zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_grads_params"}
+_FREE_QUEUES = frozenset({"blackwell", "blackwell-ultra", "rubin"})
+"""Generations whose launches keep their order without the limit (Megatron-LM arguments.py: arch version 10 and later)."""
+
+
+def parallel_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
+    """Return the sizes of all groups, and the split of the pipeline where it is uneven."""
+    layout = plan.layout
+    if layout.schedule != "1f1b":
+        raise CannotExpress(name, f"schedule={layout.schedule}: Megatron-Core runs 1F1B", nearest="schedule=1f1b")
+    words: dict[str, Any] = {
+        "tensor_model_parallel_size": layout.tp,
+        "sequence_parallel": layout.sp,
+        "context_parallel_size": layout.cp,
+        "pipeline_model_parallel_size": layout.pp,
+        "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
+    }
+    if plan.model.moe is not None:
+        words |= {"expert_model_parallel_size": layout.ep, "expert_tensor_parallel_size": layout.tp if layout.etp is None else layout.etp}
+    if layout.layers_per_stage is not None and layout.pp > 1:
+        words["pipeline_model_parallel_layout"] = split_text(chunk_layers(layout, plan.model.num_layers), plan.model.mtp_layers)
+    return words
+
+
+def split_text(chunks: tuple[int, ...], mtp_layers: int) -> str:
+    """Write layers per chunk as Megatron-Core reads them: `Et*3|t*4|t*3L`."""
+    parts = [f"t*{size}" if size > 1 else "t" * size for size in chunks]
+    parts[0] = f"E{parts[0]}"
+    parts[-1] += f"{'m' * mtp_layers}L"
+    return "|".join(parts)
+
+
+def read_split(text: str, *, what: str) -> tuple[int, ...]:
+    """Return layers per chunk of such a text, repeats such as `(tt|)*29` unrolled."""
+    if re.fullmatch(r"[EtmL|()*0-9, ]{1,4000}", text) is None or any(int(number) > 10_000 for number in re.findall(r"[0-9]{1,9}", text)):
+        raise ConfigError(f"{what}: pipeline_model_parallel_layout={text[:60]!r}: expected E, t, m and L with | between chunks")
+    plain = text.replace(",", "").replace(" ", "")
+    for pattern in (r"\(([^()]*)\)\*([0-9]{1,5})", r"(.)\*([0-9]{1,5})"):
+        plain = re.sub(pattern, lambda found: found[1] * int(found[2]), plain)
+    return tuple(chunk.count("t") for chunk in plain.split("|"))
+
+
+def recompute_words(plan: TrainingPlan) -> dict[str, Any]:
+    """Return the fields of recomputation; empty without it."""
+    layout = plan.layout
+    if layout.recompute == "none":
+        return {}
+    if layout.recompute == "full":
+        layers = layout.recompute_layers
+        if layers is None:  # every layer: units of one, or blocks as long as the longest chunk
+            layers = 1 if layout.recompute_method == "uniform" else max(chunk_layers(layout, plan.model.num_layers))
+        return {"recompute_granularity": "full", "recompute_method": layout.recompute_method, "recompute_num_layers": layers}
+    return {"recompute_granularity": "selective", "recompute_modules": list(layout.recompute_modules)}
+
+
+def ddp_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
+    """Return how gradients and states are reduced and split over data parallel ranks."""
+    layout, stack = plan.layout, plan.stack
+    fsdp = layout.sharding in _SHARDED
+    words: dict[str, Any] = {
+        "use_distributed_optimizer": layout.sharding != "none",
+        "overlap_grad_reduce": stack.dp_overlap > 0,
+        "overlap_param_gather": stack.dp_overlap > 0 and layout.sharding != "none",
+        "grad_reduce_in_fp32": stack.gradient_bytes >= 4,
+        "average_in_collective": not fsdp,
+    }
+    if fsdp:
+        words |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": _SHARDED[layout.sharding]}
+    if layout.sharding == "hybrid" and layout.shard_size is not None:
+        words["num_distributed_optimizer_instances"] = layout.dp * layout.cp // layout.shard_size
+    return words
+
+
+def environment(plan: TrainingPlan) -> tuple[EnvVar, ...]:
+    """Return the variables that a Megatron-Core run needs or that pay, each with the reason."""
+    layout = plan.layout
+    found = [EnvVar(name="PYTORCH_CUDA_ALLOC_CONF", value="expandable_segments:True", why="less fragmentation of GPU memory")]
+    if (layout.tp > 1 or layout.cp > 1) and layout.sharding not in _SHARDED and plan.pool.node.chip.generation not in _FREE_QUEUES:
+        why = "kernels start in the order of their launch, so exchanges of tensor and context parallelism overlap"
+        found.append(EnvVar(name="CUDA_DEVICE_MAX_CONNECTIONS", value="1", why=why))
+    found.append(EnvVar(name="TORCH_NCCL_AVOID_RECORD_STREAMS", value="1", why="exchanged tensors are freed without waiting"))
+    found.append(EnvVar(name="NCCL_NVLS_ENABLE", value="0", why="saves the buffers of in-switch reductions"))
+    return tuple(found)
+
+
+def tp_overlap(plan: TrainingPlan) -> bool:
+    """Whether tensor-parallel exchanges hide behind the products beside them."""
+    return plan.stack.tp_overlap > 0 and plan.layout.sp and plan.layout.tp <= plan.pool.node.domain_size
+
+
+def trained(values: dict[str, Any], *, what: str) -> TrainedLayers:
+    """Return the layers that such fields train, as Megatron-Core's get_num_layers_to_build counts them."""
+    layers, pp = values["num_layers"], values.get("pipeline_model_parallel_size", 1)
+    vpp, mtp = values.get("virtual_pipeline_model_parallel_size") or 1, values.get("mtp_num_layers") or 0
+    text = values.get("pipeline_model_parallel_layout")
+    if text is not None:
+        return TrainedLayers(chunks=read_split(text, what=what), mtp=text.count("m"))
+    return TrainedLayers(chunks=(layers // (pp * vpp),) * (pp * vpp), mtp=mtp)
+
+
+def read_parallel(words: Taken, *, prefix: str, what: str) -> dict[str, Any]:
+    """Return the layout of such fields."""
+    at = prefix
+    layout: dict[str, Any] = {
+        "tp": words.count(f"{at}tensor_model_parallel_size", 1),
+        "sp": words.flag(f"{at}sequence_parallel", False),
+        "cp": words.count(f"{at}context_parallel_size", 1),
+        "pp": words.count(f"{at}pipeline_model_parallel_size", 1),
+        "vpp": words.take(f"{at}virtual_pipeline_model_parallel_size", None) or 1,
+        "ep": words.count(f"{at}expert_model_parallel_size", 1),
+    }
+    etp = words.take(f"{at}expert_tensor_parallel_size", None)
+    if etp is not None:
+        layout["etp"] = etp
+    text = words.take(f"{at}pipeline_model_parallel_layout", None)
+    if text is not None:
+        chunks = read_split(str(text), what=what)
+        if len(chunks) % layout["pp"]:
+            raise ConfigError(
+                f"{what}: {len(chunks)} chunks of pipeline_model_parallel_layout for pipeline_model_parallel_size={layout['pp']}"
+            )
+        layout |= {"layers_per_stage": chunks, "vpp": len(chunks) // layout["pp"]}
+    return layout
+
+
+def read_recompute(words: Taken, *, prefix: str) -> dict[str, Any]:
+    """Return the recomputation of such fields."""
+    granularity = words.take(f"{prefix}recompute_granularity", None)
+    method, layers = words.take(f"{prefix}recompute_method", None), words.take(f"{prefix}recompute_num_layers", None)
+    modules = words.take(f"{prefix}recompute_modules", None)
+    if granularity is None:
+        return {"recompute": "none"}
+    if granularity == "full":
+        return {"recompute": "full", "recompute_method": method or "uniform", "recompute_layers": layers}
+    return {"recompute": "selective", "recompute_modules": tuple(modules or ("core_attn",))}
+
+
+def read_ddp(words: Taken, *, prefix: str, layout: dict[str, Any], num_chips: int | None = None) -> dict[str, Any]:
+    """Return the sharding of such fields; groups with replicas need the number of chips."""
+    at = prefix
+    optimizer = words.flag(f"{at}use_distributed_optimizer", False)
+    fsdp = words.flag(f"{at}use_megatron_fsdp", False)
+    strategy = words.text(f"{at}data_parallel_sharding_strategy", "no_shard")
+    instances = words.count(f"{at}num_distributed_optimizer_instances", 1)
+    for name in ("overlap_grad_reduce", "overlap_param_gather", "average_in_collective"):
+        words.flag(f"{at}{name}", False)
+    if not fsdp:
+        return {"sharding": "zero1" if optimizer else "none"}
+    if strategy == "optim_grads_params" and instances > 1:
+        if num_chips is None:
+            raise ConfigError(
+                f"num_distributed_optimizer_instances={instances}: the size of a group depends on the number of chips, which is not said"
+            )
+        return {"sharding": "hybrid", "shard_size": num_chips // (layout["tp"] * layout["pp"] * instances)}
+    return {"sharding": {"optim_grads": "zero2", "optim_grads_params": "zero3", "optim": "zero1"}.get(strategy, "none")}

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright.cli import run
+
+MODEL = ["llama3-8b", "--cluster", "h100:16", "--seq", "8192", "--gbs", "64"]
+LAYOUT = ["--layout", "tp=2,mbs=1,sharding=zero3"]
+TO = ["--to", "torchtitan"]
+
+
+def written(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_files_are_written_with_the_command_that_starts_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", *MODEL, *LAYOUT, *TO, "-o", str(tmp_path / "run")]) == 0
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert "-m torchtitan.train" in streams.err
+    assert list(written(tmp_path / "run"))
+
+
+def test_a_job_script_lies_beside_them_and_starts_the_same_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = ["--launcher", "slurm", "--time", "5D", "--account", "team", "--launcher-word", "--qos=high"]
+    assert run(["export", *MODEL, *LAYOUT, *TO, *job, "-o", str(tmp_path)]) == 0
+    assert "sbatch job.sbatch" in capsys.readouterr().err
+    text = written(tmp_path)["job.sbatch"]
+    assert all(line in text for line in ("#SBATCH --time=5-00:00:00", "#SBATCH --account=team", "#SBATCH --qos=high", "#SBATCH --nodes=2"))
+    assert "torchtitan.train" in text
+    assert (tmp_path / "job.sbatch").stat().st_mode & 0o111
+
+
+def test_dry_run_prints_exactly_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", *MODEL, *LAYOUT, *TO, "--launcher", "torchrun", "-o", str(tmp_path / "run")]
+    assert run([*words, "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+    assert run(words) == 0
+    files = written(tmp_path / "run")
+    assert len(files) >= 2
+    assert sorted(printed.split("==> ")[1:]) == sorted(f"{tmp_path / 'run' / name}\n{text}\n" for name, text in files.items())
+
+
+def test_a_job_file_says_what_flags_say_and_flags_go_before_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text("time: 10h\naccount: team\nwords: [--qos=high]\n")
+    assert (
+        run(["export", *MODEL, *LAYOUT, *TO, "--launcher", "slurm", "--job", str(tmp_path / "job.yaml"), "--account", "other", "--dry-run"])
+        == 0
+    )
+    text = capsys.readouterr().out
+    assert all(line in text for line in ("--time=0-10:00:00", "--account=other", "--qos=high"))
+
+
+def test_a_plan_of_a_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", *MODEL, "--stack", "torchtitan", "--top", "3", "--json"]) == 0
+    answer = capsys.readouterr().out
+    (tmp_path / "plans.json").write_text(answer)
+    second = json.loads(answer)["plans"][1]["layout"]
+    assert run(["export", f"{tmp_path / 'plans.json'}#2", *TO, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["job"] is None
+    text = "".join(file["text"] for file in record["files"])
+    assert f"local_batch_size={second['mbs']}" in text
+    assert f"tensor_parallel_degree={second['tp']}" in text
+
+
+def test_without_a_layout_the_best_plan_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", *MODEL, "--stack", "torchtitan", "--top", "1", "--json"]) == 0
+    layout = json.loads(capsys.readouterr().out)["plans"][0]["layout"]
+    words = ",".join(f"{name}={layout[name]}" for name in ("tp", "cp", "pp", "vpp", "dp", "mbs", "sharding", "recompute"))
+    texts = []
+    for given in ([], ["--layout", words]):
+        assert run(["export", *MODEL, *TO, *given, "--json"]) == 0
+        texts.append(json.loads(capsys.readouterr().out)["files"])
+    assert texts[0] == texts[1]
+
+
+def test_settings_reach_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--setting", "learning_rate=1e-4", "--setting", "train_steps=77"]
+    assert run(["export", *MODEL, *LAYOUT, *TO, *settings, "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "0.0001" in text or "1e-4" in text or "1e-04" in text
+    assert "77" in text
+
+
+def test_files_that_differ_are_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", *MODEL, *LAYOUT, *TO, "-o", str(tmp_path)]
+    assert run(words) == 0
+    assert run(words) == 0, "the same again is no loss"
+    name = next(iter(written(tmp_path)))
+    (tmp_path / name).write_text("edited by hand")
+    capsys.readouterr()
+    assert run(words) == 2
+    assert "there already, with other contents; --force" in capsys.readouterr().err
+    assert (tmp_path / name).read_text() == "edited by hand"
+    assert run([*words, "--force"]) == 0
+    assert (tmp_path / name).read_text() != "edited by hand"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*MODEL, *LAYOUT, "--to", "torchtitn", "--dry-run"], "did you mean 'torchtitan'"),
+        ([*MODEL, *LAYOUT, *TO], "nothing is written without -o DIR"),
+        ([*MODEL, *LAYOUT, *TO, "--time", "5D", "--dry-run"], "time: of no effect without --launcher"),
+        ([*MODEL, *LAYOUT, *TO, "--launcher", "slrm", "--dry-run"], "did you mean 'slurm'"),
+        ([*MODEL, *LAYOUT, *TO, "--launcher", "slurm", "--time", "60", "--dry-run"], "expected a duration"),
+        ([*MODEL, *LAYOUT, *TO, "--launcher", "k8s-jobset", "--dry-run"], "needs image"),
+        (["llama3-8b", *TO, "--dry-run"], "needs --cluster and --seq"),
+        ([*TO, "--dry-run", "--cluster", "h100:8", "--seq", "8192"], "give a model"),
+        ([*MODEL, "--layout", "tp=3", *TO, "--dry-run"], "tp=3"),
+        ([*MODEL, *LAYOUT, *TO, "--setting", "learning_rte=1", "--dry-run"], "did you mean 'learning_rate'"),
+        ([*MODEL, *LAYOUT, *TO, "--setting", "seed", "--dry-run"], "expected each KEY=VALUE once"),
+    ],
+)
+def test_bad_requests_are_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "a: [\n", "acount: a\n", "image: 25\n"])
+def test_broken_job_files_are_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    assert run(["export", *MODEL, *LAYOUT, *TO, "--launcher", "slurm", "--job", str(tmp_path / "job.yaml"), "--dry-run"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_plan_that_fits_nowhere_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "llama3-70b", "--cluster", "h100:1", "--seq", "8192", "--gbs", "8", *TO, "--dry-run"]) == 1
+    assert "nothing fits" in capsys.readouterr().err

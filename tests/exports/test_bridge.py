@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.exports.examples import training_plan
+from tests.exports.frameworks import check_golden, check_round_trip, expressible, megatron_plans, plans, run_loader, write_exports
+
+from meshwright.errors import CannotExpress, ConfigError
+from meshwright.exports import Dataset, ModelDetails, TrainingPlan, TrainingSettings, export_plan, import_text
+from meshwright.exports.bridge import BRIDGE_SOURCE, MEGATRON_BRIDGE
+from meshwright.exports.mcore.layout import read_split
+from meshwright.yaml_text import read_yaml
+
+
+def bridge_plan(model: Any = "llama3-8b", cluster: str = "h100:64", layout: str = "tp=2,pp=2,mbs=1", **given: Any) -> TrainingPlan:
+    return training_plan(model, cluster, layout, **{"stack": "megatron-bridge", **given})
+
+
+SETTINGS = TrainingSettings(
+    data=(Dataset(path="/data/web"), Dataset(path="/data/code", weight=0.5)),
+    tokenizer="/tok/llama3",
+    save_dir="/out",
+    load_dir="/out",
+    train_tokens=10**11,
+    adam_beta2=0.98,
+)
+GOLDEN = {
+    "dense": lambda: bridge_plan(settings=SETTINGS),
+    "experts": lambda: bridge_plan("mixtral-8x7b", "h100:128", "tp=2,ep=8,etp=1,pp=4,vpp=2,mbs=1"),
+    "latent": lambda: bridge_plan(
+        "deepseek-v3", "h100:256", "tp=2,ep=16,etp=1,pp=8,mbs=1,layers_per_stage=8+8+8+8+8+8+8+5", gbs=512, seq_len=4096
+    ),
+    "long-context": lambda: bridge_plan("llama3.1-8b", "h100:16", "cp=8,mbs=1,recompute=full", seq_len=131072, gbs=16),
+    "learned-positions": lambda: bridge_plan("gpt3-5b", "a100-80:16", "tp=2,mbs=2", seq_len=2048, precision="fp16", stack="megatron"),
+    "fp8-fsdp": lambda: bridge_plan(
+        "llama3-70b", "h100:64", "mbs=1,sharding=zero3,recompute=selective,recompute_modules=mlp", precision="fp8"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_golden(case: str) -> None:
+    check_golden(export_plan(GOLDEN[case](), target=MEGATRON_BRIDGE), case)
+
+
+def test_words_and_yaml_say_the_same() -> None:
+    exported = export_plan(bridge_plan(settings=SETTINGS), target=MEGATRON_BRIDGE)
+    values = read_yaml(exported.files[1].text, what="yaml")
+    words = dict(line.split("=", 1) for line in exported.files[2].text.splitlines())
+    assert len(words) == sum(len(section) if isinstance(section, dict) else 1 for section in values.values())
+    assert (words["model.tensor_model_parallel_size"], words["mixed_precision"], words["checkpoint.save"]) == (
+        "2",
+        '"bf16_mixed"',
+        '"/out"',
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason", "nearest"),
+    [
+        ({"precision": "tf32"}, "precision=tf32", "precision=bf16"),
+        ({"layout": "pp=2,vpp=2,mbs=1,schedule=zero-bubble"}, "zero-bubble", "schedule=1f1b"),
+        ({"model": "gemma2-9b", "layout": "tp=2,mbs=1"}, "norms_per_layer=4", "norms_per_layer=2"),
+        ({"model": "gpt-oss-20b", "layout": "ep=8,mbs=1"}, "attention_sinks", "attention_sinks=False"),
+        ({"model": "t5-2.8b", "layout": "tp=2,mbs=1", "seq_len": 512}, "encoder-decoder", "--to megatron-lm"),
+        ({"model": "gpt3-5b", "seq_len": 1024}, "max_positions=2048", "seq_len=2048"),
+        ({"model": "bloom-7b1", "layout": "tp=2,mbs=1"}, "positions=alibi", "positions=rope"),
+        ({"settings": TrainingSettings(decay_style="warmup-stable-decay")}, "decay_style", "decay_style=cosine"),
+        ({"settings": TrainingSettings(tokenizer="/t", tokenizer_kind="bert-wordpiece")}, "bert-wordpiece", "tokenizer_kind=huggingface"),
+    ],
+)
+def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, Any], reason: str, nearest: str) -> None:
+    with pytest.raises(CannotExpress) as caught:
+        export_plan(bridge_plan(**changed), target=MEGATRON_BRIDGE)
+    assert reason in caught.value.reason
+    assert nearest in caught.value.nearest
+
+
+def test_the_split_of_a_pipeline_is_read_as_megatron_core_reads_it() -> None:
+    assert read_split("Et*3|(tt|)*3t*4mL", what="x") == (3, 2, 2, 2, 4)
+    assert read_split("E|t*7,|t*8|L", what="x") == (0, 7, 8, 0)
+    with pytest.raises(ConfigError, match="expected E, t, m and L"):
+        read_split("Et*3|x", what="x")
+
+
+@given(
+    plans(
+        models=(
+            "llama3-8b",
+            "gpt3-5b",
+            "qwen2-7b",
+            "qwen3-30b-a3b",
+            "mixtral-8x7b",
+            "deepseek-v2-lite",
+            "deepseek-v3",
+            "mistral-7b",
+            "nemotron4-15b",
+        ),
+        stack="megatron-bridge",
+        shardings=("none", "zero1", "zero2", "zero3"),
+        recomputes=(
+            "",
+            "recompute=full",
+            "recompute=full,recompute_method=block,recompute_layers=2",
+            "recompute=selective,recompute_modules=layernorm+mlp",
+            "recompute=selective,recompute_modules=core_attn",
+        ),
+    )
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+def test_a_plan_is_read_back_from_yaml(plan: TrainingPlan) -> None:
+    expressible(plan, MEGATRON_BRIDGE)
+    check_round_trip(plan, target=MEGATRON_BRIDGE, source=BRIDGE_SOURCE, file=1)
+
+
+def test_data_tokenizer_and_folders_are_read_back() -> None:
+    counted = replace(SETTINGS, train_tokens=None, train_steps=1000)
+    check_round_trip(bridge_plan(settings=counted), target=MEGATRON_BRIDGE, source=BRIDGE_SOURCE, file=1)
+
+
+def test_unknown_words_are_passed_through_and_listed() -> None:
+    text = export_plan(bridge_plan(), target=MEGATRON_BRIDGE).files[1].text + "profiling:\n  use_nsys_profiler: true\n"
+    found = import_text(text, source=BRIDGE_SOURCE)
+    assert found.passed_through == ("profiling.use_nsys_profiler=true",)
+    assert found.settings.extra == found.passed_through
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("num_layers: 32", "num_layerz: 32", "num_layers is not given"),
+        ("bf16_mixed", "bf15_mixed", "bf16_mixed"),
+        ("hidden_size: 4096", "hidden_size: wide", "expected a whole number"),
+        ("hidden_dropout: 0.0", "hidden_dropout: 0.1", "differ"),
+        ("model:", "model: [", "no YAML"),
+        ("position_embedding_type: rope", "position_embedding_type: magic", "position_embedding_type=magic"),
+    ],
+)
+def test_yaml_that_no_plan_describes_is_refused_in_one_line(old: str, new: str, message: str) -> None:
+    text = export_plan(bridge_plan(), target=MEGATRON_BRIDGE).files[1].text
+    with pytest.raises(ConfigError, match=message) as caught:
+        import_text(text.replace(old, new), source=BRIDGE_SOURCE)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(alphabet="model:\n train_{}[]-1a|&*", max_size=120))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(ConfigError):
+        import_text(text, source=BRIDGE_SOURCE)
+
+
+def test_details_are_written_as_they_are_given() -> None:
+    details = ModelDetails(aux_loss=0.5, router_score="sigmoid", router_balance="bias", routed_scale=2.0)
+    exported = export_plan(bridge_plan("mixtral-8x7b", layout="ep=8,mbs=1", details=details), target=MEGATRON_BRIDGE)
+    model = read_yaml(exported.files[1].text, what="yaml")["model"]
+    assert model["moe_aux_loss_coeff"] == 0.5
+    assert model["moe_router_topk_scaling_factor"] == 2.0
+    assert (model["moe_router_score_function"], model["moe_router_enable_expert_bias"]) == ("sigmoid", True)
+
+
+def test_megatron_bridges_own_configuration_takes_the_exports(tmp_path: Path) -> None:
+    assert write_exports(megatron_plans("megatron-bridge"), MEGATRON_BRIDGE, tmp_path) >= 40
+    run_loader("megatron_bridge.py", tmp_path, variable="MESHWRIGHT_MEGATRON_BRIDGE", what=MEGATRON_BRIDGE.versions)

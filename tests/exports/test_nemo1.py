@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.exports.examples import training_plan
+from tests.exports.frameworks import check_golden, check_round_trip, expressible, plans
+
+from meshwright.errors import CannotExpress, ConfigError
+from meshwright.exports import Dataset, TrainingPlan, TrainingSettings, export_plan, import_text
+from meshwright.exports.nemo1 import NEMO1, NEMO1_SOURCE
+
+
+def nemo_plan(model: Any = "llama3-8b", cluster: str = "h100:64", layout: str = "tp=2,pp=2,mbs=1", **given: Any) -> TrainingPlan:
+    return training_plan(model, cluster, layout, **{"seq_len": 2048, **given})
+
+
+SETTINGS = TrainingSettings(
+    data=(Dataset(path="/data/web"), Dataset(path="/data/code", weight=0.5)),
+    tokenizer="/tok/llama3",
+    save_dir="/out",
+    load_dir="/old.nemo",
+    train_steps=5000,
+    seed=7,
+)
+GOLDEN = {
+    "dense": lambda: nemo_plan(settings=SETTINGS),
+    "gpt": lambda: nemo_plan("gpt3-5b", "a100-80:16", "tp=2,mbs=2,recompute=selective,recompute_modules=core_attn"),
+    "experts": lambda: nemo_plan("mixtral-8x7b", "h100:128", "tp=2,ep=8,pp=4,vpp=2,mbs=1"),
+    "long-context": lambda: nemo_plan("llama2-7b", "h100:16", "cp=8,mbs=1,recompute=full", seq_len=131072, gbs=16),
+    "fp8": lambda: nemo_plan("gpt3-175b", "h100:64", "tp=8,pp=8,vpp=2,mbs=1", precision="fp8"),
+}
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_golden(case: str) -> None:
+    check_golden(export_plan(GOLDEN[case](), target=NEMO1), case)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason", "nearest"),
+    [
+        ({"layout": "pp=2,mbs=1,layers_per_stage=17+15"}, "evenly", "pp=2"),
+        ({"layout": "mbs=1,sharding=zero3"}, "sharding=zero3", "sharding=zero1"),
+        ({"layout": "tp=2,mbs=1,recompute=selective,recompute_modules=mlp"}, "core attention", "core_attn"),
+        ({"model": "mixtral-8x7b", "layout": "tp=2,ep=8,etp=1,mbs=1"}, "etp=1", "etp=2"),
+        ({"model": "deepseek-v2-lite", "layout": "ep=8,mbs=1"}, "latent attention", "--to nemo2"),
+        ({"model": "qwen2-7b"}, "qkv_bias=True", "--to nemo2"),
+        ({"model": "llama3.1-8b"}, "rope_scaling=8.0", "--to nemo2"),
+        ({"precision": "mxfp8"}, "precision=mxfp8", "precision=bf16"),
+        ({"settings": TrainingSettings(decay_style="linear")}, "decay_style=linear", "decay_style=cosine"),
+    ],
+)
+def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, Any], reason: str, nearest: str) -> None:
+    with pytest.raises(CannotExpress) as caught:
+        export_plan(nemo_plan(**changed), target=NEMO1)
+    assert reason in caught.value.reason
+    assert nearest in caught.value.nearest
+
+
+@given(
+    plans(
+        models=("llama3-8b", "gpt3-5b", "gpt3-20b", "llama2-70b", "mixtral-8x7b"),
+        stack="megatron",
+        shardings=("none", "zero1"),
+        recomputes=("", "recompute=full", "recompute=full,recompute_method=block,recompute_layers=2", "recompute=selective"),
+    )
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+def test_a_plan_is_read_back_from_yaml(plan: TrainingPlan) -> None:
+    expressible(plan, NEMO1)
+    check_round_trip(plan, target=NEMO1, source=NEMO1_SOURCE)
+
+
+def test_data_tokenizer_and_folders_are_read_back() -> None:
+    check_round_trip(GOLDEN["dense"](), target=NEMO1, source=NEMO1_SOURCE)
+
+
+PUBLISHED = """
+trainer: {num_nodes: 16, devices: 8, precision: bf16, max_steps: 75000, gradient_clip_val: 1.0}
+model:
+  micro_batch_size: 4
+  global_batch_size: 2048
+  tensor_model_parallel_size: 1
+  pipeline_model_parallel_size: 1
+  encoder_seq_length: 2048
+  max_position_embeddings: ${.encoder_seq_length}
+  num_layers: 24
+  hidden_size: 4096
+  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
+  num_attention_heads: 32
+  kv_channels: null
+  activations_checkpoint_granularity: selective
+  tokenizer: {library: megatron, type: GPT2BPETokenizer, vocab_file: "${data_dir}/bpe/vocab.json"}
+  optim: {name: distributed_fused_adam, lr: 1.6e-4, betas: [0.9, 0.95], sched: {warmup_steps: 115, min_lr: 1.6e-5}}
+  data: {seq_length: 2048, data_prefix: [1.0, /data/pile], splits_string: "99,1,0"}
+  onnx_safe: false
+"""
+
+
+def test_a_configuration_of_the_launchers_own_is_read() -> None:
+    # NeMo's 5b.yaml: 24 layers, hidden 4096, feed-forward 4 * 4096, GPT-2's vocabulary; 16 nodes of 8
+    found = import_text(PUBLISHED, source=NEMO1_SOURCE)
+    model = found.model
+    assert (model.num_layers, model.hidden, model.ffn, model.head_dim, model.vocab) == (24, 4096, 16384, 128, 50257)
+    assert (model.positions, model.max_positions, model.gated, model.linear_bias) == ("learned", 2048, False, True)
+    assert (found.num_chips, found.layout["mbs"], found.work.gbs, found.layout["recompute"]) == (128, 4, 2048, "selective")
+    assert found.passed_through == ("training.model.onnx_safe=False",)
+    assert "50257" in found.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("hidden_size: 4096", "hidden_size: ${oc.env:H}", "expected a whole number"),
+        ("precision: bf16", "precision: int4", "trainer.precision=int4"),
+        ("library: megatron", "library: mystery", "meshwright_vocab_size"),
+        ("betas: [0.9, 0.95]", "betas: [0.9]", "expected two numbers"),
+        ("num_layers: 24", "encoder: {num_layers: 24}", "only GPT models"),
+    ],
+)
+def test_yaml_that_no_plan_describes_is_refused_in_one_line(old: str, new: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        import_text(PUBLISHED.replace(old, new), source=NEMO1_SOURCE)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(alphabet="model: trainer:\n {}[]-1a|&*${.}", max_size=120))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(ConfigError):
+        import_text(text, source=NEMO1_SOURCE)
