@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.exports.bridge import BRIDGE_SOURCE, MEGATRON_BRIDGE
+from meshwright.exports.hf import ACCELERATE, DEEPSPEED
 from meshwright.exports.megatron_lm import MEGATRON_LM
 from meshwright.exports.nanotron import NANOTRON, NANOTRON_SOURCE
 from meshwright.exports.nemo1 import NEMO1, NEMO1_SOURCE
@@ -13,7 +14,17 @@ from meshwright.exports.titan import TORCHTITAN, TORCHTITAN_SOURCE, TORCHTITAN_T
 
 __all__ = ["SOURCES", "TARGETS", "find_source", "find_target"]
 
-TARGETS: tuple[ExportTarget, ...] = (MEGATRON_LM, MEGATRON_BRIDGE, NEMO2, NEMO1, TORCHTITAN, TORCHTITAN_TOML, NANOTRON)
+TARGETS: tuple[ExportTarget, ...] = (
+    MEGATRON_LM,
+    MEGATRON_BRIDGE,
+    NEMO2,
+    NEMO1,
+    TORCHTITAN,
+    TORCHTITAN_TOML,
+    NANOTRON,
+    DEEPSPEED,
+    ACCELERATE,
+)
 """In the order in which help names them."""
 
 SOURCES: tuple[ImportSource, ...] = (BRIDGE_SOURCE, NEMO2_SOURCE, NEMO1_SOURCE, TORCHTITAN_SOURCE, NANOTRON_SOURCE)
