@@ -28,10 +28,12 @@ from meshwright.search.result import PlanResult
 
 if TYPE_CHECKING:
     from meshwright.accuracy.run import Own
+    from meshwright.exports import Exported, ModelDetails, TrainingSettings
 
 __all__ = [
     "diff",
     "explain",
+    "export",
     "files_of",
     "plan",
     "problem_of",
@@ -68,6 +70,28 @@ def why_oom(layout: str | Mapping[str, Any], /, request: PlanRequest | None = No
     """Return what fills a layout's memory and a ladder of fixes, each priced; the arguments are those of `explain`."""
     asked = ask(layout, problem_of(_one_request("why_oom", request, fields)))
     return mend_layout(asked.layout, asked.problem)
+
+
+def export(
+    layout: str | Mapping[str, Any],
+    /,
+    request: PlanRequest | None = None,
+    *,
+    to: str,
+    settings: TrainingSettings | None = None,
+    details: ModelDetails | None = None,
+    **fields: Any,
+) -> Exported:
+    """Return a layout in the words of a training software: `export("tp=8,pp=4", to="megatron-lm", model="llama3-70b", ...)`.
+
+    The other fields are those of `explain`; settings and details that are left out follow published rules. CannotExpress names the
+    nearest plan that the software takes. Nothing is written.
+    """
+    from meshwright.exports import export_plan, plan_of
+    from meshwright.exports.registry import find_target
+
+    asked = ask(layout, problem_of(_one_request("export", request, fields)))
+    return export_plan(plan_of(asked, settings=settings, details=details), target=find_target(to))
 
 
 def diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], /, *, has_experts: bool = False) -> Comparison:

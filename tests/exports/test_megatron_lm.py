@@ -4,12 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from tests.exports.examples import training_plan
-from tests.exports.frameworks import check_golden
+from tests.exports.frameworks import check_golden, check_round_trip, expressible, plans
 
 from meshwright.errors import CannotExpress, ConfigError
-from meshwright.exports import Dataset, Exported, ModelDetails, TrainingPlan, TrainingSettings, export_plan
-from meshwright.exports.megatron_lm import MEGATRON_LM
+from meshwright.exports import Dataset, Exported, Imported, ModelDetails, TrainingPlan, TrainingSettings, export_plan, import_text
+from meshwright.exports.megatron_lm import MEGATRON_LM, MEGATRON_LM_SOURCE
 from meshwright.exports.megatron_lm._pipeline import layers_in_pattern, read_chunks
 from meshwright.exports.megatron_lm._tables import bound_flags, flags
 from meshwright.exports.megatron_lm._write import split_words
@@ -187,3 +190,170 @@ def test_the_tables_of_flags_agree() -> None:
     assert flags()["--pipeline-model-parallel-layout"].lacks((0, 12)) == "0.13"
     assert flags()["--use-custom-fsdp"].lacks((0, 20)) == "0.13"
     assert flags()["--hidden-size"].lacks((0, 12)) is None
+
+
+MODELS = (
+    *("llama3-8b", "llama3.1-70b", "gpt3-5b", "qwen2-7b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2", "deepseek-v3", "gpt-oss-20b"),
+    *("nemotron-h-8b", "nemotron-3-nano", "nemotron-3-super", "nemotron4-15b", "llama4-maverick", "mistral-7b", "glm4.5-air-106b-a12b"),
+)
+
+
+@hypothesis_settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(data=st.data())
+def test_what_is_read_back_is_the_plan(data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from(("0.20", "0.17.1", "0.12")))
+    precision = data.draw(st.sampled_from(("bf16", "fp8", "fp16", "fp32", "fp8-blockwise")))
+    plan = data.draw(
+        plans(
+            models=MODELS,
+            stack="megatron",
+            shardings=("none", "zero1", "zero2", "zero3"),
+            recomputes=("", "recompute=full", "recompute=full,recompute_method=block,recompute_layers=2", "recompute=selective"),
+            megatron_version=version,
+            precision=precision,
+        )
+    )
+    expressible(plan, MEGATRON_LM)
+    check_round_trip(plan, target=MEGATRON_LM, source=MEGATRON_LM_SOURCE)
+
+
+@pytest.mark.parametrize("case", [case for case in GOLDEN if case != "dense"])
+def test_every_family_is_read_back(case: str) -> None:
+    check_round_trip(GOLDEN[case](), target=MEGATRON_LM, source=MEGATRON_LM_SOURCE)
+
+
+SCRIPT = r"""
+#!/bin/bash
+# a script as people write them: arrays, sums, quotes, old flags
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8   # of each server
+NUM_NODES=2
+TP=4
+WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
+GBS=$((WORLD_SIZE * 4 / TP))
+MODEL_ARGS=(
+    --num-layers 32
+    --hidden-size 4096 --ffn-hidden-size 14336   # SwiGLU
+    --num-attention-heads 32 --group-query-attention --num-query-groups 8
+    --seq-length 8192 --max-position-embeddings 8192
+    --position-embedding-type rope --rotary-base 500000
+    --normalization RMSNorm --swiglu --disable-bias-linear --untie-embeddings-and-output-weights
+    "--vocab-size 128256"
+)
+MODEL_ARGS+=(--attention-dropout 0 --hidden-dropout 0)
+OLD="--dataset-impl mmap --chunk-size 64"
+run="python -u pretrain_gpt.py ${MODEL_ARGS[@]} --tensor-model-parallel-size $TP --sequence-parallel --micro-batch-size 1 \
+  --global-batch-size ${GBS} --data-parallel-size 4 --use-distributed-optimizer --overlap-grad-reduce --bf16 \
+  --lr ${LR:-3.0e-4} --train-iters 500 --data-path 0.3 '/data/a b' 0.7 $DATA --made-up-flag 1 2 ${OLD}"
+srun --ntasks-per-node 8 bash -c "${run}"
+"""
+
+
+def read_script(text: str = SCRIPT) -> Imported:
+    return import_text(text, source=MEGATRON_LM_SOURCE)
+
+
+def test_a_script_is_read_with_its_variables_arrays_sums_and_quotes() -> None:
+    found = read_script()
+    assert (found.model.name, found.model.num_kv_heads) == ("llama3-8b", 8)
+    assert {name: found.layout[name] for name in ("tp", "sp", "pp", "mbs", "gbs", "dp", "sharding")} == {
+        **{"tp": 4, "sp": True, "pp": 1, "mbs": 1, "dp": 4, "sharding": "zero1"},
+        "gbs": 16,  # 8 * 2 * 4 / 4
+    }
+    assert (found.num_chips, found.chips_per_node) == (16, 8)
+    assert (found.work.seq_len, found.work.precision, found.stack) == (8192, "bf16", "megatron")
+    assert (found.settings.learning_rate, found.settings.train_steps) == (3e-4, 500)
+    assert found.settings.data == (Dataset(path="/data/a b", weight=0.3), Dataset(path="$DATA", weight=0.7))
+    assert found.details.rope_base == 500000
+
+
+def test_flags_that_are_gone_are_left_out_and_unknown_ones_passed_through_each_with_a_warning() -> None:
+    found = read_script()
+    assert found.passed_through == ("--made-up-flag", "1", "2")
+    assert found.settings.extra == found.passed_through
+    told = " ".join(found.warnings)
+    assert "--dataset-impl no longer exists" in told
+    assert "--chunk-size no longer exists" in told
+    assert "--made-up-flag is no flag of Megatron-LM" in told
+
+
+def test_what_the_program_takes_where_nothing_is_said() -> None:
+    found = read_script(
+        "pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --micro-batch-size 2 --seq-length 2048"
+        " --max-position-embeddings 2048 --vocab-size 50257 --data-parallel-size 4"
+    )
+    model = found.model
+    assert (model.positions, model.norm, model.linear_bias, model.tied, model.gated, model.ffn) == (
+        "learned",
+        "layernorm",
+        True,
+        True,
+        False,
+        8192,
+    )
+    assert found.layout["gbs"] == 8  # a micro batch for each of 4 ranks
+    assert (found.details.dropout, found.settings.adam_beta2, found.settings.weight_decay) == (0.1, 0.999, 0.01)
+    assert (found.work.precision, found.layout["sharding"], found.stack) == ("fp32", "none", "megatron-no-overlap")
+
+
+BARE = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --micro-batch-size 2 --seq-length 2048 --vocab-size 50257 --swiglu"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"{SCRIPT}".replace("--data-parallel-size 4", "--data-parallel-size 8"), r"--data-parallel-size 8: 16 GPUs over .* leave 4"),
+        (SCRIPT.replace("TP=4", "TP=3"), "tp=3 .* = 3 does not divide 16 GPUs"),
+        (SCRIPT.replace("TP=4", ""), r"--tensor-model-parallel-size \$TP.* does not set TP"),
+        ("echo hello", "no training command"),
+        ("pretrain_gpt.py --num-layers 'open", "does not read as shell"),
+        (BARE.replace("--vocab-size 50257", ""), "no --vocab-size, and no known model has this shape"),
+        (BARE.replace("--micro-batch-size 2", ""), "--micro-batch-size: expected"),
+        (f"{BARE} --num-experts 8 --moe-layer-freq [0,1,1]", "3 layers of 24"),
+        (f"{BARE} --num-experts 8 --moe-layer-freq __import__('os')", "expected a number or a list"),
+        (f"{BARE} --pipeline-model-parallel-size 5", "24 do not divide by 5; 20 would be trained"),
+        (f"{BARE} --lr fast", "--lr fast: expected a number"),
+    ],
+)
+def test_a_script_that_does_not_add_up_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_script(text)
+
+
+def test_a_method_without_granularity_is_called_out() -> None:
+    found = read_script(f"{BARE} --recompute-method uniform --recompute-num-layers 1")
+    assert "recompute" not in found.layout
+    assert found.warnings == ("--recompute-method without --recompute-granularity has no effect; nothing is recomputed",)
+
+
+PIECES = (
+    "A=(",
+    ")",
+    "$A",
+    "${A[@]}",
+    "$((1+",
+    "))",
+    '"',
+    "'",
+    "\\\n",
+    "\n",
+    "--num-layers",
+    "pretrain_gpt.py",
+    "8",
+    "A+=$A",
+    "# x",
+    "if",
+    "|",
+    BARE,
+)
+
+
+@hypothesis_settings(deadline=None, max_examples=200)
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=25))
+def test_any_text_is_read_or_refused_in_one_line(pieces: list[str]) -> None:
+    try:
+        found = read_script(" ".join(pieces))
+    except ConfigError as error:
+        assert str(error)
+    else:
+        assert found.model.hidden > 0

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from meshwright.exports.jobs import JobText
     from meshwright.search.asked import Asked
 
-__all__ = ["export"]
+__all__ = ["deliver", "export"]
 
 PlanArgument = Annotated[
     str | None,
@@ -133,7 +133,7 @@ def export(
         record = None if script is None else {"file_name": script.file_name, "text": script.text, "submit": script.submit}
         print(json.dumps({**exported.to_dict(), "job": record}, indent=2))
         return
-    _deliver(_files(exported, script), output, dry_run=dry_run, force=force)
+    deliver(_files(exported, script), output, dry_run=dry_run, force=force)
     _say_how(exported, script)
 
 
@@ -223,7 +223,7 @@ def _files(exported: Exported, script: JobText | None) -> tuple[ExportedFile, ..
     return (*exported.files, *job)
 
 
-def _deliver(files: tuple[ExportedFile, ...], output: Path | None, *, dry_run: bool, force: bool) -> None:
+def deliver(files: tuple[ExportedFile, ...], output: Path | None, *, dry_run: bool, force: bool) -> None:
     """Write the files, or print them."""
     from meshwright.errors import ConfigError
 

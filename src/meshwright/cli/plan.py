@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from meshwright.cli._run_files import Run
+    from meshwright.search.asked import Asked
+    from meshwright.search.problem import Problem
     from meshwright.search.result import PlanResult
 
 __all__ = ["plan"]
 
 _PIPE_WIDTH = 160
+_TARGET = "megatron-lm"
+"""Software that --export writes for unless --to names another."""
 
 
 def plan(
@@ -50,6 +55,14 @@ def plan(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
     csv_path: Annotated[Path | None, typer.Option("--csv", metavar="PATH", help="Write one row per plan.")] = None,
     trace: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a step of each plan as a trace for Perfetto.")] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="A training script or configuration to improve; flags go before its values."),
+    ] = None,
+    export_dir: Annotated[Path | None, typer.Option("--export", metavar="DIR", help="Write the best plan's files for --to.")] = None,
+    to: Annotated[
+        str | None, typer.Option(help="With --export: a training software, as `meshwright export --to` [default: megatron-lm].")
+    ] = None,
 ) -> None:
     """Find the fastest layouts that fit: how to cut a model over the chips of a cluster.
 
@@ -59,7 +72,8 @@ def plan(
 
     Prints a table with step time, tokens/s per GPU, MFU (full attention), peak memory of the fullest stage, whether it fits with
     the headroom left free, and by which terms each row beats the next; when nothing fits, why, and what would.
-    With --trace, DIR/plan-1.json is the pipeline of the first row, and so on.
+    With --trace, DIR/plan-1.json is the pipeline of the first row, and so on. With --from, also what the file's own layout is
+    predicted to do, and what differs between it and the best. With --export, the best plan as files that a training software runs.
 
     Examples:
 
@@ -97,12 +111,15 @@ def plan(
         "decoder_seq_len": decoder_seq,
     }
     flags = {key: value for key, value in given.items() if value is not None}
-    fields = {**(api.read_request(request) if request is not None else {}), **flags}
+    run = None if from_file is None else _read_run(from_file, flags)
+    fields = {**(run.fields() if run is not None else {}), **(api.read_request(request) if request is not None else {}), **flags}
     _require(fields)
+    _check_target(export_dir, to)
     asked = PlanRequest.of(fields)
     if save_request is not None:
         _write(save_request, api.request_to_yaml(asked))
     problem = api.problem_of(asked)  # refuses what is unknown before a folder is made
+    current = None if run is None else run.asked(problem)
     if trace is not None:
         make_folder(trace)
     with _progress() as progress:
@@ -111,9 +128,53 @@ def plan(
         _write(csv_path, _csv(result))
     if trace is not None:
         write_steps(trace, result, problem)
-    _show(result, json_output=json_output)
+    _show(result, current, json_output=json_output)
     if not result.plans:
         raise typer.Exit(1)
+    if export_dir is not None:
+        _export(result, problem, run, export_dir, to or _TARGET)
+
+
+def _check_target(folder: Path | None, to: str | None) -> None:
+    """Refuse a target that does not exist, or one without a folder, before the search."""
+    from meshwright.errors import ConfigError
+
+    if folder is None and to is not None:
+        raise ConfigError(f"--to {to}: of no effect without --export DIR")
+    if to is not None:
+        from meshwright.exports.registry import find_target
+
+        find_target(to)
+
+
+def _export(result: PlanResult, problem: Problem, run: Run | None, folder: Path, to: str) -> None:
+    """Write the best plan; with a file to improve, in the settings that this has."""
+    from dataclasses import fields
+
+    from meshwright.cli.export import deliver
+    from meshwright.exports import export_plan, plan_of
+    from meshwright.exports.registry import find_target
+    from meshwright.layout import Layout
+    from meshwright.search.asked import ask
+
+    best = result.plans[0].layout
+    asked = ask({field.name: getattr(best, field.name) for field in fields(Layout)}, problem)
+    settings, details = (None, None) if run is None else (run.found.settings, run.found.details)
+    exported = export_plan(plan_of(asked, settings=settings, details=details), target=find_target(to))
+    deliver(exported.files, folder, dry_run=False, force=False)
+    typer.echo(f"wrote {', '.join(str(folder / file.name) for file in exported.files)}", err=True)
+    for note in exported.notes:
+        typer.echo(f"note: {note}", err=True)
+
+
+def _read_run(path: Path, flags: dict[str, Any]) -> Run:
+    """Read a training script, and say what a plan has no place for."""
+    from meshwright.cli._run_files import read_run
+
+    run = read_run(path, flags)
+    for line in run.lines():
+        typer.echo(line, err=True)
+    return run
 
 
 def _model(name: str | None, hf: Path | None) -> str | dict[str, Any] | None:
@@ -178,11 +239,11 @@ def _csv(result: PlanResult) -> str:
     return text.getvalue()
 
 
-def _show(result: PlanResult, *, json_output: bool) -> None:
+def _show(result: PlanResult, current: Asked | None, *, json_output: bool) -> None:
     if json_output:
         import json
 
-        print(json.dumps(result.to_dict(), indent=2, allow_nan=False))
+        print(json.dumps(result.to_dict() | _current_record(current), indent=2, allow_nan=False))
     from rich.console import Console
 
     from meshwright.report.plan_table import print_miss, print_plans
@@ -192,3 +253,18 @@ def _show(result: PlanResult, *, json_output: bool) -> None:
     elif not json_output:
         console = Console()
         print_plans(result, console if console.is_terminal else Console(width=_PIPE_WIDTH))
+    if current is not None and not json_output:
+        from meshwright.cli._run_files import print_change
+
+        print_change(current, result)
+
+
+def _current_record(current: Asked | None) -> dict[str, Any]:
+    """Return what --from adds to the answer: the file's own layout and its price."""
+    if current is None:
+        return {}
+    from meshwright.cli._run_files import price_of
+    from meshwright.report.explain_json import quote_record
+    from meshwright.search.requote import setting_of
+
+    return {"current": quote_record(price_of(current), setting_of(current.problem))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.exports.bridge import BRIDGE_SOURCE, MEGATRON_BRIDGE
 from meshwright.exports.hf import ACCELERATE, DEEPSPEED
-from meshwright.exports.megatron_lm import MEGATRON_LM
+from meshwright.exports.megatron_lm import MEGATRON_LM, MEGATRON_LM_SOURCE
 from meshwright.exports.nanotron import NANOTRON, NANOTRON_SOURCE
 from meshwright.exports.nemo1 import NEMO1, NEMO1_SOURCE
 from meshwright.exports.nemo2 import NEMO2, NEMO2_SOURCE
@@ -27,7 +27,7 @@ TARGETS: tuple[ExportTarget, ...] = (
 )
 """In the order in which help names them."""
 
-SOURCES: tuple[ImportSource, ...] = (BRIDGE_SOURCE, NEMO2_SOURCE, NEMO1_SOURCE, TORCHTITAN_SOURCE, NANOTRON_SOURCE)
+SOURCES: tuple[ImportSource, ...] = (BRIDGE_SOURCE, NEMO2_SOURCE, NEMO1_SOURCE, TORCHTITAN_SOURCE, NANOTRON_SOURCE, MEGATRON_LM_SOURCE)
 """In the order in which a file is tried."""
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from meshwright.exports.megatron_lm._read import matches, read
 from meshwright.exports.megatron_lm._tables import NAME
 from meshwright.exports.megatron_lm._write import trained_layers, write
-from meshwright.exports.target import ExportTarget
+from meshwright.exports.target import ExportTarget, ImportSource
 
-__all__ = ["MEGATRON_LM"]
+__all__ = ["MEGATRON_LM", "MEGATRON_LM_SOURCE"]
 
 MEGATRON_LM = ExportTarget(
     name=NAME,
@@ -16,4 +17,11 @@ MEGATRON_LM = ExportTarget(
     trained_layers=trained_layers,
     stacks=("megatron", "megatron-bridge", "megatron-no-overlap"),
     takes_extra=True,
+)
+
+MEGATRON_LM_SOURCE = ImportSource(
+    name=NAME,
+    title="a Megatron-LM command line",
+    matches=matches,
+    read=read,
 )

@@ -48,6 +48,8 @@ class Bound:
     """positive: an int that is left out where it is 0; off: the flag stands for no; shares: numbers joined by commas."""
     choices: dict[str, str]
     """Ours to theirs."""
+    default: str
+    """What the program takes where the flag is not given; empty where that is nothing, or no."""
 
     def words(self, value: Any) -> tuple[str, ...] | None:
         """Return the words behind the flag, or None where the value is written by leaving the flag out."""
@@ -152,6 +154,7 @@ def bound_flags() -> tuple[Bound, ...]:
             field=row["field"],
             form=row["form"],
             choices=dict(pair.split(":") for pair in row["choices"].split()),
+            default=row["default"],
         )
         for row in _rows("megatron_words.csv")
     )

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import meshwright
+from meshwright.cli import run
+
+SCRIPT = """
+NODES=8
+torchrun --nproc_per_node 8 --nnodes $NODES pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 \\
+  --num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 \\
+  --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --untie-embeddings-and-output-weights \\
+  --vocab-size 128256 --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 \\
+  --global-batch-size 128 --use-distributed-optimizer --overlap-grad-reduce --bf16 --hidden-dropout 0 --attention-dropout 0 \\
+  --lr 1e-3 --dataset-impl mmap --wandb-project mine
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "run.sh"
+    path.write_text(SCRIPT, encoding="utf-8")
+    return path
+
+
+def test_a_script_is_improved(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--from", str(script), "--cluster", "h100:64", "--top", "1", "--json"]) == 0
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out)
+    assert answer["request"]["gbs"] == 128
+    current, best = answer["current"], answer["plans"][0]
+    assert {name: current["layout"][name] for name in ("tp", "pp", "dp", "mbs")} == {"tp": 4, "pp": 2, "dp": 8, "mbs": 1}
+    assert best["step_s"] < current["step_s"]
+    explained = meshwright.explain("tp=4,pp=2,mbs=1", model="llama3-8b", cluster="h100:64", seq_len=8192, gbs=128)
+    assert current["step_s"] == pytest.approx(explained.quote.step_s)
+    assert "passed through: --wandb-project mine" in shown.err
+    assert "--dataset-impl no longer exists" in shown.err
+
+
+def test_both_layouts_and_what_differs_are_printed(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--from", str(script), "--cluster", "h100:64", "--top", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "A, the file's layout: tp=4,sp=1,pp=2,dp=8" in shown
+    assert "B, the best: " in shown
+    assert "Differences" in shown
+    assert "faster than A" in shown
+
+
+def test_the_best_is_written_with_the_settings_of_the_script(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "better"
+    assert run(["plan", "--from", str(script), "--cluster", "h100:64", "--top", "1", "--export", str(folder)]) == 0
+    written = folder / "train.sh"
+    text = written.read_text(encoding="utf-8")
+    assert "    --lr 0.001\n" in text
+    assert "    --wandb-project mine\n" in text
+    assert subprocess.run(["bash", "-n", str(written)], check=False).returncode == 0
+
+
+def test_other_chips_than_the_scripts_change_its_replicas_only(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--from", str(script), "--cluster", "h100:128", "--top", "1", "--json"]) == 0
+    layout = json.loads(capsys.readouterr().out)["current"]["layout"]
+    assert (layout["tp"], layout["pp"], layout["dp"]) == (4, 2, 16)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the file does not say which chips it runs on; add --cluster"),
+        (["--cluster", "h100:64", "llama3-8b"], "names a model of its own"),
+        (["--cluster", "h100:64", "--to", "megatron-lm"], "--to megatron-lm: of no effect without --export"),
+        (["--cluster", "h100:64", "--export", "x", "--to", "megatron"], "did you mean 'megatron-lm'"),
+        (["--cluster", "h100:12"], "its layout does not run as it is"),
+    ],
+)
+def test_bad_requests_are_one_line(script: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--from", str(script), *words]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+
+
+def test_a_file_of_no_known_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("hello", encoding="utf-8")
+    assert run(["plan", "--from", str(path), "--cluster", "h100:64"]) == 2
+    assert "not recognised as any of" in capsys.readouterr().err
+
+
+def test_the_python_function_writes_what_the_command_writes() -> None:
+    exported = meshwright.export("tp=2", to="megatron-lm", model="llama3-8b", cluster="h100:8", seq_len=8192, gbs=64)
+    assert exported.command[0] == "pretrain_gpt.py"
+    assert "--tensor-model-parallel-size" in exported.command
