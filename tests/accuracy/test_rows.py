@@ -229,3 +229,20 @@ def test_every_framework_names_a_stack_and_every_family_a_model() -> None:
         assert rule["reason"] and int(rule["seq_len"]) > 0
         if rule["base"]:
             assert find_model(rule["base"]).hidden > 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "stack"),
+    [
+        ("A100-80GB-SXM", "fp16", "megatron-legacy"),
+        ("A100-80GB-SXM", "bf16", "megatron-no-overlap"),  # before Transformer Engine's overlap, which came with Hopper
+        ("H100-80GB-SXM", "bf16", "megatron"),
+    ],
+)
+def test_megatron_lm_by_generation(gpu: str, precision: str, stack: str) -> None:
+    assert case_of(LLAMA, framework="Megatron-LM", gpu=gpu, precision=precision).stack_name == stack
+
+
+def test_oneflow_reduces_gradients_in_the_backward_pass() -> None:
+    assert dict(case_of(LLAMA, framework="OneFlow").stack_changes) == {"dp_overlap": 0.8}
+    assert dict(case_of(LLAMA, framework="Megatron-LM").stack_changes) == {}
