@@ -48,6 +48,7 @@ def test_golden(case: str) -> None:
         ({"layout": "tp=2,mbs=1,recompute=selective,recompute_modules=mlp"}, "core attention", "core_attn"),
         ({"model": "mixtral-8x7b", "layout": "tp=2,ep=8,etp=1,mbs=1"}, "etp=1", "etp=2"),
         ({"model": "deepseek-v2-lite", "layout": "ep=8,mbs=1"}, "latent attention", "--to nemo2"),
+        ({"model": "qwen3-8b"}, "qk_norm=True", "--to nemo2"),
         ({"model": "qwen2-7b"}, "qkv_bias=True", "--to nemo2"),
         ({"model": "llama3.1-8b"}, "rope_scaling=8.0", "--to nemo2"),
         ({"precision": "mxfp8"}, "precision=mxfp8", "precision=bf16"),

@@ -76,7 +76,17 @@ def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, A
 
 @given(
     plans(
-        models=("llama3-8b", "gpt3-5b", "qwen2-7b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite", "deepseek-v3", "nemotron4-15b"),
+        models=(
+            "llama3-8b",
+            "llama3.1-8b",
+            "gpt3-5b",
+            "qwen2-7b",
+            "qwen3-30b-a3b",
+            "mixtral-8x7b",
+            "deepseek-v2-lite",
+            "deepseek-v3",
+            "nemotron4-15b",
+        ),
         stack="megatron-bridge",
         shardings=("none", "zero1", "zero2", "zero3"),
         recomputes=("", "recompute=full", "recompute=selective,recompute_modules=layernorm+mlp"),

@@ -9,8 +9,9 @@ from typing import Any
 from meshwright.exports._text import Code, python_call
 from meshwright.exports.bridge.sections import NAME, sections
 from meshwright.exports.exported import Exported, ExportedFile, TrainedLayers
-from meshwright.exports.mcore.layout import environment, trained
+from meshwright.exports.mcore.layout import trained
 from meshwright.exports.mcore.model import ACTIVATIONS
+from meshwright.exports.megatron_lm._environment import environment
 from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.target import ExportTarget
 from meshwright.yaml_text import write_yaml

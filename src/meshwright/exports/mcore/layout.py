@@ -8,12 +8,11 @@ from typing import Any
 from meshwright.errors import CannotExpress, ConfigError
 from meshwright.exports._split import chunk_layers
 from meshwright.exports._taken import Taken
-from meshwright.exports.exported import EnvVar, TrainedLayers
+from meshwright.exports.exported import TrainedLayers
 from meshwright.exports.plan import TrainingPlan
 
 __all__ = [
     "ddp_words",
-    "environment",
     "parallel_words",
     "read_ddp",
     "read_parallel",
@@ -26,8 +25,6 @@ __all__ = [
 ]
 
 _SHARDED = {"zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_grads_params"}
-_FREE_QUEUES = frozenset({"blackwell", "blackwell-ultra", "rubin"})
-"""Generations whose launches keep their order without the limit (Megatron-LM arguments.py: arch version 10 and later)."""
 
 
 def parallel_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
@@ -96,18 +93,6 @@ def ddp_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
     if layout.sharding == "hybrid" and layout.shard_size is not None:
         words["num_distributed_optimizer_instances"] = layout.dp * layout.cp // layout.shard_size
     return words
-
-
-def environment(plan: TrainingPlan) -> tuple[EnvVar, ...]:
-    """Return the variables that a Megatron-Core run needs or that pay, each with the reason."""
-    layout = plan.layout
-    found = [EnvVar(name="PYTORCH_CUDA_ALLOC_CONF", value="expandable_segments:True", why="less fragmentation of GPU memory")]
-    if (layout.tp > 1 or layout.cp > 1) and layout.sharding not in _SHARDED and plan.pool.node.chip.generation not in _FREE_QUEUES:
-        why = "kernels start in the order of their launch, so exchanges of tensor and context parallelism overlap"
-        found.append(EnvVar(name="CUDA_DEVICE_MAX_CONNECTIONS", value="1", why=why))
-    found.append(EnvVar(name="TORCH_NCCL_AVOID_RECORD_STREAMS", value="1", why="exchanged tensors are freed without waiting"))
-    found.append(EnvVar(name="NCCL_NVLS_ENABLE", value="0", why="saves the buffers of in-switch reductions"))
-    return tuple(found)
 
 
 def tp_overlap(plan: TrainingPlan) -> bool:

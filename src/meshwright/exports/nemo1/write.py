@@ -8,8 +8,8 @@ from typing import Any
 from meshwright.errors import CannotExpress
 from meshwright.exports.defaults import train_steps
 from meshwright.exports.exported import Exported, ExportedFile, TrainedLayers
-from meshwright.exports.mcore.layout import environment
 from meshwright.exports.mcore.model import model_words
+from meshwright.exports.megatron_lm._environment import environment
 from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.settings import Activation
 from meshwright.exports.target import ExportTarget
@@ -33,7 +33,7 @@ NULL_VOCABULARY = "meshwright_vocab_size"
 SAME_NAMES = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "position_embedding_type"),
     *("share_embeddings_and_output_weights", "layernorm_epsilon", "hidden_dropout", "attention_dropout", "init_method_std", "rotary_base"),
-    *("qk_layernorm", "num_moe_experts", "moe_router_topk", "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_grouped_gemm"),
+    *("num_moe_experts", "moe_router_topk", "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_grouped_gemm"),
     *("moe_token_dispatcher_type", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity", "window_size"),
 )
 """Fields that NeMo 1.x calls as Megatron-Core does."""
@@ -69,6 +69,7 @@ def _require_expressible(plan: TrainingPlan) -> None:
         ("model.mla", model.mla and "latent attention", None),
         ("model.mtp_layers", model.mtp_layers, 0),
         ("model.qkv_bias", model.qkv_bias, False),
+        ("model.qk_norm", model.qk_norm, False),
         ("moe.shared_ffn", moe.shared_ffn if moe is not None else 0, 0),
         ("moe.first_dense_layers", moe.first_dense_layers if moe is not None else 0, 0),
         ("moe.layer_frequency", moe.layer_frequency if moe is not None else 1, 1),

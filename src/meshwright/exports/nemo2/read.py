@@ -60,6 +60,9 @@ def _model(words: Taken) -> tuple[ModelSpec, ModelDetails]:
     target = words.text("model.config._target_", "")
     activation = _activation(words.take("model.config.activation_func._target_", None))
     if words.has("model.config.num_layers"):
+        if "Llama31" in target:
+            words.put("model.config.rope_scaling", True)
+            words.put("model.config.rope_scaling_factor", words.number("model.config.scale_factor", 8.0))
         if "DeepSeek" in target:
             words.put("model.config.multi_latent_attention", True)
         return read_model(words, prefix="model.config.", what=NAME, activation=activation)

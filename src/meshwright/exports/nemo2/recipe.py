@@ -32,11 +32,13 @@ PRECISIONS: dict[Precision, dict[str, Any]] = {
     "nvfp4": {"precision": "bf16-mixed", **_HALF, "fp4": "e2m1", "fp4_recipe": "nvfp4"},
 }
 """Arguments of MegatronMixedPrecision; dtypes by their names."""
+_MODELS = "nemo.collections.llm.gpt.model."
 _CLASSES = {
-    False: ("nemo.collections.llm.gpt.model.base.GPTModel", "nemo.collections.llm.gpt.model.base.GPTConfig"),
-    True: ("nemo.collections.llm.gpt.model.deepseek.DeepSeekModel", "nemo.collections.llm.gpt.model.deepseek.DeepSeekConfig"),
+    "plain": ("base.GPTModel", "base.GPTConfig"),
+    "stretched": ("llama.LlamaModel", "llama.Llama31Config"),
+    "latent": ("deepseek.DeepSeekModel", "deepseek.DeepSeekConfig"),
 }
-"""Model and its configuration, without and with latent attention."""
+"""Model and its configuration below _MODELS: of any decoder, with Llama 3.1's rotary scaling, with latent attention."""
 _STRATEGY = "nemo.lightning.pytorch.strategies.megatron_strategy.MegatronStrategy"
 _DDP = "megatron.core.distributed.distributed_data_parallel_config.DistributedDataParallelConfig"
 
@@ -45,10 +47,13 @@ def recipe(plan: TrainingPlan) -> dict[str, Any]:
     """Return the tree; `_target_` names a class, a text under `dtype` or `activation_func` a function or a dtype."""
     if plan.work.precision not in PRECISIONS:
         raise CannotExpress(NAME, f"precision={plan.work.precision}: recipes train from half-precision weights", nearest="precision=bf16")
-    model_class, config_class = _CLASSES[plan.model.mla is not None]
     words = model_words(plan, name=NAME)
-    if plan.model.mla is not None:
-        words.pop("seq_length")
+    kind = "latent" if plan.model.mla is not None else "stretched" if words.pop("rope_scaling", False) else "plain"
+    model_class, config_class = (f"{_MODELS}{name}" for name in _CLASSES[kind])
+    if kind == "stretched":  # GPTConfig has no such field
+        words["scale_factor"] = words.pop("rope_scaling_factor")
+    elif "rope_scaling_factor" in words:
+        raise CannotExpress(NAME, "rope_scaling with latent attention", nearest="rope_scaling unset")
     assert plan.details.activation is not None
     config = {
         "_target_": config_class,

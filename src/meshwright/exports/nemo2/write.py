@@ -6,7 +6,8 @@ from typing import Any
 
 from meshwright.exports._text import Code, python_call
 from meshwright.exports.exported import EnvVar, Exported, ExportedFile, TrainedLayers
-from meshwright.exports.mcore.layout import environment, trained
+from meshwright.exports.mcore.layout import trained
+from meshwright.exports.megatron_lm._environment import environment
 from meshwright.exports.nemo2.recipe import NAME, recipe
 from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.target import ExportTarget
