@@ -113,6 +113,15 @@ def test_a_configuration_of_the_launchers_own_is_read() -> None:
     assert "50257" in found.warnings[0]
 
 
+def test_the_vocabulary_is_that_of_the_model_that_a_tokenizer_is_called_after() -> None:
+    text = PUBLISHED.replace("library: megatron, type: GPT2BPETokenizer", "library: huggingface, type: mistralai/Mixtral-8x7B-v0.1")
+    found = import_text(
+        text.replace("data: {seq_length: 2048", "data: {seq_length: '${training.model.encoder_seq_length}'"), source=NEMO1_SOURCE
+    )
+    assert (found.model.vocab, found.work.seq_len) == (32000, 2048)
+    assert "Mixtral" in found.warnings[0]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -12,6 +12,7 @@ from meshwright.exports.mcore.model import read_model
 from meshwright.exports.nemo1.write import ACTIVATIONS, NAME, NULL_VOCABULARY
 from meshwright.exports.settings import Dataset, TokenizerKind, TrainingSettings
 from meshwright.exports.target import ImportSource
+from meshwright.models.presets import find_model
 from meshwright.workload import Precision, Workload
 from meshwright.yaml_text import read_yaml
 
@@ -79,6 +80,9 @@ def _resolved(values: dict[str, Any]) -> dict[str, Any]:
     if "encoder" in model:
         raise ConfigError(f"{NAME}: model.encoder: T5 is read from Megatron-LM's flags; here only GPT models are")
     found = dict(model)
+    data = model.get("data")
+    if isinstance(data, dict):
+        found["data"] = {key: _of_model(value, model) for key, value in data.items()}
     for key, value in model.items():
         if not isinstance(value, str):
             continue
@@ -89,6 +93,12 @@ def _resolved(values: dict[str, Any]) -> dict[str, Any]:
         elif same and same[1] in model:
             found[key] = model[same[1]]
     return {**values, "model": found}
+
+
+def _of_model(value: Any, model: dict[str, Any]) -> Any:
+    """Return the model's value where a text points to it, `${training.model.encoder_seq_length}`."""
+    match = re.fullmatch(r"\$\{(?:training\.)?model\.(\w+)\}", value) if isinstance(value, str) else None
+    return model.get(match[1], value) if match is not None else value
 
 
 def _rename(words: Taken, warnings: list[str]) -> None:
@@ -109,15 +119,24 @@ def _rename(words: Taken, warnings: list[str]) -> None:
     words.put("library", library)
     vocab = words.take(f"model.{NULL_VOCABULARY}", None)
     if vocab is None:
-        vocab = _VOCABULARIES.get(library)
+        name = words.peek("model.tokenizer.type")
+        vocab = _vocabulary(library, name)
         if vocab is None:
-            raise ConfigError(
-                f"{NAME}: the vocabulary is that of tokenizer {library}, which is not read; add model.{NULL_VOCABULARY}: 128256"
-            )
-        warnings.append(f"the vocabulary is taken as {vocab}, by the tokenizer's library {library}")
+            raise ConfigError(f"{NAME}: the vocabulary of tokenizer {library} {name} is not known; add model.{NULL_VOCABULARY}: 128256")
+        warnings.append(f"the vocabulary is taken as {vocab}, by the tokenizer {library} {name}")
     words.put("model.vocab_size", vocab)
     if words.has("model.num_moe_experts"):
         words.put("model.moe_ffn_hidden_size", words.peek("model.ffn_hidden_size"))
+
+
+def _vocabulary(library: Any, name: Any) -> int | None:
+    """Return the vocabulary of a model that a tokenizer is called after, else that of the library's usual file."""
+    if library == "huggingface" and isinstance(name, str):
+        try:
+            return find_model(name.rpartition("/")[2]).vocab
+        except ConfigError:
+            return None
+    return _VOCABULARIES.get(library)
 
 
 def _recompute(words: Taken) -> dict[str, Any]:
