@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distil.source import Rows, Source, merged, read, version_of
-from distil.surface import Fit, Floats, Held, Surface, fit, misses, split
+from distil.surface import Fit, Floats, Held, Surface, fit, split
 from meshwright.hardware.catalogue import find_chip
+from meshwright.hardware.tables import KV_READ_SHARE
 
 __all__ = ["fit_attention"]
 
@@ -26,6 +27,7 @@ FlashAttention 2 (SGLang on A100 199 TFLOP/s, vLLM 172, TensorRT-LLM 142), 3 (vL
 trtllm-gen (SGLang on B200 1169, vLLM 1151, TensorRT-LLM 995). Mixing them row by row tells of frameworks, not of shapes."""
 _FULL_FRAMEWORK = "vllm"  # FlashAttention 2, 3 and 4; SGLang runs Triton on most chips
 _FULL_KEYS = ("num_heads", "isl", "batch_size")
+_FULL_HEAD_DIM = 64
 _KV_BYTES = 2e7
 """Keys and values that differ by fewer bytes than this tell nothing of their cost."""
 _MLA_DIMS = 192 + 128
@@ -34,15 +36,15 @@ _LARGE_SEQUENCE = 1024
 
 
 def fit_attention(chip: str, source: Source) -> dict[str, Fit]:
-    """The causal kernel in bf16 without a window, the same judged as full attention, and MLA's kernel."""
+    """The causal kernel in bf16 without a window, full attention of one head size, and MLA's kernel."""
     fits = {}
     files = source.frameworks("attention", "context_attention_perf")
     rows, versions = _best(chip, files)
     fits["attention/bf16"] = core = _fit_core(chip, rows, versions)
     full = source.frameworks("encoder_attention", "encoder_attention_perf").get(_FULL_FRAMEWORK)
-    core.facts["full_share"] = 1.0
     if full is not None:
-        fits["attention/bf16#full"] = _judge_full(core, read(full, _FULL_KEYS, attn_dtype="bfloat16", head_dim=_HEAD_DIMS[0]))
+        rows = read(full, _FULL_KEYS, attn_dtype="bfloat16", head_dim=_FULL_HEAD_DIM)
+        fits["encoder_attention/bf16"] = _fit_full(chip, rows, float(str(core.facts["kv_s_per_byte"])), version_of(full))
     file = source.frameworks("mla", "context_mla_perf").get("trtllm")
     if file is not None:
         latent = read(file, _MLA_KEYS, mla_dtype="bfloat16", kv_cache_dtype="bfloat16")
@@ -100,20 +102,33 @@ def _fit_core(chip: str, rows: Rows, versions: list[str]) -> Fit:
     )
 
 
-def _judge_full(core: Fit, rows: Rows) -> Fit:
-    """The causal table against rows without a mask: as many query as key heads, no copy into a cache. One constant is fitted, the
-    median of their time over that of causal attention with as much work; it is below 1, as a mask leaves tiles half used."""
+def _fit_full(chip: str, rows: Rows, kv_s_per_byte: float, version: str) -> Fit:
+    """Rows without a mask: as many key as query heads, no copy into a cache, less the kernel's read of keys and values."""
+    rows = rows.where(rows.keys[:, 1] >= min(_SEQUENCES))
     heads, sequence, batch = rows.keys.T.astype(np.float64)
-    keep = (sequence >= min(_SEQUENCES)) & (sequence <= max(_SEQUENCES) / 2) & (batch * heads <= max(_HEADS))
-    columns = (np.full_like(heads, _HEAD_DIMS[0]), np.ones_like(heads), batch * heads, sequence * np.sqrt(2))
-    kv_read_s = float(str(core.facts["kv_s_per_byte"])) / 3 * 4.0 * batch * sequence * heads * _HEAD_DIMS[0]
-    large = keep & (sequence >= _LARGE_SEQUENCE)
-    at_large = np.exp(-misses(core.surface, core.log_seconds, [c[large] for c in columns], np.ones(int(large.sum()))))
-    core.facts["full_share"] = share = float(np.median((rows.seconds[large] - kv_read_s[large]) / at_large))
-    held = Held(
-        columns=tuple(c[keep] for c in columns), seconds=rows.seconds[keep] / share, added=kv_read_s[keep] / share, large=large[keep]
+    columns = (batch * heads, sequence)
+    read_s = KV_READ_SHARE * kv_s_per_byte * 4.0 * batch * sequence * heads * _FULL_HEAD_DIM
+    net = np.maximum(rows.seconds - read_s, 0.2 * rows.seconds)
+    held = split(len(heads))
+    surface = Surface(
+        points=(_measured(columns[0]), _measured(sequence)),
+        growth=(1.0, 2.0),
+        stiffness=(0.003, 0.003),
+        twist=(0.003,),
+        rising=(True, True),
+        base=lambda heads, sequence: _full_roofline(chip, heads, sequence),
+        doubt=0.05,
+        shortest=0.05,
     )
-    return Fit(surface=core.surface, log_seconds=core.log_seconds, held=held, rows=0, moved=core.moved)
+    table, moved = fit(surface, [c[~held] for c in columns], net[~held])
+    return Fit(
+        surface=surface,
+        log_seconds=table,
+        held=_held(columns, rows.seconds, read_s, held),
+        rows=int((~held).sum()),
+        moved=moved,
+        facts={"measured_by": [version], "head_dim": _FULL_HEAD_DIM},
+    )
 
 
 def _kv_slope(rows: Rows, kv_bytes: Floats) -> float:
@@ -154,6 +169,10 @@ def _fit_latent(chip: str, rows: Rows, version: str) -> Fit:
     )
 
 
+def _measured(column: Floats) -> tuple[float, ...]:
+    return tuple(sorted(set(column.tolist())))
+
+
 def _upto(points: tuple[int, ...], column: Floats) -> tuple[int, ...]:
     return tuple(point for point in points if point <= column.max())
 
@@ -170,6 +189,11 @@ def _roofline(name: str, head_dim: Floats, heads: Floats, sequence: Floats) -> F
     work_s = 2 * heads * sequence * (sequence + 256) * head_dim / (0.5 * chip.peak_flops_per_s("bf16"))
     traffic_s = 4 * heads * sequence * head_dim / (0.85 * chip.memory_bytes_per_s)
     return np.asarray(np.log(work_s + traffic_s + 4e-6))
+
+
+def _full_roofline(name: str, heads: Floats, sequence: Floats) -> Floats:
+    """As causal attention with as much work: sqrt(2) times the sequence."""
+    return _roofline(name, np.full_like(heads, float(_FULL_HEAD_DIM)), heads, np.sqrt(2) * sequence)
 
 
 def _latent_roofline(name: str, heads: Floats, sequence: Floats) -> Floats:

@@ -21,8 +21,9 @@ _GATED = ["moe_torch_flow", "moe_torch_flow_cutlass", "deepgemm"]
 for a few tokens have other names."""
 _HALVES = tuple(sorted({round(2 ** (i / 2)) for i in range(31)}))
 _EXPERTS = tuple(2**i for i in range(10))
-_HIDDEN = (2048, 3072, 4096, 6144, 8192)
-_INTER = tuple(2**i for i in range(5, 15))
+_HIDDEN = (2048, 3072, 4096, 5120, 6144, 7168, 8192)
+_POWERS = tuple(2**i for i in range(5, 15))
+_INTER = tuple(sorted({*_POWERS, *(3 * 2**i for i in range(4, 13))}))
 _LARGE_TOKENS = 64
 
 
@@ -52,41 +53,64 @@ _READS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
 def _fit(chip: str, precision: Precision, rows: Rows, version: str) -> Fit:
-    """The surface with that share of time for tokens that are not routed here which makes the rows agree best.
+    """The surface with that share of time for tokens that are not routed here which makes the rows agree best, on a coarse grid.
 
     With 256 experts over 256 ranks the kernel still walks over the tokens of all ranks; in training only routed ones arrive.
     """
-    fits = [_fit_with(chip, precision, rows, version, reads) for reads in _READS]
-    return min(fits, key=lambda pair: pair[0])[1]
-
-
-def _fit_with(chip: str, precision: Precision, rows: Rows, version: str, reads: float) -> tuple[float, Fit]:
-    tokens, hidden, inter, topk, experts, tp, ep = rows.keys.T.astype(np.float64)
-    columns = (tokens * topk / experts, experts / ep, hidden, inter / tp)
-    held = split(len(tokens))
-    walk_s = reads * 2 * tokens * hidden / find_chip(chip).memory_bytes_per_s
-    net = np.maximum(rows.seconds - walk_s, 0.2 * rows.seconds)
-    surface = Surface(
-        points=tuple(_within(points, column) for points, column in zip((_HALVES, _EXPERTS, _HIDDEN, _INTER), columns, strict=True)),
-        growth=(1.0, 1.0, 1.0, 1.0),
-        stiffness=(0.01, 0.01, 0.01, 0.01),
-        rising=(True, True, True, True),
-        base=partial(_roofline, chip, precision),
-        doubt=0.03,
-    )
+    columns = _columns(rows)
+    held = split(len(rows.seconds))
     seen = [c[~held] for c in columns]
-    table, moved = fit(surface, seen, net[~held])
-    quality = float(np.mean(np.minimum(np.abs(misses(surface, table, seen, net[~held])), 0.1)))
-    return quality, Fit(
+    coarse = _surface(chip, precision, columns, inter=_POWERS, stiffness=0.01)
+    disagreement = {reads: _disagreement(coarse, seen, _net(chip, rows, reads)[~held]) for reads in _READS}
+    reads = min(_READS, key=lambda count: disagreement[count])
+    surface = _surface(chip, precision, columns, inter=_INTER, stiffness=0.003, twist=0.003)
+    table, moved = fit(surface, seen, _net(chip, rows, reads)[~held])
+    return Fit(
         surface=surface,
         log_seconds=table,
         held=Held(
-            columns=tuple(c[held] for c in columns), seconds=rows.seconds[held], added=walk_s[held], large=columns[0][held] >= _LARGE_TOKENS
+            columns=tuple(c[held] for c in columns),
+            seconds=rows.seconds[held],
+            added=_walk_s(chip, rows, reads)[held],
+            large=columns[0][held] >= _LARGE_TOKENS,
         ),
         rows=int((~held).sum()),
         moved=moved,
         facts={"measured_by": [version], "passes_over_all_tokens": reads},
     )
+
+
+def _columns(rows: Rows) -> tuple[Floats, ...]:
+    tokens, hidden, inter, topk, experts, tp, ep = rows.keys.T.astype(np.float64)
+    return tokens * topk / experts, experts / ep, hidden, inter / tp
+
+
+def _walk_s(chip: str, rows: Rows, reads: float) -> Floats:
+    tokens, hidden = rows.keys[:, 0].astype(np.float64), rows.keys[:, 1]
+    return np.asarray(reads * 2 * tokens * hidden / find_chip(chip).memory_bytes_per_s)
+
+
+def _net(chip: str, rows: Rows, reads: float) -> Floats:
+    return np.maximum(rows.seconds - _walk_s(chip, rows, reads), 0.2 * rows.seconds)
+
+
+def _surface(
+    chip: str, precision: Precision, columns: tuple[Floats, ...], *, inter: tuple[int, ...], stiffness: float, twist: float = 0.0
+) -> Surface:
+    return Surface(
+        points=tuple(_within(points, column) for points, column in zip((_HALVES, _EXPERTS, _HIDDEN, inter), columns, strict=True)),
+        growth=(1.0, 1.0, 1.0, 1.0),
+        stiffness=(stiffness,) * 4,
+        twist=(twist,) * 6 if twist else (),
+        rising=(True, True, True, True),
+        base=partial(_roofline, chip, precision),
+        doubt=0.05,
+    )
+
+
+def _disagreement(surface: Surface, columns: list[Floats], net: Floats) -> float:
+    table, _ = fit(surface, columns, net)
+    return float(np.mean(np.minimum(np.abs(misses(surface, table, columns, net)), 0.1)))
 
 
 def _within(points: tuple[int, ...], column: Floats) -> tuple[int, ...]:

@@ -79,6 +79,16 @@ def test_heads_narrower_than_measured_do_less_work() -> None:
     assert narrow / wide == pytest.approx(189 / 171 / 2, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("batch", "heads", "sequence", "microseconds"),
+    [(4, 16, 4096, 592.47), (8, 16, 1024, 117.51), (32, 12, 512, 102.14), (2, 32, 8192, 2119.2)],
+)
+def test_full_attention(batch: int, heads: int, sequence: int, microseconds: float) -> None:
+    """h100_sxm/encoder_attention/vllm/0.24.0, heads of 64, as many of keys."""
+    full = tables.attention_forward_seconds("h100", batch=batch, heads=heads, kv_heads=heads, head_dim=64, sequence=sequence, mask="full")
+    assert float(found(full).seconds) == pytest.approx(microseconds * MICROSECOND, rel=0.05)
+
+
 def test_expert_layer() -> None:
     """h100_sxm/moe/trtllm/1.3.0rc20, bfloat16, 16384 tokens to 2 of 8 experts, 4096 x 14336, no parallelism: 14329."""
     layer = tables.grouped_gemm_seconds("h100", precision="bf16", tokens_per_expert=4096, experts=8, hidden=4096, inter=14336)

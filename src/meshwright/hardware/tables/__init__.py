@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLLECTIVES",
+    "KV_READ_SHARE",
     "QUANTISE_PASSES",
     "TABLE_CHIPS",
     "Collective",
@@ -62,7 +63,7 @@ QUANTISE_PASSES: tuple[QuantisePass, ...] = get_args(QuantisePass)
 NARROW_HEAD_GROWTH = 0.86
 """Power of time in the head size below the narrowest measured: FlashAttention-2 on an A100 does 171 TFLOPS forward and backward at 64
 a head where it does 189 at 128 (arXiv:2307.08691, figure 4, causal, 16k)."""
-_KV_READ_SHARE = 1 / 3
+KV_READ_SHARE = 1 / 3
 """Of what a byte of keys and values adds to a measured time, the part that the attention kernel itself reads. The measured
 operators first copy keys and values into a cache, one read and one write, and attention then reads them once."""
 
@@ -124,9 +125,10 @@ def attention_forward_seconds(
 ) -> Lookup | None:
     """Time of one fused attention forward, queries as long as keys.
 
-    Formula:  core(head_dim, heads / kv_heads, batch * heads, sequence) + the kernel's read of keys and values; full attention is
-              priced as causal attention on sqrt(2) times the sequence, which is the same work, times one constant per chip; heads
-              narrower than any measured take (head_dim / narrowest) ** NARROW_HEAD_GROWTH of the narrowest's time
+    Formula:  core(head_dim, heads / kv_heads, batch * heads, sequence) + the kernel's read of keys and values; full attention, measured
+              at one head size: that table * core(of this head size and group, s') / core(of that size, one head a group, s'), where
+              s' = sqrt(2) * sequence gives the causal kernel as much work. Without such a table: core(s') * one constant per chip.
+              Heads narrower than any measured take (head_dim / narrowest) ** NARROW_HEAD_GROWTH of the narrowest's time
     Units:    seconds.
     Source:   docs/operators.md: FlashAttention 2 (A100, L40S), 3 (H100, H200), trtllm-gen kernels (Blackwell).
     Valid:    no window, no dropout, equal sequences.
@@ -178,13 +180,21 @@ def _attention(
     grid = None if tables is None else _grid_of(tables, f"{family}/{precision}")
     if tables is None or grid is None:
         return None
-    causal = mask == "causal"
-    reach, share = (sequence, 1.0) if causal else (sequence * sqrt(2), tables.meta["full_share"])
-    core = grid.lookup(head_dim, heads / kv_heads, batch * heads, reach)
     narrow = np.minimum(1.0, head_dim / np.exp(grid.log_axes[0][0])) ** NARROW_HEAD_GROWTH
     kv_bytes = 2 * 2.0 * batch * sequence * kv_heads * head_dim
-    read_s = _KV_READ_SHARE * tables.meta["kv_s_per_byte"] * kv_bytes
-    return Lookup(seconds=core.seconds * share * narrow + read_s, extrapolated=core.extrapolated)
+    read_s = KV_READ_SHARE * tables.meta["kv_s_per_byte"] * kv_bytes
+    if mask == "causal":
+        core = grid.lookup(head_dim, heads / kv_heads, batch * heads, sequence)
+        return Lookup(seconds=core.seconds * narrow + read_s, extrapolated=core.extrapolated)
+    as_much_work = sequence * sqrt(2)
+    core = grid.lookup(head_dim, heads / kv_heads, batch * heads, as_much_work)
+    full = _grid_of(tables, f"encoder_{family}/{precision}")
+    if full is None:
+        return Lookup(seconds=core.seconds * tables.meta["full_share"] * narrow + read_s, extrapolated=core.extrapolated)
+    like = grid.lookup(tables.meta["grids"][f"encoder_{family}/bf16"]["head_dim"], 1.0, batch * heads, as_much_work)
+    measured = full.lookup(batch * heads, sequence)
+    seconds = measured.seconds * core.seconds / like.seconds * narrow + read_s
+    return Lookup(seconds=seconds, extrapolated=measured.extrapolated | core.extrapolated)
 
 
 def mla_forward_seconds(chip: str | Chip, *, batch: Floats | float, heads: Floats | float, sequence: Floats | float) -> Lookup | None:
