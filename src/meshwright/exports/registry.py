@@ -9,6 +9,7 @@ from meshwright.exports.megatron_lm import MEGATRON_LM, MEGATRON_LM_SOURCE
 from meshwright.exports.nanotron import NANOTRON, NANOTRON_SOURCE
 from meshwright.exports.nemo1 import NEMO1, NEMO1_SOURCE
 from meshwright.exports.nemo2 import NEMO2, NEMO2_SOURCE
+from meshwright.exports.pai import PAI
 from meshwright.exports.target import ExportTarget, ImportSource
 from meshwright.exports.titan import TORCHTITAN, TORCHTITAN_SOURCE, TORCHTITAN_TOML
 
@@ -24,6 +25,7 @@ TARGETS: tuple[ExportTarget, ...] = (
     NANOTRON,
     DEEPSPEED,
     ACCELERATE,
+    PAI,
 )
 """In the order in which help names them."""
 
