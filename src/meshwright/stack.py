@@ -47,10 +47,19 @@ class Stack:
     """Bytes per gradient in the data-parallel reduction."""
     transient_gradient_bytes: float = 0.0
     """Bytes per parameter of a second, short-lived gradient (a bf16 one beside the fp32 sum)."""
-    master_bytes: float = 4.0
-    """Bytes per parameter of the fp32 copy of half-precision weights; 2 where the half is its upper part."""
     half_shards: bool = False
     """Whether zero3 keeps a half-precision shard of the weights beside the fp32 one (DeepSpeed); else gathers cast (FSDP)."""
+    master_bytes: float = 4.0
+    """Bytes per parameter of the weights that the optimizer updates, beside the half-precision ones: 4 of an fp32 copy, 2 where the half
+    is its upper part, 0 where it updates the half-precision ones."""
+    moment_bytes: float = 8.0
+    """Bytes per parameter of Adam's two moments."""
+    gathered: Literal["layer", "matrix"] = "layer"
+    """What zero3 gathers at a time: a whole layer, or one matrix just before its product."""
+    offloads_inputs: bool = False
+    """Whether layers' inputs wait for the backward pass in host memory, brought back behind the layer before."""
+    offloads_kept: bool = False
+    """The same for what selective recompute keeps beyond a layer's input."""
     step_gather_bytes: float = 0.0
     """Bytes per parameter of the copy into which an optimizer step under zero1 gathers updated weights; activations are gone by then."""
     step_shard_bytes: float = 0.0
@@ -105,7 +114,7 @@ def _stacks() -> dict[str, Stack]:
         return {row["name"]: Stack(**{k: _value(k, v) for k, v in row.items() if v != ""}) for row in csv.DictReader(handle)}
 
 
-_TEXT = {f.name for f in fields(Stack) if f.name in ("name", "family", "attention_library", "dispatcher", "p2p", "source")}
+_TEXT = {f.name for f in fields(Stack) if f.name in ("name", "family", "attention_library", "dispatcher", "gathered", "p2p", "source")}
 _FLAGS = {
     "pointwise_fused",
     "cross_entropy_fused",
@@ -114,6 +123,8 @@ _FLAGS = {
     "expert_bias_fused",
     "routing_fused",
     "recompute_stops_early",
+    "offloads_inputs",
+    "offloads_kept",
 }
 
 

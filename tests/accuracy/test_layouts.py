@@ -99,7 +99,7 @@ def test_sequence_parallelism_needs_tensor_parallelism() -> None:
         ("selective", "recompute-granularity=selective recompute-modules=[moe_act]", ("selective", "uniform", None, ("moe_act",))),
         ("selective", "--recompute-activation-function; --recompute-norm", ("selective", "uniform", None, ("layernorm", "mlp_act"))),
         ("selective", "MaxText remat_policy=custom; decoder_layer_input=offload", ("full", "uniform", None, ())),
-        ("selective", "MaxText remat_policy=custom; query_proj=offload", ("selective", "uniform", None, ("layernorm", "mlp"))),
+        ("selective", "MaxText remat_policy=custom; query_proj=offload", ("selective", "uniform", None, ("layernorm", "mlp", "moe"))),
         ("full", "layers 0,1,20", ("full", "block", 2, ())),
         ("full", "layers 0-9", ("full", "block", 10, ())),
     ],

@@ -77,3 +77,25 @@ def test_layers_shifted_to_the_fast_chips_help() -> None:
 def test_interleaved_stages_on_mixed_chips_are_refused() -> None:
     answers = predict_rows([case_of(MIXED, vpp="3")])
     assert "interleaved" in answers.unanswered[0].reason
+
+
+SHORT = {**LLAMA, "framework": "NeMo AutoModel (PyTorch FSDP2)", "num_gpus": "8", "tp": "1", "pp": "1", "gbs": "64"}
+
+
+def test_what_a_row_leaves_open_is_recomputed_only_where_the_run_would_not_fit() -> None:
+    """Eight sequences of 8,192 tokens keep more activations than an H100 holds, one sequence does not."""
+
+    def answer(**cells: str) -> dict[str, str]:
+        return dict(zip(COLUMNS, predict_rows([case_of(SHORT, **cells)]).predictions[0].cells, strict=True))
+
+    small, big = {"mbs": "1"}, {"mbs": "8"}
+    assert answer(**small) == answer(**small, recompute="none")
+    assert answer(**big) == answer(**big, recompute="full")
+    assert answer(**big) != answer(**big, recompute="none")
+    assert answer(**small) != answer(**small, recompute="full")
+
+
+def test_recompute_that_a_row_names_is_kept_where_it_does_not_fit() -> None:
+    assert case_of(SHORT).recompute_where_short
+    assert not case_of(SHORT, recompute="none").recompute_where_short
+    assert not case_of(LLAMA).recompute_where_short

@@ -19,6 +19,7 @@ from meshwright.stack import find_stack
         ("float16", "fp16"),
         ("fp8-cs", "fp8"),
         ("bf16+fp8", "fp8"),
+        ("fp8-rowwise", "fp8-blockwise"),
         ("fp8-mx", "mxfp8"),
         ("mxfp8_cublas_rceil", "mxfp8"),
         ("mxfp4", "nvfp4"),
@@ -187,6 +188,17 @@ def test_features_of_the_software() -> None:
     assert "pointwise_fused" not in changes(framework="torchtitan FSDP2", notes="FSDP + torch.compile")
     dev = changes(framework="Megatron-LM dev", notes="overlap-grad-reduce=True; moe-grouped-gemm=True")
     assert dev == {"cross_entropy_fused": 0, "tp_overlap": 0}
+
+
+def test_what_maxtext_keeps_on_the_host() -> None:
+    def on_host(detail: str) -> set[str]:
+        changes = dict(case_of(LLAMA, framework="MaxText", recompute="selective", recompute_detail=detail).stack_changes)
+        return {name for name, value in changes.items() if name.startswith("offloads") and value}
+
+    assert on_host("MaxText remat_policy=custom; decoder_layer_input=offload") == {"offloads_inputs", "offloads_kept"}
+    assert on_host("MaxText remat_policy=custom; decoder_layer_input=device, query_proj=offload") == {"offloads_kept"}
+    assert on_host("MaxText remat_policy=qkv_proj_offloaded") == {"offloads_kept"}
+    assert on_host("MaxText remat_policy=minimal; decoder_layer_input=device") == set()
 
 
 def test_features_of_a_megatron_test() -> None:

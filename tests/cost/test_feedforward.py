@@ -220,3 +220,15 @@ def test_unbalanced_routing_costs_time_and_memory() -> None:
     plain, worst = (moe_parts(site(MOE, replace(WORK, routing=routing), ep=4, dp=4), EXPERTS) for routing in BOTH)
     assert named(worst, "experts activation").saved_bytes == 4 * named(plain, "experts activation").saved_bytes  # both choices on one rank
     assert named(worst, "expert exchange").forward_s > named(plain, "expert exchange").forward_s
+
+
+def test_nothing_reads_what_makes_a_mixtures_output() -> None:
+    """Weights meet the rows before the second product; of two exchanges the way back; a latent width is read behind it."""
+    early = replace(STACK, recompute_stops_early=True)
+    unread = {part.name: part.unread_s for part in experts(stack=early, ep=4, dp=4) if np.any(part.unread_s)}
+    parts = {part.name: part.forward_s for part in experts(stack=early, ep=4, dp=4)}
+    assert set(unread) == {"experts second layer", "shared experts second layer", "expert exchange"}
+    for name, share in (("experts second layer", 1.0), ("shared experts second layer", 1.0), ("expert exchange", 0.5)):
+        assert unread[name] == pytest.approx(share * parts[name])
+    latent = replace(MOE, moe=replace(SPEC, latent_dim=256))
+    assert not any(np.any(part.unread_s) for part in experts(latent, stack=early, ep=4, dp=4))

@@ -242,7 +242,40 @@ def test_inputs_are_gathered_over_a_sequence_parallel_group() -> None:
 
 def test_full_sharding_gathers_two_layers_of_weights_and_reduces_one_of_gradients() -> None:
     """Mean layer of four: 2 * 2 bytes of half weights, and the reduction's 4."""
-    assert memory(dp=8, sharding="zero3").terms["communication"].sum() == pytest.approx(PARAMS / 4 * (2 * 2 + 4))
+    ends = 2 * LLAMA.vocab * LLAMA.hidden
+    by_hand = (PARAMS - ends) / 4 * (2 * 2 + 4) + ends * (2 + 4)
+    assert memory(dp=8, sharding="zero3").terms["communication"].sum() == pytest.approx(by_hand)
+
+
+def test_fsdp_under_a_pipeline_keeps_its_stage_whole() -> None:
+    """2 bytes of weights and 4 of gradients for each of the stage's parameters until the last micro batch, and two messages of 3 bytes."""
+    fsdp = memory(stack=replace(STACK, family="fsdp"), pp=2, dp=4, sharding="zero3").terms["communication"]
+    assert fsdp.sum() == pytest.approx(PARAMS * (2 + 4) + 2 * 6)
+
+
+def test_matrices_gathered_one_by_one() -> None:
+    """Two of hidden x ffn in half precision and the gradient of one, whatever the layer's other weights."""
+    single = memory(stack=replace(STACK, gathered="matrix"), dp=8, sharding="zero3").terms["communication"]
+    assert single.sum() == pytest.approx(LLAMA.hidden * LLAMA.ffn * (2 * 2 + 4), rel=1e-3)
+
+
+def test_pure_half_precision() -> None:
+    """2 weights, 2 gradients, two moments of 2."""
+    pure = replace(STACK, master_bytes=0.0, moment_bytes=4.0, gradient_bytes=2.0)
+    assert states(stack=pure, dp=8, sharding="zero3") == pytest.approx((2 / 8, 2 / 8, 4 / 8))
+    assert states(stack=pure) == pytest.approx((2, 2, 4))
+
+
+def test_activations_on_the_host_leave_the_device() -> None:
+    def kept(recompute: str, **host: bool) -> float:
+        layouts = Layouts.of([Layout(gbs=1, recompute=recompute, recompute_modules=("mlp",) if recompute == "selective" else ())])  # type: ignore[arg-type]
+        priced = price(layouts, model=LLAMA, pool=POOL, work=WORK, stack=replace(STACK, **host))  # type: ignore[arg-type]
+        return float(priced.memory.terms["activations"][0, 0])
+
+    entries = 4 * 2048 * LLAMA.hidden * 2.0
+    assert kept("full") - kept("full", offloads_inputs=True) == pytest.approx(entries)
+    assert kept("selective", offloads_kept=True) == pytest.approx(kept("full"))
+    assert kept("selective", offloads_inputs=True, offloads_kept=True) == pytest.approx(kept("full") - entries)
 
 
 def test_slack_and_context_are_the_stacks() -> None:

@@ -76,7 +76,10 @@ def test_the_example_of_the_documentation() -> None:
     old, new = cluster.pools
     assert (old.node.chip.name, old.num_chips, old.node.domain_size) == ("a100-80", 96, 4)
     assert old.node.network_link == find_link("ib-100")
-    assert new.node.chip == replace(find_chip("h100"), name="h100-capped", tdp_w=500.0, matmul_efficiency=0.7)
+    assert new.node.chip == replace(
+        find_chip("h100"), name="h100-capped", tdp_w=500.0, matmul_efficiency=0.7, sustained_share=new.node.chip.sustained_share
+    )
+    assert new.node.chip.sustained_share == pytest.approx(find_chip("h100-96").sustained_share, abs=0.001)  # a part of 500 W
     assert new.node.network_link == replace(find_link("ib-400"), name="busy-ib", efficiency=0.7)
     assert new.oversubscription == 2
     assert cluster.pool_link == find_link("roce-100")

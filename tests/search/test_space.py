@@ -114,3 +114,12 @@ def test_any_number_of_chips(chips: int, gbs: int) -> None:
     rows, rejections = rows_of(problem)
     assert all(layout.num_chips == chips and layout.gbs == gbs for layout in rows)
     assert rows or rejections.counts
+
+
+def test_full_recompute_of_some_layers_is_tried_where_the_software_can() -> None:
+    def blocks(**fields: Any) -> set[bool]:
+        return {bool(way.block) for way in axes_of(problem_of(**fields)).recomputations}
+
+    assert blocks(stack="megatron") == {False, True}
+    assert blocks(stack="torchtitan") == blocks(stack="deepspeed") == blocks(stack="nanotron") == {False}
+    assert True in blocks(stack="torchtitan", pins={"recompute_layers": [2]})

@@ -115,9 +115,16 @@ def _price_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
     used = _over_stages(priced, priced.memory.used)
     usable = cases[0].machines.nodes[0].chip.usable_bytes
     return [
-        _answer(case, step_s=float(priced.step_s[i]), peak=_figure(case, priced, i), used=float(used[i]), fits=bool(used[i] <= usable))
+        _price_alike([_checkpointed(case)])[0]
+        if case.recompute_where_short and used[i] > usable
+        else _answer(case, step_s=float(priced.step_s[i]), peak=_figure(case, priced, i), used=float(used[i]), fits=bool(used[i] <= usable))
         for i, case in enumerate(cases)
     ]
+
+
+def _checkpointed(case: Case) -> Case:
+    """The run with every layer recomputed, which its users switch on where it would not fit."""
+    return replace(case, layout=replace(case.layout, recompute="full"), recompute_where_short=False)
 
 
 def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:

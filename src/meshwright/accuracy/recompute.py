@@ -9,7 +9,10 @@ from meshwright.accuracy.cells import Cells, UnansweredError
 from meshwright.accuracy.tables import Rule, read_rules
 from meshwright.layout import RECOMPUTE_MODULES, Recompute, RecomputeMethod
 
-__all__ = ["Recomputed", "recompute_of_row"]
+__all__ = ["WHERE_SHORT", "Recomputed", "recompute_of_row"]
+
+WHERE_SHORT = "where short"
+"""In `frameworks.csv`: nothing, or every layer where the run would not fit otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +27,7 @@ class Recomputed:
 
 def recompute_of_row(cells: Cells, framework: Rule, *, layers_per_stage: int, vpp: int) -> Recomputed:
     """Return it; a blank column takes the software's habit."""
-    word = cells.words("recompute") or framework["recompute"]
+    word = cells.words("recompute") or framework["recompute"].replace(WHERE_SHORT, "none")
     if word not in ("none", "selective", "full"):
         raise UnansweredError("recompute: expected none, selective or full")
     text = _words(cells, word)

@@ -12,6 +12,7 @@ from meshwright.accuracy.layouts import axes_of_row, layout_of_row
 from meshwright.accuracy.machines import Machines, machines_of_row, stage_chips
 from meshwright.accuracy.models import model_of_row
 from meshwright.accuracy.notes import Placement, read_notes
+from meshwright.accuracy.recompute import WHERE_SHORT
 from meshwright.accuracy.tables import Rule, TruthTable, read_rules
 from meshwright.accuracy.workloads import seq_len_of_row, workload_of_row
 from meshwright.calibration import Calibration
@@ -54,6 +55,8 @@ class Case:
     memory: MemoryFigure
     schedule_name: str
     """As the row names it; `layout.schedule` is the nearest that can be priced."""
+    recompute_where_short: bool = False
+    """Whether the row leaves open what is recomputed, and its software's users recompute only what would not fit."""
     calibration: Calibration | None = None
     """Of the chip and the software of this run."""
 
@@ -103,6 +106,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         layout=layout,
         memory=_memory(cells),
         schedule_name=_schedule_name(cells),
+        recompute_where_short=framework["recompute"] == WHERE_SHORT and not cells.words("recompute"),
     )
 
 

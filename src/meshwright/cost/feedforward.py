@@ -40,6 +40,11 @@ parts joined (4, 4), cast (4, 2); backward: cast (2, 4), gradient by part (4, 2)
 probabilities: product (4, 4) and sum (4) each."""
 
 
+_UNREAD_OF_EXPERTS = {"experts second layer": 1.0, "shared experts second layer": 1.0, "expert exchange": 0.5}
+"""Shares of a mixture's forward that only make its output: routed rows are weighted before their second product (torchtitan's
+score_before_experts; the weighted SwiGLU of Megatron-Core and NeMo AutoModel), and then sent back."""
+
+
 def mlp_parts(site: Site, block: Block) -> list[Part]:
     """Return the parts of a dense feed-forward.
 
@@ -162,6 +167,8 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
         hidden = np.full_like(tokens, float(site.model.hidden))
         parts += _two_layers(site, "shared experts", tokens, hidden, shared, 1.0, SHARED, SHARED)
         parts.append(tensor_exchange(site, block, SHARED))
+    if site.stack.recompute_stops_early and site.model.norms_per_layer <= 2 and not moe.latent_dim:
+        parts = [replace(part, unread_s=part.forward_s * _UNREAD_OF_EXPERTS.get(part.name, 0.0)) for part in parts]
     return parts
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.cost.shapes import Floats
 from meshwright.cost.stages import Stages, segment_layers
-from meshwright.cost.weights import StageParams
+from meshwright.cost.weights import StageParams, largest_matrix_share
 from meshwright.hardware.chip import Chip
 from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
 from meshwright.models.spec import ModelSpec
@@ -30,8 +30,6 @@ MEMORY_TERMS = (
     "slack",
     "context",
 )
-ADAM_STATE_BYTES = 8.0
-"""Two fp32 moments per parameter (Kingma and Ba 2015)."""
 _FACTOR_OF = {name: "activations" if name in ("activations", "recompute_workspace", "logits") else "states" for name in MEMORY_TERMS[:-3]}
 """The calibration's factor that scales a term; slack follows activations, libraries and context are the software's own figures."""
 
@@ -149,7 +147,9 @@ def price_memory(
               takes beyond them (on the last stage the loss is over before the first layer works back) + communication buffers
               + workspaces of libraries + slack (reserved, not allocated) + context (outside the allocator)
     Units:    bytes, (N, S).
-    Source:   ZeRO (arXiv:1910.02054) table 1 for the states; the rest as documented at each term.
+    Source:   ZeRO (arXiv:1910.02054) table 1 for the states; the rest as documented at each term. Under a pipeline FSDP keeps a stage's
+              weights gathered and its gradients whole until the last micro batch (torch.distributed.pipelining; torchtitan's
+              reshard_after_forward policy).
     Valid:    mixed precision with Adam; fp32 keeps no second copy of the weights.
     Checked:  tests/cost/test_memory.py
     """
@@ -160,14 +160,16 @@ def price_memory(
     logits = last * (acts.loss_peak + model.mtp_layers * acts.loss_saved)[:, None]
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     master = stack.master_bytes if half else 0.0
-    stored_weight = np.where(fully, 2.0 * stack.half_shards, 2.0) if half else 4.0
+    stored_weight = np.where(fully & (master > 0), 2.0 * stack.half_shards, 2.0) if half else 4.0
     weights = _split(params, shards.weights) * (stored_weight + np.where(fully, master, 0.0))
-    optimizer = _split(params, shards.optimizer) * (ADAM_STATE_BYTES + np.where(fully, 0.0, master)) * trainable
+    optimizer = _split(params, shards.optimizer) * ((stack.moment_bytes if half else 8.0) + np.where(fully, 0.0, master)) * trainable
     gradient = stack.gradient_bytes if half else 4.0
     gradients = _split(params, shards.gradients) * gradient * trainable
     reduced = (layouts.dp * layouts.cp > 1)[:, None]  # a lone replica has no buckets
     transient = _split(params, shards.weights) * stack.transient_gradient_bytes * trainable * ~fully * reduced
-    unsharded = np.where(fully, _gathered_bytes(params, stages, stack), 0.0)
+    piped = (layouts.pp[:, None] > 1) & (stack.family == "fsdp")
+    whole = params.total * (2.0 + stack.reduce_bytes)
+    unsharded = np.where(fully, np.where(piped, whole, _gathered_bytes(params, stages, model, stack)), 0.0)
     terms = {
         "weights": _split(params, shards.weights) * 2.0 if work.lora_rank else weights,
         "gradients": gradients + transient,
@@ -203,7 +205,10 @@ def _split(params: StageParams, shards: tuple[Floats, Floats]) -> Floats:
     return params.dense / shards[0] + params.expert / shards[1]
 
 
-def _gathered_bytes(params: StageParams, stages: Stages, stack: Stack) -> Floats:
-    """Whole weights and gradients of the layers in work: two layers of weights (one prefetched), one of gradients."""
-    layer = params.total / np.maximum(stages.layers, 1)
-    return layer * (2 * 2.0 + stack.reduce_bytes)
+def _gathered_bytes(params: StageParams, stages: Stages, model: ModelSpec, stack: Stack) -> Floats:
+    """Whole weights and gradients of what is in work: two layers of weights (one prefetched), one of gradients, and embedding and head,
+    which stay gathered while the loss works back; or as many matrices where they are gathered one by one."""
+    layer = (params.total - params.ends) / np.maximum(stages.layers, 1)
+    share = largest_matrix_share(model) if stack.gathered == "matrix" else 1.0
+    ends = params.ends * (2.0 + stack.reduce_bytes) if stack.gathered == "layer" else 0.0
+    return layer * share * (2 * 2.0 + stack.reduce_bytes) + ends

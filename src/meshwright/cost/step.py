@@ -112,11 +112,11 @@ def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Work
         _fsdp_layer_s(layouts, layer_params(model, segment, layouts), f, b + r, pool=pool, stack=stack)
         for segment, f, b, r in zip(model.priced_segments, forward_s, backward_s, redo, strict=True)
     )
-    message = prices[0].input_bytes[at]
+    message, pairs = prices[0].input_bytes[at], list(zip(prices, freed, strict=True))
     activations = Activations(
         kept=tuple(p.kept_bytes[at] for p in prices),
-        after_selective=tuple(np.maximum(p.kept_bytes[at] - f, p.input_bytes[at]) for p, f in zip(prices, freed, strict=True)),
-        inputs=tuple(p.input_bytes[at] for p in prices),
+        after_selective=tuple(_on_device(p, np.maximum(p.kept_bytes[at] - f, p.input_bytes[at]), at, stack) for p, f in pairs),
+        inputs=tuple(p.input_bytes[at] * (not stack.offloads_inputs) for p in prices),
         widest=tuple(p.widest_bytes[at] for p in prices),
         head_saved=ends.head_saved_bytes[at],
         loss_peak=ends.loss_peak_bytes[at],
@@ -138,6 +138,12 @@ def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Work
     )
 
 
+def _on_device(price: LayerPrice, kept: Floats, at: NDArray[Any], stack: Stack) -> Floats:
+    """Of what selective recompute keeps of a layer, the bytes that do not wait in host memory, (N,)."""
+    entry = price.input_bytes[at]
+    return np.asarray(entry * (not stack.offloads_inputs) + (kept - entry) * (not stack.offloads_kept))
+
+
 def _redo(layouts: Layouts, price: LayerPrice, at: NDArray[Any]) -> tuple[Floats, Floats]:
     """Seconds redone and bytes freed per layer, (N,): everything under full recompute, the chosen modules' under selective."""
     redo = np.where(layouts.recompute == RECOMPUTES.index("full"), price.redo_s[at], 0.0)
@@ -157,8 +163,9 @@ def _fsdp_layer_s(
     """Exposed parameter gathers and gradient scatters of one layer and micro batch, (N,) each; 0 below zero2.
 
     Formula:  forward: all-gather of the layer's weights; backward: that again and a reduce-scatter of its gradients (zero2: the scatter
-              alone); exposed = max(0, exchange - overlap * compute)
-    Source:   PyTorch FSDP (arXiv:2304.11277).
+              alone); exposed = max(0, exchange - overlap * compute); where FSDP runs under a pipeline, one gather in the first forward and
+              one scatter in the last backward serve all micro batches
+    Source:   PyTorch FSDP (arXiv:2304.11277); torch.distributed.pipelining reshards and reduces with the last micro batch only.
     """
     zero2, zero3 = layouts.sharding == SHARDINGS.index("zero2"), layouts.sharding >= SHARDINGS.index("zero3")
     if not (zero2 | zero3).any():
@@ -169,9 +176,11 @@ def _fsdp_layer_s(
     weights, scatter = (
         stack.factors.data * sum(all_gather_s(ranks, held * each) for ranks, held in inside) for each in (2.0, stack.reduce_bytes)
     )
+    piped = zero3 & (layouts.pp > 1) & (stack.family == "fsdp")
+    rounds = np.where(piped, layouts.num_microbatches, 1)
     forward = np.where(zero3, np.maximum(0.0, weights - stack.fsdp_overlap * forward_s), 0.0)
-    exchange = np.where(zero3, weights + scatter, np.where(zero2, scatter, 0.0))
-    return forward, np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0)
+    exchange = np.where(zero3, np.where(piped, 0.0, weights) + scatter, np.where(zero2, scatter, 0.0))
+    return forward / rounds, np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0) / rounds
 
 
 def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: ModelSpec, pool: Pool, stack: Stack) -> StageTimes:

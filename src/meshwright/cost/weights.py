@@ -14,7 +14,7 @@ from meshwright.models.params import block_params, head_params, model_params, no
 from meshwright.models.spec import ModelSpec, Segment
 from meshwright.stack import Stack
 
-__all__ = ["StageParams", "layer_params", "stage_params"]
+__all__ = ["StageParams", "largest_matrix_share", "layer_params", "stage_params"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +25,9 @@ class StageParams:
     """Split over tp where they can be; the same on every rank of the dp * cp group."""
     expert: Floats
     """Split over ep and etp; the same on every rank of the expert data-parallel group."""
+
+    ends: Floats
+    """Of `dense`, embedding and head."""
 
     @property
     def total(self) -> Floats:
@@ -49,6 +52,22 @@ def layer_params(model: ModelSpec, segment: Segment, layouts: Layouts) -> tuple[
     return dense, expert
 
 
+def largest_matrix_share(model: ModelSpec) -> float:
+    """Share of a layer's parameters that its largest matrix holds.
+
+    Formula:  max(hidden * ffn, experts * hidden * expert width, heads * head_dim * hidden) / parameters of the mean layer, at most 1
+    Units:    a share.
+    Source:   experts of one layer are one tensor in software that groups them.
+    Valid:    any ModelSpec.
+    Checked:  tests/cost/test_weights.py
+    """
+    moe = model.moe
+    experts = moe.num_experts * (moe.latent_dim or model.hidden) * moe.expert_ffn if moe is not None else 0
+    dense = model.hidden * (model.ffn if any(block.kind == "mlp" for s in model.segments for block, _ in s.blocks) else 0)
+    largest = max(dense, experts, model.num_heads * model.head_dim * model.hidden)
+    return min(1.0, largest * model.total_layers / model_params(model).layers)
+
+
 def stage_params(model: ModelSpec, stack: Stack, layouts: Layouts, stages: Stages) -> StageParams:
     """Parameters of one rank, by stage.
 
@@ -71,4 +90,4 @@ def stage_params(model: ModelSpec, stack: Stack, layouts: Layouts, stages: Stage
     norm = norm_params(model)
     ends = norm * (2 if model.family == "encoder-decoder" else 1) + model.mtp_layers * (3 * norm + 2 * model.hidden**2 / tp)
     dense = dense + stages.last * (separate * table + other_head / tp + ends)
-    return StageParams(dense=dense, expert=expert)
+    return StageParams(dense=dense, expert=expert, ends=stages.first * table + stages.last * separate * table)

@@ -30,6 +30,7 @@ from meshwright.hardware._cluster_schema import CHIP_UNITS, LINK_UNITS, TABLES, 
 from meshwright.hardware.catalogue import ChipRow, chip_rows, find_chip, find_link, find_row, network_link, node_of
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Cluster, Link, Node, Pool
+from meshwright.hardware.power import share_at_power
 
 __all__ = ["cluster_to_yaml", "read_cluster"]
 
@@ -101,7 +102,23 @@ def _chip(value: Any, names: _Names, *, at: str, name: str | None = None) -> tup
     if like is None:
         return _changed(Chip, None, given, at=at, name=name), None
     base, row = _chip(like, names, at=f"{at}.like")
-    return _changed(Chip, base, given, at=at, name=name), row
+    return _at_its_power(_changed(Chip, base, given, at=at, name=name), base, given), row
+
+
+def _at_its_power(chip: Chip, base: Chip, given: dict[str, Any]) -> Chip:
+    """The chip with the shares that its power limit sustains, where it differs from the base's in that limit and says no shares."""
+    if "tdp_w" not in given or not chip.tdp_w or not base.tdp_w or "sustained_share" in given:
+        return chip
+    peaks = [c.bf16_flops_per_s or c.fp16_flops_per_s for c in (chip, base)]
+    if peaks[0] is None or peaks[1] is None:
+        return chip
+    ratio = chip.tdp_w / base.tdp_w * peaks[1] / peaks[0]
+    narrow = base.narrow_sustained_share
+    return replace(
+        chip,
+        sustained_share=share_at_power(base.sustained_share, ratio),
+        narrow_sustained_share=None if narrow is None else share_at_power(narrow, ratio),
+    )
 
 
 def _link(value: Any, names: _Names, *, at: str, name: str | None = None, row: ChipRow | None = None) -> Link:

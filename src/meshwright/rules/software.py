@@ -32,6 +32,8 @@ class StackRules:
     """Accepted names for selective recompute."""
     searched_modules: tuple[tuple[str, ...], ...]
     """Sets of modules tried by a search."""
+    full_by_blocks: bool
+    """Whether full recompute may be of some of a chunk's layers; FSDP's and nanotron's switches are for all."""
     kv_copies_from: tuple[int, ...] | None
     """Version of Megatron-Core from which on KV heads are copied where tp is a multiple of them; None: never."""
     source: str
@@ -58,6 +60,7 @@ def _row(cells: dict[str, str]) -> StackRules:
         searched_shardings=tuple(cells["searched_shardings"].split()),
         recompute_modules=tuple(cells["recompute_modules"].split()),
         searched_modules=tuple(tuple(words.split("+")) for words in cells["searched_modules"].split()),
+        full_by_blocks=cells["full_by_blocks"] == "1",
         kv_copies_from=parse_version(cells["kv_copies_from"]) if cells["kv_copies_from"] else None,
         source=cells["source"],
     )

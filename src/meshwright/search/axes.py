@@ -128,7 +128,7 @@ def _recomputations(pins: dict[str, list[Any]], model: ModelSpec, problem: Probl
     if RECOMPUTES.index("selective") in kinds or "recompute_modules" in pins:
         found += [Recomputation(kind=RECOMPUTES.index("selective"), modules=bits) for bits in _module_sets(pins, model, problem)]
     if RECOMPUTES.index("full") in kinds or "recompute_layers" in pins:
-        found += _full(pins)
+        found += _full(pins, by_blocks=stack_rules(problem.setting.stack).full_by_blocks)
     return tuple(found)
 
 
@@ -139,9 +139,12 @@ def _module_sets(pins: dict[str, list[Any]], model: ModelSpec, problem: Problem)
     return [module_bits(modules) for modules in sets]
 
 
-def _full(pins: dict[str, list[Any]]) -> list[Recomputation]:
-    """Full recompute: all layers, and by blocks of some."""
-    full, methods = RECOMPUTES.index("full"), pins.get("recompute_method", ["uniform", "block"])
+def _full(pins: dict[str, list[Any]], *, by_blocks: bool) -> list[Recomputation]:
+    """Full recompute: all layers, and by blocks of some where the software can or a pin asks."""
+    full, methods = (
+        RECOMPUTES.index("full"),
+        pins.get("recompute_method", ["uniform", "block"] if by_blocks or "recompute_layers" in pins else ["uniform"]),
+    )
     counts = pins.get("recompute_layers")
     if counts is not None:
         return [Recomputation(kind=full, block=int(method == "block"), layers=count) for method in methods for count in counts]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from meshwright.errors import ConfigError
 from meshwright.layout import SHARDINGS, Layout
+from meshwright.rules import stack_rules
 from meshwright.search.changes import regrid, selective_sets, split_layers
 from meshwright.search.diff_labels import Label
 from meshwright.search.quote import Setting
@@ -93,7 +94,7 @@ def _recompute_fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
             words = f"recompute {'+'.join(modules)}"
             yield Fix(kind="selective", words=words, apply=_edit(**(clean | {"recompute": "selective", "recompute_modules": modules})))
     per_chunk = -(-setting.model.total_layers // (layout.pp * layout.vpp))
-    for layers in range(1, per_chunk):
+    for layers in range(1, per_chunk if stack_rules(setting.stack).full_by_blocks else 1):
         block = clean | {"recompute": "full", "recompute_method": "block", "recompute_layers": layers}
         yield Fix(kind="full", words=f"recompute {layers} of {per_chunk} layers in full", apply=_edit(**block))
     yield Fix(kind="full", words="recompute every layer in full", apply=_edit(**(clean | {"recompute": "full"})))
