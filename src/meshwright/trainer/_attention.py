@@ -1,0 +1,175 @@
+"""Self-attention of a decoder: grouped heads, rotary positions, windows, context parallelism."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from meshwright.models.spec import ModelSpec
+from meshwright.trainer._exchange import sum_gradient, swap_dims
+from meshwright.trainer._mesh import Meshes
+from meshwright.trainer._norms import make_norm
+
+__all__ = ["Attention", "LatentAttention", "Span"]
+
+ROPE_BASE = 10000.0
+"""Of rotary positions, as in RoFormer, arXiv:2104.09864."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Which tokens of a sequence this rank holds."""
+
+    start: int
+    length: int
+
+
+def rotate(x: Tensor, span: Span) -> Tensor:
+    """Rotate pairs of the last dim by position; x is (batch, tokens, heads, dim), of any even dim."""
+    half = x.shape[-1] // 2
+    speeds = ROPE_BASE ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    places = torch.arange(span.start, span.start + span.length, device=x.device, dtype=torch.float32)
+    angles = torch.outer(places, speeds)[None, :, None, :]
+    left, right = x.float().chunk(2, dim=-1)
+    turned = torch.cat((left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()), dim=-1)
+    return turned.to(x.dtype)
+
+
+class Core(nn.Module):
+    """Softmax attention of whole sequences, some heads: (batch, tokens, heads, dim) to the same of the values' dim."""
+
+    def __init__(self, *, window: int | None, slopes: tuple[float, ...] | None) -> None:
+        super().__init__()
+        self.window = window
+        self.slopes = slopes
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Causal; with a window only its last tokens are seen; with slopes nearer tokens weigh more (ALiBi)."""
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        mask = self._mask(query)
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=key.shape[1] != query.shape[1]
+        )
+        return out.transpose(1, 2)
+
+    def _mask(self, query: Tensor) -> Tensor | None:
+        tokens = query.shape[2]
+        if self.slopes is None and (self.window is None or self.window >= tokens):
+            return None
+        places = torch.arange(tokens, device=query.device)
+        behind = places[:, None] - places[None, :]
+        seen = behind >= 0
+        if self.window is not None:
+            seen &= behind < self.window
+        if self.slopes is None:
+            return seen
+        slopes = torch.tensor(self.slopes, device=query.device)
+        bias = -slopes[:, None, None] * behind
+        return bias.masked_fill(~seen, -math.inf).to(query.dtype)
+
+
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """Slopes of ALiBi, arXiv:2108.12409: 2 ** (-8 i / heads) for powers of two, and every second of the next power's for the rest."""
+    power = 2 ** math.floor(math.log2(heads))
+    first = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    more = [2.0 ** (-4.0 * (2 * i + 1) / power) for i in range(heads - power)]
+    return (*first, *more)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention. Under tensor parallelism this rank holds some heads; under context parallelism some tokens, which
+    are swapped for heads around the core (all-to-all, arXiv:2309.14509)."""
+
+    def __init__(self, model: ModelSpec, meshes: Meshes, *, window: int | None) -> None:
+        super().__init__()
+        self.head_dim, self.tp, self.cp = model.head_dim, meshes.group("tp"), meshes.group("cp")
+        bias = model.linear_bias or model.qkv_bias
+        self.query = nn.Linear(model.hidden, model.num_heads * model.head_dim, bias=bias)
+        self.key = nn.Linear(model.hidden, model.num_kv_heads * model.head_dim, bias=bias)
+        self.value = nn.Linear(model.hidden, model.num_kv_heads * model.head_dim, bias=bias)
+        self.out = nn.Linear(model.num_heads * model.head_dim, model.hidden, bias=model.linear_bias)
+        self.query_norm = make_norm(model, model.head_dim) if model.qk_norm else None
+        self.key_norm = make_norm(model, model.head_dim) if model.qk_norm else None
+        self.rotary = model.positions == "rope"
+        slopes = alibi_slopes(model.num_heads) if model.positions == "alibi" else None
+        self.core = Core(window=window, slopes=None if slopes is None else _own_heads(slopes, meshes))
+
+    def forward(self, x: Tensor, span: Span) -> Tensor:
+        """(batch, tokens of this context rank, hidden) to the same."""
+        query, key, value = (part.unflatten(-1, (-1, self.head_dim)) for part in (self.query(x), self.key(x), self.value(x)))
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query, over=self.tp), self.key_norm(key, over=self.tp)
+        if self.rotary:
+            query, key = rotate(query, span), rotate(key, span)
+        return self.out(attend(self.core, query, key, value, self.cp).flatten(2))
+
+
+def attend(core: nn.Module, query: Tensor, key: Tensor, value: Tensor, cp: torch.distributed.ProcessGroup) -> Tensor:
+    """Run the core on whole sequences of a part of the heads, and swap back; key-value heads are repeated where there are too few."""
+    repeats = max(1, cp.size() // key.shape[2])
+    if repeats > 1:
+        key, value = (x.repeat_interleave(repeats, dim=2) for x in (key, value))
+    query, key, value = (swap_dims(x, split=2, join=1, group=cp) for x in (query, key, value))
+    return swap_dims(core(query, key, value), split=1, join=2, group=cp)
+
+
+def _own_heads(slopes: tuple[float, ...], meshes: Meshes) -> tuple[float, ...]:
+    """The slopes of the heads that the core of this rank works on: its tensor-parallel part, and of that its context-parallel one."""
+    count = len(slopes) // (meshes.layout.tp * meshes.layout.cp)
+    start = (meshes.place("tp") * meshes.layout.cp + meshes.place("cp")) * count
+    return slopes[start : start + count]
+
+
+class LatentUp(nn.Module):
+    """Queries, keys and values of this rank's heads from their latents (DeepSeek-V2, arXiv:2405.04434)."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        super().__init__()
+        assert model.mla is not None
+        self.mla = mla = model.mla
+        heads = model.num_heads
+        self.query = nn.Linear(mla.q_lora_rank or model.hidden, heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim), bias=False)
+        self.key_value = nn.Linear(mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim), bias=False)
+
+    def forward(self, query: Tensor, latent: Tensor, position: Tensor, span: Span) -> tuple[Tensor, Tensor, Tensor]:
+        """Latents (batch, tokens, rank) and the rotary part of the keys, shared by all heads."""
+        mla = self.mla
+        queries = self.query(query).unflatten(-1, (-1, mla.qk_nope_head_dim + mla.qk_rope_head_dim))
+        plain, turned = queries.split((mla.qk_nope_head_dim, mla.qk_rope_head_dim), dim=-1)
+        both = self.key_value(latent).unflatten(-1, (-1, mla.qk_nope_head_dim + mla.v_head_dim))
+        keys, values = both.split((mla.qk_nope_head_dim, mla.v_head_dim), dim=-1)
+        shared = rotate(position[:, :, None, :], span).expand(-1, -1, keys.shape[2], -1)
+        return torch.cat((plain, rotate(turned, span)), dim=-1), torch.cat((keys, shared), dim=-1), values
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention. The down projections are whole on every tensor-parallel rank, and so are their gradients: the up
+    projections, cut by heads, sum what they send back, and the shared rotary key does the same here."""
+
+    def __init__(self, model: ModelSpec, meshes: Meshes, *, window: int | None) -> None:
+        super().__init__()
+        assert model.mla is not None
+        mla = model.mla
+        self.tp, self.cp, self.mla = meshes.group("tp"), meshes.group("cp"), mla
+        self.query_down = None if mla.q_lora_rank is None else nn.Linear(model.hidden, mla.q_lora_rank, bias=False)
+        self.query_norm = None if mla.q_lora_rank is None else make_norm(model, mla.q_lora_rank)
+        self.key_value_down = nn.Linear(model.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, bias=False)
+        self.key_value_norm = make_norm(model, mla.kv_lora_rank)
+        self.up = LatentUp(model)
+        self.out = nn.Linear(model.num_heads * mla.v_head_dim, model.hidden, bias=False)
+        self.core = Core(window=window, slopes=None)
+
+    def forward(self, x: Tensor, span: Span) -> Tensor:
+        """(batch, tokens of this context rank, hidden) to the same."""
+        x = x.to_local() if isinstance(x, DTensor) else x
+        query = x
+        if self.query_down is not None and self.query_norm is not None:
+            query = self.query_norm(self.query_down(x))
+        latent, position = self.key_value_down(x).split((self.mla.kv_lora_rank, self.mla.qk_rope_head_dim), dim=-1)
+        query, key, value = self.up(query, self.key_value_norm(latent), sum_gradient(position, self.tp), span)
+        return self.out(attend(self.core, query, key, value, self.cp).flatten(2))

@@ -1,0 +1,141 @@
+"""Pipeline parallelism on torch.distributed.pipelining, and plain micro batches where there is one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import schedules as torch_schedules
+from torch.distributed.tensor.parallel import loss_parallel
+
+from meshwright.layout import Layout
+from meshwright.trainer._mesh import Meshes
+from meshwright.trainer._model import Chunk
+from meshwright.trainer._shard import set_last_backward
+
+__all__ = ["Runner", "Shapes", "make_runner"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Runner(Protocol):
+    """Forward and backward of one step."""
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Take (local samples, tokens) twice; return this rank's part of the loss, 0 where it does not hold the head."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """What goes from chunk to chunk: told beforehand, because experts can't be tried on tensors without values."""
+
+    layout: Layout
+    seq_len: int
+    hidden: int
+    vocab: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def entering(self, chunk: Chunk) -> Tensor:
+        """Of one micro batch: ids (mbs, tokens), or hidden states (mbs, tokens, hidden)."""
+        tokens = self.seq_len // self.layout.cp
+        if chunk.embedding is not None:
+            return torch.zeros(self.layout.mbs, tokens, dtype=torch.int64, device=self.device)
+        return self._hidden().requires_grad_()
+
+    def leaving(self, chunk: Chunk) -> Tensor:
+        """Hidden states, or this rank's part of the logits, (mbs, tokens, vocab / tp)."""
+        if chunk.head is None:
+            return self._hidden().requires_grad_()
+        shape = (self.layout.mbs, self.seq_len // self.layout.cp, self.vocab // self.layout.tp)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device).requires_grad_()
+
+    def _hidden(self) -> Tensor:
+        tokens = self.seq_len // self.layout.cp // (self.layout.tp if self.layout.sp else 1)
+        return torch.zeros(self.layout.mbs, tokens, self.hidden, dtype=self.dtype, device=self.device)
+
+
+def make_runner(chunks: Sequence[Chunk], places: Sequence[int], meshes: Meshes, *, shapes: Shapes, loss: Loss) -> Runner:
+    """Return what runs a step of the layout's schedule."""
+    if meshes.layout.pp == 1:
+        return _MicroBatches(chunk=chunks[0], meshes=meshes, loss=loss)
+    return _Pipeline(chunks, places, meshes, shapes=shapes, loss=loss)
+
+
+def _vocabulary_cut(layout: Layout) -> AbstractContextManager[Any]:
+    return loss_parallel() if layout.tp > 1 else nullcontext()
+
+
+@dataclass(kw_only=True)
+class _MicroBatches:
+    """One stage: forward and backward of one micro batch after another."""
+
+    chunk: Chunk
+    meshes: Meshes
+    loss: Loss
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        layout = self.meshes.layout
+        total = torch.zeros((), device=tokens.device)
+        parts = list(zip(tokens.split(layout.mbs), targets.split(layout.mbs), strict=True))
+        for place, (ids, wanted) in enumerate(parts):
+            set_last_backward(self.chunk, layout, last=place == len(parts) - 1)
+            with _vocabulary_cut(layout):
+                part = self.loss(self.chunk(ids), wanted)
+                part.backward()
+            total += _plain(part.detach())
+        return total
+
+
+def _plain(x: Tensor) -> Tensor:
+    full = getattr(x, "full_tensor", None)
+    return x if full is None else full()
+
+
+class _Pipeline:
+    """Several stages under one of torch's schedules."""
+
+    def __init__(self, chunks: Sequence[Chunk], places: Sequence[int], meshes: Meshes, *, shapes: Shapes, loss: Loss) -> None:
+        layout = meshes.layout
+        self.meshes, self.chunks = meshes, chunks
+        group = meshes.group("pp")
+        stages = [
+            PipelineStage(
+                chunk,
+                place,
+                layout.pp * layout.vpp,
+                shapes.device,
+                input_args=shapes.entering(chunk),
+                output_args=shapes.leaving(chunk),
+                group=group,
+            )
+            for chunk, place in zip(chunks, places, strict=True)
+        ]
+        kind, many = _schedule(layout)
+        what: Any = stages if many else stages[0]
+        self.schedule: Any = kind(what, layout.num_microbatches, loss_fn=loss, scale_grads=False)
+        self.first, self.last = 0 in places, layout.pp * layout.vpp - 1 in places
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        losses: list[Tensor] = []
+        with _vocabulary_cut(self.meshes.layout):
+            inputs = (tokens,) if self.first else ()
+            if self.last:
+                self.schedule.step(*inputs, target=targets, losses=losses)
+            else:
+                self.schedule.step(*inputs)
+        parts = [_plain(part.detach()) for part in losses]
+        return torch.stack(parts).sum() if parts else torch.zeros((), device=tokens.device)
+
+
+def _schedule(layout: Layout) -> tuple[type[Any], bool]:
+    """Torch's class, and whether it takes a list of stages."""
+    if layout.schedule == "gpipe":
+        return (torch_schedules.ScheduleGPipe, False) if layout.vpp == 1 else (torch_schedules.ScheduleLoopedBFS, True)
+    return (torch_schedules.Schedule1F1B, False) if layout.vpp == 1 else (torch_schedules.ScheduleInterleaved1F1B, True)

@@ -1,0 +1,165 @@
+"""What this trainer refuses, in words, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from meshwright.errors import ConfigError, LayoutError
+from meshwright.layout import Layout
+from meshwright.models.spec import ModelSpec
+from meshwright.trainer.job import TrainJob
+from meshwright.trainer.parts import own_parts
+
+__all__ = ["VOCAB_MULTIPLE", "require_trainable"]
+
+VOCAB_MULTIPLE = 128
+"""The vocabulary is padded to a multiple of this, whatever the layout, so that every layout computes the same loss."""
+
+
+def require_trainable(job: TrainJob, *, num_processes: int) -> None:
+    """Raise for the first thing that can't run: ConfigError for the model, LayoutError for the layout."""
+    for reason in _model_reasons(job.model, job.seq_len):
+        raise ConfigError(f"model {job.model.name}: {reason}")
+    for reason in _layout_reasons(job, num_processes):
+        raise LayoutError(reason)
+
+
+def _model_reasons(model: ModelSpec, seq_len: int) -> Iterator[str]:
+    if model.family != "decoder":
+        yield f"family {model.family!r}: the embedded trainer runs decoders; export the plan to Megatron-LM"
+    if model.hybrid is not None:
+        yield "Mamba layers: the embedded trainer has none; export the plan to Megatron-LM"
+    if model.mtp_layers:
+        yield f"mtp_layers={model.mtp_layers}: the embedded trainer predicts one token; set mtp_layers=0 or export the plan"
+    if model.attention_sinks:
+        yield "attention sinks: no fused kernel that the embedded trainer uses has them"
+    if model.moe is not None and model.moe.capacity_factor is not None:
+        yield f"capacity_factor={model.moe.capacity_factor}: the embedded trainer drops no tokens"
+    if model.moe is not None and (model.moe.latent_dim is not None or model.moe.expert_bias):
+        yield "experts with biases or a width of their own are not in the embedded trainer"
+    if model.mla is not None and (model.positions != "rope" or model.linear_bias or model.qkv_bias or model.qk_norm):
+        yield "latent attention with biases, norms of queries and keys, or positions other than rope is not in the embedded trainer"
+    if model.positions == "relative":
+        yield "relative positions: the embedded trainer has rope, learned, alibi and none"
+    if model.positions == "learned" and seq_len > model.max_positions:
+        yield f"seq_len={seq_len} is more than its {model.max_positions} positions"
+
+
+def _layout_reasons(job: TrainJob, processes: int) -> Iterator[str]:
+    layout, model = job.layout, job.model
+    if layout.num_chips != processes:
+        yield (
+            f"the layout runs on tp*cp*pp*dp = {layout.num_chips} processes, {processes} were started: "
+            f"torchrun --nproc-per-node {layout.num_chips} -m meshwright.trainer ..."
+        )
+    if layout.gbs % (layout.mbs * layout.dp):
+        yield f"gbs={layout.gbs} is not divisible by mbs*dp = {layout.mbs * layout.dp}"
+    yield from _tensor_reasons(layout, model)
+    yield from _context_reasons(layout, model, job.seq_len)
+    yield from _expert_reasons(layout, model)
+    yield from _pipeline_reasons(layout, model)
+    yield from _sharding_reasons(layout, model)
+    yield from _recompute_reasons(job)
+
+
+def _tensor_reasons(layout: Layout, model: ModelSpec) -> Iterator[str]:
+    for name, count in (("num_heads", model.num_heads), ("num_kv_heads", model.num_kv_heads), ("ffn", model.ffn)):
+        if name == "num_kv_heads" and model.mla is not None:
+            continue
+        if count % layout.tp:
+            yield f"{name}={count} is not divisible by tp={layout.tp}"
+    if model.moe is not None and model.moe.shared_ffn and model.moe.shared_ffn % layout.tp:
+        yield f"shared_ffn={model.moe.shared_ffn} is not divisible by tp={layout.tp}"
+    if VOCAB_MULTIPLE % layout.tp:
+        yield f"tp={layout.tp}: the embedded trainer pads vocabularies to multiples of {VOCAB_MULTIPLE}, which tp must divide"
+    if layout.sp and layout.tp == 1:
+        yield "sp=1 needs tp > 1"
+
+
+def _context_reasons(layout: Layout, model: ModelSpec, seq_len: int) -> Iterator[str]:
+    cut = layout.cp * (layout.tp if layout.sp else 1)
+    if seq_len % cut:
+        yield f"seq_len={seq_len} is not divisible by cp{' * tp' if layout.sp else ''} = {cut}"
+    heads = model.num_heads // layout.tp
+    kv_heads = heads if model.mla is not None else model.num_kv_heads // layout.tp
+    if heads % layout.cp or (kv_heads % layout.cp and layout.cp % max(kv_heads, 1)):
+        yield f"cp={layout.cp}: context parallelism swaps tokens for heads, and a tensor-parallel rank has {heads} ({kv_heads} of keys)"
+
+
+def _expert_reasons(layout: Layout, model: ModelSpec) -> Iterator[str]:
+    if model.moe is None:
+        if layout.ep > 1:
+            yield f"ep={layout.ep}: {model.name} has no experts"
+        if layout.etp not in (None, layout.tp, 1):
+            yield f"etp={layout.etp}: {model.name} has no experts"
+        return
+    if model.moe.num_experts % layout.ep:
+        yield f"num_experts={model.moe.num_experts} is not divisible by ep={layout.ep}"
+    if layout.expert_tp not in (1, layout.tp):
+        yield f"etp={layout.expert_tp}: the embedded trainer cuts experts like the rest (etp={layout.tp}) or not (etp=1)"
+    if model.moe.expert_ffn % layout.expert_tp:
+        yield f"expert_ffn={model.moe.expert_ffn} is not divisible by etp={layout.expert_tp}"
+    if layout.dp * layout.cp * layout.tp % (layout.ep * layout.expert_tp):
+        yield f"ep*etp = {layout.ep * layout.expert_tp} does not divide dp*cp*tp = {layout.dp * layout.cp * layout.tp}"
+    if layout.tp > 1 and not layout.sp:
+        yield f"experts with tp={layout.tp} need sequence parallelism: sp=1"
+
+
+def _pipeline_reasons(layout: Layout, model: ModelSpec) -> Iterator[str]:
+    if layout.schedule == "zero-bubble":
+        yield "schedule=zero-bubble: torch's schedule does not end where stages are sharded modules; schedule=1f1b or gpipe do"
+    if layout.pp == 1 and (layout.vpp > 1 or layout.schedule != "1f1b"):
+        yield f"vpp={layout.vpp}, schedule={layout.schedule}: these need pp > 1"
+    if layout.pp * layout.vpp > model.num_layers:
+        yield f"pp*vpp = {layout.pp * layout.vpp} is more than the {model.num_layers} layers"
+        return
+    for stage in range(layout.pp):
+        if any(not part.layers for _, part in own_parts(model, layout, stage)):
+            yield f"stage {stage} has a chunk without layers: every chunk needs one or more"
+    if layout.pp > 1 and layout.vpp > 1 and layout.num_microbatches % layout.pp:
+        yield f"with vpp > 1 the {layout.num_microbatches} micro batches must be a multiple of pp={layout.pp}"
+    if layout.pp > 1 and layout.num_microbatches < layout.pp:
+        yield f"{layout.num_microbatches} micro batches are fewer than pp={layout.pp} stages; lower mbs or dp"
+
+
+def _sharding_reasons(layout: Layout, model: ModelSpec) -> Iterator[str]:
+    data = layout.dp * layout.cp
+    if layout.pp > 1 and layout.sharding == "zero2":
+        yield "sharding=zero2 with pp > 1: torch's pipeline reduces gradients once a step, which is sharding=zero1"
+    if layout.sharding == "hybrid" and layout.shard_size is None:
+        yield f"sharding=hybrid: say over how many of dp*cp = {data} ranks, shard_size=..., or use zero3"
+    if layout.shard_size is None:
+        return
+    if layout.sharding == "none":
+        yield f"shard_size={layout.shard_size}: sharding=none shards nothing"
+    if data % layout.shard_size:
+        yield f"shard_size={layout.shard_size} does not divide dp*cp = {data}"
+    if model.moe is not None and layout.shard_size != data:
+        yield f"shard_size={layout.shard_size} with experts: the embedded trainer shards them over all ranks that hold the same ones"
+
+
+def _recompute_reasons(job: TrainJob) -> Iterator[str]:
+    layout = job.layout
+    if layout.recompute != "full" and (layout.recompute_layers is not None or layout.recompute_method != "uniform"):
+        yield f"recompute_layers, recompute_method: these need recompute=full, not {layout.recompute}"
+    if layout.recompute != "selective" and layout.recompute_modules:
+        yield f"recompute_modules={'+'.join(layout.recompute_modules)}: this needs recompute=selective, not {layout.recompute}"
+    if layout.recompute_method == "uniform" and layout.recompute_layers == 0:
+        yield "recompute_layers=0: a recomputed unit has one layer or more"
+    for name in layout.recompute_modules:
+        if name in _NEEDS and not _NEEDS[name](job.model):
+            yield f"recompute_modules={name}: {job.model.name} has none"
+    if job.compile and (job.model.moe is not None or layout.tp * layout.cp * layout.pp > 1):
+        yield "compile=true: in the embedded trainer this is for models without experts on tp = cp = pp = 1"
+    if job.compile and layout.recompute == "selective":
+        yield "compile=true with recompute=selective: the compiler decides by itself what it keeps; recompute=none or full"
+
+
+_NEEDS: dict[str, Callable[[ModelSpec], bool]] = {
+    "moe": lambda model: model.moe is not None,
+    "moe_act": lambda model: model.moe is not None,
+    "shared_experts": lambda model: model.moe is not None and bool(model.moe.shared_ffn),
+    "mla_up_proj": lambda model: model.mla is not None,
+    "mlp": lambda model: model.moe is None or model.moe.first_dense_layers > 0 or model.moe.layer_frequency > 1,
+}
+"""What a model must have for the name to mean something."""

@@ -1,0 +1,178 @@
+"""Samples of fixed length from Megatron's .bin/.idx files: documents shuffled by epoch, joined, and cut."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.errors import ConfigError
+
+__all__ = ["IndexedFile", "open_blend"]
+
+MAGIC = b"MMIDIDX\x00\x00"
+DTYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 6: np.float64, 7: np.float32, 8: np.uint16}
+"""Codes of the token type in an .idx file (Megatron-Core, indexed_dataset.py)."""
+_HEADER = struct.Struct("<9sQBQQ")
+
+
+class IndexedFile:
+    """One pair of files, mapped: documents are runs of sequences, sequences runs of tokens."""
+
+    def __init__(self, prefix: str) -> None:
+        index, tokens = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+        for file in (index, tokens):
+            if not file.is_file():
+                raise ConfigError(f"data {prefix!r}: {file} does not exist")
+        raw = np.memmap(index, dtype=np.uint8, mode="r")
+        if raw.size < _HEADER.size:
+            raise ConfigError(f"{index}: {raw.size} bytes are no index")
+        magic, version, code, sequences, documents = _HEADER.unpack(raw[: _HEADER.size].tobytes())
+        if magic != MAGIC or version != 1 or code not in DTYPES:
+            raise ConfigError(f"{index}: no index of Megatron's (magic {magic!r}, version {version}, token type {code})")
+        if raw.size != _HEADER.size + 12 * sequences + 8 * documents:
+            raise ConfigError(f"{index}: {raw.size} bytes, expected {_HEADER.size + 12 * sequences + 8 * documents}; the file is cut off")
+        at = _HEADER.size
+        lengths = np.frombuffer(raw, dtype="<i4", count=sequences, offset=at)
+        bounds = np.frombuffer(raw, dtype="<i8", count=documents, offset=at + 12 * sequences)
+        ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        self.starts: NDArray[np.int64] = ends[bounds]
+        """First token of each document, and the end of the last, (documents + 1,)."""
+        self.tokens = np.memmap(tokens, dtype=np.dtype(DTYPES[code]).newbyteorder("<"), mode="r")
+        if self.tokens.size < self.starts[-1]:
+            raise ConfigError(f"{tokens}: holds {self.tokens.size} tokens, its index names {self.starts[-1]}")
+
+    @property
+    def num_documents(self) -> int:
+        """Documents."""
+        return len(self.starts) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all documents."""
+        return int(self.starts[-1] - self.starts[0])
+
+
+class PackedSamples:
+    """Sequences cut from the stream of an epoch's shuffled documents; neighbours share one token, the last target of the first."""
+
+    def __init__(self, file: IndexedFile, *, length: int, seed: int, epochs: int) -> None:
+        self.file, self.length, self.seed, self.epochs = file, length, seed, epochs
+        self.per_epoch = (file.num_tokens - 1) // (length - 1)
+        if self.per_epoch < 1:
+            raise ConfigError(f"data holds {file.num_tokens} tokens, fewer than one sequence of {length}")
+        self._epoch = -1
+        self._order: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._ends: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._shuffle: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def read(self, index: int) -> NDArray[np.int64]:
+        """Return one sample; ConfigError behind the last epoch."""
+        epoch, place = divmod(index, self.per_epoch)
+        if epoch >= self.epochs:
+            raise ConfigError(
+                f"the data is at its end: sample {index} is behind {self.epochs} epochs of {self.per_epoch}; raise data.epochs"
+            )
+        if epoch != self._epoch:
+            self._open(epoch)
+        start = int(self._shuffle[place]) * (self.length - 1)
+        return self._tokens(start, start + self.length)
+
+    def _open(self, epoch: int) -> None:
+        draw = np.random.default_rng((self.seed, epoch))
+        self._order = draw.permutation(self.file.num_documents)
+        sizes = np.diff(self.file.starts)[self._order]
+        self._ends = np.cumsum(sizes)
+        self._shuffle = draw.permutation(self.per_epoch)
+        self._epoch = epoch
+
+    def _tokens(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Tokens of the epoch's stream."""
+        parts = []
+        place = int(np.searchsorted(self._ends, start, side="right"))
+        while start < stop:
+            document = int(self._order[place])
+            end = int(self._ends[place])
+            first = int(self.file.starts[document + 1]) - (end - start)
+            count = min(stop, end) - start
+            parts.append(self.file.tokens[first : first + count])
+            start += count
+            place += 1
+        return np.concatenate(parts).astype(np.int64)
+
+
+class BlendedSamples:
+    """Several sources in fixed shares: every block of samples holds each source by its share, in random order."""
+
+    def __init__(self, sources: Sequence[PackedSamples], weights: Sequence[float], *, seed: int) -> None:
+        self.sources, self.seed = sources, seed
+        self.shares = np.asarray(weights) / sum(weights)
+        self._block = -1
+        self._choices: list[tuple[int, int]] = []
+
+    def read(self, index: int) -> NDArray[np.int64]:
+        """Return one sample."""
+        block, place = divmod(index, _BLOCK)
+        if block != self._block:
+            self._choices, self._block = self._plan(block), block
+        source, number = self._choices[place]
+        return self.sources[source].read(number)
+
+    def _plan(self, block: int) -> list[tuple[int, int]]:
+        """(source, its own number) of each sample of a block."""
+        before, after = (self._given(count) for count in (block * _BLOCK, (block + 1) * _BLOCK))
+        picks = np.repeat(np.arange(len(self.sources)), after - before)
+        np.random.default_rng((self.seed, block)).shuffle(picks)
+        numbers = before.copy()
+        chosen = []
+        for source in picks.tolist():
+            chosen.append((source, int(numbers[source])))
+            numbers[source] += 1
+        return chosen
+
+    def _given(self, count: int) -> NDArray[np.int64]:
+        """Samples of each source among the first `count`: its share rounded down, what is left from the source with the largest one."""
+        given = np.floor(self.shares * count).astype(np.int64)
+        given[np.argmax(self.shares)] += count - given.sum()
+        return given
+
+
+_BLOCK = 4096
+
+
+def open_blend(words: Sequence[str], *, length: int, seed: int, vocab: int, epochs: int) -> PackedSamples | BlendedSamples:
+    """Open `0.7 a 0.3 b`, or prefixes alone, weighed by their tokens."""
+    weights, prefixes = _parse(words)
+    files = [IndexedFile(prefix) for prefix in prefixes]
+    for prefix, file in zip(prefixes, files, strict=True):
+        most = int(file.tokens[:_PROBE].max(initial=0))
+        if most >= vocab:
+            raise ConfigError(f"data {prefix!r}: token {most} is beyond the model's vocabulary of {vocab}")
+    sources = [PackedSamples(file, length=length, seed=seed + place, epochs=epochs) for place, file in enumerate(files)]
+    if len(sources) == 1:
+        return sources[0]
+    shares = weights if weights is not None else [float(file.num_tokens) for file in files]
+    return BlendedSamples(sources, shares, seed=seed)
+
+
+_PROBE = 1 << 24
+
+
+def _parse(words: Sequence[str]) -> tuple[list[float] | None, list[str]]:
+    numbers = [_number(word) for word in words[::2]]
+    if len(words) % 2 == 0 and all(number is not None for number in numbers):
+        weights = [float(number) for number in numbers if number is not None]
+        if min(weights) < 0 or sum(weights) <= 0:
+            raise ConfigError(f"data.blend={' '.join(words)}: weights must be positive")
+        return weights, list(words[1::2])
+    return None, list(words)
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None

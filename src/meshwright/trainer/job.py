@@ -1,0 +1,164 @@
+"""What is trained, how, and for how long: a plan with `key=value` words on top."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.layout import Layout
+from meshwright.models.spec import ModelSpec
+from meshwright.search.problem import model_of
+
+__all__ = ["DataSettings", "OptimizerSettings", "SaveSettings", "TrainJob", "job_keys", "read_job"]
+
+DeviceWord = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerSettings:
+    """AdamW and its learning rate."""
+
+    learning_rate: float = 3e-4
+    least_learning_rate: float = 3e-5
+    """At the end of the cosine: a tenth, as in GPT-3."""
+    warmup_steps: int = 10
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    clip_norm: float = 1.0
+    """Gradients are scaled to this norm at most; 0 is off."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSettings:
+    """Where tokens come from."""
+
+    blend: tuple[str, ...] = ()
+    """Weights and prefixes of .bin/.idx files, `0.7 a 0.3 b`, or prefixes alone; empty: random tokens."""
+    epochs: int = 1000
+    """At most; beyond it the data is at its end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SaveSettings:
+    """Checkpoints."""
+
+    folder: str | None = None
+    every: int = 0
+    """Steps between checkpoints; 0 saves at the end and on SIGTERM only."""
+    keep: int = 2
+    resume: bool = True
+    """Go on from the newest whole checkpoint of the folder."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainJob:
+    """One run of the embedded trainer."""
+
+    model: ModelSpec
+    layout: Layout
+    seq_len: int
+    precision: Literal["bf16", "fp32"] = "bf16"
+    steps: int = 20
+    minutes: float | None = None
+    """Stops after as many, whichever comes first."""
+    seed: int = 1234
+    init_std: float = 0.02
+    balance_weight: float = 0.01
+    """Of the experts' load-balance loss."""
+    compile: bool = False
+    device: DeviceWord = "auto"
+    metrics: str | None = None
+    """Folder for a file of JSON lines per rank, `rank-0.jsonl`; None prints rank 0's lines alone."""
+    trace: str | None = None
+    """Folder for a Chrome trace per rank, of step 3."""
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    save: SaveSettings = field(default_factory=SaveSettings)
+
+
+def read_job(plan: Path, words: Iterable[str] = ()) -> TrainJob:
+    """Read a plan that `meshwright plan --json` wrote (the first of several; FILE#2 takes the second), with words on top."""
+    name, _, rank = str(plan).partition("#")
+    try:
+        content = json.loads(Path(name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"plan {name!r}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"plan {name!r}: no JSON ({error})") from None
+    if not isinstance(content, dict) or not isinstance(content.get("request"), dict):
+        raise ConfigError(f"plan {name!r}: expected the object that `meshwright plan --json` prints")
+    request = content["request"]
+    job = TrainJob(
+        model=model_of(request["model"]),
+        layout=_layout_of(content, name, rank),
+        seq_len=request["seq_len"],
+        precision=_precision(request.get("precision", "bf16")),
+    )
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(f"{word!r}: expected key=value such as steps=50 or optimizer.learning_rate=1e-3")
+        if key not in job_keys():
+            raise UnknownNameError("key of a training run", key, job_keys())
+        job = _with(job, key.split("."), value, key)
+    return job
+
+
+def _layout_of(content: Mapping[str, Any], name: str, rank: str) -> Layout:
+    plans = content.get("plans") or []
+    place = int(rank) if rank.isdecimal() else 1
+    if not 1 <= place <= len(plans):
+        raise ConfigError(f"plan {name!r}: #{rank or 1}: the file holds {len(plans)} plans")
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in plans[place - 1]["layout"].items()}
+    unknown = [key for key in given if key not in Layout.__dataclass_fields__]
+    if unknown:
+        raise UnknownNameError("layout key", unknown[0], list(Layout.__dataclass_fields__))
+    return Layout(**given)
+
+
+def _precision(word: str) -> Literal["bf16", "fp32"]:
+    if word == "bf16":
+        return "bf16"
+    if word == "fp32":
+        return "fp32"
+    raise ConfigError(f"precision={word}: the embedded trainer computes in bf16 or fp32; plan with --precision bf16")
+
+
+def _with(values: Any, path: list[str], text: str, key: str) -> Any:
+    head, *rest = path
+    if rest:
+        return replace(values, **{head: _with(getattr(values, head), rest, text, key)})
+    return replace(values, **{head: _read(text, get_type_hints(type(values))[head], key)})
+
+
+def _read(text: str, kind: Any, key: str) -> Any:
+    """JSON first, else text; the type must suit the field."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    if isinstance(value, list):
+        value = tuple(str(part) for part in value)
+    if kind == tuple[str, ...] and isinstance(value, str):
+        value = tuple(value.split())
+    wanted = str(kind)
+    if isinstance(value, int) and not isinstance(value, bool) and "float" in wanted:
+        value = float(value)
+    if type(value).__name__ not in wanted and not (value is None and "None" in wanted) and repr(value) not in wanted:
+        raise ConfigError(f"{key}={text}: expected {getattr(kind, '__name__', wanted.replace('typing.', ''))}")
+    return value
+
+
+def job_keys(kind: Any = TrainJob, before: str = "") -> list[str]:
+    """Return what `key=value` words may name."""
+    found: list[str] = []
+    for name, hint in get_type_hints(kind).items():
+        if name not in ("model", "layout"):
+            found += job_keys(hint, f"{before}{name}.") if is_dataclass(hint) else [before + name]
+    return found

@@ -1,0 +1,46 @@
+"""Which layers each pipeline stage holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshwright.errors import LayoutError
+from meshwright.layout import Layout
+from meshwright.models.spec import ModelSpec
+from meshwright.rules.split import even_split
+
+__all__ = ["Part", "own_parts"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What one pipeline chunk holds of the model."""
+
+    layers: tuple[int, ...]
+    """Indices in the whole model."""
+    first: bool
+    last: bool
+
+
+def own_parts(model: ModelSpec, layout: Layout, stage: int) -> list[tuple[int, Part]]:
+    """Return the chunks of one stage with their places: chunk v of stage s is number v * pp + s."""
+    sizes = layout.layers_per_stage or even_split(model.num_layers, pp=layout.pp, vpp=layout.vpp)
+    if len(sizes) == layout.pp and layout.vpp > 1:
+        sizes = _chunks_of_stages(sizes, layout)
+    if len(sizes) != layout.pp * layout.vpp or sum(sizes) != model.num_layers:
+        raise LayoutError(
+            f"layers_per_stage={'+'.join(map(str, sizes))}: expected {layout.pp * layout.vpp} chunks that sum to {model.num_layers} layers"
+        )
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    last = len(sizes) - 1
+    return [
+        (i, Part(layers=tuple(range(starts[i], starts[i] + sizes[i])), first=i == 0, last=i == last))
+        for i in range(stage, len(sizes), layout.pp)
+    ]
+
+
+def _chunks_of_stages(stages: Sequence[int], layout: Layout) -> tuple[int, ...]:
+    """Split each stage's layers over its chunks, earlier chunks first."""
+    parts = [[size // layout.vpp + (v < size % layout.vpp) for v in range(layout.vpp)] for size in stages]
+    return tuple(parts[s][v] for v in range(layout.vpp) for s in range(layout.pp))

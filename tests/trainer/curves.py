@@ -1,0 +1,103 @@
+"""Loss curves of layouts on gloo processes of this machine: `python -m tests.trainer.curves RANK PROCESSES STORE OUT CASE ...`.
+
+A case is `model:layout words`. One group of processes runs all of them, because starting one takes longer than twenty steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 20
+SEQ_LEN = 32
+GBS = 8
+_SHAPE: dict[str, Any] = {"num_layers": 4, "hidden": 64, "ffn": 128, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "vocab": 500}
+_MOE = {"num_experts": 4, "top_k": 2, "expert_ffn": 64, "shared_ffn": 64, "first_dense_layers": 1}
+_MLA = {"kv_lora_rank": 32, "q_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+MODELS: dict[str, dict[str, Any]] = {
+    "dense": _SHAPE,
+    "tied": _SHAPE | {"tied": True, "norm": "layernorm", "positions": "learned", "max_positions": 64, "gated": False, "linear_bias": True},
+    "moe": _SHAPE | {"moe": _MOE},
+    "mla": _SHAPE | {"num_kv_heads": 4, "head_dim": 24, "mla": _MLA},
+    "windows": _SHAPE | {"qk_norm": True, "norms_per_layer": 4, "window": 16, "global_every": 2},
+    "alibi": _SHAPE | {"parallel_block": True, "norms_per_layer": 1, "positions": "alibi", "gated": False, "norm": "layernorm"},
+}
+
+
+def job_of(case: str, **changes: Any) -> Any:
+    """Return the TrainJob of `model:words`."""
+    from meshwright.layout import Layout, parse_layout
+    from meshwright.search.problem import model_of
+    from meshwright.trainer.job import OptimizerSettings, TrainJob
+
+    model, _, words = case.partition(":")
+    layout = Layout(**{"gbs": GBS, "mbs": 2, **parse_layout(words)})
+    optimizer = OptimizerSettings(learning_rate=3e-3, warmup_steps=2)
+    given: dict[str, Any] = {"precision": "fp32", "steps": STEPS, "device": "cpu", "seq_len": SEQ_LEN, "optimizer": optimizer}
+    return TrainJob(model=model_of(MODELS[model] | {"name": model}), layout=layout, **(given | changes))
+
+
+def curves(processes: int, cases: Sequence[str], *, timeout_s: float = 1200, changes: dict[str, Any] | None = None) -> list[Any]:
+    """Return for each case the lines that rank 0 tells, or the reason why it failed."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out.json")
+        words = [str(processes), str(Path(folder, "store")), str(out), json.dumps(changes or {}), *cases]
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.trainer.curves", str(rank), *words],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(processes)
+        ]
+        try:
+            told = [process.communicate(timeout=timeout_s)[0] for process in ranks]
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+        assert all(process.returncode == 0 for process in ranks), "\n".join(text[-3000:] for text in told)
+        found: list[Any] = json.loads(out.read_text(encoding="utf-8"))
+    return found
+
+
+def _work(rank: int, processes: int, store: str, out: str, changes: dict[str, Any], cases: Sequence[str]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from meshwright.trainer._run import train
+    from meshwright.trainer.checks import require_trainable
+    from meshwright.trainer.job import SaveSettings
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=processes, timeout=timedelta(seconds=60))
+    if "save" in changes:
+        changes = changes | {"save": SaveSettings(**changes["save"])}
+    found = []
+    for case in cases:
+        lines: list[str] = []
+        job = job_of(case, **changes)
+        require_trainable(job, num_processes=processes)
+        train(job, torch.device("cpu"), tell=lines.append)
+        found.append([json.loads(line) for line in lines])
+        print(case, "done", flush=True)
+    if rank == 0:
+        Path(out).write_text(json.dumps(found), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    _work(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], json.loads(sys.argv[5]), sys.argv[6:])

@@ -1,0 +1,91 @@
+"""Every layout gives the loss curve of one process, on real gloo processes of this machine; needs torch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="trains with torch: pip install 'meshwright[train]'")
+
+from tests.trainer.curves import MODELS, STEPS, curves
+
+WITHIN = 1e-4
+"""Of the loss in fp32, over all steps."""
+NORM_STEPS, NORM_WITHIN = 5, 1e-3
+"""Of gradient norms, as a share; only the first steps, as rounding grows from one step to the next."""
+ON_TWO = [
+    "dense:dp=2",
+    "dense:dp=2,sharding=zero1",
+    "dense:dp=2,sharding=zero2,recompute=full",
+    "dense:dp=2,sharding=zero3,recompute=full,recompute_method=block,recompute_layers=1",
+    "dense:dp=2,recompute=selective,recompute_modules=core_attn+layernorm+mlp",
+    "dense:tp=2",
+    "dense:tp=2,sp=1",
+    "dense:tp=2,recompute=selective,recompute_modules=ops",
+    "dense:cp=2,sharding=zero1",
+    "dense:pp=2",
+    "dense:pp=2,vpp=2",
+    "dense:pp=2,schedule=gpipe",
+    "dense:pp=2,vpp=2,schedule=gpipe",
+    "dense:pp=2,layers=3+1",
+    "tied:pp=2",
+    "tied:cp=2",
+    "tied:tp=2,sp=1",
+    "mla:tp=2,sp=1,recompute=selective,recompute_modules=mla_up_proj+mlp_act",
+    "windows:tp=2,sp=1",
+    "alibi:tp=2",
+    "alibi:cp=2",
+    "moe:dp=2,ep=2",
+    "moe:tp=2,sp=1",
+    "moe:tp=2,sp=1,ep=2,etp=1,recompute=selective,recompute_modules=moe_act+shared_experts",
+    "moe:pp=2",
+]
+ON_FOUR = [
+    "dense:dp=2,tp=2,sharding=zero3",
+    "dense:dp=2,pp=2,sharding=zero1",
+    "dense:dp=2,cp=2,sharding=zero1",
+    "dense:tp=2,sp=1,pp=2",
+    "dense:tp=2,sp=1,cp=2",
+    "dense:cp=2,pp=2",
+    "dense:dp=4,mbs=1,sharding=hybrid,shard_size=2",
+    "dense:dp=2,pp=2,vpp=2,sharding=zero3",
+    "moe:dp=2,tp=2,sp=1,ep=2,etp=1,sharding=zero1",
+    "moe:dp=2,cp=2,ep=4,sharding=zero3",
+    "moe:tp=2,sp=1,pp=2",
+    "moe:dp=2,pp=2,ep=2,sharding=zero1",
+]
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """The curve of each model on one process."""
+    return dict(zip(MODELS, curves(1, [f"{model}:" for model in MODELS]), strict=True))
+
+
+@pytest.mark.parametrize(("processes", "cases"), [(2, ON_TWO), (4, ON_FOUR)], ids=["two processes", "four processes"])
+def test_every_layout_gives_the_curve_of_one_process(processes: int, cases: list[str], alone: dict[str, Any]) -> None:
+    wrong = []
+    for case, found in zip(cases, curves(processes, cases), strict=True):
+        expected = alone[case.partition(":")[0]]
+        assert len(found) == STEPS
+        losses = max(abs(ours["loss"] - theirs["loss"]) for ours, theirs in zip(found, expected, strict=True))
+        pairs = list(zip(found, expected, strict=True))[:NORM_STEPS]
+        norms = max(abs(ours["gradient_norm"] / theirs["gradient_norm"] - 1) for ours, theirs in pairs)
+        if losses > WITHIN or norms > NORM_WITHIN:
+            wrong.append(f"{case}: loss off by {losses:.1e}, gradient norm by {norms:.1e}")
+    assert wrong == []
+
+
+def test_first_loss_is_that_of_an_even_guess(alone: dict[str, Any]) -> None:
+    """Weights of 0.02 give logits near 0: the loss is near ln(512) over the padded vocabulary."""
+    for curve in alone.values():
+        assert curve[0]["loss"] == pytest.approx(math.log(512), abs=0.1)
+        assert all(math.isfinite(line["gradient_norm"]) for line in curve)
+
+
+def test_bf16_stays_near_fp32(alone: dict[str, Any]) -> None:
+    """bf16 has 8 bits: losses of some units agree to about 1e-2."""
+    (curve,) = curves(2, ["dense:dp=2,sharding=zero3"], changes={"precision": "bf16", "steps": 5})
+    assert [line["loss"] for line in curve] == pytest.approx([line["loss"] for line in alone["dense"][:5]], abs=0.03)
