@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.exports.examples import training_plan
-from tests.exports.frameworks import check_golden, check_round_trip, expressible, plans
+from tests.exports.frameworks import check_golden, check_round_trip, expressible, plans, run_loader, write_exports
 
 from meshwright.errors import CannotExpress, ConfigError
 from meshwright.exports import Dataset, Exported, Imported, ModelDetails, TrainingPlan, TrainingSettings, export_plan, import_text
@@ -85,6 +86,7 @@ def test_golden(case: str) -> None:
         ),
         ({"megatron_version": "0.12", "precision": "fp8-blockwise"}, "blockwise fp8", r"megatron_version=0\.13"),
         ({"megatron_version": "0.12", "precision": "nvfp4", "cluster": "b200:64"}, "no --fp4-format", r"megatron_version=0\.15"),
+        ({"model": "gpt-oss-20b", "layout": "tp=2"}, "experts with biases are not cut", "etp=1"),
         ({"megatron_version": "0.12", "model": "gpt-oss-20b"}, "no --softmax-type", r"megatron_version=0\.15"),
         ({"megatron_version": "0.14", "layout": "sharding=hybrid,shard_size=8"}, "groups of shards", r"megatron_version=0\.16"),
         ({"megatron_version": "0.15", "model": "nemotron-3-nano"}, "hybrid models have experts", r"megatron_version=0\.16"),
@@ -357,3 +359,34 @@ def test_any_text_is_read_or_refused_in_one_line(pieces: list[str]) -> None:
         assert str(error)
     else:
         assert found.model.hidden > 0
+
+
+@pytest.mark.parametrize("version", ["0.20", "0.15"])
+def test_bridge_exchanges_experts_through_deepep(version: str) -> None:
+    plan = training_plan("mixtral-8x7b", layout="ep=8,mbs=1", stack="megatron-bridge", megatron_version=version)
+    found = split_words(export_plan(plan, target=MEGATRON_LM).command[1:])
+    assert found["--moe-token-dispatcher-type"] == ("flex",)
+    assert ("--moe-flex-dispatcher-backend" in found, "--moe-enable-deepep" in found) == (version == "0.20", version == "0.15")
+    check_round_trip(plan, target=MEGATRON_LM, source=MEGATRON_LM_SOURCE)
+
+
+LAYOUTS = (
+    *("tp=2,mbs=1", "tp=4,pp=2,mbs=1", "tp=2,cp=2,mbs=1", "pp=2,vpp=2,mbs=1", "tp=2,recompute=full", "tp=2,recompute=selective"),
+    *("mbs=1,sharding=zero3", "mbs=1,sharding=zero2", "mbs=1,sharding=hybrid,shard_size=8", "ep=8,mbs=1"),
+)
+
+
+def many_plans() -> Iterator[tuple[str, TrainingPlan]]:
+    """Every model in every layout whose rules it keeps, number formats in turn."""
+    formats = ("bf16", "fp8", "mxfp8", "nvfp4", "fp8-blockwise")
+    for i, model in enumerate(MODELS):
+        for j, layout in enumerate(LAYOUTS):
+            try:
+                yield f"{model}-{j}", training_plan(model, "b200:64", layout, precision=formats[(i + j) % 5], seq_len=2048)
+            except ConfigError:
+                continue
+
+
+def test_megatron_lm_accepts_what_is_written(tmp_path: Path) -> None:
+    assert write_exports(many_plans(), MEGATRON_LM, tmp_path) >= 60
+    run_loader("megatron_lm.py", tmp_path, variable="MESHWRIGHT_MEGATRON_LM", what="torch, triton and Megatron-LM's other requirements")

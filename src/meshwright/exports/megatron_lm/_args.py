@@ -61,10 +61,12 @@ class Args:
         except ValueError:
             raise ConfigError(f"{flag} {word}: expected a number{variable_hint(word)}") from None
 
-    def drop(self, flag: str, *usual: str) -> None:
-        """Take a flag away where its words are those that an export writes; else it is handed on."""
-        if self._given.get(flag) == usual:
-            del self._given[flag]
+    def drop(self, flag: str, *usual: str) -> bool:
+        """Take a flag away where its words are those that an export writes, and say whether; else it is handed on."""
+        if self._given.get(flag) != usual:
+            return False
+        del self._given[flag]
+        return True
 
     def hand_on(self, flag: str, *words: str) -> None:
         """Keep words that say more than a plan does."""

@@ -157,6 +157,9 @@ def _write_experts(words: Words, plan: TrainingPlan, moe: MoeSpec) -> None:
     if moe.expert_bias != model.linear_bias:
         reason = "--disable-bias-linear takes the biases of experts with those of all linear layers"
         raise CannotExpress(NAME, reason, nearest=f"moe.expert_bias={int(model.linear_bias)}")
+    etp = plan.layout.tp if plan.layout.etp is None else plan.layout.etp
+    if moe.expert_bias and etp > 1:
+        raise CannotExpress(NAME, f"experts with biases are not cut over ranks (etp={etp})", nearest="etp=1")
     if model.hybrid is None and (moe.first_dense_layers or moe.layer_frequency > 1):
         words.add("experts", "--moe-layer-freq", _frequency(model, moe))
     balance = {"aux-loss": "aux_loss", "sequence-aux-loss": "seq_aux_loss", "bias": "seq_aux_loss", "none": "none"}
@@ -166,12 +169,23 @@ def _write_experts(words: Words, plan: TrainingPlan, moe: MoeSpec) -> None:
         words.add("experts", "--moe-router-enable-expert-bias")
     if moe.top_k == 1 and details.router_score == "softmax":
         words.add("experts", "--moe-router-pre-softmax")  # a softmax over one chosen expert is 1 whatever its score
-    words.add("experts", "--moe-token-dispatcher-type", "alltoall")
+    _write_dispatcher(words, plan)
     words.add("experts", "--moe-router-dtype", "fp32")
     if words.version < _ANY_GROUPED and plan.work.precision in ("fp32", "tf32", "fp16"):
         raise CannotExpress(NAME, "grouped products of experts run in bf16 only before core 0.16", nearest="precision=bf16")
     words.add("experts", "--moe-grouped-gemm")
     words.add("experts", "--moe-permute-fusion")
+
+
+def _write_dispatcher(words: Words, plan: TrainingPlan) -> None:
+    if plan.stack.dispatcher == "alltoall" or plan.layout.ep == 1:
+        words.add("experts", "--moe-token-dispatcher-type", "alltoall")
+        return
+    words.add("experts", "--moe-token-dispatcher-type", "flex")
+    if words.has("--moe-flex-dispatcher-backend"):
+        words.add("experts", "--moe-flex-dispatcher-backend", "deepep")
+    else:
+        words.add("experts", "--moe-enable-deepep")
 
 
 def _frequency(model: ModelSpec, moe: MoeSpec) -> str:

@@ -31,6 +31,8 @@ _USUAL = (
     *(("--moe-router-pre-softmax",), ("--no-gradient-accumulation-fusion",), ("--mock-data",), ("--use-mcore-models",)),
 )
 """What an export writes whatever the plan."""
+_FLEX = (("--moe-flex-dispatcher-backend", "deepep"), ("--moe-enable-deepep",))
+"""What an export writes besides for a stack whose experts exchange through DeepEP."""
 _NULL_COUNTS_EOD = (0, 17)
 
 
@@ -57,7 +59,8 @@ def read(text: str) -> Imported:
     settings = _settings(args, fields, layout.get("gbs"), work)
     details = _details(args, fields, has_experts=model.moe is not None, has_mtp=bool(model.mtp_layers))
     stack = _stack(args)
-    for flag, *usual in _USUAL:
+    flex = _FLEX if stack == "megatron-bridge" and args.drop("--moe-token-dispatcher-type", "flex") else ()
+    for flag, *usual in (*_USUAL, *flex):
         args.drop(flag, *usual)
     args.hand_on_rest()
     return Imported(
