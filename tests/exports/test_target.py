@@ -132,6 +132,15 @@ def test_words_without_a_place_are_handed_on() -> None:
     assert import_text("", source=source).settings.extra == ("--kept", "--a", "1", "--b", "1")
 
 
+def test_the_batch_of_the_workload_stands_in_the_layout_too() -> None:
+    plan = training_plan()
+    found = Imported(source="words", model=plan.model, work=plan.work, layout={"tp": 2})
+    source = ImportSource(name="words", title="words", matches=lambda name, text: True, read=lambda text: found)
+    assert import_text("", source=source).layout == {"gbs": 128, "tp": 2}
+    other = replace(source, read=lambda text: replace(found, layout={"gbs": 64}))
+    assert import_text("", source=other).layout == {"gbs": 64}
+
+
 def test_layouts_that_are_the_same_compare_equal() -> None:
     by_hand = training_plan(layout="tp=2,pp=2,etp=2,mbs=1,layers_per_stage=16+16").layout
     assert by_hand == training_plan(layout="tp=2,pp=2,mbs=1").layout

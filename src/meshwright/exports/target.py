@@ -110,4 +110,6 @@ def _stage_sums(split: tuple[int, ...], pp: int) -> tuple[int, ...]:
 def import_text(text: str, *, source: ImportSource) -> Imported:
     """Read a run from a text; words without a place in a plan go to `settings.extra`, so that a later export hands them on."""
     found = source.read(text)
-    return replace(found, settings=replace(found.settings, extra=(*found.settings.extra, *found.passed_through)))
+    batch = {} if found.work.gbs is None else {"gbs": found.work.gbs}  # a layout names its batch, and sources may leave it to the workload
+    settings = replace(found.settings, extra=(*found.settings.extra, *found.passed_through))
+    return replace(found, layout={**batch, **found.layout}, settings=settings)
