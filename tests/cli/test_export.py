@@ -111,6 +111,7 @@ def test_files_that_differ_are_not_written_over(tmp_path: Path, capsys: pytest.C
         ([*MODEL, *LAYOUT, *TO, "--launcher", "slurm", "--time", "60", "--dry-run"], "expected a duration"),
         ([*MODEL, *LAYOUT, *TO, "--launcher", "k8s-jobset", "--dry-run"], "needs image"),
         (["llama3-8b", *TO, "--dry-run"], "needs --cluster and --seq"),
+        (["plans/best.json#2", *TO, "--dry-run"], "plans/best.json#2: no such file"),
         ([*TO, "--dry-run", "--cluster", "h100:8", "--seq", "8192"], "give a model"),
         ([*MODEL, "--layout", "tp=3", *TO, "--dry-run"], "tp=3"),
         ([*MODEL, *LAYOUT, *TO, "--setting", "learning_rte=1", "--dry-run"], "did you mean 'learning_rate'"),

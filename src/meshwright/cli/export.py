@@ -151,6 +151,8 @@ def _asked(plan: str | None, hf: Path | None, layout: str | None, case: dict[str
         if problem is None:
             raise ConfigError(f"{plan}: holds a layout without its request; write it with `meshwright plan ... --json`")
         return ask(side.layout, problem)
+    if plan is not None and Path(plan.partition("#")[0]).suffix == ".json":
+        raise ConfigError(f"{plan}: no such file; `meshwright plan ... --json > {plan.partition('#')[0]}` writes one")
     return _of_model(plan, hf, layout, case, target)
 
 
