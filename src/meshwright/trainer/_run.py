@@ -86,7 +86,7 @@ def train(job: TrainJob, device: torch.device, *, tell: Callable[[str], None]) -
     checkpoints = None if job.save.folder is None else Checkpoints(job.save.folder, keep=job.save.keep)
     done = _resume(parts, checkpoints)
     started, asked_to_stop = perf_counter(), _watch_for_stop()
-    with _metrics_file(job) as file, _trace(job, done) as after_step:
+    with _metrics_file(job) as file, _trace(job) as after_step:
         while done < job.steps:
             report = _step(parts, done)
             done += 1
@@ -247,11 +247,8 @@ def _metrics_file(job: TrainJob) -> Iterator[IO[str] | None]:
         yield file
 
 
-TRACED_STEP = 3
-
-
 @contextmanager
-def _trace(job: TrainJob, done: int) -> Iterator[Callable[[], None]]:
+def _trace(job: TrainJob) -> Iterator[Callable[[], None]]:
     """Record one step after the first ones, and write it as a Chrome trace."""
     if job.trace is None:
         yield lambda: None
