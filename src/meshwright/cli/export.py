@@ -134,6 +134,7 @@ def export(
         print(json.dumps({**exported.to_dict(), "job": record}, indent=2))
         return
     deliver(_files(exported, script), output, dry_run=dry_run, force=force)
+    typer.echo(f"for {target.title}: {target.versions}", err=True)
     _say_how(exported, script)
 
 
