@@ -19,6 +19,7 @@ from meshwright.exports import (
     export_plan,
     import_text,
 )
+from meshwright.exports._split import read_split_text, split_text
 from meshwright.layout import Layout
 
 
@@ -145,3 +146,14 @@ def test_layouts_that_are_the_same_compare_equal() -> None:
     by_hand = training_plan(layout="tp=2,pp=2,etp=2,mbs=1,layers_per_stage=16+16").layout
     assert by_hand == training_plan(layout="tp=2,pp=2,mbs=1").layout
     assert isinstance(by_hand, Layout)
+
+
+@pytest.mark.parametrize("text", ["(t*99999|)*99999", "((t*9999|)*9999)*9999", "t*999999999", "(", "", "x|t"])
+def test_a_pipeline_that_repeats_its_repeats_is_refused_before_it_is_written_out(text: str) -> None:
+    with pytest.raises(ConfigError, match="--pipeline"):
+        read_split_text(text, what="--pipeline")
+
+
+def test_symbols_of_each_chunk() -> None:
+    assert read_split_text("Et*3|(tt|)*2,m*2|L", what="--pipeline") == ("Ettt", "tt", "tt", "mm", "L")
+    assert split_text((3, 1, 2), 1) == "Et*3|t|t*2mL"

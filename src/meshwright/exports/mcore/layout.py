@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from meshwright.errors import CannotExpress, ConfigError
-from meshwright.exports._split import chunk_layers
+from meshwright.exports._split import chunk_layers, read_split_text, split_text
 from meshwright.exports._taken import Taken
 from meshwright.exports.exported import TrainedLayers
 from meshwright.exports.plan import TrainingPlan
@@ -19,7 +18,6 @@ __all__ = [
     "read_recompute",
     "read_split",
     "recompute_words",
-    "split_text",
     "tp_overlap",
     "trained",
 ]
@@ -46,22 +44,13 @@ def parallel_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
     return words
 
 
-def split_text(chunks: tuple[int, ...], mtp_layers: int) -> str:
-    """Write layers per chunk as Megatron-Core reads them: `Et*3|t*4|t*3L`."""
-    parts = [f"t*{size}" if size > 1 else "t" * size for size in chunks]
-    parts[0] = f"E{parts[0]}"
-    parts[-1] += f"{'m' * mtp_layers}L"
-    return "|".join(parts)
-
-
 def read_split(text: str, *, what: str) -> tuple[int, ...]:
-    """Return layers per chunk of such a text, repeats such as `(tt|)*29` unrolled."""
-    if re.fullmatch(r"[EtmL|()*0-9, ]{1,4000}", text) is None or any(int(number) > 10_000 for number in re.findall(r"[0-9]{1,9}", text)):
-        raise ConfigError(f"{what}: pipeline_model_parallel_layout={text[:60]!r}: expected E, t, m and L with | between chunks")
-    plain = text.replace(",", "").replace(" ", "")
-    for pattern in (r"\(([^()]*)\)\*([0-9]{1,5})", r"(.)\*([0-9]{1,5})"):
-        plain = re.sub(pattern, lambda found: found[1] * int(found[2]), plain)
-    return tuple(chunk.count("t") for chunk in plain.split("|"))
+    """Return layers per chunk of a pipeline's text."""
+    return tuple(chunk.count("t") for chunk in _chunks(text, what=what))
+
+
+def _chunks(text: str, *, what: str) -> tuple[str, ...]:
+    return read_split_text(text, what=f"{what}: pipeline_model_parallel_layout")
 
 
 def recompute_words(plan: TrainingPlan) -> dict[str, Any]:
@@ -106,7 +95,7 @@ def trained(values: dict[str, Any], *, what: str) -> TrainedLayers:
     vpp, mtp = values.get("virtual_pipeline_model_parallel_size") or 1, values.get("mtp_num_layers") or 0
     text = values.get("pipeline_model_parallel_layout")
     if text is not None:
-        return TrainedLayers(chunks=read_split(text, what=what), mtp=text.count("m"))
+        return TrainedLayers(chunks=read_split(text, what=what), mtp="".join(_chunks(text, what=what)).count("m"))
     return TrainedLayers(chunks=(layers // (pp * vpp),) * (pp * vpp), mtp=mtp)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from meshwright.errors import CannotExpress, ConfigError
+from meshwright.exports._split import read_split_text, split_text
 from meshwright.exports.exported import TrainedLayers
 from meshwright.exports.megatron_lm._tables import NAME, Words
 from meshwright.layout import Layout
@@ -18,7 +18,7 @@ _ANY_SPLIT = "--pipeline-model-parallel-layout"
 _SYMBOLS = {"attention": "*", "mamba": "M", "mlp": "-", "moe": "E"}
 """Megatron-Core hybrid_layer_allocation.py; multi-token prediction stands behind a slash."""
 _MOST_CHUNKS = 100_000
-"""Beyond any pipeline: a slip in a text that is read."""
+"""Beyond any pipeline: a slip in what is read."""
 
 
 def write_pipeline(words: Words, *, model: ModelSpec, layout: Layout) -> None:
@@ -34,17 +34,9 @@ def write_pipeline(words: Words, *, model: ModelSpec, layout: Layout) -> None:
         if vpp > 1:
             words.add("layout", "--num-layers-per-virtual-pipeline-stage", model.num_layers // (layout.pp * vpp))
     elif words.has(_ANY_SPLIT):
-        words.add("layout", _ANY_SPLIT, _split_text(split, model.mtp_layers))
+        words.add("layout", _ANY_SPLIT, split_text(split, model.mtp_layers))
     else:
         _write_ends(words, split, layout)
-
-
-def _split_text(split: tuple[int, ...], mtp_layers: int) -> str:
-    """Write `Et*3|t*4|t*3L`; runs of equal chunks are not shortened, so that the text can be read at a glance."""
-    chunks = [f"t*{layers}" if layers > 1 else "t" * layers for layers in split]
-    chunks[0] = f"E{chunks[0]}"
-    chunks[-1] += f"{'m' * mtp_layers}L"
-    return "|".join(chunks)
 
 
 def _write_ends(words: Words, split: tuple[int, ...], layout: Layout) -> None:
@@ -112,7 +104,7 @@ def read_chunks(args: Args) -> TrainedLayers:
             return TrainedLayers(chunks=tuple(map(len, main.split("|"))), mtp=mtp)
         return TrainedLayers(chunks=_even(len(main), pp, "the pattern's layers"), mtp=mtp)
     if _ANY_SPLIT in args:
-        chunks = _unrolled(args[_ANY_SPLIT][0])
+        chunks = read_split_text(args[_ANY_SPLIT][0], what=_ANY_SPLIT)
         return TrainedLayers(chunks=tuple(chunk.count("t") for chunk in chunks), mtp=sum(chunk.count("m") for chunk in chunks))
     layers = _int(args, "--num-layers", 0) or _int(args, "--encoder-num-layers", 0) + _int(args, "--decoder-num-layers", 0)
     return TrainedLayers(chunks=_counted(args, layers, pp), mtp=mtp)
@@ -146,18 +138,6 @@ def _even(layers: int, parts: int, what: str) -> tuple[int, ...]:
     if parts < 1 or parts > _MOST_CHUNKS or layers < 0 or layers % parts:
         raise ConfigError(f"{what}: {layers} do not divide by {parts}; {layers // max(1, parts) * parts} would be trained")
     return (layers // parts,) * parts
-
-
-def _unrolled(text: str) -> list[str]:
-    """Unroll `Et*3|(tt|)*29,m|L` into chunks."""
-    if re.fullmatch(r"[EtmL|()*0-9,]+", text) is None or any(int(number) > _MOST_CHUNKS for number in re.findall(r"[0-9]{1,9}", text)):
-        raise ConfigError(f"{_ANY_SPLIT} {text[:60]!r}: expected E, t, m and L with | between chunks, as in Et*3|(tt|)*2mL")
-    plain = text.replace(",", "")
-    for pattern in (r"\(([^()]*)\)\*([0-9]{1,6})", r"(.)\*([0-9]{1,6})"):
-        plain = re.sub(pattern, lambda found: found[1] * int(found[2]), plain)
-    if len(plain) > 2 * _MOST_CHUNKS or set(plain) - set("EtmL|"):
-        raise ConfigError(f"{_ANY_SPLIT} {text[:60]!r}: expected E, t, m and L with | between chunks")
-    return plain.split("|")
 
 
 def _int(args: Args, flag: str, default: int) -> int:
