@@ -5,6 +5,7 @@ MeshwrightError
 │   ├── UnknownNameError             a model, chip, key or option that does not exist, with the nearest names
 │   ├── LayoutError                  a layout that breaks a rule of the training software
 │   └── CannotExpress                a plan that the training software it is exported to has no words for
+├── StudyError                       a study that can't go on: its folder is another's, in use, or can't be written; exit code 2
 └── MissingExtraError                an optional dependency is not installed
 """
 
@@ -13,7 +14,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["CannotExpress", "ConfigError", "LayoutError", "MeshwrightError", "MissingExtraError", "UnknownNameError", "nearest_names"]
+__all__ = [
+    "CannotExpress",
+    "ConfigError",
+    "LayoutError",
+    "MeshwrightError",
+    "MissingExtraError",
+    "StudyError",
+    "UnknownNameError",
+    "nearest_names",
+]
 
 
 class MeshwrightError(Exception):
@@ -48,6 +58,10 @@ class UnknownNameError(ConfigError):
         near = nearest_names(name, known)
         advice = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else f"; known: {_some(known)}"
         super().__init__(f"{name!r} is no known {kind}{advice}{hint}")
+
+
+class StudyError(MeshwrightError):
+    """A study can't go on here; what it measured so far is kept."""
 
 
 class MissingExtraError(MeshwrightError):

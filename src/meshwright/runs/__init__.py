@@ -1,0 +1,1 @@
+"""Studies: short real runs that prove which layout is fastest."""

@@ -1,0 +1,185 @@
+"""RunRecord: one run of a study, from its prediction to its outcome, joined by its id; `run.json` and `events.jsonl` hold the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from meshwright.confidence import Fits
+from meshwright.errors import ConfigError
+from meshwright.layout import Layout
+from meshwright.runs.failures import Failure
+from meshwright.runs.outcome import Measured
+
+__all__ = ["Event", "EventName", "Outcome", "Predicted", "RunRecord", "RunState", "StudyFacts", "layout_of", "record_of", "run_id_of"]
+
+RunState = Literal["planned", "submitted", "finished", "failed"]
+EventName = Literal["planned", "submitting", "submitted", "lost", "finished", "failed"]
+"""`lost`: the platform knows nothing of a run that was handed to it, so it is planned again."""
+Outcome = Measured | Failure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Predicted:
+    """What was predicted of a run when it was chosen."""
+
+    step_s: float
+    step_interval_s: tuple[float, float]
+    """Of 80 %."""
+    peak_bytes: float
+    """Of the fullest chip."""
+    peak_interval_bytes: tuple[float, float]
+    fits: Fits
+    flops_per_s_per_gpu: float
+    """Model FLOP, full attention, recompute not counted."""
+    mfu: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyFacts:
+    """What all runs of a study share, for tables and names."""
+
+    model: str
+    params: float
+    chip: str
+    num_chips: int
+    chips_per_node: int
+    seq_len: int
+    precision: str
+    stack: str
+    """Whose cost model predicted the runs."""
+    software: str
+    """What trained: the embedded trainer (`meshwright`), or a target of `meshwright export`."""
+    launcher: str
+    peak_flops_per_s: float
+    """Of one chip, dense, in the precision of the linear layers."""
+    usd_per_chip_hour: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One line of `events.jsonl`."""
+
+    at_s: float
+    """Unix time."""
+    event: EventName
+    handle: str | None = None
+    """The platform's name of the job."""
+    outcome: Outcome | None = None
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types; what is not said is left out."""
+        found = {"at_s": self.at_s, "event": self.event, "handle": self.handle, "note": self.note or None}
+        return {key: value for key, value in {**found, "outcome": _outcome_dict(self.outcome)}.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """One run."""
+
+    run_id: str
+    """Follows from the layout alone, so that no layout is run twice: see `run_id_of`."""
+    number: int
+    """In the order in which runs were chosen, from 1."""
+    layout: Layout
+    predicted: Predicted
+    chosen_because: str
+    state: RunState = "planned"
+    handle: str | None = None
+    outcome: Outcome | None = None
+    """What finished runs measured, or why a failed one failed."""
+    submitting: bool = False
+    """Whether the tuner was about to hand it to the platform when it last wrote: ask the platform before doing it again."""
+    planned_s: float | None = None
+    """Unix times."""
+    submitted_s: float | None = None
+    ended_s: float | None = None
+
+    @property
+    def measured(self) -> Measured | None:
+        """What it measured; None where it has not finished."""
+        return self.outcome if isinstance(self.outcome, Measured) else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it failed; None where it did not."""
+        return self.outcome if isinstance(self.outcome, Failure) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is known when it is chosen: the content of `run.json`."""
+        return {
+            "run_id": self.run_id,
+            "number": self.number,
+            "layout": asdict(self.layout),
+            "predicted": asdict(self.predicted),
+            "chosen_because": self.chosen_because,
+        }
+
+    def after(self, event: Event) -> RunRecord:
+        """Return the record with one more event."""
+        if event.event == "planned":
+            return replace(self, planned_s=event.at_s)
+        if event.event == "submitting":
+            return replace(self, submitting=True)
+        if event.event == "submitted":
+            return replace(self, state="submitted", handle=event.handle, submitting=False, submitted_s=event.at_s)
+        if event.event == "lost":
+            return replace(self, state="planned", handle=None, submitting=False, submitted_s=None)
+        state: RunState = "finished" if event.event == "finished" else "failed"
+        return replace(self, state=state, outcome=event.outcome, submitting=False, ended_s=event.at_s)
+
+
+def run_id_of(layout: Layout) -> str:
+    """Name a run by its layout: `tp2-pp1-dp1-mbs4-full-1f3a9c`, the last part a digest of every field."""
+    digest = hashlib.sha256(json.dumps(asdict(layout), sort_keys=True).encode()).hexdigest()[:6]
+    axes = [("tp", layout.tp), ("cp", layout.cp), ("ep", layout.ep), ("pp", layout.pp), ("vpp", layout.vpp), ("dp", layout.dp)]
+    named = [f"{name}{size}" for name, size in axes if size > 1 or name in ("tp", "pp", "dp")]
+    return "-".join([*named, f"mbs{layout.mbs}", layout.recompute, digest])
+
+
+def record_of(content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str) -> RunRecord:
+    """Read a run back from the content of its two files; ConfigError names the file that is no run of ours."""
+    try:
+        predicted = {**content["predicted"]}
+        for name in ("step_interval_s", "peak_interval_bytes"):
+            predicted[name] = tuple(predicted[name])
+        record = RunRecord(
+            run_id=content["run_id"],
+            number=content["number"],
+            layout=layout_of(content["layout"]),
+            predicted=Predicted(**predicted),
+            chosen_because=content["chosen_because"],
+        )
+        for line in events:
+            record = record.after(_event_of(line))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{source}: no run of a study ({type(error).__name__}: {error})") from None
+    return record
+
+
+def layout_of(content: Mapping[str, Any]) -> Layout:
+    """Read a layout back from plain types."""
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+    return Layout(**values)
+
+
+def _event_of(content: Mapping[str, Any]) -> Event:
+    if content["event"] not in get_args(EventName):
+        raise KeyError(content["event"])
+    return Event(**{**content, "outcome": _outcome_of(content.get("outcome"))})
+
+
+def _outcome_dict(outcome: Outcome | None) -> dict[str, Any] | None:
+    return None if outcome is None else asdict(outcome)
+
+
+def _outcome_of(content: Mapping[str, Any] | None) -> Outcome | None:
+    if content is None:
+        return None
+    kind: type[Measured] | type[Failure] = Failure if "failure_class" in content else Measured
+    known = {field.name for field in fields(kind)}
+    return kind(**{key: value for key, value in content.items() if key in known})

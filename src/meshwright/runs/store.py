@@ -1,0 +1,224 @@
+"""A study as a directory: `study.yaml`, `runs/<id>/{run.json, events.jsonl, stdout.log, stderr.log}`; all else follows from these."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from meshwright.errors import ConfigError, StudyError
+from meshwright.runs.record import Event, RunRecord, record_of
+
+__all__ = ["RUN_LOGS", "Store", "Study", "read_store", "study_folder", "write_whole"]
+
+FORM = 1
+"""Version of the directory's form."""
+RUN_LOGS = ("stdout.log", "stderr.log")
+"""What a run prints, in its own folder."""
+_STUDY, _RUNS, _RUN, _EVENTS = "study.yaml", "runs", "run.json", "events.jsonl"
+_OURS = {_STUDY, _RUNS, "lock", "results.csv", "failed.csv", "best.yaml", "best", "top.log", "tracking", "calibration.yaml"}
+"""What a study's folder may hold before its first line is written: leavings of a start that was cut short."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """What a study compares. It may not change while the study lasts; how many runs and how they are chosen may."""
+
+    study_id: str
+    request: dict[str, Any]
+    """Of `meshwright plan`."""
+    trial: dict[str, Any]
+    """What one run is: the software, its steps, its settings."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Store:
+    """A study's directory, opened."""
+
+    folder: Path
+    study: Study
+
+    def run_folder(self, run_id: str) -> Path:
+        """Where a run's files are."""
+        return self.folder / _RUNS / run_id
+
+    def label(self, run_id: str) -> str:
+        """Name a run for the platform; no other study has the same."""
+        return f"mw-{self.study.study_id[:8]}-{run_id}"
+
+    def records(self) -> tuple[RunRecord, ...]:
+        """Return every run, in the order in which they were chosen."""
+        folders = sorted((self.folder / _RUNS).glob(f"*/{_RUN}"))
+        return tuple(sorted((_read_run(path.parent) for path in folders), key=lambda record: record.number))
+
+    def plan(self, record: RunRecord, event: Event) -> RunRecord:
+        """Write a run that was chosen."""
+        folder = self.run_folder(record.run_id)
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / _RUN, json.dumps(record.to_dict(), indent=1) + "\n")
+        return self.add(record, event)
+
+    def add(self, record: RunRecord, event: Event) -> RunRecord:
+        """Append an event to a run, on the disk before this returns."""
+        line = json.dumps(event.to_dict()) + "\n"
+        _append(self.run_folder(record.run_id) / _EVENTS, line)
+        return record.after(event)
+
+
+def study_folder(folder: Path, *, request: dict[str, Any], trial: dict[str, Any]) -> Store:
+    """Open a study, or begin one; StudyError where the folder holds another study, or something else."""
+    found = _read_study(folder)
+    if found is None:
+        _refuse_foreign(folder)
+        found = Study(study_id=uuid4().hex, request=request, trial=trial)
+        with _writing(folder):
+            (folder / _RUNS).mkdir(parents=True, exist_ok=True)
+        write_whole(folder / _STUDY, _study_text(found))
+        return Store(folder=folder, study=found)
+    _refuse_other(folder, "request", found.request, request)
+    _refuse_other(folder, "trial", found.trial, trial)
+    with _writing(folder):
+        (folder / _RUNS).mkdir(exist_ok=True)
+    return Store(folder=folder, study=found)
+
+
+def read_store(folder: Path) -> Store:
+    """Open a study to look at it; ConfigError where there is none."""
+    found = _read_study(folder)
+    if found is None:
+        raise ConfigError(f"{folder}: no study here ({_STUDY} is missing)")
+    return Store(folder=folder, study=found)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    try:
+        strange = sorted(path.name for path in folder.iterdir() if path.name not in _OURS and not path.name.startswith("."))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StudyError(f"{folder}: {error.strerror or error}") from None
+    if strange:
+        raise StudyError(f"{folder}: holds {strange[0]} and no {_STUDY}, so it is no study; give an empty or a new folder")
+
+
+def _refuse_other(folder: Path, part: str, there: dict[str, Any], asked: dict[str, Any]) -> None:
+    for key in [*there, *(key for key in asked if key not in there)]:
+        if there.get(key) != asked.get(key):
+            raise StudyError(
+                f"{folder}: holds another study, with {key}={there.get(key)!r} where {asked.get(key)!r} is asked for now;"
+                " give another folder, or ask for the same again"
+            )
+
+
+def _study_text(study: Study) -> str:
+    import yaml
+
+    content = {"study": FORM, "study_id": study.study_id, "request": study.request, "trial": study.trial}
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _read_study(folder: Path) -> Study | None:
+    from meshwright.yaml_text import read_yaml
+
+    path = folder / _STUDY
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StudyError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text in UTF-8'})") from None
+    content = read_yaml(text, what=str(path))
+    if content.get("study") != FORM:
+        raise StudyError(f"{path}: form {content.get('study')!r} of a study; this version of Meshwright knows form {FORM}")
+    try:
+        return Study(study_id=str(content["study_id"]), request=dict(content["request"]), trial=dict(content["trial"]))
+    except (KeyError, TypeError, ValueError):
+        raise StudyError(f"{path}: expected study_id, request and trial, as `meshwright tune` writes them") from None
+
+
+def _read_run(folder: Path) -> RunRecord:
+    try:
+        content = json.loads((folder / _RUN).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StudyError(f"{folder / _RUN}: cannot be read ({error})") from None
+    return record_of(content, _read_events(folder / _EVENTS), source=str(folder))
+
+
+def _read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file; one that a killed process left half written is no event."""
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
+    for line in text.split("\n"):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            yield found
+
+
+def _append(path: Path, line: str) -> None:
+    """Append a line and wait for the disk; the half line of a killed process is closed first."""
+    with _writing(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            size = os.fstat(handle).st_size
+            torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+            _write_all(handle, ("\n" if torn else "").encode() + line.encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _keep_name(folder: Path) -> None:
+    """Wait until the disk has the folder's list of names: a renamed file outlives a power cut only then."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that nobody ever sees a part of it; StudyError where the disk takes no more."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with _writing(path):
+        try:
+            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                _write_all(handle, text.encode())
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            beside.replace(path)
+            _keep_name(path.parent)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say in one line what keeps a file from being written."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "; make room and start again: finished runs are kept" if full else ""
+        raise StudyError(f"{path}: cannot be written ({error.strerror or error}){advice}") from None

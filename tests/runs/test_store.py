@@ -1,0 +1,120 @@
+"""The study's directory: nothing is lost, nothing is mixed up, nothing of others is touched."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.runs.records import measured, record
+
+from meshwright.errors import ConfigError, StudyError
+from meshwright.layout import Layout
+from meshwright.runs.failures import Failure
+from meshwright.runs.record import Event, run_id_of
+from meshwright.runs.store import read_store, study_folder
+
+REQUEST = {"model": "tiny-llama", "cluster": "h100:8", "seq_len": 64}
+TRIAL = {"software": "meshwright", "steps": 8}
+
+
+def test_a_run_reads_back_with_every_event(tmp_path: Path) -> None:
+    store = study_folder(tmp_path / "study", request=REQUEST, trial=TRIAL)
+    layout = Layout(tp=2, pp=2, dp=2, gbs=8, recompute="selective", recompute_modules=("core_attn",), layers_per_stage=(3, 5))
+    planned = store.plan(record(layout), Event(at_s=1.0, event="planned"))
+    store.add(planned, Event(at_s=2.0, event="submitting"))
+    store.add(planned, Event(at_s=3.0, event="submitted", handle="4711"))
+    store.add(planned, Event(at_s=9.0, event="finished", outcome=measured(1.5)))
+    (found,) = read_store(tmp_path / "study").records()
+    assert found == replace(
+        record(layout), state="finished", handle="4711", outcome=measured(1.5), planned_s=1.0, submitted_s=3.0, ended_s=9.0
+    )
+
+
+def test_a_failure_reads_back_as_one(tmp_path: Path) -> None:
+    store = study_folder(tmp_path, request=REQUEST, trial=TRIAL)
+    failure = Failure(failure_class="cuda_oom", message="out of memory", evidence="CUDA out of memory. Tried to allocate 2 GiB", step=3)
+    planned = store.plan(record(), Event(at_s=1.0, event="planned"))
+    store.add(planned, Event(at_s=2.0, event="failed", outcome=failure))
+    (found,) = store.records()
+    assert found.state == "failed"
+    assert found.failure == failure
+    assert found.measured is None
+
+
+def test_a_run_that_was_about_to_be_submitted_is_known_as_such(tmp_path: Path) -> None:
+    store = study_folder(tmp_path, request=REQUEST, trial=TRIAL)
+    planned = store.plan(record(), Event(at_s=1.0, event="planned"))
+    store.add(planned, Event(at_s=2.0, event="submitting"))
+    (found,) = store.records()
+    assert found.state == "planned"
+    assert found.submitting
+    assert store.add(found, Event(at_s=3.0, event="lost")).submitting is False
+
+
+@pytest.mark.parametrize("cut", range(1, 30))
+def test_a_line_cut_short_by_a_kill_is_no_event_and_spoils_none(tmp_path: Path, cut: int) -> None:
+    store = study_folder(tmp_path, request=REQUEST, trial=TRIAL)
+    planned = store.plan(record(), Event(at_s=1.0, event="planned"))
+    path = store.run_folder(planned.run_id) / "events.jsonl"
+    whole = path.read_bytes()
+    store.add(planned, Event(at_s=2.0, event="submitted", handle="1"))
+    path.write_bytes(path.read_bytes()[: len(whole) + cut])
+    assert store.records()[0].state == "planned"
+    store.add(planned, Event(at_s=3.0, event="submitted", handle="2"))
+    assert store.records()[0].handle == "2"
+
+
+def test_ids_tell_layouts_apart_that_differ_in_any_field() -> None:
+    layout = Layout(tp=2, pp=2, dp=2, gbs=8)
+    others = [
+        replace(layout, sp=True),
+        replace(layout, sharding="zero1"),
+        replace(layout, gbs=16),
+        replace(layout, layers_per_stage=(1, 2)),
+    ]
+    assert len({run_id_of(other) for other in [layout, *others]}) == 5
+    assert run_id_of(layout).startswith("tp2-pp2-dp2-mbs1-none-")
+
+
+def test_another_study_is_refused_with_what_differs(tmp_path: Path) -> None:
+    study_folder(tmp_path, request=REQUEST, trial=TRIAL)
+    with pytest.raises(StudyError, match=r"another study, with seq_len=64 where 128 is asked for now"):
+        study_folder(tmp_path, request={**REQUEST, "seq_len": 128}, trial=TRIAL)
+    with pytest.raises(StudyError, match=r"steps=8 where 9 is asked for"):
+        study_folder(tmp_path, request=REQUEST, trial={**TRIAL, "steps": 9})
+    again = study_folder(tmp_path, request=REQUEST, trial=TRIAL)
+    assert again.study == read_store(tmp_path).study
+
+
+def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(StudyError, match=r"holds thesis\.tex and no study\.yaml"):
+        study_folder(tmp_path, request=REQUEST, trial=TRIAL)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("text", ["study: 2\n", "[]", "study: 1\nrequest: 3\n", "a: [", "\0"])
+def test_a_broken_study_file_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "study.yaml").write_text(text)
+    with pytest.raises((StudyError, ConfigError), match=r"study\.yaml"):
+        study_folder(tmp_path, request=REQUEST, trial=TRIAL)
+
+
+def test_a_full_disk_is_one_clear_line_and_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = study_folder(tmp_path, request=REQUEST, trial=TRIAL)
+    planned = store.plan(record(), Event(at_s=1.0, event="planned"))
+
+    def full(handle: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(StudyError, match=r"No space left on device\); make room and start again: finished runs are kept"):
+            store.add(planned, Event(at_s=2.0, event="submitted", handle="1"))
+        with pytest.raises(StudyError, match=r"No space left"):
+            store.plan(record(Layout(dp=8, gbs=8)), Event(at_s=1.0, event="planned"))
+    assert [found.state for found in store.records()] == ["planned"]
+    assert not list(tmp_path.rglob(".*"))
