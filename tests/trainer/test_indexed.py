@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from meshwright.errors import ConfigError
-from meshwright.trainer.indexed import IndexedFile, PackedSamples, open_blend
+from meshwright.indexed import IndexedFile
+from meshwright.trainer.indexed import PackedSamples, open_blend
 
 TOKENS = bytes.fromhex("050006000700080050c4")
 """Documents [5, 6, 7] and [8, 50256] as u16, little-endian."""

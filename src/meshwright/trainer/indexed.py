@@ -2,58 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.errors import ConfigError
+from meshwright.indexed import IndexedFile
 
-__all__ = ["IndexedFile", "open_blend"]
-
-MAGIC = b"MMIDIDX\x00\x00"
-DTYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 6: np.float64, 7: np.float32, 8: np.uint16}
-"""Codes of the token type in an .idx file (Megatron-Core, indexed_dataset.py)."""
-_HEADER = struct.Struct("<9sQBQQ")
-
-
-class IndexedFile:
-    """One pair of files, mapped: documents are runs of sequences, sequences runs of tokens."""
-
-    def __init__(self, prefix: str) -> None:
-        index, tokens = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
-        for file in (index, tokens):
-            if not file.is_file():
-                raise ConfigError(f"data {prefix!r}: {file} does not exist")
-        raw = np.memmap(index, dtype=np.uint8, mode="r")
-        if raw.size < _HEADER.size:
-            raise ConfigError(f"{index}: {raw.size} bytes are no index")
-        magic, version, code, sequences, documents = _HEADER.unpack(raw[: _HEADER.size].tobytes())
-        if magic != MAGIC or version != 1 or code not in DTYPES:
-            raise ConfigError(f"{index}: no index of Megatron's (magic {magic!r}, version {version}, token type {code})")
-        if raw.size != _HEADER.size + 12 * sequences + 8 * documents:
-            raise ConfigError(f"{index}: {raw.size} bytes, expected {_HEADER.size + 12 * sequences + 8 * documents}; the file is cut off")
-        at = _HEADER.size
-        lengths = np.frombuffer(raw, dtype="<i4", count=sequences, offset=at)
-        bounds = np.frombuffer(raw, dtype="<i8", count=documents, offset=at + 12 * sequences)
-        ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        self.starts: NDArray[np.int64] = ends[bounds]
-        """First token of each document, and the end of the last, (documents + 1,)."""
-        self.tokens = np.memmap(tokens, dtype=np.dtype(DTYPES[code]).newbyteorder("<"), mode="r")
-        if self.tokens.size < self.starts[-1]:
-            raise ConfigError(f"{tokens}: holds {self.tokens.size} tokens, its index names {self.starts[-1]}")
-
-    @property
-    def num_documents(self) -> int:
-        """Documents."""
-        return len(self.starts) - 1
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all documents."""
-        return int(self.starts[-1] - self.starts[0])
+__all__ = ["open_blend"]
 
 
 class PackedSamples:
