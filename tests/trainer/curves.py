@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,14 @@ def job_of(case: str, **changes: Any) -> Any:
     model, _, words = case.partition(":")
     layout = Layout(**{"gbs": GBS, "mbs": 2, **parse_layout(words)})
     optimizer = OptimizerSettings(learning_rate=3e-3, warmup_steps=2)
-    given: dict[str, Any] = {"precision": "fp32", "steps": STEPS, "device": "cpu", "seq_len": SEQ_LEN, "optimizer": optimizer}
+    given: dict[str, Any] = {
+        "precision": "fp32",
+        "steps": STEPS,
+        "device": "cpu",
+        "seq_len": SEQ_LEN,
+        "optimizer": optimizer,
+        "profile_step": 0,
+    }
     return TrainJob(model=model_of(MODELS[model] | {"name": model}), layout=layout, **(given | changes))
 
 
@@ -91,12 +99,13 @@ def _work(rank: int, processes: int, store: str, out: str, changes: dict[str, An
         lines: list[str] = []
         job = job_of(case, **changes)
         require_trainable(job, num_processes=processes)
-        train(job, torch.device("cpu"), tell=lines.append)
-        found.append([json.loads(line) for line in lines])
+        train(job, torch.device("cpu"), tell=lines.append, started=perf_counter())
+        found.append([line for line in map(json.loads, lines) if line["event"] == "step"])
         print(case, "done", flush=True)
     if rank == 0:
         Path(out).write_text(json.dumps(found), encoding="utf-8")
-    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # as the trainer ends: gloo's threads abort when the interpreter is taken down before they are done
 
 
 if __name__ == "__main__":

@@ -178,6 +178,22 @@ def test_compiling_is_refused_where_it_was_not_tried(case: str) -> None:
         require_trainable(job, num_processes=job.layout.num_chips)
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"steps": 0}, "steps=0: expected 1 or more"),
+        ({"minutes": 0.0}, "minutes=0.0: expected a positive number"),
+        ({"peak_tflops": -1.0}, "peak_tflops=-1.0: expected a positive number"),
+        ({"profile_step": -1}, "profile_step=-1: expected 0 or more"),
+        ({"profile_step": 0, "trace": "out"}, "trace=out: it is of profile_step=0"),
+        ({"steps": 2, "memory_snapshot": "out", "profile_step": 3}, "memory_snapshot=out: .* a run of steps=2 does not have"),
+    ],
+)
+def test_values_that_mean_nothing(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        require_trainable(replace(job_of("dense:"), **changes), num_processes=1)
+
+
 def test_the_number_of_processes_must_be_the_layouts() -> None:
     with pytest.raises(LayoutError, match="torchrun --nproc-per-node 4"):
         require_trainable(job_of("dense:tp=2,dp=2"), num_processes=2)

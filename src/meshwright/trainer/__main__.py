@@ -6,10 +6,14 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from time import perf_counter
+from typing import NoReturn
 
 from meshwright.errors import MeshwrightError, MissingExtraError
-from meshwright.trainer.checks import require_trainable
+from meshwright.trainer.checks import require_on, require_trainable
 from meshwright.trainer.job import job_keys, read_job
+
+_STARTED = perf_counter()
 
 
 def main(words: list[str]) -> int:
@@ -34,11 +38,13 @@ def _run(words: list[str]) -> int:
     require_trainable(job, num_processes=started)
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "train")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read with torch: its profiler would write of its stages among our lines
     from meshwright.trainer._processes import processes
     from meshwright.trainer._run import train
 
     with processes(job.device, compile=job.compile) as device:
-        train(job, device, tell=lambda line: print(line, flush=True))
+        require_on(job, device.type)
+        train(job, device, tell=lambda line: print(line, flush=True), started=_STARTED)
     return 0
 
 
@@ -46,5 +52,12 @@ def _keys() -> str:
     return "keys: " + ", ".join(job_keys())
 
 
+def _end(code: int) -> NoReturn:
+    """End the process as it stands: gloo's threads may still hold tensors, and abort where the interpreter is gone before them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    _end(main(sys.argv[1:]))

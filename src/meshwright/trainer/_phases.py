@@ -6,39 +6,67 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from time import perf_counter
+from typing import Any
 
 import torch
 
 __all__ = ["Phases", "peak_bytes", "reset_peaks"]
 
+_REST = "other"
+
 
 class Phases:
-    """Seconds by name, summed over a step; on CUDA the device is waited for at the borders."""
+    """Seconds of a step by phase: each moment belongs to the innermost phase it lies in, so that they sum to the step.
+
+    On CUDA the borders are events on the stream, which cost no wait; the device is waited for at the end of the step alone.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.seconds: dict[str, float] = {}
+        self._borders: list[tuple[str, Any]] = []
+        self._inside: list[str] = []
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._borders, self._inside = [], [_REST]
+        self._border()
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Time what runs inside."""
-        self._wait()
-        start = perf_counter()
+        """What runs inside belongs to the phase."""
+        self._inside.append(name)
+        self._border()
         try:
             yield
         finally:
-            self._wait()
-            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - start
+            self._inside.pop()
+            self._border()
 
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+    def _border(self) -> None:
+        self._borders.append((self._inside[-1], self._now()))
+
+    def _now(self) -> Any:
+        if self.device.type != "cuda":
+            return perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     def take(self) -> dict[str, float]:
-        """Return the sums and start over."""
-        found, self.seconds = self.seconds, {}
-        return found
+        """End the step; return the seconds of each phase."""
+        self._border()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        seconds: dict[str, float] = {}
+        for (name, start), (_, end) in pairwise(self._borders):
+            seconds[name] = seconds.get(name, 0.0) + _between(start, end)
+        return seconds
+
+
+def _between(start: Any, end: Any) -> float:
+    return end - start if isinstance(start, float) else start.elapsed_time(end) / 1000
 
 
 def reset_peaks(device: torch.device) -> None:

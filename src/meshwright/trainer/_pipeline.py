@@ -16,6 +16,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from meshwright.layout import Layout
 from meshwright.trainer._mesh import Meshes
 from meshwright.trainer._model import Chunk
+from meshwright.trainer._phases import Phases
 from meshwright.trainer._shard import set_last_backward
 
 __all__ = ["Runner", "Shapes", "make_runner"]
@@ -61,11 +62,11 @@ class Shapes:
         return torch.zeros(self.layout.mbs, tokens, self.hidden, dtype=self.dtype, device=self.device)
 
 
-def make_runner(chunks: Sequence[Chunk], places: Sequence[int], meshes: Meshes, *, shapes: Shapes, loss: Loss) -> Runner:
+def make_runner(chunks: Sequence[Chunk], places: Sequence[int], meshes: Meshes, *, shapes: Shapes, loss: Loss, phases: Phases) -> Runner:
     """Return what runs a step of the layout's schedule."""
     if meshes.layout.pp == 1:
-        return _MicroBatches(chunk=chunks[0], meshes=meshes, loss=loss)
-    return _Pipeline(chunks, places, meshes, shapes=shapes, loss=loss)
+        return _MicroBatches(chunk=chunks[0], meshes=meshes, loss=loss, phases=phases)
+    return _Pipeline(chunks, places, meshes, shapes=shapes, loss=loss, phases=phases)
 
 
 def _vocabulary_cut(layout: Layout) -> AbstractContextManager[Any]:
@@ -79,6 +80,7 @@ class _MicroBatches:
     chunk: Chunk
     meshes: Meshes
     loss: Loss
+    phases: Phases
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         layout = self.meshes.layout
@@ -87,8 +89,10 @@ class _MicroBatches:
         for place, (ids, wanted) in enumerate(parts):
             set_last_backward(self.chunk, layout, last=place == len(parts) - 1)
             with _vocabulary_cut(layout):
-                part = self.loss(self.chunk(ids), wanted)
-                part.backward()
+                with self.phases.of("forward"):
+                    part = self.loss(self.chunk(ids), wanted)
+                with self.phases.of("backward"):
+                    part.backward()
             total += _plain(part.detach())
         return total
 
@@ -98,15 +102,35 @@ def _plain(x: Tensor) -> Tensor:
     return x if full is None else full()
 
 
+class _Stage(PipelineStage):
+    """A stage that tells its forwards and backwards apart from the time between them."""
+
+    phases: Phases
+
+    def forward_one_chunk(self, *args: Any, **words: Any) -> Any:
+        with self.phases.of("forward"):
+            return super().forward_one_chunk(*args, **words)
+
+    def backward_one_chunk(self, *args: Any, **words: Any) -> Any:
+        with self.phases.of("backward"):
+            return super().backward_one_chunk(*args, **words)
+
+    def backward_weight_one_chunk(self, *args: Any, **words: Any) -> Any:
+        with self.phases.of("backward"):
+            return super().backward_weight_one_chunk(*args, **words)
+
+
 class _Pipeline:
     """Several stages under one of torch's schedules."""
 
-    def __init__(self, chunks: Sequence[Chunk], places: Sequence[int], meshes: Meshes, *, shapes: Shapes, loss: Loss) -> None:
+    def __init__(
+        self, chunks: Sequence[Chunk], places: Sequence[int], meshes: Meshes, *, shapes: Shapes, loss: Loss, phases: Phases
+    ) -> None:
         layout = meshes.layout
-        self.meshes, self.chunks = meshes, chunks
+        self.meshes, self.chunks, self.phases = meshes, chunks, phases
         group = meshes.group("pp")
         stages = [
-            PipelineStage(
+            _Stage(
                 chunk,
                 place,
                 layout.pp * layout.vpp,
@@ -117,14 +141,21 @@ class _Pipeline:
             )
             for chunk, place in zip(chunks, places, strict=True)
         ]
+        for stage in stages:
+            stage.phases = phases
         kind, many = _schedule(layout)
         what: Any = stages if many else stages[0]
-        self.schedule: Any = kind(what, layout.num_microbatches, loss_fn=loss, scale_grads=False)
+
+        def timed_loss(*args: Tensor) -> Tensor:
+            with phases.of("forward"):
+                return loss(*args)
+
+        self.schedule: Any = kind(what, layout.num_microbatches, loss_fn=timed_loss, scale_grads=False)
         self.first, self.last = 0 in places, layout.pp * layout.vpp - 1 in places
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         losses: list[Tensor] = []
-        with _vocabulary_cut(self.meshes.layout):
+        with self.phases.of("pipeline"), _vocabulary_cut(self.meshes.layout):
             inputs = (tokens,) if self.first else ()
             if self.last:
                 self.schedule.step(*inputs, target=targets, losses=losses)

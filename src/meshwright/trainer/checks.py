@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from meshwright.errors import ConfigError, LayoutError
@@ -10,7 +11,7 @@ from meshwright.models.spec import ModelSpec
 from meshwright.trainer.job import TrainJob
 from meshwright.trainer.parts import own_parts
 
-__all__ = ["VOCAB_MULTIPLE", "require_trainable"]
+__all__ = ["VOCAB_MULTIPLE", "require_on", "require_trainable"]
 
 VOCAB_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this, whatever the layout, so that every layout computes the same loss."""
@@ -18,10 +19,36 @@ VOCAB_MULTIPLE = 128
 
 def require_trainable(job: TrainJob, *, num_processes: int) -> None:
     """Raise for the first thing that can't run: ConfigError for the model, LayoutError for the layout."""
+    for reason in _value_reasons(job):
+        raise ConfigError(reason)
     for reason in _model_reasons(job.model, job.seq_len):
         raise ConfigError(f"model {job.model.name}: {reason}")
     for reason in _layout_reasons(job, num_processes):
         raise LayoutError(reason)
+    if job.device != "auto":
+        require_on(job, job.device)
+
+
+def require_on(job: TrainJob, device_type: str) -> None:
+    """Raise ConfigError for what this kind of device can't do."""
+    if job.memory_snapshot is not None and device_type != "cuda":
+        raise ConfigError(
+            f"memory_snapshot={job.memory_snapshot}: torch records the allocations of CUDA alone; on a processor "
+            "peak_allocated_bytes is the largest resident size of each rank"
+        )
+
+
+def _value_reasons(job: TrainJob) -> Iterator[str]:
+    for name, least in (("steps", 1), ("seq_len", 1), ("profile_step", 0)):
+        if getattr(job, name) < least:
+            yield f"{name}={getattr(job, name)}: expected {least} or more"
+    for name in ("minutes", "peak_tflops"):
+        value = getattr(job, name)
+        if value is not None and not 0 < value < math.inf:
+            yield f"{name}={value}: expected a positive number"
+    for name in ("trace", "memory_snapshot"):
+        if getattr(job, name) is not None and not 0 < job.profile_step <= job.steps:
+            yield f"{name}={getattr(job, name)}: it is of profile_step={job.profile_step}, which a run of steps={job.steps} does not have"
 
 
 def _model_reasons(model: ModelSpec, seq_len: int) -> Iterator[str]:

@@ -75,8 +75,14 @@ class TrainJob:
     device: DeviceWord = "auto"
     metrics: str | None = None
     """Folder for a file of JSON lines per rank, `rank-0.jsonl`; None prints rank 0's lines alone."""
+    profile_step: int = 3
+    """The step of this process, from 1, that torch's profiler records for `collectives_s`; 0 is none."""
     trace: str | None = None
-    """Folder for a Chrome trace per rank, of step 3."""
+    """Folder for a Chrome trace per rank, of that step."""
+    memory_snapshot: str | None = None
+    """Folder for a record per rank of every allocation on CUDA until that step's end, or until memory is out."""
+    peak_tflops: float | None = None
+    """Dense peak of one device, for `mfu`; None asks the catalogue."""
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     data: DataSettings = field(default_factory=DataSettings)
     save: SaveSettings = field(default_factory=SaveSettings)
