@@ -22,16 +22,21 @@ from meshwright.search.explain import explain as explain_layout
 from meshwright.search.oom import Ladder
 from meshwright.search.oom import why_oom as mend_layout
 from meshwright.search.plan import search_plans
-from meshwright.search.problem import Files, Problem, resolve
+from meshwright.search.problem import Files, Problem, dims_of, resolve
 from meshwright.search.request import PlanRequest
 from meshwright.search.result import PlanResult
+from meshwright.units import DAY_S, TERA
 
 if TYPE_CHECKING:
     from meshwright.accuracy.run import Own
     from meshwright.exports import Exported, ModelDetails, TrainingSettings
+    from meshwright.sizing.duration import Training
+    from meshwright.sizing.estimate import Limits, RunEstimate
+    from meshwright.sizing.size import SizeResult
 
 __all__ = [
     "diff",
+    "estimate",
     "explain",
     "export",
     "files_of",
@@ -41,8 +46,15 @@ __all__ = [
     "read_own",
     "read_request",
     "request_to_yaml",
+    "size",
     "why_oom",
 ]
+
+
+DEFAULT_SEQ_LEN = 2048
+"""Of `size`: what the closed form's users train with."""
+SOME_PARAMS = 1e9
+"""A size that every series has a shape for; only its cluster is looked at."""
 
 
 def plan(request: PlanRequest | None = None, /, *, progress: Callable[[int, int], None] | None = None, **fields: Any) -> PlanResult:
@@ -92,6 +104,84 @@ def export(
 
     asked = ask(layout, problem_of(_one_request("export", request, fields)))
     return export_plan(plan_of(asked, settings=settings, details=details), target=find_target(to))
+
+
+def estimate(
+    request: PlanRequest | None = None,
+    /,
+    *,
+    training: Training | int,
+    limits: Limits | None = None,
+    tflops: float | None = None,
+    **fields: Any,
+) -> RunEstimate:
+    """Return days, cost and energy of a training under its best plan: `estimate(training=15 * 10**12, model="llama3-70b", ...)`.
+
+    `training` is the tokens, or a Training with all constants; the other fields are those of `plan`. Where a limit is broken, other
+    numbers of the same chips are estimated too. `tflops` is what the closed form beside it assumes of one chip.
+    """
+    from meshwright.search.plan import search_problem
+    from meshwright.sizing.duration import Training
+    from meshwright.sizing.estimate import Limits, estimate_run
+
+    problem = problem_of(_one_request("estimate", request, fields))
+    trained = Training(tokens=training) if isinstance(training, int) else training
+    return estimate_run(
+        problem, trained, limits or Limits(), search=search_problem, series=series_of(problem.setting.model.name), tflops=tflops
+    )
+
+
+def size(
+    *,
+    cluster: str,
+    days: float,
+    tokens: int | None = None,
+    series: str = "gpt3",
+    training: Training | None = None,
+    tflops: float | None = None,
+    vocab: int | None = None,
+    **fields: Any,
+) -> SizeResult:
+    """Return the largest model of a series that trains in some days: `size(cluster="a100-80:160", days=5, tokens=300 * 10**9)`.
+
+    Without `tokens` 20 per parameter are trained on; `training` has the other constants. The other fields are those of `plan`, with
+    2,048 tokens a sequence where none are given.
+    """
+    from meshwright.search.plan import search_problem
+    from meshwright.sizing.closed_form import Budget
+    from meshwright.sizing.duration import Training
+    from meshwright.sizing.estimate import classic_tflops, plans_or_none, run_of
+    from meshwright.sizing.shapes import Shape, shape_of
+    from meshwright.sizing.size import Sized, find_size
+
+    if not 0 < days < float("inf"):
+        raise ConfigError(f"days={days:g}: expected a positive number")
+    asked = {"cluster": cluster, "seq_len": DEFAULT_SEQ_LEN, "top": 1, **fields}
+
+    def problem_with(shape: Shape) -> Problem:
+        return problem_of(PlanRequest.of({**asked, "model": dims_of(shape.model)}))
+
+    def price(shape: Shape, trained: int) -> Sized:
+        problem = problem_with(shape)
+        plan = next(iter(plans_or_none(search_problem, problem)), None)
+        length = Training(tokens=trained) if training is None else replace(training, tokens=trained)
+        return Sized(shape=shape, problem=problem, plan=plan, run=None if plan is None else run_of(problem, plan, length))
+
+    some = problem_with(shape_of(SOME_PARAMS, series=series, vocab=vocab))
+    budget = Budget(
+        chips=some.num_chips,
+        seconds=days * DAY_S,
+        tokens=None if tokens is None else float(tokens),
+        flops_per_s_per_chip=(classic_tflops(some) if tflops is None else tflops) * TERA,
+    )
+    return find_size(budget, series=series, price=price, vocab=vocab)
+
+
+def series_of(model: str) -> str:
+    """Return the series of a model that is known by name, else nothing."""
+    from meshwright.models.presets import presets
+
+    return next((preset.series for preset in presets() if preset.spec.name == model), "")
 
 
 def diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], /, *, has_experts: bool = False) -> Comparison:

@@ -17,7 +17,21 @@ from meshwright.errors import MeshwrightError, UnknownNameError
 
 __all__ = ["app", "main", "run"]
 
-_COMMANDS = ("plan", "explain", "why-oom", "diff", "export", "models", "chips", "predict", "validate", "calibrate", "profile")
+_COMMANDS = (
+    "size",
+    "estimate",
+    "plan",
+    "explain",
+    "why-oom",
+    "diff",
+    "export",
+    "models",
+    "chips",
+    "predict",
+    "validate",
+    "calibrate",
+    "profile",
+)
 """In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`."""
 
 _INTERRUPTED = 130

@@ -18,12 +18,16 @@ from meshwright.search.result import PlanResult
 from meshwright.search.space import Rejections, make_space
 from meshwright.units import GIB, TERA
 
-__all__ = ["search_plans"]
+__all__ = ["search_plans", "search_problem"]
 
 
 def search_plans(request: PlanRequest, *, files: Files | None = None, progress: Callable[[int, int], None] | None = None) -> PlanResult:
     """Search all layouts of a request; ConfigError where no layout keeps the rules, no plans where none fits."""
-    problem = resolve(request, files=files)
+    return search_problem(resolve(request, files=files), progress=progress)
+
+
+def search_problem(problem: Problem, *, progress: Callable[[int, int], None] | None = None) -> PlanResult:
+    """Search all layouts of a problem that is looked up already; the same answers and errors."""
     rejections = Rejections()
     axes = axes_of(problem)
     space = make_space(problem, axes, rejections)
@@ -32,7 +36,7 @@ def search_plans(request: PlanRequest, *, files: Files | None = None, progress: 
         explain_empty_space(problem, rejections)
     plans = with_close_call(problem, ranked_plans(problem, harvest.fitting, harvest.at_risk))
     return PlanResult(
-        request=request,
+        request=problem.request,
         plans=plans,
         rejected=dict(sorted(rejections.counts.items(), key=lambda item: -item[1])),
         layouts=harvest.priced,

@@ -1,0 +1,150 @@
+"""`meshwright estimate`: days, cost and energy of a training."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from meshwright.cli._layout_case import (
+    CalibrationFlag,
+    ClusterFlag,
+    GbsFlag,
+    GpusPerNodeFlag,
+    HfFlag,
+    JsonFlag,
+    ModelArgument,
+    PrecisionFlag,
+    ProfileFlag,
+    RoutingFlag,
+    SeqFlag,
+    StackFlag,
+)
+from meshwright.cli._training_flags import (
+    CarbonFlag,
+    EvalIntervalFlag,
+    EvalStepsFlag,
+    MtbfFlag,
+    NodePriceFlag,
+    PowerFlag,
+    PriceFlag,
+    PueFlag,
+    RestartFlag,
+    SaveFlag,
+    WriteFlag,
+)
+
+if TYPE_CHECKING:
+    from meshwright.sizing.estimate import RunEstimate
+
+__all__ = ["estimate"]
+
+TokensFlag = Annotated[str, typer.Option("--tokens", help="To train on: 300B, 15T.", show_default=False)]
+DeadlineFlag = Annotated[str | None, typer.Option("--deadline", metavar="TIME", help="Longest that the run may take: 30D, 12h.")]
+MaxCostFlag = Annotated[float | None, typer.Option("--max-cost", help="USD that the run may cost.")]
+TflopsFlag = Annotated[float | None, typer.Option("--tflops", help="Of one chip, for the closed form [default: 45 % of its bf16 peak].")]
+PinsFlag = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2.")]
+
+
+def estimate(
+    cluster: ClusterFlag,
+    seq: SeqFlag,
+    tokens: TokensFlag,
+    model: ModelArgument = None,
+    hf: HfFlag = None,
+    gbs: GbsFlag = None,
+    deadline: DeadlineFlag = None,
+    max_cost: MaxCostFlag = None,
+    usd_per_hour: PriceFlag = None,
+    usd_per_node_hour: NodePriceFlag = None,
+    eval_interval: EvalIntervalFlag = None,
+    eval_steps: EvalStepsFlag = None,
+    chip_mtbf_hours: MtbfFlag = None,
+    restart: RestartFlag = None,
+    save_every: SaveFlag = None,
+    write_gb_per_s: WriteFlag = None,
+    power_share: PowerFlag = None,
+    pue: PueFlag = None,
+    kg_co2_per_kwh: CarbonFlag = None,
+    tflops: TflopsFlag = None,
+    pins: PinsFlag = None,
+    gpus_per_node: GpusPerNodeFlag = None,
+    precision: PrecisionFlag = None,
+    routing: RoutingFlag = None,
+    stack: StackFlag = None,
+    calibration: CalibrationFlag = None,
+    profile: ProfileFlag = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Estimate how long a model trains on a cluster, and what that costs.
+
+    The best plan gives the step; tokens over the batch give the steps. Evaluations, checkpoints, lost work and restarts come on top:
+    failures strike at random, more often the more chips there are, and checkpoints are written as often as pays (Daly 2006).
+    Energy is the chips' power limit with the server's and the building's share, over the wall time.
+
+    Prints days with their 80 % interval and parts, cost, energy and carbon, the plan, and the closed form of NVIDIA's AutoConfigurator
+    beside it. Where the run breaks --deadline or --max-cost the exit code is 1, and other numbers of the same chips are shown.
+
+    Examples:
+
+      meshwright estimate llama3-70b --cluster h100:1024 --seq 8192 --gbs 1024 --tokens 15T
+
+      meshwright estimate gpt3-175b --cluster a100-80:1024 --seq 2048 --gbs 1536 --tokens 300B --deadline 30D
+
+      meshwright estimate llama3-8b --cluster h100:64 --seq 8192 --tokens 1T --usd-per-node-hour 24 --max-cost 100000 --json
+    """
+    from meshwright import api
+    from meshwright.cli._layout_case import file_name, model_words
+    from meshwright.cli._training_flags import price_per_chip, training_of
+    from meshwright.search.request import PlanRequest, parse_pins
+    from meshwright.sizing.estimate import Limits
+    from meshwright.units import parse_count, parse_duration
+
+    training = training_of(
+        parse_count(tokens, name="tokens"),
+        eval_interval=eval_interval,
+        eval_steps=eval_steps,
+        mtbf_hours=chip_mtbf_hours,
+        restart=restart,
+        save_every=save_every,
+        write_gb_per_s=write_gb_per_s,
+        power_share=power_share,
+        pue=pue,
+        kg_co2_per_kwh=kg_co2_per_kwh,
+    )
+    price = price_per_chip(per_chip=usd_per_hour, per_node=usd_per_node_hour, cluster=cluster, gpus_per_node=gpus_per_node)
+    given = {
+        "model": model_words(model, hf),
+        "cluster": cluster,
+        "seq_len": seq,
+        "gbs": gbs,
+        "gpus_per_node": gpus_per_node,
+        "precision": precision,
+        "routing": routing,
+        "stack": stack,
+        "calibration": file_name(calibration),
+        "profile": file_name(profile),
+        "pins": parse_pins(pins or []) or None,
+        "usd_per_hour": price,
+        "top": 1,
+    }
+    limits = Limits(wall_s=None if deadline is None else float(parse_duration(deadline, name="deadline")), usd=max_cost)
+    request = PlanRequest.of({name: value for name, value in given.items() if value is not None})
+    found = api.estimate(request, training=training, limits=limits, tflops=tflops)
+    _print(found, json_output=json_output)
+    if found.plan is None or found.broken:
+        raise typer.Exit(1)
+
+
+def _print(found: RunEstimate, *, json_output: bool) -> None:
+    from meshwright.cli._layout_case import narrow_console
+    from meshwright.report.plan_table import print_miss
+    from meshwright.report.sizing_text import estimate_lines
+
+    if json_output:
+        typer.echo(json.dumps(found.to_dict()))
+    elif found.plan is None:
+        print_miss(found.result, narrow_console())
+    else:
+        typer.echo("\n".join(estimate_lines(found)))
