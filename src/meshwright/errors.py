@@ -5,6 +5,8 @@ MeshwrightError
 │   ├── UnknownNameError             a model, chip, key or option that does not exist, with the nearest names
 │   ├── LayoutError                  a layout that breaks a rule of the training software
 │   └── CannotExpress                a plan that the training software it is exported to has no words for
+├── LauncherError                    what starts jobs is not there, or refuses one
+│   └── LauncherSilent               it does not answer now; asking again later may do
 ├── StudyError                       a study that can't go on: its folder is another's, in use, or can't be written; exit code 2
 └── MissingExtraError                an optional dependency is not installed
 """
@@ -17,6 +19,8 @@ from collections.abc import Iterable
 __all__ = [
     "CannotExpress",
     "ConfigError",
+    "LauncherError",
+    "LauncherSilent",
     "LayoutError",
     "MeshwrightError",
     "MissingExtraError",
@@ -62,6 +66,14 @@ class UnknownNameError(ConfigError):
 
 class StudyError(MeshwrightError):
     """A study can't go on here; what it measured so far is kept."""
+
+
+class LauncherError(MeshwrightError):
+    """What starts jobs is not there or refuses one; the message holds its own words."""
+
+
+class LauncherSilent(LauncherError):
+    """What starts jobs does not answer now. A job that was being submitted may exist nevertheless: `Executor.find` tells."""
 
 
 class MissingExtraError(MeshwrightError):

@@ -175,6 +175,11 @@ def test_a_program_that_starts_its_ranks_itself_is_run_once_per_node(name: str, 
     assert 1024 < int(call.env["MASTER_PORT"]) < 65536
 
 
+def test_one_node_needs_nothing_set(bin_dir: Path) -> None:
+    alone = replace(job([], "", nodes=1), command=("trainer",), runs_on="node")
+    assert run(script(alone, "torchrun"), bin_dir=bin_dir, env={}).env["MASTER_PORT"] == "29500"
+
+
 @pytest.mark.parametrize("name", ["torchrun", "slurm", "slurm-ranks", "bcp", "lepton", "sky"])
 def test_program_starts_in_its_folder(name: str, bin_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "-my $code's"

@@ -53,4 +53,5 @@ def _launch(job: Job) -> str:
     before = ["exec", *limit[:1], "--foreground", *limit[1:]] if limit else ["exec"]
     logs = [f"--log-dir={quote(job.log_dir)}", "--tee=3"] if job.log_dir else []
     own = [*logs, *lines_of(job.words)]
-    return start(job, rank='"$NODE_RANK"', address='"$MASTER_ADDR"', port='"$MASTER_PORT"', before=before, options=own)
+    port = '"$MASTER_PORT"' if job.nodes > 1 else f'"${{MASTER_PORT:-{MASTER_PORT}}}"'
+    return start(job, rank='"$NODE_RANK"', address='"$MASTER_ADDR"', port=port, before=before, options=own)

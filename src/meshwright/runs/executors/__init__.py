@@ -1,0 +1,9 @@
+"""Executors: one for each launcher that runs are started on; docs/launchers.md says how each reads states."""
+
+from __future__ import annotations
+
+from meshwright.runs.executors.executor import Executor, JobState, JobStatus, check_label
+from meshwright.runs.executors.local import LocalExecutor
+from meshwright.runs.executors.options import LocalOptions
+
+__all__ = ["Executor", "JobState", "JobStatus", "LocalExecutor", "LocalOptions", "check_label"]

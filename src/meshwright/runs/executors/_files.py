@@ -1,0 +1,26 @@
+"""What of a job is put into its run's directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meshwright.errors import LauncherError
+from meshwright.exports.jobs import Job, JobText
+
+__all__ = ["put_job"]
+
+
+def put_job(run: Path, job: Job, text: JobText) -> Path:
+    """Write the script or manifest and the files that the job names into `job/`; return that folder."""
+    folder = run / "job"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in [(text.file_name, text.text), *((file.name, file.text) for file in job.files)]:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content, encoding="utf-8", newline="")
+        for file in job.files:
+            if file.executable:
+                (folder / file.name).chmod(0o755)
+    except OSError as error:
+        raise LauncherError(f"{folder}: the job could not be written: {error.strerror or error}") from None
+    return folder

@@ -1,0 +1,137 @@
+"""What every executor keeps, on whatever launcher."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.exports.jobs.examples import NASTY
+from tests.runs.executors.harness import Harness, bash, programs
+
+from meshwright.errors import ConfigError
+from meshwright.exports import ExportedFile
+from meshwright.runs.executors import LocalExecutor, LocalOptions
+
+HELLO = 'echo "hello from $PWD"; echo oops >&2'
+SLEEP = "echo up; sleep 300"
+
+
+def local(folder: Path) -> Iterator[Harness]:
+    handle = f"999999@no-such-run-1:{folder}/none"
+    with programs(folder, "torchrun"):
+        yield Harness(make=lambda: LocalExecutor(LocalOptions(stop_grace_s=2)), folder=folder, unknown_handle=handle)
+
+
+LAUNCHERS = {"local": local}
+
+
+@pytest.fixture(scope="module", params=list(LAUNCHERS))
+def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    yield from LAUNCHERS[request.param](tmp_path_factory.mktemp(f"{request.param}-"))
+
+
+def test_launcher_is_there(harness: Harness) -> None:
+    harness.executor.check()
+
+
+def test_success(harness: Harness) -> None:
+    before_s = time.time()
+    directory, label = harness.place()
+    handle = harness.executor.submit(harness.of(bash(HELLO)), directory=directory, label=label)
+    status = harness.end(handle)[handle]
+    assert (status.state, status.exit_code) == ("succeeded", 0)
+    assert status.started_s is not None and status.ended_s is not None
+    assert before_s - 2 <= status.started_s <= status.ended_s <= time.time() + 2
+    assert "hello from " in (directory / "stdout.log").read_text()
+    assert "oops" in (directory / "stderr.log").read_text() + (directory / "stdout.log").read_text()
+    assert list((directory / "job").glob("job.*")), "what was sent stands there"
+
+
+def test_exit_code(harness: Harness) -> None:
+    handle = harness.submit(bash("exit 7"))
+    status = harness.end(handle)[handle]
+    assert (status.state, status.exit_code) == ("failed", 7)
+    assert status.reason
+
+
+def test_words_arrive_as_they_are(harness: Harness) -> None:
+    directory, label = harness.place()
+    line = 'printf "%s\\0" "$@" "$ODD_VALUE" | base64 -w0'
+    handle = harness.executor.submit(harness.of(bash(line)), directory=directory, label=label)
+    assert harness.end(handle)[handle].state == "succeeded"
+    words = base64.b64decode((directory / "stdout.log").read_text()).decode().split("\0")
+    assert words == [*NASTY, "".join(NASTY), ""]
+
+
+def test_files_travel_with_the_job(harness: Harness) -> None:
+    directory, label = harness.place()
+    job = replace(bash("cat data/blend.txt"), files=(ExportedFile(name="data/blend.txt", text="from the file"),))
+    handle = harness.executor.submit(harness.of(job), directory=directory, label=label)
+    assert harness.end(handle)[handle].state == "succeeded"
+    assert (directory / "stdout.log").read_text() == "from the file"
+
+
+def test_cancel(harness: Harness) -> None:
+    handle = harness.submit(bash(SLEEP))
+    running = harness.wait(handle, "running")
+    assert running.exit_code is None and running.started_s is not None
+    harness.executor.cancel(handle)
+    assert harness.end(handle)[handle].state == "cancelled"
+    harness.executor.cancel(handle)
+    assert harness.status(handle).state == "cancelled"
+
+
+def test_cancel_leaves_what_has_ended(harness: Harness) -> None:
+    handle = harness.submit(bash("true"))
+    assert harness.end(handle)[handle].state == "succeeded"
+    harness.executor.cancel(handle)
+    assert harness.status(handle).state == "succeeded"
+
+
+def test_time_limit(harness: Harness) -> None:
+    handle = harness.submit(replace(bash(SLEEP), time_limit_s=harness.shortest_limit_s))
+    assert harness.end(handle)[handle].state == "timed_out"
+
+
+def test_many_at_once(harness: Harness) -> None:
+    handles = [harness.submit(bash(f"exit {number}")) for number in range(5)]
+    assert len(set(handles)) == 5
+    assert [status.exit_code for status in harness.end(*handles).values()] == [0, 1, 2, 3, 4]
+
+
+def test_found_again_by_another_process(harness: Harness) -> None:
+    """The tuner died after it had started a job and before it had written down which."""
+    directory, label = harness.place()
+    assert harness.executor.find(label, directory=directory) is None
+    handle = harness.executor.submit(harness.of(bash("exit 3")), directory=directory, label=label)
+    another = harness.make()
+    assert another.find(label, directory=directory) == handle
+    assert another.find(f"{label}-b", directory=directory) is None
+    assert harness.end(handle)[handle].exit_code == 3
+    assert another.find(label, directory=directory) == handle
+    assert another.poll([handle])[handle].exit_code == 3
+
+
+def test_unknown_handle(harness: Harness) -> None:
+    status = harness.status(harness.unknown_handle)
+    assert status.state == "unknown" and status.reason
+    harness.executor.cancel(harness.unknown_handle)
+
+
+def test_nothing_to_ask(harness: Harness) -> None:
+    assert dict(harness.executor.poll([])) == {}
+
+
+@pytest.mark.parametrize("label", ["", "A", "a_b", "1a", "a-", "a" * 41, "a b", "a\n"])
+def test_label_that_some_launcher_refuses(harness: Harness, label: str) -> None:
+    with pytest.raises(ConfigError, match="label="):
+        harness.executor.submit(harness.of(bash("true")), directory=harness.folder / "bad", label=label)
+
+
+def test_slots(harness: Harness) -> None:
+    slots = harness.executor.slots(harness.of(bash("true")))
+    assert slots is None or slots >= 1
