@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, cast
 
 import typer
@@ -15,7 +16,7 @@ import typer.main
 
 from meshwright.errors import MeshwrightError, UnknownNameError
 
-__all__ = ["app", "main", "run"]
+__all__ = ["app", "commands", "main", "run"]
 
 _COMMANDS = (
     "size",
@@ -31,9 +32,11 @@ _COMMANDS = (
     "validate",
     "calibrate",
     "profile",
+    "data",
 )
-"""In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`."""
+"""In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`; a package with COMMANDS is a group."""
 
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _INTERRUPTED = 130
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer's own error for a wrong command line; its home differs from version to version."""
@@ -42,25 +45,53 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 class _Commands(typer.core.TyperGroup):
     """The commands whose modules exist, each imported when it is needed."""
 
+    package = "meshwright.cli"
+    names: Sequence[str] = _COMMANDS
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        return [name for name in _COMMANDS if find_spec(_module(name)) is not None]
+        return [name for name in self.names if find_spec(_module(name, self.package)) is not None]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return one command; UnknownNameError where there is none of that name."""
+        """Return one command, or a group of them; UnknownNameError where there is none of that name."""
         if cmd_name not in self.list_commands(ctx):
             raise UnknownNameError("command", cmd_name, self.list_commands(ctx))
+        module = import_module(_module(cmd_name, self.package))
+        if hasattr(module, "COMMANDS"):
+            return _group(cmd_name, module)
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name=cmd_name, context_settings={"help_option_names": ["-h", "--help"]})(_function(cmd_name))
+        single.command(name=cmd_name, context_settings=_SETTINGS)(_function(cmd_name, module))
         return typer.main.get_command(single)
 
 
-def _module(name: str) -> str:
-    return f"meshwright.cli.{name.replace('-', '_')}"
+def _module(name: str, package: str) -> str:
+    return f"{package}.{name.replace('-', '_')}"
 
 
-def _function(name: str) -> Any:
-    return getattr(import_module(_module(name)), name.replace("-", "_"))
+def _function(name: str, module: ModuleType) -> Any:
+    return getattr(module, name.replace("-", "_"))
+
+
+def _group(name: str, module: ModuleType) -> Any:
+    """Return the group of a package, with the package's own words as its help."""
+    kind = type("_Group", (_Commands,), {"package": module.__name__, "names": module.COMMANDS})
+    group = typer.Typer(name=name, cls=kind, add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS, no_args_is_help=True)
+    group.callback(help=module.__doc__)(lambda: None)
+    return typer.main.get_command(group)
+
+
+def commands() -> dict[str, Any]:
+    """Return the function of every command by its words, such as `plan` and `data download`, in the order of the help."""
+    return _functions(typer.main.get_command(app), "")
+
+
+def _functions(group: Any, before: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in group.list_commands(None):
+        module = import_module(_module(name, group.package))
+        inner = hasattr(module, "COMMANDS")
+        found |= _functions(group.get_command(None, name), f"{before}{name} ") if inner else {f"{before}{name}": _function(name, module)}
+    return found
 
 
 app = typer.Typer(
@@ -69,8 +100,9 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 answered, 1 the answer is none, 2 bad request, 130 interrupted. `meshwright COMMAND --help` has examples.",
+    context_settings=_SETTINGS,
+    epilog="Exit codes: 0 answered, 1 the answer is none, 2 bad request, 3 partly done, 130 interrupted."
+    " `meshwright COMMAND --help` has examples.",
 )
 
 

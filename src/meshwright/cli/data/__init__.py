@@ -1,0 +1,8 @@
+"""Corpora to Megatron's .bin/.idx: every step shared by ranks and workers, resumable after a kill at any moment."""
+
+from __future__ import annotations
+
+__all__ = ["COMMANDS"]
+
+COMMANDS = ("run", "download", "extract", "concat", "wiki", "tokenize", "merge", "verify", "stats", "blend", "plan")
+"""In the order of the help; each is a module of this package."""

@@ -1,0 +1,157 @@
+"""The inputs of a step: a list in natural order, frozen by the first process that starts, and read by all others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any
+
+from meshwright.data.atomic import create_once
+from meshwright.errors import ConfigError
+
+__all__ = ["InputFile", "freeze", "natural_key", "read_frozen", "settle", "walk"]
+
+_FORM = 1
+"""Version of the list's form."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputFile:
+    """One file that a step reads."""
+
+    path: str
+    """As it is opened."""
+    name: str
+    """Relative to the folder that it was found in: what the outputs are called after. No two of a list are the same."""
+    size_bytes: int
+
+
+def natural_key(name: str) -> tuple[Any, ...]:
+    """Return a key that puts `part_2` before `part_10`, folder by folder; names that differ in zeros alone are told apart by the text."""
+    parts = name.split("/")
+    return (*(tuple((int(t), "") if t.isdecimal() else (-1, t) for t in re.split(r"([0-9]+)", part) if t) for part in parts), (name,))
+
+
+def walk(words: Sequence[str], *, suffixes: Iterable[str] = ()) -> list[InputFile]:
+    """Return the files that paths, folders, patterns and `@FILE` lists of paths name, in natural order of their names.
+
+    A file that is named twice is there once. Folders are walked to the bottom, without names that begin with a dot; `suffixes` (empty:
+    any) holds for what folders hold. A pattern is better quoted: the shell has a limit on arguments and this has none.
+    ConfigError for a word that names nothing.
+    """
+    wanted = tuple(suffixes)
+    found: dict[str, InputFile] = {}
+    places: set[str] = set()
+    for file in (file for word in _spread(words) for file in _files_of(word, wanted)):
+        place = os.path.abspath(file.path)
+        if place in places:
+            continue
+        places.add(place)
+        if file.name in found:
+            raise ConfigError(f"{found[file.name].path} and {file.path} would both be written as {file.name}; give the folder above them")
+        found[file.name] = file
+    return sorted(found.values(), key=lambda file: natural_key(file.name))
+
+
+def _spread(words: Sequence[str]) -> Iterator[str]:
+    """Yield words, the lines of `@FILE` in its place."""
+    for word in words:
+        if not word.startswith("@"):
+            yield word
+            continue
+        try:
+            yield from filter(None, map(str.strip, Path(word[1:]).read_text(encoding="utf-8", errors="surrogateescape").splitlines()))
+        except OSError as error:
+            raise ConfigError(f"{word}: {error.strerror}") from None
+
+
+def _files_of(word: str, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
+    path = Path(word)
+    if path.is_dir():
+        files = list(_walk_folder(path, suffixes))
+        if not files:
+            kinds = f" that ends in {', '.join(suffixes)}" if suffixes else ""
+            raise ConfigError(f"{word}: the folder holds no file{kinds}")
+        yield from files
+    elif path.is_file():
+        yield InputFile(path=word, name=path.name, size_bytes=path.stat().st_size)
+    elif has_magic(word):
+        matches = sorted(match for match in glob(word, recursive=True) if Path(match).is_file())
+        if not matches:
+            raise ConfigError(f"{word}: no file matches")
+        top = _fixed_part(word)
+        for match in matches:
+            yield InputFile(path=match, name=os.path.relpath(match, top), size_bytes=os.stat(match).st_size)
+    else:
+        raise ConfigError(f"{word}: no such file or folder")
+
+
+def _fixed_part(pattern: str) -> str:
+    """Return the folders of a pattern before the first star: names are relative to them."""
+    parts = pattern.split("/")
+    fixed = next(place for place, part in enumerate(parts) if has_magic(part))
+    return "/".join(parts[:fixed]) or ("/" if pattern.startswith("/") else ".")
+
+
+def _walk_folder(top: Path, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
+    pending = [str(top)]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    pending.append(entry.path)
+                elif entry.is_file() and (not suffixes or entry.name.endswith(suffixes)):
+                    yield InputFile(path=entry.path, name=os.path.relpath(entry.path, top), size_bytes=entry.stat().st_size)
+
+
+def freeze(path: Path, files: Sequence[InputFile], *, settings: Mapping[str, Any]) -> list[InputFile]:
+    """Write the list unless it exists, and return what it holds then: ranks that saw the folder at other times agree on one list.
+
+    `settings` are what the outputs depend on. ConfigError where the list was made with others, naming the first that differs.
+    """
+    header = {"listing": _FORM, "files": len(files), "settings": dict(settings)}
+    rows = [header, *({"name": f.name, "path": f.path, "size_bytes": f.size_bytes} for f in files)]
+    create_once(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    return read_frozen(path, settings=settings)
+
+
+def read_frozen(path: Path, *, settings: Mapping[str, Any]) -> list[InputFile]:
+    """Read a list that was frozen; ConfigError where it was made with other settings."""
+    with path.open(encoding="utf-8") as handle:
+        header = json.loads(next(handle))
+        if header.get("listing") != _FORM:
+            raise ConfigError(f"{path}: form {header.get('listing')!r} of a list; this version of Meshwright knows form {_FORM}")
+        _same_settings(path, header["settings"], json.loads(json.dumps(dict(settings))))
+        return [InputFile(**json.loads(line)) for line in handle]
+
+
+def settle(path: Path, words: Sequence[str], *, settings: Mapping[str, Any], suffixes: Iterable[str] = ()) -> list[InputFile]:
+    """Return the frozen list of a step where there is one, else walk the words and freeze what they name.
+
+    Inputs that a step has consumed are still in its list, so a second start goes on although they are gone.
+    """
+    asked = {"inputs": list(words), **settings}
+    if path.exists():
+        return read_frozen(path, settings=asked)
+    return freeze(path, walk(words, suffixes=suffixes), settings=asked)
+
+
+def _same_settings(path: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    for key in [*there, *(key for key in asked if key not in there)]:
+        if there.get(key) != asked.get(key):
+            raise ConfigError(
+                f"{path.parent}: was begun with {key}={_short(there.get(key))}, and {_short(asked.get(key))} is asked for now;"
+                " ask for the same again, or give another output"
+            )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
