@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import getpass
-import json
-import os
-import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.exports.jobs.examples import LARGE, NASTY, SMALL
+from tests.slurm import Cluster, require_slurm
 
 from meshwright.exports import EnvVar
 from meshwright.exports.jobs import Job, job_text
 
-DAEMONS = ("munged", "slurmctld", "slurmd")
-TIMEOUT_S = 60
 TORCHRUN = """#!{python}
 import json, os, sys
 place = next(n for n, word in enumerate(sys.argv[1:], 1) if not word.startswith("--"))
@@ -35,118 +27,11 @@ names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLUR
 call = {{"argv": sys.argv[1:], "env": {{name: os.environ[name] for name in names}}, "odd": os.environ["ODD_VALUE"]}}
 open(os.path.join(os.environ["SEEN"], os.environ["RANK"] + ".json"), "w").write(json.dumps(call))
 """
-CONF = """
-ClusterName=jobs
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser={user}
-SlurmdUser={user}
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-CredType=cred/munge
-SlurmctldPort={port}
-StateSaveLocation={folder}/state
-SlurmctldPidFile={folder}/ctld.pid
-SlurmctldLogFile={folder}/ctld.log
-SlurmdSpoolDir={folder}/spool-%n
-SlurmdPidFile={folder}/d-%n.pid
-SlurmdLogFile={folder}/d-%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmdParameters=config_overrides
-SchedulerParameters=batch_sched_delay=0,bf_interval=1
-GresTypes=gpu
-ReturnToService=2
-KillWait=2
-NodeName=n[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=16 RealMemory=1000 Gres=gpu:8
-PartitionName=gpu Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP
-"""
-
-
-def free_ports(count: int) -> int:
-    """Return the first of some free ports in a row."""
-    for first in range(17000, 30000, count):
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no free ports")
-
-
-def wait_for(what: str, found: object) -> None:
-    """Wait until a function says yes."""
-    end = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < end:
-        if found():  # type: ignore[operator]
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"{what}: not within {TIMEOUT_S} s")
-
-
-class Cluster:
-    """A Slurm of our own, apart from any other on this machine."""
-
-    def __init__(self, folder: Path) -> None:
-        """Start it."""
-        self.folder, self.processes = folder, list[subprocess.Popen[bytes]]()
-        first, host = free_ports(5), socket.gethostname().partition(".")[0]
-        conf = CONF.format(folder=folder, host=host, user=getpass.getuser(), port=first, first=first + 1, last=first + 4)
-        (folder / "slurm.conf").write_text(conf)
-        (folder / "gres.conf").write_text("NodeName=n[1-4] Name=gpu File=/dev/tty1[0-7]\n")
-        (folder / "key").write_bytes(os.urandom(1024))
-        (folder / "key").chmod(0o400)
-        (folder / "state").mkdir()
-        self.env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "SEEN": str(folder / "seen")}
-        self.env["PATH"] = f"{folder}/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
-        munge = {"key-file": "key", "socket": "munge.socket", "pid-file": "munge.pid", "log-file": "munge.log", "seed-file": "munge.seed"}
-        self.start("munged", "-F", "-f", *(f"--{name}={folder / file}" for name, file in munge.items()))
-        wait_for("munged", (folder / "munge.socket").exists)
-        self.start("slurmctld", "-D", "-c")
-        for number in range(1, 5):
-            self.start("slurmd", "-D", "-N", f"n{number}")
-        wait_for("nodes", lambda: self.ask("sinfo", "-h", "-o", "%T %D") == "idle 4")
-
-    def start(self, *words: str) -> None:
-        """Start a daemon."""
-        log = (self.folder / f"{words[0]}.out").open("ab")
-        self.processes.append(subprocess.Popen(words, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
-        log.close()
-
-    def ask(self, *words: str) -> str:
-        """Return what a command prints."""
-        done = subprocess.run(words, env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else done.stderr.strip()
-
-    def run(self, job: Job) -> list[dict[str, object]]:
-        """Run a job, and return what its processes saw in the order of their numbers."""
-        text = job_text(job, launcher="slurm")
-        seen = self.folder / "seen"
-        shutil.rmtree(seen, ignore_errors=True)
-        seen.mkdir()
-        (self.folder / text.file_name).write_text(text.text)
-        answer = self.ask("sbatch", "--wait", "--parsable", text.file_name)
-        assert answer.isdecimal(), f"{answer}\n{''.join(path.read_text() for path in self.folder.glob('*.log') if job.name in path.name)}"
-        return [json.loads(path.read_text()) for path in sorted(seen.iterdir(), key=lambda path: int(path.stem))]
-
-    def stop(self) -> None:
-        """End every daemon."""
-        for process in reversed(self.processes):
-            process.terminate()
-        for process in self.processes:
-            process.wait(timeout=TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    absent = [name for name in DAEMONS if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
-    if absent:
-        pytest.skip(f"{', '.join(absent)} not installed: apt-get install slurmctld slurmd slurm-client munge")
+    require_slurm()
     folder = tmp_path_factory.mktemp("slurm")
     (folder / "bin").mkdir()
     for name, text in (("torchrun", TORCHRUN), ("python3", RANK)):

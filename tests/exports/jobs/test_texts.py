@@ -13,12 +13,15 @@ from tests.exports.jobs.examples import IMAGE, JOBS, LARGE, ON_NODES, PATHS, SMA
 
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.exports import EnvVar
-from meshwright.exports.jobs import LAUNCHERS, Job, Mount, job_text, parse_mount
+from meshwright.exports.jobs import LAUNCHERS, Job, Mount, array_script, job_text, parse_mount
 from meshwright.exports.jobs.base_command import base_command_time
 from meshwright.exports.jobs.slurm import slurm_time
 from meshwright.units import parse_duration
 
 TEXTS = {name: job_text(job, launcher=launcher) for name, (launcher, job) in JOBS.items()}
+TEXTS["slurm-array"] = array_script(
+    [replace(LARGE, name=name, partition="gpu") for name in ("a", "b", "c")], folders=["/runs/a", "/runs/b $x", "/runs/it's c"], at_once=2
+)
 SCRIPTS = {name: text.text for name, text in TEXTS.items() if text.text.startswith("#!")}
 SHELL: dict[str, str] = SCRIPTS | {
     name: "#!/usr/bin/env bash\n" + yaml.safe_load(text.text)["run"] for name, text in TEXTS.items() if name.startswith("sky")
@@ -33,7 +36,7 @@ SHELL |= {
 DAY, HOUR, MINUTE = 86_400, 3_600, 60
 
 
-@pytest.mark.parametrize("name", list(JOBS))
+@pytest.mark.parametrize("name", list(TEXTS))
 def test_text_is_as_it_was(name: str) -> None:
     golden = Path(__file__).parent / "golden" / f"{name}.golden"
     text = TEXTS[name].text

@@ -49,8 +49,9 @@ class Harness:
     folder: Path
     fields: dict[str, Any] = field(default_factory=dict)
     """What the launcher demands of every job, such as an image."""
-    shortest_limit_s: int = 1
     unknown_handle: str = ""
+    overdue: str = ""
+    """A job that was started long ago and is ended by its limit, where that takes long."""
     executor: Executor = field(init=False)
     count: int = 0
 

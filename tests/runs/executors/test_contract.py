@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from tests.exports.jobs.examples import NASTY
 from tests.runs.executors.harness import Harness, bash, programs
+from tests.slurm import require_slurm, running_slurm
 
 from meshwright.errors import ConfigError
 from meshwright.exports import ExportedFile
-from meshwright.runs.executors import LocalExecutor, LocalOptions
+from meshwright.runs.executors import LocalExecutor, LocalOptions, SlurmExecutor
 
 HELLO = 'echo "hello from $PWD"; echo oops >&2'
 SLEEP = "echo up; sleep 300"
@@ -26,7 +27,17 @@ def local(folder: Path) -> Iterator[Harness]:
         yield Harness(make=lambda: LocalExecutor(LocalOptions(stop_grace_s=2)), folder=folder, unknown_handle=handle)
 
 
-LAUNCHERS = {"local": local}
+def slurm(folder: Path) -> Iterator[Harness]:
+    require_slurm()
+    with running_slurm(folder / "cluster") as cluster:
+        harness = Harness(make=SlurmExecutor, folder=folder, unknown_handle="999999")
+        harness.overdue = harness.submit(replace(bash(SLEEP), time_limit_s=60))
+        harness.wait(harness.overdue, "running")
+        cluster.ask("scontrol", "update", f"jobid={harness.overdue}", "EndTime=now+1")  # a minute is the shortest that it counts
+        yield harness
+
+
+LAUNCHERS = {"local": local, "slurm": slurm}
 
 
 @pytest.fixture(scope="module", params=list(LAUNCHERS))
@@ -92,11 +103,6 @@ def test_cancel_leaves_what_has_ended(harness: Harness) -> None:
     assert harness.status(handle).state == "succeeded"
 
 
-def test_time_limit(harness: Harness) -> None:
-    handle = harness.submit(replace(bash(SLEEP), time_limit_s=harness.shortest_limit_s))
-    assert harness.end(handle)[handle].state == "timed_out"
-
-
 def test_many_at_once(harness: Harness) -> None:
     handles = [harness.submit(bash(f"exit {number}")) for number in range(5)]
     assert len(set(handles)) == 5
@@ -135,3 +141,8 @@ def test_label_that_some_launcher_refuses(harness: Harness, label: str) -> None:
 def test_slots(harness: Harness) -> None:
     slots = harness.executor.slots(harness.of(bash("true")))
     assert slots is None or slots >= 1
+
+
+def test_time_limit(harness: Harness) -> None:
+    handle = harness.overdue or harness.submit(replace(bash(SLEEP), time_limit_s=1))
+    assert harness.end(handle)[handle].state == "timed_out"

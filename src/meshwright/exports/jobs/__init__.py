@@ -15,11 +15,11 @@ from meshwright.exports.jobs.options import JobOptions, job_of
 from meshwright.exports.jobs.pytorchjob import pytorchjob
 from meshwright.exports.jobs.runai import runai_script
 from meshwright.exports.jobs.sky import sky_task
-from meshwright.exports.jobs.slurm import slurm_script
+from meshwright.exports.jobs.slurm import array_script, slurm_script
 from meshwright.exports.jobs.torchrun import torchrun_script
 from meshwright.exports.jobs.trainjob import trainjob
 
-__all__ = ["LAUNCHERS", "Job", "JobOptions", "JobText", "Launch", "Mount", "job_of", "job_text", "parse_mount"]
+__all__ = ["LAUNCHERS", "Job", "JobOptions", "JobText", "Launch", "Mount", "array_script", "job_of", "job_text", "parse_mount"]
 
 LAUNCHERS: Mapping[str, Callable[[Job], JobText]] = MappingProxyType(
     {

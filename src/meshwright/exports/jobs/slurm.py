@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshwright.errors import ConfigError
 from meshwright.exports.jobs._shell import STRICT, command, environment, lines_of, program, quote, rank_words, script, title
 from meshwright.exports.jobs._words import check_fields, mount_of, way
@@ -9,12 +11,15 @@ from meshwright.exports.jobs.job import Job, JobText, Launch, Mount
 from meshwright.hardware.device_plugin import device_plugin
 from meshwright.units import DAY_S, HOUR_S, MINUTE_S
 
-__all__ = ["slurm_script", "slurm_time"]
+__all__ = ["array_script", "slurm_script", "slurm_time"]
 
 _RANKS = "One task per GPU: srun starts every process, and RANK, LOCAL_RANK and WORLD_SIZE are taken from Slurm."
 _TORCHRUN_TASK = 'exec torchrun --node-rank="$SLURM_NODEID" "$@"'
 _NODE_TASK = 'export NODE_RANK="$SLURM_NODEID"; exec "$@"'
 _RANK_TASK = 'export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID"; exec "$@"'
+
+_OWN = ("#SBATCH --job-name", "#SBATCH --output")
+"""What each job of an array says for itself."""
 
 _HERE_TOO = '"$PWD:$PWD"'
 """The folder that the job was submitted from, under its own name: the program reads files there."""
@@ -25,7 +30,7 @@ def slurm_script(job: Job) -> JobText:
     check_fields(job, "slurm", ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "words"))
     if job.mounts and job.image is None:
         raise ConfigError("slurm: mounts need an image; without a container the program sees the node's own paths")
-    launch = way(job, "slurm", ("torchrun", "ranks"))
+    launch = _way(job)
     submit = f"mkdir -p {quote(job.log_dir)} && sbatch job.sbatch" if job.log_dir else "sbatch job.sbatch"
     blocks = [
         "#!/usr/bin/env bash\n" + "\n".join(_directives(job, launch)),
@@ -40,11 +45,35 @@ def slurm_script(job: Job) -> JobText:
     return JobText(file_name="job.sbatch", text=script(blocks), submit=submit)
 
 
+def array_script(jobs: Sequence[Job], *, folders: Sequence[str], at_once: int | None = None) -> JobText:
+    """Write a script whose task N runs the script of job N in its folder, with its output beside the folder; all ask for the same.
+
+    `at_once` is how many tasks run at a time; None: as many as Slurm starts.
+    """
+    asked = [[line for line in _directives(job, _way(job)) if not line.startswith(_OWN)] for job in jobs]
+    for job, lines in zip(jobs, asked, strict=True):
+        if lines != asked[0]:
+            other = next(line for line in [*lines, *asked[0]] if line not in lines or line not in asked[0]).removeprefix("#SBATCH ")
+            raise ConfigError(f"slurm: tasks of an array ask for the same, and {job.name} differs from {jobs[0].name} in {other}")
+    tasks = f"0-{len(jobs) - 1}" + (f"%{at_once}" if at_once else "")
+    blocks = [
+        "\n".join(["#!/usr/bin/env bash", *asked[0], f"#SBATCH --array={tasks}", "#SBATCH --output=task-%a.log"]),
+        f"# An array of {len(jobs)} jobs: task N runs the script in folder N.\n# Submit it: sbatch job.array.sbatch\n{STRICT}",
+        program(folders, name="folders"),
+        'cd -- "${folders[$SLURM_ARRAY_TASK_ID]}"\nexec bash job.sbatch > ../stdout.log 2> ../stderr.log',
+    ]
+    return JobText(file_name="job.array.sbatch", text=script(blocks), submit="sbatch job.array.sbatch")
+
+
 def slurm_time(seconds: int) -> str:
     """Write a limit as days-hours:minutes:seconds, the one form of Slurm that needs no guessing."""
     days, rest = divmod(seconds, DAY_S)
     hours, rest = divmod(rest, HOUR_S)
     return f"{days}-{hours:02}:{rest // MINUTE_S:02}:{rest % MINUTE_S:02}"
+
+
+def _way(job: Job) -> Launch:
+    return way(job, "slurm", ("torchrun", "ranks"))
 
 
 def _directives(job: Job, launch: Launch) -> list[str]:

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from meshwright.runs.executors.executor import Executor, JobState, JobStatus, check_label
 from meshwright.runs.executors.local import LocalExecutor
-from meshwright.runs.executors.options import LocalOptions
+from meshwright.runs.executors.options import LocalOptions, SlurmOptions
+from meshwright.runs.executors.registry import EXECUTORS, executor
+from meshwright.runs.executors.slurm import ArrayRun, SlurmExecutor
 
-__all__ = ["Executor", "JobState", "JobStatus", "LocalExecutor", "LocalOptions", "check_label"]
+__all__ = [
+    "EXECUTORS",
+    "ArrayRun",
+    "Executor",
+    "JobState",
+    "JobStatus",
+    "LocalExecutor",
+    "LocalOptions",
+    "SlurmExecutor",
+    "SlurmOptions",
+    "check_label",
+    "executor",
+]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwright.errors import ConfigError
+from meshwright.exports.jobs import Job
 
-__all__ = ["LocalOptions"]
+__all__ = ["LocalOptions", "SlurmOptions", "with_defaults"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,3 +29,29 @@ class LocalOptions:
             raise ConfigError(f"cores={self.cores}: expected 1 or more")
         if self.stop_grace_s < 0:
             raise ConfigError(f"stop_grace_s={self.stop_grace_s}: expected seconds, 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmOptions:
+    """Slurm; what a job says itself goes before these."""
+
+    account: str | None = None
+    partition: str | None = None
+    time_limit_s: int | None = None
+    image: str | None = None
+    words: tuple[str, ...] = ()
+    """More options of sbatch, behind the job's own: `--qos=high`."""
+    array_at_once: int | None = None
+    """How many tasks of an array run at a time; None: as many as Slurm starts."""
+    patience_s: float = 60.0
+    """How long a command of Slurm may take."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.array_at_once is not None and self.array_at_once < 1:
+            raise ConfigError(f"array_at_once={self.array_at_once}: expected 1 or more")
+
+
+def with_defaults(job: Job, **values: Any) -> Job:
+    """Return the job with values where it says none itself."""
+    return replace(job, **{name: value for name, value in values.items() if value is not None and getattr(job, name) is None})

@@ -1,0 +1,243 @@
+"""Jobs on Slurm, through its own commands."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from meshwright.errors import ConfigError, LauncherError, LauncherSilent
+from meshwright.exports.jobs import Job, array_script, job_text
+from meshwright.runs.executors._commands import Answer, ask, last_line, require
+from meshwright.runs.executors._files import put_job
+from meshwright.runs.executors._slurm_states import SACCT_FIELDS, SQUEUE_FIELDS, status_of_sacct, status_of_squeue
+from meshwright.runs.executors.executor import JobStatus, check_label
+from meshwright.runs.executors.options import SlurmOptions, with_defaults
+
+__all__ = ["ArrayRun", "SlurmExecutor"]
+
+_COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
+_ADVICE = "start from a login node of the cluster, or load Slurm's module"
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
+_SILENT = (
+    "Unable to contact",
+    "Socket timed out",
+    "Connection refused",
+    "standby mode",
+    "temporarily unable",
+    "Zero Bytes were transmitted",
+)
+"""Slurm's words where the controller, not the request, is in trouble."""
+_STAMP = "sbatch.out"
+"""What sbatch said, written by sbatch itself: it is there even if this process dies while sbatch runs."""
+_SENT = "sent.json"
+_DAYS = 90
+"""How far back accounting is asked for a label."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArrayRun:
+    """One task of an array."""
+
+    job: Job
+    directory: Path
+    label: str
+
+
+class SlurmExecutor:
+    """sbatch, squeue, sacct where there is accounting, scontrol and scancel. The run's directory must be on a file system of all nodes."""
+
+    name = "slurm"
+
+    def __init__(self, options: SlurmOptions | None = None) -> None:
+        """Take the options; nothing is asked before it is needed."""
+        self.options = options or SlurmOptions()
+        self._accounting = True
+
+    def check(self) -> None:
+        """Look for the commands and the controller."""
+        require("slurm", _COMMANDS, advice=_ADVICE)
+        answer = self._ask("scontrol", "ping")
+        if " is UP" not in answer.out:
+            raise LauncherSilent(f"slurm: its controller does not answer: {last_line(answer)}")
+
+    def slots(self, job: Job) -> None:
+        """Slurm has a queue for as many as there are."""
+        return None
+
+    def submit(self, job: Job, *, directory: Path, label: str) -> str:
+        """Write `job/job.sbatch` and hand it to sbatch."""
+        run = directory.absolute()
+        full = self._full(job, label)
+        folder = put_job(run, full, job_text(full, launcher="slurm"))
+        _note(folder, label=label, array=None, task=None)
+        words = [*_outputs(run), f"--chdir={folder}", f"--job-name={label}", str(folder / "job.sbatch")]
+        return self._sbatch(words, folder, label)
+
+    def submit_array(self, runs: Sequence[ArrayRun], *, directory: Path, label: str) -> tuple[str, ...]:
+        """Hand several jobs of the same size to sbatch at once; a handle for each, in order. `directory` holds the array's own script."""
+        full = [self._full(run.job, run.label) for run in runs]
+        folder = directory.absolute() / "job"
+        tasks = []
+        for task, (run, job) in enumerate(zip(runs, full, strict=True)):
+            place = put_job(run.directory.absolute(), job, job_text(job, launcher="slurm"))
+            _note(place, label=run.label, array=str(folder), task=task)
+            tasks.append(str(place))
+        text = array_script(full, folders=tasks, at_once=self.options.array_at_once)
+        put_job(directory.absolute(), replace(full[0], files=()), text)
+        number = self._sbatch([f"--job-name={check_label(label)}", f"--chdir={folder}", str(folder / text.file_name)], folder, label)
+        return tuple(f"{number}_{task}" for task in range(len(tasks)))
+
+    def find(self, label: str, *, directory: Path) -> str | None:
+        """Read what sbatch said; where it died too, ask Slurm for a job of that name."""
+        folder = directory.absolute() / "job"
+        if not (folder / _SENT).exists():
+            return None
+        sent = json.loads((folder / _SENT).read_text())
+        if sent["label"] != label:
+            return None
+        stamp = Path(sent["array"] or folder) / _STAMP
+        number = _number(stamp.read_text()) if stamp.exists() else None
+        number = number or (None if sent["array"] else self._by_name(label))
+        return None if number is None else number if sent["task"] is None else f"{number}_{sent['task']}"
+
+    def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
+        """Ask squeue for all, and sacct for those that squeue has forgotten."""
+        for handle in handles:
+            _check_handle(handle)
+        found = self._squeue(handles)
+        missing = [handle for handle in handles if handle not in found]
+        found |= self._sacct(missing) if missing else {}
+        return {handle: found.get(handle) or self._forgotten(handle) for handle in handles}
+
+    def cancel(self, handle: str) -> None:
+        """Tell scancel; Slurm ends the job's processes after this call."""
+        answer = self._ask("scancel", "--quiet", _check_handle(handle))
+        if answer.code and "Invalid job id" not in answer.err:
+            raise LauncherError(f"slurm: scancel {handle}: {last_line(answer)}")
+
+    def requeue(self, handle: str) -> None:
+        """Put a job back into the queue, a running or an ended one: it starts anew under the same handle, and its logs too."""
+        answer = self._ask("scontrol", "requeue", _check_handle(handle))
+        if answer.code:
+            raise LauncherError(f"slurm: {handle} is not put back into the queue: {last_line(answer)}")
+
+    def _full(self, job: Job, label: str) -> Job:
+        if job.log_dir:
+            raise ConfigError(f"log_dir={job.log_dir}: the output of a run goes to its own directory; leave log_dir out")
+        own = self.options
+        named = replace(job, name=check_label(label), words=(*job.words, *own.words))
+        return with_defaults(named, account=own.account, partition=own.partition, time_limit_s=own.time_limit_s, image=own.image)
+
+    def _sbatch(self, words: Sequence[str], folder: Path, label: str) -> str:
+        # Without kill-on-invalid-dep a job whose dependency failed waits for ever.
+        stamp = folder / _STAMP
+        answer = self._ask("sbatch", "--parsable", "--kill-on-invalid-dep=yes", *words, out=stamp)
+        number = _number(answer.out)
+        if number is None:
+            stamp.unlink(missing_ok=True)
+            raise LauncherError(f"slurm: sbatch refuses {label}: {last_line(answer)}")
+        return number
+
+    def _squeue(self, handles: Sequence[str]) -> dict[str, JobStatus]:
+        if not handles:
+            return {}
+        columns = ",".join(f"{name}:|" for name in SQUEUE_FIELDS)
+        answer = self._ask("squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(handles)}", f"--Format={columns}")
+        if answer.code and "Invalid job id" not in answer.err:
+            raise LauncherSilent(f"slurm: squeue: {last_line(answer)}")
+        rows = _rows(answer, SQUEUE_FIELDS)
+        nodes = self._names({row[5] for row in rows})
+        return {row[0]: status_of_squeue(row, nodes[row[5]]) for row in rows if row[0] in handles}
+
+    def _sacct(self, handles: Sequence[str]) -> dict[str, JobStatus]:
+        if not self._accounting:
+            return {}
+        try:
+            answer = self._ask("sacct", *_SACCT, f"--format={','.join(SACCT_FIELDS)}", f"--jobs={','.join(handles)}")
+        except LauncherSilent:
+            raise
+        except LauncherError:
+            answer = Answer(code=1, out="", err="accounting storage is disabled")
+        if answer.code and "accounting storage is disabled" in answer.err:
+            self._accounting = False
+            return {}
+        if answer.code:
+            raise LauncherSilent(f"slurm: sacct: {last_line(answer)}")
+        rows = _rows(answer, SACCT_FIELDS)
+        nodes = self._names({row[5] for row in rows})
+        return {row[0]: status_of_sacct(row, nodes[row[5]]) for row in rows if row[0] in handles}
+
+    def _by_name(self, label: str) -> str | None:
+        """The youngest job of this user with the name."""
+        answer = self._ask("squeue", "--noheader", "--me", "--states=all", f"--name={label}", "--format=%A")
+        if answer.code:
+            raise LauncherSilent(f"slurm: squeue: {last_line(answer)}")
+        numbers = [int(word) for word in answer.out.split()]
+        if not numbers and self._accounting:
+            known = self._ask("sacct", *_SACCT, "--format=JobIDRaw", f"--name={label}", f"--starttime=now-{_DAYS}days")
+            self._accounting = "accounting storage is disabled" not in known.err
+            numbers = [int(word) for word in known.out.split()] if not known.code else []
+        return str(max(numbers)) if numbers else None
+
+    def _names(self, lists: set[str]) -> dict[str, tuple[str, ...]]:
+        """Spell out lists of nodes such as n[1-4]."""
+        found: dict[str, tuple[str, ...]] = {}
+        for nodes in lists:
+            if nodes in ("", "None assigned", "(null)"):
+                found[nodes] = ()
+            elif "[" not in nodes:
+                found[nodes] = tuple(nodes.split(","))
+            else:
+                found[nodes] = tuple(self._ask("scontrol", "show", "hostnames", nodes).out.split()) or (nodes,)
+        return found
+
+    def _forgotten(self, handle: str) -> JobStatus:
+        why = "" if self._accounting else "; there is no accounting here, and the controller forgets jobs some minutes after their end"
+        return JobStatus(state="unknown", reason=f"Slurm knows no job {handle}{why}")
+
+    def _ask(self, *words: str, out: Path | None = None) -> Answer:
+        answer = ask(words, launcher="slurm", env=_environment(), patience_s=self.options.patience_s, out=out)
+        if answer.code and any(silent in answer.err for silent in _SILENT):
+            raise LauncherSilent(f"slurm: {words[0]}: {last_line(answer)}")
+        return answer
+
+
+_SACCT = ("--noheader", "--parsable2", "--allocations")
+
+
+def _environment() -> dict[str, str]:
+    """Slurm's variables of a job that this process may run in would change what the commands do; sites' defaults for sbatch stay."""
+    dropped = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SPRIO_")
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(dropped)}
+    return {**kept, "SLURM_TIME_FORMAT": "%s"}
+
+
+def _outputs(run: Path) -> list[str]:
+    """A requeued job starts its logs anew, whatever the site's habit: two attempts in one log would be read as one."""
+    folder = str(run).replace("%", "%%")
+    return [f"--output={folder}/stdout.log", f"--error={folder}/stderr.log", "--open-mode=truncate"]
+
+
+def _note(folder: Path, *, label: str, array: str | None, task: int | None) -> None:
+    (folder / _STAMP).unlink(missing_ok=True)
+    (folder / _SENT).write_text(json.dumps({"label": label, "array": array, "task": task}))
+
+
+def _number(text: str) -> str | None:
+    """Read sbatch --parsable: NUMBER or NUMBER;CLUSTER."""
+    word = text.strip().partition(";")[0]
+    return word if word.isdecimal() else None
+
+
+def _rows(answer: Answer, fields: Sequence[str]) -> list[list[str]]:
+    cells = [line.split("|") for line in answer.out.splitlines()]
+    return [[cell.strip() for cell in row[: len(fields)]] for row in cells if len(row) >= len(fields)]
+
+
+def _check_handle(handle: str) -> str:
+    if not all(part.isdecimal() for part in handle.split("_", maxsplit=1)):
+        raise LauncherError(f"slurm: {handle!r} is no number of a job")
+    return handle
