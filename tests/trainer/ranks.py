@@ -47,7 +47,9 @@ def start(plan: Path, words: Sequence[str], *, processes: int) -> list[subproces
     return [
         subprocess.Popen(
             [sys.executable, "-m", "meshwright.trainer", str(plan), "device=cpu", *words],
-            env=os.environ | given | {"RANK": str(rank), "WORLD_SIZE": str(processes)},
+            env=os.environ
+            | given
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

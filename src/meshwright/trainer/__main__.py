@@ -11,41 +11,60 @@ from typing import NoReturn
 
 from meshwright.errors import MeshwrightError, MissingExtraError
 from meshwright.trainer.checks import require_on, require_trainable
-from meshwright.trainer.job import job_keys, read_job
+from meshwright.trainer.job import TrainJob, job_keys, read_job
 
 _STARTED = perf_counter()
+_DONE, _FAILED, _REFUSED, _INTERRUPTED = 0, 1, 2, 130
 
 
 def main(words: list[str]) -> int:
-    """Run the job; 0 done, 1 failed, 2 a bad plan or word."""
+    """Run the job; 0 done, 1 failed, 2 a bad plan or word, 130 interrupted before the first step."""
     if not words or words[0] in ("-h", "--help"):
         print("usage: python -m meshwright.trainer PLAN.json [key=value ...]\n\n" + _keys())
-        return 0 if words else 2
+        return _DONE if words else _REFUSED
     try:
-        return _run(words)
+        job = read_job(Path(words[0]), words[1:])
+        require_trainable(job, num_processes=int(os.environ.get("WORLD_SIZE", "1")))
+        return _run(job)
     except MeshwrightError as error:
-        if os.environ.get("RANK", "0") == "0":
+        if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":  # every rank of a host finds the same
             print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (ArithmeticError, ConnectionError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return _REFUSED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
 
 
-def _run(words: list[str]) -> int:
-    job = read_job(Path(words[0]), words[1:])
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    require_trainable(job, num_processes=started)
+def _run(job: TrainJob) -> int:
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "train")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read with torch: its profiler would write of its stages among our lines
-    from meshwright.trainer._processes import processes
+    from meshwright.trainer._processes import joined, open_device, room_of
+
+    device = open_device(job)
+    require_on(job, device.type)
+    if job.check_memory:
+        from meshwright.trainer.room import require_room
+
+        require_room(job, room_of(device))
     from meshwright.trainer._run import train
 
-    with processes(job.device, compile=job.compile) as device:
-        require_on(job, device.type)
-        train(job, device, tell=lambda line: print(line, flush=True), started=_STARTED)
-    return 0
+    rank = os.environ.get("RANK", "0")
+    try:
+        with joined(job, device):
+            train(job, device, tell=lambda line: print(line, flush=True), started=_STARTED)
+    except ArithmeticError as error:  # every rank finds the same
+        return _failed(str(error)) if rank == "0" else _FAILED
+    except MeshwrightError as error:  # data or checkpoints of this rank alone may be at fault
+        print(f"error: rank {rank}: {error}", file=sys.stderr)
+        return _REFUSED
+    except (ConnectionError, MemoryError) as error:
+        return _failed(f"rank {rank}: {error}")
+    return _DONE
+
+
+def _failed(words: str) -> int:
+    print(f"error: {words}", file=sys.stderr)
+    return _FAILED
 
 
 def _keys() -> str:

@@ -42,7 +42,7 @@ def _value_reasons(job: TrainJob) -> Iterator[str]:
     for name, least in (("steps", 1), ("seq_len", 1), ("profile_step", 0)):
         if getattr(job, name) < least:
             yield f"{name}={getattr(job, name)}: expected {least} or more"
-    for name in ("minutes", "peak_tflops"):
+    for name in ("minutes", "peak_tflops", "patience_s"):
         value = getattr(job, name)
         if value is not None and not 0 < value < math.inf:
             yield f"{name}={value}: expected a positive number"

@@ -73,6 +73,10 @@ class TrainJob:
     """Of the experts' load-balance loss."""
     compile: bool = False
     device: DeviceWord = "auto"
+    check_memory: bool = True
+    """Refuse a layout that by prediction needs more memory than there is."""
+    patience_s: float | None = None
+    """How long a collective waits for a rank, after which the run ends; None is 50 s, 10 minutes where ranks compile."""
     metrics: str | None = None
     """Folder for a file of JSON lines per rank, `rank-0.jsonl`; None prints rank 0's lines alone."""
     profile_step: int = 3

@@ -14,6 +14,7 @@ import torch
 
 from meshwright.errors import ConfigError
 from meshwright.hardware.profile import Machine
+from meshwright.trainer.host import available_bytes, host_bytes
 from meshwright.trainer.profile.request import DeviceKind, Dtype, ProfileRequest
 
 __all__ = ["Device", "free_bytes", "machine_of", "num_cores", "open_device"]
@@ -75,19 +76,19 @@ def free_bytes(device: Device) -> float:
     if device.kind == "cuda":
         cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         return float(torch.cuda.mem_get_info()[0] + cached)
-    return min(_meminfo("MemAvailable") or _host_bytes(), _host_bytes())
+    return available_bytes()
 
 
 def machine_of(device: Device) -> Machine:
     """Return what is known of this machine and its software; figures that can't be read are None."""
     smi = _nvidia_smi() if device.kind == "cuda" else {}
     is_gpu = device.kind == "cuda"
-    total = float(torch.cuda.mem_get_info()[1]) if is_gpu else _host_bytes()
+    total = float(torch.cuda.mem_get_info()[1]) if is_gpu else host_bytes()
     return Machine(
         device=device.kind,
         device_name=torch.cuda.get_device_name() if is_gpu else _processor(),
         num_devices=torch.cuda.device_count() if is_gpu else 1,
-        total_bytes=float(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory) if is_gpu else _host_bytes(),
+        total_bytes=float(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory) if is_gpu else host_bytes(),
         usable_bytes=total,
         platform=f"{platform.system()} {platform.machine()}, {_processor()}",
         num_threads=torch.get_num_threads(),
@@ -136,21 +137,3 @@ def _processor() -> str:
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _host_bytes() -> float:
-    """Memory of the host, or what the control group of this process may use of it."""
-    total = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8").strip()
-    except OSError:
-        return total
-    return min(total, float(limit)) if limit.isdigit() else total
-
-
-def _meminfo(key: str) -> float | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    return next((float(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:")), None)
