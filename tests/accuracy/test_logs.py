@@ -14,7 +14,6 @@ from meshwright.accuracy.described import Given
 from meshwright.accuracy.measured import MeasuredRun
 from meshwright.accuracy.nccl_tests import read_nccl_tests
 from meshwright.accuracy.results import read_results
-from meshwright.accuracy.steady import steady_s
 from meshwright.cost.collectives import all_gather_s, all_reduce_s, group_of
 from meshwright.errors import ConfigError
 from meshwright.hardware.parse import parse_cluster
@@ -133,14 +132,6 @@ def test_titan_forms_of_other_years(tmp_path: Path) -> None:
 def test_titan_log_without_a_dump_takes_flags(tmp_path: Path) -> None:
     given = Given(model="llama3-8b", seq_len=8192, gbs=16, cluster="h100:8", layout="mbs=2,sharding=zero3")
     assert run_of(titan_log([812.0, 7e3, 7e3, 7e3], config=None), tmp_path, given).case.layout.mbs == 2
-
-
-def test_warm_up_is_left_out() -> None:
-    assert steady_s([100.0, 1.0], source="log") == 1.0
-    assert steady_s([100.0, 50.0, 2.0, *[1.0] * 9], source="log") == 1.0
-    assert steady_s([9.0, 9.0, 9.0, *[1.0] * 6, 50.0, 1.0], source="log") == 1.0
-    with pytest.raises(ConfigError, match="warm-up"):
-        steady_s([1.0], source="log")
 
 
 SIZES = [2**n for n in range(16, 33, 2)]

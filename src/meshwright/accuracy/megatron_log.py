@@ -1,7 +1,6 @@
-"""Logs of Megatron-LM and of what builds on it: iteration times, memory reports, the dump of all arguments; NeMo's lines of a step.
+"""What Megatron-LM's dump of all arguments says of its run.
 
-The forms are those of Megatron-LM's training.py (training_log), utils (report_memory) and arguments.py (_print_args), and of NeMo's
-progress printer.
+The form is that of `_print_args` in Megatron-LM's arguments.py; lines of steps are read in meshwright/logs.
 """
 
 from __future__ import annotations
@@ -15,74 +14,19 @@ from meshwright.accuracy.described import Described
 from meshwright.accuracy.rows import MemoryFigure
 from meshwright.errors import ConfigError
 
-__all__ = ["LogRun", "looks_like_megatron", "looks_like_nemo", "read_megatron_log", "read_nemo_log"]
+__all__ = ["describe_megatron"]
 
-MIB = 2**20
-_ITERATION = re.compile(
-    r"iteration\s+\d+/[^|\n]*\|[^\n]*?elapsed time per iteration \(ms\): (?P<ms>\d{1,12}(?:\.\d{1,9})?)\b(?P<rest>[^\n]*)"
-)
-_BATCH = re.compile(r"global batch size:\s*(\d{1,12})\b")
-_MEMORY = re.compile(
-    r"(?:\[Rank (?P<rank>\d{1,9})\] )?\(?after \d+ iterations\)? memory \(MB\) \|[^\n]*?max allocated: (?P<mib>\d{1,12}(?:\.\d{1,12})?)\b"
-)
+_RANK = re.compile(r"\[Rank (\d{1,9})\] \(after ")
 _ARGUMENT = re.compile(r"^.{0,40}?\b(?P<name>[a-z]\w*) \.{3,} ?(?P<value>[^\n]*)$", re.MULTILINE)
 _VOCAB = re.compile(r"padded vocab \(size: (\d{1,9})\)")
-_NEMO_STEP = re.compile(r"train_step_timing in s(?::|=)\s*(?P<s>\d{1,9}(?:\.\d{1,9})?)\b")
-_NEMO_BATCH = re.compile(r"global_batch_size(?::|=)\s*(\d{1,12})\b")
 _SHARDING = {"optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3", "no_shard": "none"}
 _FP8 = {"blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogRun:
-    """What a log tells: its run, and what was measured."""
-
-    described: Described
-    times_s: tuple[float, ...] = ()
-    """One per report."""
-    tokens_per_s_per_chip: tuple[float, ...] = ()
-    """Where the log reports rates instead of times."""
-    peak_bytes: float | None = None
-
-
-def looks_like_megatron(text: str) -> bool:
-    """Whether a text has Megatron's lines of iterations, or at least its dump of arguments."""
-    return "elapsed time per iteration (ms)" in text or "-- end of arguments --" in text
-
-
-def looks_like_nemo(text: str) -> bool:
-    """Whether a text has NeMo's lines of steps."""
-    return _NEMO_STEP.search(text) is not None
-
-
-def read_megatron_log(text: str) -> LogRun:
-    """Return what a log of Megatron-LM says; where the batch grows, the reports with the last batch count."""
-    reports = [(float(found["ms"]) / 1e3, _batch(found["rest"])) for found in _ITERATION.finditer(text)]
-    last = reports[-1][1] if reports else None
-    memory = [(found["rank"], float(found["mib"]) * MIB) for found in _MEMORY.finditer(text)]
-    return LogRun(
-        described=_described(_arguments(text), text, gbs=last, ranks={rank for rank, _ in memory if rank is not None}),
-        times_s=tuple(seconds for seconds, batch in reports if batch == last),
-        peak_bytes=max((size for _, size in memory), default=None),
-    )
-
-
-def read_nemo_log(text: str) -> LogRun:
-    """Return what a log of NeMo says: step times and the batch."""
-    batches = _NEMO_BATCH.findall(text)
-    return LogRun(
-        described=Described(gbs=int(batches[-1]) if batches else None),
-        times_s=tuple(float(found["s"]) for found in _NEMO_STEP.finditer(text)),
-    )
-
-
-def _batch(rest: str) -> int | None:
-    found = _BATCH.search(rest)
-    return int(found[1]) if found else None
-
-
-def _arguments(text: str) -> dict[str, str]:
-    return {found["name"]: found["value"].strip() for found in _ARGUMENT.finditer(text)}
+def describe_megatron(text: str, *, gbs: int | None) -> Described:
+    """Return what the dump of arguments says; `gbs` is the batch that the lines of steps have."""
+    dump = {found["name"]: found["value"].strip() for found in _ARGUMENT.finditer(text)}
+    return _described(dump, text, gbs=gbs, ranks=set(_RANK.findall(text)))
 
 
 @dataclass(frozen=True, slots=True)

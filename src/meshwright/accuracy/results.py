@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from meshwright.accuracy.described import Given, case_of
+from meshwright.accuracy.described import Given
+from meshwright.accuracy.logged import LOGS, run_of_log
 from meshwright.accuracy.measured import MeasuredRun, runs_of_table
-from meshwright.accuracy.megatron_log import LogRun, looks_like_megatron, looks_like_nemo, read_megatron_log, read_nemo_log
 from meshwright.accuracy.nccl_tests import looks_like_nccl_tests, read_nccl_tests
-from meshwright.accuracy.steady import steady_s
 from meshwright.accuracy.tables import read_truth
-from meshwright.accuracy.torchtitan_log import looks_like_torchtitan, read_torchtitan_log
 from meshwright.calibration import LinkRates
 from meshwright.errors import ConfigError
 from meshwright.hardware.catalogue import default_node, find_device
@@ -25,11 +22,9 @@ __all__ = ["Results", "read_results"]
 
 LARGEST_BYTES = 2**28
 """Of a file; no log of a run that is worth reading whole is larger."""
-_FORMS = "a CSV in the schema of `predict`, a log of Megatron-LM, NeMo or torchtitan, or the output of nccl-tests"
+_FORMS = f"a CSV in the schema of `predict`, a log of {LOGS}, or the output of nccl-tests"
 STUDY_LOGS = ("stdout.log", "stderr.log")
 """What a study keeps of each run's output."""
-_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory")
-"""As torch reports it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,25 +60,13 @@ def _read(path: Path, given: Given) -> Results:
     text = _text(path)
     if looks_like_nccl_tests(text):
         return _links(text, path, given)
-    log = _log(text)
-    if log is not None:
-        return Results(runs=(_run(log, text, given, source=path.name),))
+    run = run_of_log(text, given, source=path.name)
+    if run is not None:
+        return Results(runs=(run,))
     if path.suffix.lower() != ".csv":
         raise ConfigError(f"{path}: no form that is known; expected {_FORMS}")
     found = runs_of_table(read_truth(path), stack=given.stack)
     return Results(runs=found.runs, left_out=found.left_out)
-
-
-_LOGS = (
-    (looks_like_megatron, read_megatron_log),
-    (looks_like_torchtitan, read_torchtitan_log),
-    (looks_like_nemo, read_nemo_log),
-)
-
-
-def _log(text: str) -> LogRun | None:
-    """What a log says; None where it is of no known software."""
-    return next((read(text) for looks, read in _LOGS if looks(text)), None)
 
 
 def _study(path: Path, given: Given) -> Results:
@@ -103,10 +86,10 @@ def _study(path: Path, given: Given) -> Results:
 
 def _run_of_folder(folder: Path, given: Given) -> MeasuredRun:
     text = "\n".join(_text(folder / name) for name in STUDY_LOGS if (folder / name).is_file())
-    log = _log(text)
-    if log is None:
-        raise ConfigError(f"{folder.name}: no log of Megatron-LM, NeMo or torchtitan in {' or '.join(STUDY_LOGS)}")
-    return _run(log, text, given, source=folder.name)
+    run = run_of_log(text, given, source=folder.name)
+    if run is None:
+        raise ConfigError(f"{folder.name}: no log of {LOGS} in {' or '.join(STUDY_LOGS)}")
+    return run
 
 
 def _text(path: Path) -> str:
@@ -118,17 +101,6 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def _run(log: LogRun, text: str, given: Given, *, source: str) -> MeasuredRun:
-    case = case_of(log.described, given, source=source)
-    times = log.times_s
-    if _OUT_OF_MEMORY.search(text) and not times and not log.tokens_per_s_per_chip:
-        return MeasuredRun(case=case, fitted=False)
-    if log.tokens_per_s_per_chip:
-        tokens = case.layout.gbs * case.workload.seq_len / case.machines.num_chips
-        times = tuple(tokens / rate for rate in log.tokens_per_s_per_chip if rate > 0)
-    return MeasuredRun(case=case, step_s=steady_s(times, source=source), peak_bytes=log.peak_bytes, fitted=True)
 
 
 def _links(text: str, path: Path, given: Given) -> Results:

@@ -1,7 +1,7 @@
-"""Logs of torchtitan: its lines of steps, its dump of the configuration, the device mesh and the device.
+"""What torchtitan's dump of its configuration, its device mesh and its device say of its run.
 
-The forms are those of torchtitan's components/metrics.py, distributed/parallel_dims.py and of the `Running with configs:` (earlier `args:`)
-line, JSON or a Python dictionary.
+The forms are those of torchtitan's distributed/parallel_dims.py and of the `Running with configs:` (earlier `args:`) line, JSON or a Python
+dictionary; lines of steps are read in meshwright/logs.
 """
 
 from __future__ import annotations
@@ -13,20 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.accuracy.described import Described
-from meshwright.accuracy.megatron_log import LogRun
 from meshwright.accuracy.rows import MemoryFigure
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.catalogue import find_chip
 from meshwright.models.presets import find_model
 from meshwright.units import GIB
 
-__all__ = ["looks_like_torchtitan", "read_torchtitan_log"]
+__all__ = ["describe_torchtitan"]
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_STEP = re.compile(
-    r"(?<!validate )step:\s*\d+\s[^\n]*?memory:\s*(?P<gib>\d{1,6}(?:\.\d{1,6})?)\s*GiB"
-    r"[^\n]*?\b(?:tps|wps):\s*(?P<rate>\d{1,3}(?:,\d{3}){0,4}|\d{1,12})\b"
-)
 _MESH_NAMED = re.compile(r"Building device mesh with parallelism: (?P<sizes>\w+=\d{1,9}(?:, \w+=\d{1,9})*)")
 _MESH_LISTED = re.compile(r"Building \d-D device mesh with [\[(](?P<names>[^\])]*)[\])], \[(?P<sizes>\d{1,9}(?:, ?\d{1,9})*)\]")
 _DEVICE = re.compile(r"capacity: (?P<name>[^\n]*?)(?: \(\d+\))? with (?P<gib>\d{1,6}(?:\.\d{1,6})?)GiB memory")
@@ -36,23 +30,8 @@ _SAME_SIZE = 0.03
 """Difference of memory within which a device is the chip of that name."""
 
 
-def looks_like_torchtitan(text: str) -> bool:
-    """Whether a text has torchtitan's lines of steps, or at least its dump of the configuration."""
-    return _STEP.search(_COLOUR.sub("", text)) is not None or _CONFIG.search(text) is not None
-
-
-def read_torchtitan_log(text: str) -> LogRun:
-    """Return what a log of torchtitan says; rates are those of one chip, memory what the allocator reserved."""
-    text = _COLOUR.sub("", text)
-    steps = list(_STEP.finditer(text))
-    return LogRun(
-        described=_described(text),
-        tokens_per_s_per_chip=tuple(float(step["rate"].replace(",", "")) for step in steps),
-        peak_bytes=max((float(step["gib"]) * GIB for step in steps), default=0.0) or None,
-    )
-
-
-def _described(text: str) -> Described:
+def describe_torchtitan(text: str) -> Described:
+    """Return what a log without colours says of its run."""
     config, mesh = _config(text), _mesh(text)
     chip = _chip(text)
     if config is None or mesh is None:
