@@ -25,7 +25,10 @@ from meshwright.hardware.profile import profile_to_bytes
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MEASURED = {"step_time_s": "10", "peak_mem_gib": "30", "oom": "0", "notes": "", "source": "", "group": "g", "release": "", "task": ""}
-NOT_HERE = {"profile": "measures a machine for minutes, with torch; tests/trainer/test_profile.py runs it on small shapes"}
+NOT_HERE = {
+    "data": "works on corpora and the network; tests/data runs the steps on small ones",
+    "profile": "measures a machine for minutes, with torch; tests/trainer/test_profile.py runs it on small shapes",
+}
 """Commands whose examples are not run, and why."""
 EXAMPLES = 3
 """How many a command's help has, at least."""

@@ -1,0 +1,103 @@
+"""Compressed files as streams of plain bytes: several members or frames one after the other, and cut-off files found."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any
+
+from meshwright.data.counters import count
+from meshwright.data.steps import ShardError
+from meshwright.errors import MissingExtraError
+
+__all__ = ["ARCHIVES", "archive_of", "check_archive", "open_plain", "plain_name"]
+
+BLOCK_BYTES = 1 << 20
+
+
+def _zstd(source: IO[bytes]) -> IO[bytes]:
+    """Standard library from Python 3.14 on, before that its backport: docs/decisions tells why not zstandard."""
+    library: Any
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd as library
+        else:
+            from backports import zstd as library
+    except ImportError:
+        raise MissingExtraError("backports.zstd", "data") from None
+    opened: IO[bytes] = library.ZstdFile(source)
+    return opened
+
+
+ARCHIVES: Mapping[str, Callable[[IO[bytes]], Any]] = MappingProxyType(
+    {"zst": _zstd, "gz": lambda source: gzip.GzipFile(fileobj=source), "bz2": bz2.BZ2File, "xz": lzma.LZMAFile}
+)
+"""Readers by the name's last part; each reads member after member and raises EOFError where the last one is cut off."""
+
+
+class _Counted(io.FileIO):
+    """A file that tells the progress how far it was read."""
+
+    def readinto(self, buffer: Any) -> int | None:
+        size = super().readinto(buffer)
+        count(size_bytes=size or 0)
+        return size
+
+
+def archive_of(name: str) -> str | None:
+    """Return the compression that a name ends in, None where it is plain."""
+    ending = name.rpartition(".")[2].lower()
+    return ending if ending in ARCHIVES else None
+
+
+def plain_name(name: str) -> str:
+    """Return a name without the ending of its compression."""
+    return name if archive_of(name) is None else name.rpartition(".")[0]
+
+
+@contextmanager
+def open_plain(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a file, compressed or not, for its plain bytes; what is read of the file counts as progress.
+
+    ShardError of kind `archive` where it is cut off, damaged or empty, at the read that finds out.
+    """
+    kind = archive_of(Path(path).name)
+    try:
+        with io.BufferedReader(_Counted(path), BLOCK_BYTES) as source:
+            if kind is None:
+                yield source
+                return
+            if not source.peek(1):
+                raise ShardError(f"{path}: is empty, which no .{kind} file can be", "archive")
+            with ARCHIVES[kind](source) as plain:
+                yield plain
+    except EOFError:
+        raise ShardError(f"{path}: is cut off before the end of its .{kind} data", "archive") from None
+    except (zlib.error, lzma.LZMAError) as error:
+        raise ShardError(f"{path}: is no whole .{kind} file ({error})", "archive") from None
+    except OSError as error:
+        if kind is None or error.errno is not None:
+            raise
+        raise ShardError(f"{path}: is no whole .{kind} file ({error})", "archive") from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":
+            raise
+        raise ShardError(f"{path}: is no whole .{kind} file ({error})", "archive") from None
+
+
+def check_archive(path: Path) -> str | None:
+    """Read a compressed file to its end and return its kind, None where it is plain; ShardError where it is not whole."""
+    kind = archive_of(path.name)
+    if kind is not None:
+        with open_plain(path) as plain:
+            while plain.read(BLOCK_BYTES):
+                pass
+    return kind

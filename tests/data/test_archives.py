@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from backports import zstd
+
+from meshwright.data.archives import check_archive, open_plain
+from meshwright.data.manifest import read_manifest
+from meshwright.data.steps import ShardError
+from meshwright.data.unpack import extract
+from meshwright.errors import ConfigError
+
+PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd.compress}
+TEXT = b'{"text": "a document"}\n' * 5000
+
+
+@pytest.mark.parametrize("kind", PACK)
+def test_members_follow_each_other(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(PACK[kind](TEXT) + PACK[kind](b"") + PACK[kind](b"last\n"))
+    with open_plain(path) as plain:
+        assert plain.read() == TEXT + b"last\n"
+    assert check_archive(path) == kind
+
+
+@pytest.mark.parametrize("kind", PACK)
+@pytest.mark.parametrize("cut", [1, 5, 12])
+def test_a_cut_off_archive_is_found(tmp_path: Path, kind: str, cut: int) -> None:
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes((PACK[kind](TEXT) + PACK[kind](TEXT[:999]))[:-cut])
+    with pytest.raises(ShardError, match="is cut off") as found:
+        check_archive(path)
+    assert found.value.kind == "archive"
+
+
+@pytest.mark.parametrize("kind", PACK)
+@pytest.mark.parametrize(("content", "words"), [(b"", "is empty"), (b"<html>429 Too Many Requests</html>", "is no whole")])
+def test_what_is_no_archive_is_said(tmp_path: Path, kind: str, content: bytes, words: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(content)
+    with pytest.raises(ShardError, match=words):
+        check_archive(path)
+
+
+def make(folder: Path) -> dict[str, bytes]:
+    plain = {f"sub/{kind}_{number}.jsonl": TEXT[: 23 * number] for number, kind in enumerate(PACK)}
+    for name, content in plain.items():
+        kind = name[4:].partition("_")[0]
+        path = folder / f"{name}.{kind}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(PACK[kind](content))
+    return plain
+
+
+def test_extract_keeps_names_and_reports_damage(tmp_path: Path) -> None:
+    plain = make(tmp_path / "raw")
+    (tmp_path / "raw" / "bad.txt.gz").write_bytes(gzip.compress(TEXT)[:-9])
+    result = extract([str(tmp_path / "raw")], output=tmp_path / "out", progress=False)
+    assert (result.exit_code, result.manifest) == (3, None)
+    assert list(result.report.failed) == ["bad.txt"]
+    assert not (tmp_path / "out" / "bad.txt").exists()
+    (tmp_path / "raw" / "bad.txt.gz").write_bytes(gzip.compress(TEXT))
+    result = extract([str(tmp_path / "raw")], output=tmp_path / "out", workers=2, progress=False)
+    assert result.exit_code == 0
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in plain} == plain
+    assert read_manifest(tmp_path / "out").size_bytes == sum(map(len, plain.values())) + len(TEXT)
+
+
+def test_extract_removes_what_it_replaced_and_goes_on_without_it(tmp_path: Path) -> None:
+    plain = make(tmp_path / "raw")
+    for _ in range(2):
+        assert extract([str(tmp_path / "raw")], output=tmp_path / "out", consume=True, progress=False).exit_code == 0
+        assert [path for path in (tmp_path / "raw").rglob("*") if path.is_file()] == []
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in plain} == plain
+
+
+def test_extract_refuses_two_of_one_name(tmp_path: Path) -> None:
+    for kind in ("gz", "xz"):
+        (tmp_path / f"a.{kind}").write_bytes(PACK[kind](b"x"))
+    with pytest.raises(ConfigError, match="would both be written as a; extract"):
+        extract([str(tmp_path)], output=tmp_path / "out")
