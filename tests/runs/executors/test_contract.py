@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from tests.exports.jobs.examples import NASTY
 from tests.runs.executors.harness import Harness, bash, programs
+from tests.runs.executors.kubernetes_api import running_cluster
 from tests.slurm import require_slurm, running_slurm
 
 from meshwright.errors import ConfigError
 from meshwright.exports import ExportedFile
-from meshwright.runs.executors import LocalExecutor, LocalOptions, SlurmExecutor
+from meshwright.runs.executors import KubernetesExecutor, LocalExecutor, LocalOptions, SlurmExecutor
 
 HELLO = 'echo "hello from $PWD"; echo oops >&2'
 SLEEP = "echo up; sleep 300"
@@ -37,7 +38,13 @@ def slurm(folder: Path) -> Iterator[Harness]:
         yield harness
 
 
-LAUNCHERS = {"local": local, "slurm": slurm}
+def k8s(folder: Path) -> Iterator[Harness]:
+    with running_cluster(folder / "cluster"):
+        handle = f"research/trainjob/none:{folder}/none"
+        yield Harness(make=KubernetesExecutor, folder=folder, fields={"image": "pytorch:25.04"}, unknown_handle=handle)
+
+
+LAUNCHERS = {"local": local, "slurm": slurm, "k8s": k8s}
 
 
 @pytest.fixture(scope="module", params=list(LAUNCHERS))

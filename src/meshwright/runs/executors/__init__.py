@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from meshwright.runs.executors.executor import Executor, JobState, JobStatus, check_label
+from meshwright.runs.executors.kubernetes import KubernetesExecutor
 from meshwright.runs.executors.local import LocalExecutor
-from meshwright.runs.executors.options import LocalOptions, SlurmOptions
+from meshwright.runs.executors.options import KubernetesOptions, LocalOptions, SlurmOptions
 from meshwright.runs.executors.registry import EXECUTORS, executor
 from meshwright.runs.executors.slurm import ArrayRun, SlurmExecutor
 
@@ -14,6 +15,8 @@ __all__ = [
     "Executor",
     "JobState",
     "JobStatus",
+    "KubernetesExecutor",
+    "KubernetesOptions",
     "LocalExecutor",
     "LocalOptions",
     "SlurmExecutor",

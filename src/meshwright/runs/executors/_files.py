@@ -7,7 +7,7 @@ from pathlib import Path
 from meshwright.errors import LauncherError
 from meshwright.exports.jobs import Job, JobText
 
-__all__ = ["put_job"]
+__all__ = ["put_job", "put_whole"]
 
 
 def put_job(run: Path, job: Job, text: JobText) -> Path:
@@ -24,3 +24,10 @@ def put_job(run: Path, job: Job, text: JobText) -> Path:
     except OSError as error:
         raise LauncherError(f"{folder}: the job could not be written: {error.strerror or error}") from None
     return folder
+
+
+def put_whole(path: Path, text: str) -> None:
+    """Write a file that others see whole or not at all."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text, encoding="utf-8", newline="")
+    new.rename(path)

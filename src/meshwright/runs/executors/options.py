@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
-from meshwright.errors import ConfigError
+from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.exports.jobs import Job
 
-__all__ = ["LocalOptions", "SlurmOptions", "with_defaults"]
+__all__ = ["BaseCommandOptions", "KubernetesKind", "KubernetesOptions", "LocalOptions", "SlurmOptions", "with_defaults"]
+
+KubernetesKind = Literal["trainjob", "pytorchjob", "jobset", "mpijob"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +52,44 @@ class SlurmOptions:
         """Check the numbers."""
         if self.array_at_once is not None and self.array_at_once < 1:
             raise ConfigError(f"array_at_once={self.array_at_once}: expected 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KubernetesOptions:
+    """Kubernetes; what a job says itself goes before these."""
+
+    kind: KubernetesKind = "trainjob"
+    """What is created; the cluster needs the operator that runs it."""
+    namespace: str | None = None
+    """None: the context's, else that of the pod that this runs in."""
+    context: str | None = None
+    """None: kubectl's current one, else the service account of the pod that this runs in."""
+    queue: str | None = None
+    """A queue of Kueue."""
+    image: str | None = None
+    time_limit_s: int | None = None
+    patience_s: float = 60.0
+    """How long the API may take to answer."""
+
+    def __post_init__(self) -> None:
+        """Check the kind."""
+        if self.kind not in get_args(KubernetesKind):
+            raise UnknownNameError("kind of job on Kubernetes", self.kind, get_args(KubernetesKind))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaseCommandOptions:
+    """Base Command; what a job says itself goes before these."""
+
+    organization: str | None = None
+    ace: str | None = None
+    instance: str | None = None
+    image: str | None = None
+    time_limit_s: int | None = None
+    words: tuple[str, ...] = ()
+    """More options of `ngc base-command job run`: `--preempt RUNONCE`."""
+    patience_s: float = 120.0
+    """How long a command of NGC CLI may take."""
 
 
 def with_defaults(job: Job, **values: Any) -> Job:

@@ -9,8 +9,9 @@ from typing import Any
 
 from meshwright.errors import UnknownNameError
 from meshwright.runs.executors.executor import Executor
+from meshwright.runs.executors.kubernetes import KubernetesExecutor
 from meshwright.runs.executors.local import LocalExecutor
-from meshwright.runs.executors.options import LocalOptions, SlurmOptions
+from meshwright.runs.executors.options import KubernetesOptions, LocalOptions, SlurmOptions
 from meshwright.runs.executors.slurm import SlurmExecutor
 
 __all__ = ["EXECUTORS", "executor"]
@@ -19,6 +20,7 @@ EXECUTORS: Mapping[str, tuple[Callable[[Any], Executor], Any]] = MappingProxyTyp
     {
         "local": (LocalExecutor, LocalOptions),
         "slurm": (SlurmExecutor, SlurmOptions),
+        "k8s": (KubernetesExecutor, KubernetesOptions),
     }
 )
 """Each launcher that runs can be started on, and the options that it takes."""
