@@ -16,7 +16,7 @@ from meshwright.errors import ConfigError, LayoutError, UnknownNameError
 from meshwright.layout import Layout, parse_layout
 from meshwright.trainer.checks import require_trainable
 from meshwright.trainer.job import OptimizerSettings, job_keys, read_job
-from meshwright.trainer.parts import own_parts
+from meshwright.trainer.parts import Part, own_parts
 from meshwright.trainer.schedule import learning_rate
 
 REQUEST = {"model": "tiny-llama", "seq_len": 64, "precision": "fp32"}
@@ -119,6 +119,23 @@ def test_layers_of_interleaved_stages() -> None:
     assert [part.last for _, part in found[1]] == [False, True]
 
 
+def test_zero_bubble_has_one_chunk_or_two() -> None:
+    job = job_of("dense:pp=2,vpp=3,schedule=zero-bubble,layers=2+2+1+1+1+1")
+    with pytest.raises(LayoutError, match="one chunk per stage, or two in a V"):
+        require_trainable(replace(job, model=replace(job.model, num_layers=8)), num_processes=2)
+
+
+def test_chunks_of_a_v() -> None:
+    """Down the stages and up again: the first has both ends of the model. Stages of 5 and 3 layers are 3 + 2 and 2 + 1."""
+    model = replace(job_of("dense:").model, num_layers=8)
+    layout = Layout(pp=2, vpp=2, schedule="zero-bubble", layers_per_stage=(5, 3))
+    assert own_parts(model, layout, 0) == [
+        (0, Part(layers=(0, 1, 2), first=True, last=False)),
+        (3, Part(layers=(6, 7), first=False, last=True)),
+    ]
+    assert [(place, part.layers) for place, part in own_parts(model, layout, 1)] == [(1, (3, 4)), (2, (5,))]
+
+
 def test_uneven_stages() -> None:
     model = job_of("dense:").model
     layout = Layout(pp=2, layers_per_stage=(3, 1))
@@ -151,7 +168,9 @@ def test_uneven_stages_of_several_chunks() -> None:
         ("moe:dp=4,mbs=1,sharding=zero3,shard_size=2", "with experts"),
         ("dense:vpp=2", "need pp > 1"),
         ("dense:schedule=gpipe", "need pp > 1"),
-        ("dense:pp=2,schedule=zero-bubble", "schedule=zero-bubble"),
+        ("dense:schedule=zero-bubble", "need pp > 1"),
+        ("dense:pp=2,vpp=2,dp=2,sharding=zero3,schedule=zero-bubble", "gradients are lost"),
+        ("dense:pp=2,mbs=1,gbs=5,schedule=zero-bubble", "2 equal rounds, which 5 do not make"),
         ("dense:pp=8,mbs=1", "more than the 4 layers"),
         ("dense:pp=2,layers=4+0", "without layers"),
         ("dense:pp=2,mbs=8", "fewer than pp=2"),

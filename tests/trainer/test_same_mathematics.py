@@ -30,6 +30,8 @@ ON_TWO = [
     "dense:pp=2,schedule=gpipe",
     "dense:pp=2,vpp=2,schedule=gpipe",
     "dense:pp=2,layers=3+1",
+    "dense:pp=2,layers=3+1,schedule=zero-bubble,recompute=full",
+    "tied:pp=2,vpp=2,schedule=zero-bubble",
     "tied:pp=2",
     "tied:cp=2",
     "tied:tp=2,sp=1",
@@ -55,6 +57,7 @@ ON_FOUR = [
     "moe:dp=2,cp=2,ep=4,sharding=zero3",
     "moe:tp=2,sp=1,pp=2",
     "moe:dp=2,pp=2,ep=2,sharding=zero1",
+    "moe:dp=2,pp=2,ep=2,sharding=zero1,schedule=zero-bubble,mbs=1",
 ]
 
 

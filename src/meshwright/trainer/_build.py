@@ -22,7 +22,7 @@ from meshwright.trainer._shard import shard_data
 from meshwright.trainer._start import fill_weights
 from meshwright.trainer._tensor import cut_tensors
 from meshwright.trainer.job import TrainJob
-from meshwright.trainer.parts import Part, own_parts
+from meshwright.trainer.parts import Part, is_v, own_parts
 
 __all__ = ["Parts", "build"]
 
@@ -39,7 +39,7 @@ class Parts:
     optimizers: list[torch.optim.Optimizer]
     gradients: Gradients
     ends: dist.ProcessGroup | None
-    """First and last stage, where they hold copies of one tied weight."""
+    """First and last stage, where each holds a copy of one tied weight; None also where one stage holds both."""
     data: StepData
     phases: Phases
 
@@ -69,7 +69,7 @@ def build(job: TrainJob, device: torch.device) -> Parts:
         runner=make_runner(chunks, [place for place, _ in own], meshes, shapes=shapes, loss=loss, phases=phases),
         optimizers=[make_optimizer(chunk, job.optimizer) for chunk in chunks],
         gradients=Gradients(chunks=chunks, meshes=meshes, tied_copies=_tied_copies(chunks, meshes)),
-        ends=_ends_group(meshes) if model.tied and layout.pp > 1 else None,
+        ends=_ends_group(meshes) if model.tied and layout.pp > 1 and not is_v(layout) else None,
         data=StepData(open_samples(job), job, meshes, device),
         phases=phases,
     )

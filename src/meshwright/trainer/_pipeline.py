@@ -167,6 +167,8 @@ class _Pipeline:
 
 def _schedule(layout: Layout) -> tuple[type[Any], bool]:
     """Torch's class, and whether it takes a list of stages."""
+    if layout.schedule == "zero-bubble":
+        return (torch_schedules.ScheduleInterleavedZeroBubble, True) if layout.vpp == 1 else (torch_schedules.ScheduleZBVZeroBubble, True)
     if layout.schedule == "gpipe":
         return (torch_schedules.ScheduleGPipe, False) if layout.vpp == 1 else (torch_schedules.ScheduleLoopedBFS, True)
     return (torch_schedules.Schedule1F1B, False) if layout.vpp == 1 else (torch_schedules.ScheduleInterleaved1F1B, True)

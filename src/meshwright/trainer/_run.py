@@ -16,6 +16,7 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from meshwright.trainer._build import Parts, build
 from meshwright.trainer._checkpoints import Checkpoints
@@ -141,11 +142,19 @@ def _step(parts: Parts, done: int, rates: Rates) -> StepReport:
 
 
 def _sum_tied(parts: Parts) -> None:
-    """Add the gradients that the two copies of a tied weight got on their stages."""
-    for weight in parts.gradients.tied_copies:
-        assert weight.grad is not None
-        grad = weight.grad.to_local() if hasattr(weight.grad, "to_local") else weight.grad
-        dist.all_reduce(grad, group=parts.ends)
+    """Add the gradients that the two copies of a tied weight got, on two stages or on the first stage of a V."""
+    grads = [_local_gradient(weight) for weight in parts.gradients.tied_copies]
+    if parts.ends is None:
+        first, last = grads
+        last.copy_(first.add_(last))
+    else:
+        for grad in grads:
+            dist.all_reduce(grad, group=parts.ends)
+
+
+def _local_gradient(weight: Tensor) -> Tensor:
+    assert weight.grad is not None
+    return weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
 
 
 def _total_loss(parts: Parts, part: Tensor) -> float:

@@ -133,8 +133,6 @@ def _expert_reasons(layout: Layout, model: ModelSpec) -> Iterator[str]:
 
 
 def _pipeline_reasons(layout: Layout, model: ModelSpec) -> Iterator[str]:
-    if layout.schedule == "zero-bubble":
-        yield "schedule=zero-bubble: torch's schedule does not end where stages are sharded modules; schedule=1f1b or gpipe do"
     if layout.pp == 1 and (layout.vpp > 1 or layout.schedule != "1f1b"):
         yield f"vpp={layout.vpp}, schedule={layout.schedule}: these need pp > 1"
     if layout.pp * layout.vpp > model.num_layers:
@@ -143,10 +141,28 @@ def _pipeline_reasons(layout: Layout, model: ModelSpec) -> Iterator[str]:
     for stage in range(layout.pp):
         if any(not part.layers for _, part in own_parts(model, layout, stage)):
             yield f"stage {stage} has a chunk without layers: every chunk needs one or more"
-    if layout.pp > 1 and layout.vpp > 1 and layout.num_microbatches % layout.pp:
+    if layout.pp > 1 and layout.vpp > 1 and layout.schedule != "zero-bubble" and layout.num_microbatches % layout.pp:
         yield f"with vpp > 1 the {layout.num_microbatches} micro batches must be a multiple of pp={layout.pp}"
+    if layout.schedule == "zero-bubble":
+        yield from _zero_bubble_reasons(layout)
     if layout.pp > 1 and layout.num_microbatches < layout.pp:
         yield f"{layout.num_microbatches} micro batches are fewer than pp={layout.pp} stages; lower mbs or dp"
+
+
+def _zero_bubble_reasons(layout: Layout) -> Iterator[str]:
+    rounds = max(1, layout.num_microbatches // layout.pp)
+    if layout.vpp > 2:
+        yield f"schedule=zero-bubble with vpp={layout.vpp}: it has one chunk per stage, or two in a V"
+    if layout.vpp == 1 and layout.num_microbatches % rounds:
+        yield (
+            f"schedule=zero-bubble: torch's runs micro batches in {layout.num_microbatches} // pp = {rounds} equal rounds, "
+            f"which {layout.num_microbatches} do not make; a multiple of pp={layout.pp} does"
+        )
+    if layout.sharding in ("zero3", "hybrid"):
+        yield (
+            f"schedule=zero-bubble with sharding={layout.sharding}: torch's backward for weights alone runs after sharding dropped them, "
+            "and their gradients are lost; sharding=zero1 keeps them"
+        )
 
 
 def _sharding_reasons(layout: Layout, model: ModelSpec) -> Iterator[str]:

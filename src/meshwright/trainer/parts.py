@@ -10,7 +10,7 @@ from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
 from meshwright.rules.split import even_split
 
-__all__ = ["Part", "own_parts"]
+__all__ = ["Part", "is_v", "own_parts"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,8 @@ class Part:
 
 
 def own_parts(model: ModelSpec, layout: Layout, stage: int) -> list[tuple[int, Part]]:
-    """Return the chunks of one stage with their places: chunk v of stage s is number v * pp + s."""
+    """Return the chunks of one stage with their places in the model: chunk v of stage s is number v * pp + s, and in a V, which
+    goes down the stages and up again, s and 2 * pp - 1 - s."""
     sizes = layout.layers_per_stage or even_split(model.num_layers, pp=layout.pp, vpp=layout.vpp)
     if len(sizes) == layout.pp and layout.vpp > 1:
         sizes = _chunks_of_stages(sizes, layout)
@@ -34,13 +35,19 @@ def own_parts(model: ModelSpec, layout: Layout, stage: int) -> list[tuple[int, P
         )
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     last = len(sizes) - 1
-    return [
-        (i, Part(layers=tuple(range(starts[i], starts[i] + sizes[i])), first=i == 0, last=i == last))
-        for i in range(stage, len(sizes), layout.pp)
-    ]
+    places = (stage, last - stage) if is_v(layout) else range(stage, len(sizes), layout.pp)
+    return [(i, Part(layers=tuple(range(starts[i], starts[i] + sizes[i])), first=i == 0, last=i == last)) for i in places]
+
+
+def is_v(layout: Layout) -> bool:
+    """Whether the chunks of a pipeline go down the stages and up again, so that the first stage holds both ends of the model."""
+    return layout.schedule == "zero-bubble" and layout.vpp == 2
 
 
 def _chunks_of_stages(stages: Sequence[int], layout: Layout) -> tuple[int, ...]:
     """Split each stage's layers over its chunks, earlier chunks first."""
     parts = [[size // layout.vpp + (v < size % layout.vpp) for v in range(layout.vpp)] for size in stages]
-    return tuple(parts[s][v] for v in range(layout.vpp) for s in range(layout.pp))
+    rounds = [[part[v] for part in parts] for v in range(layout.vpp)]
+    if is_v(layout):
+        rounds[1].reverse()
+    return tuple(size for sizes in rounds for size in sizes)
