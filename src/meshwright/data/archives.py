@@ -64,14 +64,16 @@ def plain_name(name: str) -> str:
 
 
 @contextmanager
-def open_plain(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file, compressed or not, for its plain bytes; what is read of the file counts as progress.
+def open_plain(path: str | Path, *, name: str | None = None, counted: bool = True) -> Iterator[IO[bytes]]:
+    """Open a file, compressed or not by the ending of its name, for its plain bytes; what is read of it counts as progress.
+
+    `name` is given where the file has another one for the time being.
 
     ShardError of kind `archive` where it is cut off, damaged or empty, at the read that finds out.
     """
-    kind = archive_of(Path(path).name)
+    kind = archive_of(name or Path(path).name)
     try:
-        with io.BufferedReader(_Counted(path), BLOCK_BYTES) as source:
+        with io.BufferedReader(_Counted(path) if counted else io.FileIO(path), BLOCK_BYTES) as source:
             if kind is None:
                 yield source
                 return
@@ -93,11 +95,11 @@ def open_plain(path: str | Path) -> Iterator[IO[bytes]]:
         raise ShardError(f"{path}: is no whole .{kind} file ({error})", "archive") from None
 
 
-def check_archive(path: Path) -> str | None:
+def check_archive(path: Path, *, name: str | None = None) -> str | None:
     """Read a compressed file to its end and return its kind, None where it is plain; ShardError where it is not whole."""
-    kind = archive_of(path.name)
+    kind = archive_of(name or path.name)
     if kind is not None:
-        with open_plain(path) as plain:
+        with open_plain(path, name=name, counted=False) as plain:
             while plain.read(BLOCK_BYTES):
                 pass
     return kind

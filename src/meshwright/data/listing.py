@@ -29,6 +29,14 @@ class InputFile:
     name: str
     """Relative to the folder that it was found in: what the outputs are called after. No two of a list are the same."""
     size_bytes: int
+    """0 where it is not known, as of a URL."""
+    sha256: str | None = None
+    """What its bytes must hash to, where that is known."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        found: dict[str, Any] = {"name": self.name, "path": self.path, "size_bytes": self.size_bytes}
+        return found if self.sha256 is None else {**found, "sha256": self.sha256}
 
 
 def natural_key(name: str) -> tuple[Any, ...]:
@@ -117,7 +125,7 @@ def freeze(path: Path, files: Sequence[InputFile], *, settings: Mapping[str, Any
     `settings` are what the outputs depend on. ConfigError where the list was made with others, naming the first that differs.
     """
     header = {"listing": _FORM, "files": len(files), "settings": dict(settings)}
-    rows = [header, *({"name": f.name, "path": f.path, "size_bytes": f.size_bytes} for f in files)]
+    rows = [header, *(file.to_dict() for file in files)]
     create_once(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
     return read_frozen(path, settings=settings)
 

@@ -78,8 +78,12 @@ class Progress:
 
 def progress_line(totals: Totals, files: int, counts: Counts, *, elapsed_s: float) -> str:
     """Return files, bytes, rates and the time that is left, by bytes, or by files where these have none."""
-    all_files, all_bytes = totals.done_files + files, min(totals.done_bytes + counts.size_bytes, totals.size_bytes)
-    parts = [f"{totals.title}: {all_files:,}/{totals.files:,} files", f"{format_size(all_bytes)}/{format_size(totals.size_bytes)}"]
+    all_files, all_bytes = totals.done_files + files, totals.done_bytes + counts.size_bytes
+    if totals.size_bytes:
+        all_bytes = min(all_bytes, totals.size_bytes)
+    parts = [f"{totals.title}: {all_files:,}/{totals.files:,} files", format_size(all_bytes)]
+    if totals.size_bytes:
+        parts[-1] += f"/{format_size(totals.size_bytes)}"
     if elapsed_s > 0:
         parts.append(f"{format_size(counts.size_bytes / elapsed_s)}/s")
         if counts.tokens:
