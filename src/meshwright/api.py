@@ -14,7 +14,7 @@ from meshwright.errors import ConfigError
 from meshwright.hardware.profile import load_profile
 from meshwright.hardware.profile_chip import profile_words
 from meshwright.layout import parse_layout
-from meshwright.local import LOCAL, cluster_from_flag
+from meshwright.local import LOCAL, cluster_from_flag, find_local_cluster
 from meshwright.search.asked import ask
 from meshwright.search.diff import Comparison, compare
 from meshwright.search.explain import Explanation
@@ -30,6 +30,10 @@ from meshwright.units import DAY_S, TERA
 if TYPE_CHECKING:
     from meshwright.accuracy.run import Own
     from meshwright.exports import Exported, ModelDetails, TrainingSettings
+    from meshwright.exports.jobs import JobOptions
+    from meshwright.runs.loop import StudyLimits, View
+    from meshwright.runs.trial import Trial
+    from meshwright.runs.tune import Prepared, StudyResult, Tuning
     from meshwright.sizing.duration import Training
     from meshwright.sizing.estimate import Limits, RunEstimate
     from meshwright.sizing.size import SizeResult
@@ -41,12 +45,14 @@ __all__ = [
     "export",
     "files_of",
     "plan",
+    "prepare_study",
     "problem_of",
     "read_calibration",
     "read_own",
     "read_request",
     "request_to_yaml",
     "size",
+    "tune",
     "why_oom",
 ]
 
@@ -182,6 +188,51 @@ def series_of(model: str) -> str:
     from meshwright.models.presets import presets
 
     return next((preset.series for preset in presets() if preset.spec.name == model), "")
+
+
+def tune(
+    request: PlanRequest | None = None,
+    /,
+    *,
+    folder: str | Path | None = None,
+    launcher: str = "local",
+    trial: Trial | None = None,
+    limits: StudyLimits | None = None,
+    job: JobOptions | None = None,
+    show: Callable[[View], None] | None = None,
+    **fields: Any,
+) -> StudyResult:
+    """Return how a study ended: short real runs of the layouts that gain most by prediction, until none is likely to gain more.
+
+    `tune(model="tiny-llama", cluster="local")`; the fields are those of `plan`, with `gbs`. `show` is called with each moment of the study.
+    The same call goes on where an earlier one stopped. StudyError where the folder is another study's, or in use.
+    """
+    from meshwright.runs.tune import Tuning, default_folder, run_study
+
+    asked = fields if request is None else _one_request("tune", request, fields).to_dict()
+    parts = {"trial": trial, "limits": limits, "job": job}
+    chosen: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
+    tuning = Tuning(folder=Path(folder) if folder is not None else default_folder(asked), launcher=launcher, **chosen)
+    return run_study(prepare_study(asked, tuning), tuning, show=show or (lambda view: None))
+
+
+def prepare_study(fields: Mapping[str, Any], tuning: Tuning) -> Prepared:
+    """Return a study before its first run; ConfigError where nothing can be run."""
+    from meshwright.runs.tune import prepare
+
+    return prepare(_study_problem(fields), tuning.trial)
+
+
+def _study_problem(fields: Mapping[str, Any]) -> Problem:
+    """What a study searches; `local` without a GPU is the processor's cores, with defaults that a laptop trains in seconds."""
+    from meshwright.hardware.parse import parse_count
+    from meshwright.runs.processors import ON_PROCESSORS, probed_processors
+
+    word, colon, count = str(fields.get("cluster", "")).strip().lower().partition(":")
+    if word != LOCAL or fields.get("profile") is not None or (not colon and find_local_cluster() is not None):
+        return problem_of(PlanRequest.of(fields))
+    request = PlanRequest.of({**ON_PROCESSORS, **fields})
+    return resolve(request, files=Files(profile=probed_processors(cores=parse_count(count, kind=LOCAL) if colon else None)))
 
 
 def diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], /, *, has_experts: bool = False) -> Comparison:

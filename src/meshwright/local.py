@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
 from meshwright.errors import ConfigError
@@ -9,7 +10,7 @@ from meshwright.hardware.catalogue import default_node
 from meshwright.hardware.cluster import Cluster, Pool
 from meshwright.hardware.parse import load_cluster
 
-__all__ = ["LOCAL", "cluster_from_flag", "cluster_of_listing", "local_cluster"]
+__all__ = ["LOCAL", "cluster_from_flag", "cluster_of_listing", "find_local_cluster", "local_cluster"]
 
 LOCAL = "local"
 
@@ -36,6 +37,11 @@ def local_cluster() -> Cluster:
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"cluster 'local': nvidia-smi failed ({error}); name a cluster such as h100:8") from None
     return cluster_of_listing(answer.stdout)
+
+
+def find_local_cluster() -> Cluster | None:
+    """Return this machine's accelerators, or None where there is no nvidia-smi that could know of any."""
+    return None if shutil.which(_QUERY[0]) is None else local_cluster()
 
 
 def cluster_of_listing(listing: str) -> Cluster:

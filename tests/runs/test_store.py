@@ -29,7 +29,7 @@ def test_a_run_reads_back_with_every_event(tmp_path: Path) -> None:
     store.add(planned, Event(at_s=9.0, event="finished", outcome=measured(1.5)))
     (found,) = read_store(tmp_path / "study").records()
     assert found == replace(
-        record(layout), state="finished", handle="4711", outcome=measured(1.5), planned_s=1.0, submitted_s=3.0, ended_s=9.0
+        record(layout), state="finished", handle="4711", attempts=1, outcome=measured(1.5), planned_s=1.0, submitted_s=3.0, ended_s=9.0
     )
 
 

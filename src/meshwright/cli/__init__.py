@@ -26,6 +26,7 @@ _COMMANDS = (
     "why-oom",
     "diff",
     "export",
+    "tune",
     "models",
     "chips",
     "predict",

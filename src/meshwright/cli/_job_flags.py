@@ -26,6 +26,7 @@ __all__ = [
     "TimeFlag",
     "WorkdirFlag",
     "job_for",
+    "read_job_file",
 ]
 
 LauncherFlag = Annotated[
@@ -65,11 +66,11 @@ def job_for(
             names = ", ".join([*(["--job"] if job_file is not None else []), *(f"{key}" for key in flags)])
             raise ConfigError(f"{names}: of no effect without --launcher, such as --launcher slurm")
         return None
-    options = JobOptions.of({**({} if job_file is None else _read(job_file)), **flags})
+    options = JobOptions.of({**({} if job_file is None else read_job_file(job_file)), **flags})
     return job_text(job_of(exported, model=plan.model.name, pool=plan.pool, options=options), launcher=launcher)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_job_file(path: Path) -> dict[str, Any]:
     """Return the keys and values of a job file."""
     from meshwright.errors import ConfigError
     from meshwright.yaml_text import read_yaml

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from meshwright.exports.jobs import JobText
     from meshwright.search.asked import Asked
 
-__all__ = ["deliver", "export"]
+__all__ = ["deliver", "export", "read_settings"]
 
 PlanArgument = Annotated[
     str | None,
@@ -189,11 +189,20 @@ def _of_model(model: str | None, hf: Path | None, layout: str | None, case: dict
 
 
 def _settings(words: list[str]) -> TrainingSettings:
+    from meshwright.errors import ConfigError
+    from meshwright.exports import TrainingSettings
+
+    try:
+        return TrainingSettings.of(read_settings(words))
+    except TypeError as error:
+        raise ConfigError(f"--setting: {error}") from None
+
+
+def read_settings(words: list[str]) -> dict[str, Any]:
     """Read KEY=VALUE words, values as YAML."""
     import yaml
 
     from meshwright.errors import ConfigError
-    from meshwright.exports import TrainingSettings
 
     given: dict[str, Any] = {}
     for word in words:
@@ -205,10 +214,7 @@ def _settings(words: list[str]) -> TrainingSettings:
         except yaml.YAMLError:
             read = value
         given[key] = _number(value) if isinstance(read, str) else read
-    try:
-        return TrainingSettings.of(given)
-    except TypeError as error:
-        raise ConfigError(f"--setting: {error}") from None
+    return given
 
 
 def _number(text: str) -> float | str:

@@ -14,12 +14,26 @@ from meshwright.layout import Layout
 from meshwright.runs.failures import Failure
 from meshwright.runs.outcome import Measured
 
-__all__ = ["Event", "EventName", "Outcome", "Predicted", "RunRecord", "RunState", "StudyFacts", "layout_of", "record_of", "run_id_of"]
+__all__ = [
+    "DIGITS",
+    "Event",
+    "EventName",
+    "Outcome",
+    "Predicted",
+    "RunRecord",
+    "RunState",
+    "StudyFacts",
+    "layout_of",
+    "record_of",
+    "run_id_of",
+]
 
 RunState = Literal["planned", "submitted", "finished", "failed"]
 EventName = Literal["planned", "submitting", "submitted", "lost", "finished", "failed"]
 """`lost`: the platform knows nothing of a run that was handed to it, so it is planned again."""
 Outcome = Measured | Failure
+DIGITS = 8
+"""Of the digest in a run's id: two of a hundred layouts share it once in a million studies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,11 +83,13 @@ class Event:
     handle: str | None = None
     """The platform's name of the job."""
     outcome: Outcome | None = None
+    started_s: float | None = None
+    """When the processes began, as the platform says; the wait in a queue is no cost."""
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types; what is not said is left out."""
-        found = {"at_s": self.at_s, "event": self.event, "handle": self.handle, "note": self.note or None}
+        found = {"at_s": self.at_s, "event": self.event, "handle": self.handle, "started_s": self.started_s, "note": self.note or None}
         return {key: value for key, value in {**found, "outcome": _outcome_dict(self.outcome)}.items() if value is not None}
 
 
@@ -94,9 +110,12 @@ class RunRecord:
     """What finished runs measured, or why a failed one failed."""
     submitting: bool = False
     """Whether the tuner was about to hand it to the platform when it last wrote: ask the platform before doing it again."""
+    attempts: int = 0
+    """Times that it was handed to the platform."""
     planned_s: float | None = None
     """Unix times."""
     submitted_s: float | None = None
+    started_s: float | None = None
     ended_s: float | None = None
 
     @property
@@ -108,6 +127,12 @@ class RunRecord:
     def failure(self) -> Failure | None:
         """Why it failed; None where it did not."""
         return self.outcome if isinstance(self.outcome, Failure) else None
+
+    @property
+    def ran_s(self) -> float:
+        """Seconds for which it held its chips, as far as that is known; 0 where it has not ended."""
+        start = self.started_s if self.started_s is not None else self.submitted_s
+        return 0.0 if start is None or self.ended_s is None else max(0.0, self.ended_s - start)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what is known when it is chosen: the content of `run.json`."""
@@ -126,16 +151,19 @@ class RunRecord:
         if event.event == "submitting":
             return replace(self, submitting=True)
         if event.event == "submitted":
-            return replace(self, state="submitted", handle=event.handle, submitting=False, submitted_s=event.at_s)
+            tries = self.attempts + 1
+            return replace(self, state="submitted", handle=event.handle, submitting=False, submitted_s=event.at_s, attempts=tries)
         if event.event == "lost":
-            return replace(self, state="planned", handle=None, submitting=False, submitted_s=None)
+            return replace(
+                self, state="planned", handle=None, outcome=None, submitting=False, submitted_s=None, started_s=None, ended_s=None
+            )
         state: RunState = "finished" if event.event == "finished" else "failed"
-        return replace(self, state=state, outcome=event.outcome, submitting=False, ended_s=event.at_s)
+        return replace(self, state=state, outcome=event.outcome, submitting=False, started_s=event.started_s, ended_s=event.at_s)
 
 
 def run_id_of(layout: Layout) -> str:
-    """Name a run by its layout: `tp2-pp1-dp1-mbs4-full-1f3a9c`, the last part a digest of every field."""
-    digest = hashlib.sha256(json.dumps(asdict(layout), sort_keys=True).encode()).hexdigest()[:6]
+    """Name a run by its layout: `tp2-pp1-dp1-mbs4-full-1f3a9c07`, the last part a digest of every field."""
+    digest = hashlib.sha256(json.dumps(asdict(layout), sort_keys=True).encode()).hexdigest()[:DIGITS]
     axes = [("tp", layout.tp), ("cp", layout.cp), ("ep", layout.ep), ("pp", layout.pp), ("vpp", layout.vpp), ("dp", layout.dp)]
     named = [f"{name}{size}" for name, size in axes if size > 1 or name in ("tp", "pp", "dp")]
     return "-".join([*named, f"mbs{layout.mbs}", layout.recompute, digest])

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from meshwright.errors import ConfigError, StudyError
-from meshwright.runs.record import Event, RunRecord, record_of
+from meshwright.runs.record import DIGITS, Event, RunRecord, record_of
 
 __all__ = ["RUN_LOGS", "Store", "Study", "read_store", "study_folder", "write_whole"]
 
@@ -49,8 +49,8 @@ class Store:
         return self.folder / _RUNS / run_id
 
     def label(self, run_id: str) -> str:
-        """Name a run for the platform; no other study has the same."""
-        return f"mw-{self.study.study_id[:8]}-{run_id}"
+        """Name a run for the platform, which takes 40 letters at most; no other run of any study has the same."""
+        return f"mw-{self.study.study_id[:8]}-{run_id[-DIGITS:]}"
 
     def records(self) -> tuple[RunRecord, ...]:
         """Return every run, in the order in which they were chosen."""

@@ -1,0 +1,320 @@
+"""A study's course: settle what ended, choose what is next, start it, until there is nothing more to gain or to spend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from meshwright.calibration import Z90
+from meshwright.errors import ConfigError, LauncherError, LauncherSilent, StudyError, UnknownNameError
+from meshwright.exports.jobs import Job
+from meshwright.layout import Layout
+from meshwright.runs.candidates import Candidate
+from meshwright.runs.choose import STRATEGIES, Choice, Options, Stop, Strategy, Tried, choose
+from meshwright.runs.executors import Executor, JobStatus
+from meshwright.runs.failures import Failure
+from meshwright.runs.lock import Lock
+from meshwright.runs.outcome import Measured
+from meshwright.runs.record import Event, EventName, Outcome, RunRecord
+from meshwright.runs.store import RUN_LOGS, Store
+
+__all__ = ["StudyLimits", "Tuner", "View"]
+
+UNKNOWN_S = 300.0
+"""How long a launcher may not know a job before the run counts as lost: accounting lags behind by minutes."""
+LOOKS_S = 30.0
+"""Silence of a running job from which on its logs are looked at for a hang."""
+MOST_ATTEMPTS = 2
+"""Times that a run is handed over when it ended for reasons that are not its own."""
+_NOT_ITS_OWN = ("preempted", "node_failure", "never_started", "launcher_error")
+"""Failures that say nothing of the layout."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyLimits:
+    """What a study may spend, and how it chooses."""
+
+    max_runs: int = 8
+    parallel: int = 1
+    minutes_per_run: float = 10.0
+    queue_minutes: float = 60.0
+    """How long a run may wait in a queue."""
+    budget_gpu_hours: float | None = None
+    tolerance: float = 0.02
+    strategy: Strategy = "predicted"
+
+    def __post_init__(self) -> None:
+        """Check every number."""
+        if self.strategy not in STRATEGIES:
+            raise UnknownNameError("strategy", str(self.strategy), STRATEGIES)
+        for name in ("max_runs", "parallel"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+        for name in ("minutes_per_run", "queue_minutes", "budget_gpu_hours"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name}={value:g}: expected a positive number")
+        if not 0 <= self.tolerance < 1:
+            raise ConfigError(f"tolerance={self.tolerance:g}: expected a share of the step time, from 0 to below 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """A study at one moment, for people."""
+
+    records: tuple[RunRecord, ...]
+    waits: Mapping[str, str]
+    """Why runs that were handed over do not run yet, by id, in the launcher's words."""
+    gpu_hours: float
+    last_choice: str = ""
+    """What was chosen last, and why."""
+    stop: str = ""
+    """Why nothing more is started."""
+
+    @property
+    def best(self) -> RunRecord | None:
+        """The fastest run that finished; None before there is one."""
+        finished = [record for record in self.records if record.measured is not None]
+        return min(finished, key=lambda record: record.measured.step_s if record.measured else 0.0, default=None)
+
+
+@dataclass(kw_only=True, slots=True)
+class Tuner:
+    """Everything that a study's course touches; `run` is the course."""
+
+    store: Store
+    lock: Lock
+    candidates: tuple[Candidate, ...]
+    options: Options
+    limits: StudyLimits
+    executor: Executor
+    num_chips: int
+    job: Callable[[Layout], Job]
+    judge: Callable[[JobStatus, Path, float | None], Outcome | None]
+    """What became of a run: by what the launcher says, its folder, and for how many seconds it was silent. None: it goes on."""
+    now: Callable[[], float]
+    sleep: Callable[[float], None]
+    show: Callable[[View], None]
+    poll_s: float = 1.0
+    records: dict[str, RunRecord] = field(default_factory=dict)
+    _waits: dict[str, str] = field(default_factory=dict)
+    _since: dict[tuple[str, Literal["unknown", "queued"]], float] = field(default_factory=dict)
+    _last_choice: str = ""
+
+    def run(self) -> View:
+        """Go on until nothing is left to start and nothing runs; return how the study stands then."""
+        self.read_again()
+        self._give_another_go()
+        while True:
+            self._find_submitted()
+            self._settle()
+            stop = self._start()
+            self.show(self.view(stop.because if stop else ""))
+            if stop is not None and not self._open():
+                return self.view(stop.because)
+            self.sleep(self.poll_s)
+
+    def read_again(self) -> None:
+        """Take the runs from the disk, which knows more than a process that was interrupted at any line."""
+        self.records = {record.run_id: record for record in self.store.records()}
+        self._find_submitted()
+
+    def view(self, stop: str = "") -> View:
+        """Return how the study stands."""
+        ordered = tuple(sorted(self.records.values(), key=lambda record: record.number))
+        return View(records=ordered, waits=dict(self._waits), gpu_hours=self._gpu_hours(), last_choice=self._last_choice, stop=stop)
+
+    def cancel_all(self) -> None:
+        """End every run that was handed over; they are planned again when the study goes on."""
+        for record in self._open():
+            if record.handle is not None:
+                self.executor.cancel(record.handle)
+                self._add(record, "lost", note="cancelled by the user")
+
+    def _open(self) -> list[RunRecord]:
+        return [record for record in self.records.values() if record.state == "submitted" or record.submitting]
+
+    def _add(self, record: RunRecord, event: EventName, *, note: str = "", **told: object) -> RunRecord:
+        line = Event(at_s=self.now(), event=event, note=note, **told)  # type: ignore[arg-type]  # fields of Event by name
+        self.records[record.run_id] = self.store.add(record, line)
+        return self.records[record.run_id]
+
+    # What was there when the study was opened
+
+    def _give_another_go(self) -> None:
+        """Plan again what a start before this one could not get to run."""
+        for record in list(self.records.values()):
+            failure = record.failure
+            if failure is not None and failure.failure_class in ("never_started", "launcher_error"):
+                self._add(record, "lost", note=f"another go after: {failure.message}")
+
+    def _find_submitted(self) -> None:
+        """Ask the launcher for runs that were on their way to it when the tuner last wrote."""
+        for record in [record for record in self.records.values() if record.submitting]:
+            handle = self.executor.find(self.store.label(record.run_id), directory=self.store.run_folder(record.run_id))
+            if handle is None:
+                self._add(record, "lost", note="never reached the launcher")
+            else:
+                self._add(record, "submitted", handle=handle, note="found again")
+
+    # What ended
+
+    def _settle(self) -> None:
+        running = {record.handle: record for record in self._open() if record.handle is not None}
+        if not running:
+            return
+        try:
+            statuses = self.executor.poll(list(running))
+        except LauncherSilent as error:
+            self._waits |= {record.run_id: str(error) for record in running.values()}
+            return
+        for handle, record in running.items():
+            self._waits.pop(record.run_id, None)
+            self._settle_one(record, statuses.get(handle, JobStatus(state="unknown")))
+
+    def _settle_one(self, record: RunRecord, status: JobStatus) -> None:
+        if status.ended:
+            self._end(record, status, self.judge(status, self.store.run_folder(record.run_id), None))
+        elif status.state == "running":
+            self._watch(record, status)
+        else:
+            self._wait(record, status)
+
+    def _watch(self, record: RunRecord, status: JobStatus) -> None:
+        """End a run that hangs, or that fails without an end."""
+        silent_s = self._silent_s(record, status)
+        if silent_s < LOOKS_S:
+            return
+        outcome = self.judge(status, self.store.run_folder(record.run_id), silent_s)
+        if outcome is not None:
+            assert record.handle is not None
+            self.executor.cancel(record.handle)
+            self._end(record, status, outcome)
+
+    def _silent_s(self, record: RunRecord, status: JobStatus) -> float:
+        """Seconds since the run last wrote; its clock is the file server's, so one that is ahead counts as just now."""
+        folder = self.store.run_folder(record.run_id)
+        written = [path.stat().st_mtime for path in (folder / name for name in RUN_LOGS) if path.exists()]
+        return max(0.0, self.now() - max([status.started_s or record.submitted_s or self.now(), *written]))
+
+    def _wait(self, record: RunRecord, status: JobStatus) -> None:
+        """A run that waits in a queue, or that the launcher does not know."""
+        state: Literal["unknown", "queued"] = "unknown" if status.state == "unknown" else "queued"
+        since = self._since.setdefault((record.run_id, state), self.now())
+        waited_s = self.now() - since
+        self._waits[record.run_id] = status.reason or state
+        if state == "unknown" and waited_s > UNKNOWN_S:
+            words = f"the launcher did not know it for {waited_s / 60:.0f} minutes"
+            self._end(record, status, Failure(failure_class="node_failure", message=words, evidence=status.reason or None))
+        elif state == "queued" and waited_s > self.limits.queue_minutes * 60.0:
+            assert record.handle is not None
+            self.executor.cancel(record.handle)
+            words = f"waited {waited_s / 60:.0f} minutes in the queue and was taken out of it"
+            self._end(record, status, Failure(failure_class="never_started", message=words, evidence=status.reason or None))
+
+    def _end(self, record: RunRecord, status: JobStatus, outcome: Outcome | None) -> None:
+        """Write what became of a run; one that ended for reasons that are not its own has another go."""
+        self._waits.pop(record.run_id, None)
+        outcome = outcome or Failure(failure_class="unknown", message=f"it is {status.state}, and its logs say nothing")
+        again = isinstance(outcome, Failure) and outcome.failure_class in _NOT_ITS_OWN and record.attempts < MOST_ATTEMPTS
+        if isinstance(outcome, Failure) and again and outcome.failure_class != "never_started":
+            self._add(record, "lost", note=f"{outcome.failure_class}: {outcome.message}")
+        else:
+            self._add(record, "failed" if isinstance(outcome, Failure) else "finished", outcome=outcome, started_s=status.started_s)
+
+    # What is next
+
+    def _start(self) -> Stop | None:
+        """Start as many runs as may run at a time; say why where no further one is chosen."""
+        while len(self._open()) < self.limits.parallel:
+            planned = next((record for record in self.records.values() if record.state == "planned" and not record.submitting), None)
+            stop = self._spent(is_new=planned is None)
+            if stop is not None:
+                return stop
+            if planned is None:
+                found = self._choose()
+                if isinstance(found, Stop):
+                    return found
+                planned = found
+            self._submit(planned)
+        return None
+
+    def _spent(self, *, is_new: bool) -> Stop | None:
+        """Why no further run may start; what runs already is reckoned with its whole limit of time."""
+        limits = self.limits
+        if is_new and len(self.records) >= limits.max_runs:
+            return Stop(because=f"{len(self.records)} runs, as many as --max-runs allows")
+        if stuck := [record for record in self.records.values() if record.failure and record.failure.failure_class == "never_started"]:
+            return Stop(because=f"{stuck[0].run_id} never started: {stuck[0].failure.message if stuck[0].failure else ''}")
+        if limits.budget_gpu_hours is not None:
+            each = self.num_chips * limits.minutes_per_run / 60.0
+            if self._gpu_hours() + each * (len(self._open()) + 1) > limits.budget_gpu_hours:
+                return Stop(because=f"another run of up to {each:.3g} GPU-hours could pass --budget-gpu-hours {limits.budget_gpu_hours:g}")
+        return None
+
+    def _choose(self) -> RunRecord | Stop:
+        limits = self.limits
+        found = choose(
+            self.options,
+            self._tried(),
+            strategy=limits.strategy,
+            tolerance=limits.tolerance,
+            seed=int(self.store.study.study_id[:8], 16),
+        )
+        if isinstance(found, Stop):
+            return found
+        return self._plan(found)
+
+    def _tried(self) -> dict[int, Tried]:
+        tried: dict[int, Tried] = {}
+        for index, candidate in enumerate(self.candidates):
+            record = self.records.get(candidate.run_id)
+            if record is not None:
+                ran_out = record.failure is not None and record.failure.failure_class == "cuda_oom"
+                step_s = None if record.measured is None else record.measured.step_s
+                noise = 0.0 if record.measured is None else _noise(record.measured)
+                tried[index] = Tried(step_s=step_s, noise=noise, ran_out=ran_out, pending=record.outcome is None)
+        return tried
+
+    def _plan(self, choice: Choice) -> RunRecord:
+        self.lock.require()
+        candidate = self.candidates[choice.index]
+        record = RunRecord(
+            run_id=candidate.run_id,
+            number=1 + max((record.number for record in self.records.values()), default=0),
+            layout=candidate.layout,
+            predicted=candidate.predicted,
+            chosen_because=choice.because,
+        )
+        self._last_choice = f"{candidate.run_id}: {choice.because}"
+        self.records[record.run_id] = self.store.plan(record, Event(at_s=self.now(), event="planned"))
+        return self.records[record.run_id]
+
+    def _submit(self, record: RunRecord) -> None:
+        """Hand a run over. What was intended is written first, so that a tuner that dies here asks the launcher before doing it again."""
+        self.lock.require()
+        job, folder = self.job(record.layout), self.store.run_folder(record.run_id)
+        record = self._add(record, "submitting")
+        try:
+            handle = self.executor.submit(job, directory=folder, label=self.store.label(record.run_id))
+        except LauncherSilent:
+            return
+        except LauncherError as error:
+            self._add(record, "lost", note=str(error))
+            raise StudyError(f"{record.run_id} could not be started: {error}") from None
+        self._add(record, "submitted", handle=handle)
+
+    def _gpu_hours(self) -> float:
+        return sum(record.ran_s for record in self.records.values()) * self.num_chips / 3600.0
+
+
+def _noise(measured: Measured) -> float:
+    """Standard deviation of the logarithm of a run's median.
+
+    Formula:  ln(high / low) / (2 * Z90) is that of one step; of a median of n it is sqrt(pi / 2 / n) times as much
+    Valid:    steps that vary independently; a machine that is slow for minutes shows less than the truth.
+    """
+    return math.log(measured.step_high_s / measured.step_low_s) / (2.0 * Z90) * math.sqrt(math.pi / 2.0 / measured.steps)

@@ -1,0 +1,116 @@
+"""What one run is: a layout, trained for a few steps by the embedded trainer or by any software that plans are exported to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, cast
+
+from meshwright.errors import CannotExpress, ConfigError
+from meshwright.exports import Exported, TrainingSettings, export_plan, plan_of
+from meshwright.exports.exported import ExportedFile
+from meshwright.exports.jobs import Job, JobOptions, job_of
+from meshwright.exports.registry import find_target
+from meshwright.layout import Layout
+from meshwright.search.asked import Asked
+from meshwright.search.problem import Problem, dims_of
+from meshwright.trainer.checks import require_trainable
+from meshwright.trainer.job import TrainJob
+
+__all__ = ["OWN_TRAINER", "Trial", "exported_of", "job_of_layout", "refusal_of"]
+
+OWN_TRAINER = "meshwright"
+"""The software's name where the embedded trainer runs."""
+_PRECISIONS = ("bf16", "fp32")
+_NO_DATA = "of no effect with the embedded trainer, which runs on random tokens here"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """How every run of a study is done."""
+
+    software: str = OWN_TRAINER
+    """Or a target of `meshwright export`."""
+    steps: int = 10
+    program: str | None = None
+    """Where the software's program is, such as /opt/Megatron-LM/pretrain_gpt.py."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of TrainingSettings: what the user gives beside the plan."""
+    device: str = "auto"
+    """Of the embedded trainer."""
+
+    def __post_init__(self) -> None:
+        if self.steps < LEAST_STEPS:
+            raise ConfigError(f"max_steps_per_run={self.steps}: expected {LEAST_STEPS} or more, for the first are warm-up")
+        if self.software != OWN_TRAINER:
+            find_target(self.software)
+        elif self.program is not None:
+            raise ConfigError(f"--program {self.program}: of no effect without --to, the software that it belongs to")
+        elif self.settings:
+            raise ConfigError(f"--setting {next(iter(self.settings))}: {_NO_DATA}")
+        try:
+            TrainingSettings.of(dict(self.settings))
+        except TypeError as error:
+            raise ConfigError(f"--setting: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types, for study.yaml."""
+        return {**asdict(self), "settings": dict(self.settings)}
+
+
+LEAST_STEPS = 4
+"""Three reports are warm-up (accuracy/steady.py), one is measured."""
+
+
+def exported_of(trial: Trial, problem: Problem, layout: Layout) -> Exported:
+    """Return what runs a layout; ConfigError where the software can't."""
+    if trial.software == OWN_TRAINER:
+        return _own(trial, problem, layout)
+    settings = TrainingSettings.of({**trial.settings, "train_steps": trial.steps, "log_interval": 1, "eval_steps": 0})
+    plan = plan_of(Asked(layout=layout, problem=problem), settings=settings)
+    exported = export_plan(plan, target=find_target(trial.software))
+    return exported if trial.program is None else _with_program(exported, trial.program)
+
+
+def _own(trial: Trial, problem: Problem, layout: Layout) -> Exported:
+    setting, request = problem.setting, problem.request
+    if setting.work.precision not in _PRECISIONS:
+        raise ConfigError(f"precision={setting.work.precision}: the embedded trainer computes in bf16 or fp32")
+    job = TrainJob(model=setting.model, layout=layout, seq_len=request.seq_len, precision=cast("Any", setting.work.precision))
+    require_trainable(job, num_processes=problem.num_chips)
+    content = {
+        "request": {"model": dims_of(setting.model), "seq_len": request.seq_len, "precision": setting.work.precision},
+        "plans": [{"layout": asdict(layout)}],
+    }
+    return Exported(
+        target=OWN_TRAINER,
+        files=(ExportedFile(name="plan.json", text=json.dumps(content, indent=1) + "\n"),),
+        command=("-m", "meshwright.trainer", "plan.json", f"steps={trial.steps}", f"device={trial.device}"),
+    )
+
+
+def _with_program(exported: Exported, program: str) -> Exported:
+    """Put the user's path in the place of the program's name."""
+    first, *rest = exported.command
+    if not first.endswith(".py"):
+        raise ConfigError(f"--program {program}: {exported.target} is started as `{' '.join(exported.command[:2])}`, which has no path")
+    return replace(exported, command=(program, *rest))
+
+
+def job_of_layout(trial: Trial, problem: Problem, layout: Layout, *, options: JobOptions, seconds: int) -> Job:
+    """Return the job of one run, with its limit of time."""
+    exported = exported_of(trial, problem, layout)
+    job = job_of(exported, model=problem.setting.model.name, pool=problem.setting.pool, options=options)
+    return replace(job, time_limit_s=seconds)
+
+
+def refusal_of(trial: Trial, problem: Problem, layout: Layout) -> str | None:
+    """Say why the software can't run a layout; None where it can."""
+    try:
+        exported_of(trial, problem, layout)
+    except CannotExpress as error:
+        return f"{error.target}: {error.reason}"
+    except ConfigError as error:
+        return str(error)
+    return None

@@ -1,0 +1,222 @@
+"""A study from its request to its results: what `meshwright tune` calls."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from meshwright.errors import ConfigError, MeshwrightError, UnknownNameError
+from meshwright.exports.jobs import Job, JobOptions, JobText, job_text
+from meshwright.layout import Layout
+from meshwright.models.params import model_params
+from meshwright.runs.candidates import Candidate, Candidates, candidates_of
+from meshwright.runs.choose import Choice, Options, choose
+from meshwright.runs.executors import EXECUTORS, Executor, executor
+from meshwright.runs.judge import judge_runs
+from meshwright.runs.lock import locked
+from meshwright.runs.loop import StudyLimits, Tuner, View
+from meshwright.runs.options import options_of
+from meshwright.runs.outcome import RunWork
+from meshwright.runs.record import RunRecord, StudyFacts
+from meshwright.runs.results import write_results
+from meshwright.runs.store import Store, study_folder
+from meshwright.runs.trial import Trial, job_of_layout, refusal_of
+from meshwright.search.problem import Problem
+
+__all__ = [
+    "Interrupted",
+    "Prepared",
+    "StudyResult",
+    "Tuning",
+    "default_folder",
+    "first_job",
+    "prepare",
+    "run_study",
+]
+
+SECOND_THOUGHT_S = 5.0
+"""How long after Ctrl-C a second one still cancels what runs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuning:
+    """What is asked of a study beyond its request."""
+
+    folder: Path
+    trial: Trial = field(default_factory=Trial)
+    limits: StudyLimits = field(default_factory=StudyLimits)
+    launcher: str = "local"
+    job: JobOptions = field(default_factory=JobOptions)
+
+    def __post_init__(self) -> None:
+        """Refuse a launcher that nothing can be started on."""
+        if self.launcher not in EXECUTORS:
+            raise UnknownNameError("launcher", self.launcher, EXECUTORS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A study before its first run."""
+
+    problem: Problem
+    candidates: Candidates
+    options: Options
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyResult:
+    """How a study ended."""
+
+    folder: Path
+    facts: StudyFacts
+    view: View
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that `tune --json` prints."""
+        best = self.view.best
+        return {
+            "study": str(self.folder),
+            "facts": asdict(self.facts),
+            "best": None if best is None else _run_dict(best),
+            "runs": [_run_dict(record) for record in self.view.records],
+            "stop": self.view.stop,
+            "gpu_hours": self.view.gpu_hours,
+        }
+
+
+def _run_dict(record: RunRecord) -> dict[str, Any]:
+    outcome = None if record.outcome is None else asdict(record.outcome)
+    return {**record.to_dict(), "state": record.state, "measured" if record.measured else "failure": outcome, "ran_s": record.ran_s}
+
+
+class Interrupted(MeshwrightError):
+    """Ctrl-C: what was measured is kept."""
+
+
+def default_folder(fields: Mapping[str, Any]) -> Path:
+    """Name the study of a request by its model and its cluster, so that the same command finds it again."""
+    model = fields["model"] if isinstance(fields["model"], str) else str(fields["model"].get("name", "model"))
+    return Path(re.sub(r"[^A-Za-z0-9.]+", "-", f"tune-{model}-{Path(str(fields['cluster'])).name}").strip("-").lower())
+
+
+def prepare(problem: Problem, trial: Trial) -> Prepared:
+    """Search what may be run and form the beliefs that choices are made by; ConfigError where nothing can be run."""
+    if problem.request.gbs is None:
+        raise ConfigError("tune compares layouts of one batch: give --gbs")
+    candidates = candidates_of(problem, lambda layout: refusal_of(trial, problem, layout))
+    options = options_of([candidate.forecast for candidate in candidates.members])
+    return Prepared(problem=problem, candidates=candidates, options=options)
+
+
+def first_job(prepared: Prepared, tuning: Tuning) -> tuple[Candidate, Choice, JobText]:
+    """Return what would be run first, why, and the text that would be sent."""
+    choice = choose(prepared.options, {}, strategy=tuning.limits.strategy, tolerance=tuning.limits.tolerance)
+    assert isinstance(choice, Choice)
+    candidate = prepared.candidates.members[choice.index]
+    job = _job(prepared.problem, tuning, candidate.layout)
+    return candidate, choice, job_text(job, launcher=_PLATFORMS[tuning.launcher])
+
+
+_PLATFORMS = {"local": "torchrun", "slurm": "slurm", "k8s": "k8s-trainjob", "bcp": "bcp"}
+"""The platform of `meshwright export --launcher` behind each launcher of runs."""
+
+
+def _job(problem: Problem, tuning: Tuning, layout: Layout) -> Job:
+    return job_of_layout(tuning.trial, problem, layout, options=tuning.job, seconds=round(tuning.limits.minutes_per_run * 60))
+
+
+def run_study(
+    prepared: Prepared,
+    tuning: Tuning,
+    *,
+    starter: Executor | None = None,
+    show: Callable[[View], None] = lambda view: None,
+    now: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> StudyResult:
+    """Run a study, or go on with it; Interrupted after Ctrl-C, StudyError where the folder or the launcher is in the way."""
+    starter = starter or executor(tuning.launcher)
+    starter.check()
+    problem = prepared.problem
+    store = study_folder(tuning.folder, request=problem.request.to_dict(), trial={**tuning.trial.to_dict(), "launcher": tuning.launcher})
+    facts = facts_of(problem, tuning)
+    with locked(store.folder) as lock:
+        tuner = Tuner(
+            store=store,
+            lock=lock,
+            candidates=prepared.candidates.members,
+            options=prepared.options,
+            limits=_parallel(tuning.limits, starter, _job(problem, tuning, prepared.candidates.members[0].layout)),
+            executor=starter,
+            num_chips=problem.num_chips,
+            job=lambda layout: _job(problem, tuning, layout),
+            judge=judge_runs(RunWork(seq_len=facts.seq_len, gbs=problem.request.gbs or 1, num_chips=problem.num_chips)),
+            now=now,
+            sleep=sleep,
+            show=_showing(show, store, facts, problem, tuning.trial),
+        )
+        try:
+            view = tuner.run()
+        except KeyboardInterrupt:
+            raise _interrupted(tuner, sleep) from None
+        finally:
+            write_results(store, facts, tuner.view(), problem=problem, trial=tuning.trial)
+    return StudyResult(folder=store.folder, facts=facts, view=view)
+
+
+def _showing(show: Callable[[View], None], store: Store, facts: StudyFacts, problem: Problem, trial: Trial) -> Callable[[View], None]:
+    """Write the tables again whenever a run has ended, then show."""
+    written: list[int] = []
+
+    def shown(view: View) -> None:
+        ended = sum(record.outcome is not None for record in view.records)
+        if written[-1:] != [ended]:
+            write_results(store, facts, view, problem=problem, trial=trial)
+            written.append(ended)
+        show(view)
+
+    return shown
+
+
+def _parallel(limits: StudyLimits, starter: Executor, job: Job) -> StudyLimits:
+    """No more at a time than the launcher has room for."""
+    room = starter.slots(job)
+    return limits if room is None else replace(limits, parallel=min(limits.parallel, room))
+
+
+def _interrupted(tuner: Tuner, sleep: Callable[[float], None]) -> Interrupted:
+    """What to say after Ctrl-C; runs go on unless a second one cancels them."""
+    tuner.read_again()
+    going = [record.run_id for record in tuner.records.values() if record.state == "submitted"]
+    if not going:
+        return Interrupted("stopped; the same command goes on from here")
+    tuner.show(tuner.view(f"Ctrl-C: {', '.join(going)} will go on; press it again within {SECOND_THOUGHT_S:.0f} s to cancel"))
+    try:
+        sleep(SECOND_THOUGHT_S)
+    except KeyboardInterrupt:
+        tuner.cancel_all()
+        return Interrupted(f"cancelled {', '.join(going)}; the same command runs them again")
+    return Interrupted(f"{', '.join(going)} go on without us; the same command picks them up")
+
+
+def facts_of(problem: Problem, tuning: Tuning) -> StudyFacts:
+    """Return what all runs of a study share."""
+    setting = problem.setting
+    return StudyFacts(
+        model=setting.model.name,
+        params=model_params(setting.model).total,
+        chip=setting.pool.node.chip.name,
+        num_chips=problem.num_chips,
+        chips_per_node=setting.pool.node.chips_per_node,
+        seq_len=setting.work.seq_len,
+        precision=setting.work.precision,
+        stack=setting.stack.name,
+        software=tuning.trial.software,
+        launcher=tuning.launcher,
+        peak_flops_per_s=setting.pool.node.chip.peak_flops_per_s(setting.work.precision),
+        usd_per_chip_hour=None if problem.usd_per_chip_s is None else problem.usd_per_chip_s * 3600.0,
+    )

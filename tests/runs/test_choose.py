@@ -1,0 +1,145 @@
+"""Choices worked by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from meshwright.runs.belief import Belief, Prior
+from meshwright.runs.choose import STRATEGIES, Choice, Options, Stop, Tried, choose, expected_improvement
+
+
+def options(steps: Sequence[float], *, fills: Sequence[float] | None = None, common: float = 0.02, own: float = 0.01) -> Options:
+    """Layouts that share one unknown factor."""
+    size = len(steps)
+    shared = np.full((size, size), common)
+    fill = np.log(np.array(fills if fills is not None else [0.1] * size))
+    return Options(
+        step=Prior(mean=np.log(np.array(steps)), shared=shared, own=own),
+        fill=Prior(mean=fill, shared=np.full((size, size), 0.01), own=0.01),
+        axes=np.arange(size, dtype=float)[:, None],
+    )
+
+
+def test_expected_improvement_by_hand() -> None:
+    # ln T ~ N(0, 0.2**2), best 1: z = 0, so 1 * 0.5 - exp(0.02) * Phi(-0.2) = 0.5 - 1.020201 * 0.420740 = 0.070760
+    belief = Belief(mean=np.zeros(2), shared=np.diag([0.03, 0.03]), own=0.01)
+    gains = expected_improvement(belief, best_s=1.0, fit_frac=np.array([1.0, 0.25]))
+    assert gains == pytest.approx([0.070760, 0.25 * 0.070760], abs=2e-6)
+
+
+def test_expected_improvement_against_sampling() -> None:
+    belief = Belief(mean=np.array([math.log(1.1)]), shared=np.array([[0.04]]), own=0.02)
+    times = np.exp(math.log(1.1) + math.sqrt(0.06) * np.random.default_rng(0).standard_normal(400_000))
+    assert expected_improvement(belief, best_s=1.0, fit_frac=np.ones(1))[0] == pytest.approx(np.maximum(0, 1 - times).mean(), rel=0.02)
+
+
+def test_the_first_run_is_what_is_predicted_fastest() -> None:
+    found = choose(options([3.0, 1.0, 2.0]), {})
+    assert isinstance(found, Choice)
+    assert found.index == 1
+    assert "fastest with" in found.because
+
+
+def test_the_first_run_is_not_one_that_hardly_fits() -> None:
+    found = choose(options([1.0, 1.05], fills=[1.3, 0.5]), {})
+    assert isinstance(found, Choice)
+    assert found.index == 1
+
+
+def test_a_layout_just_over_the_limit_is_worth_a_run_when_it_is_much_faster() -> None:
+    found = choose(options([1.0, 2.0], fills=[1.02, 0.5]), {1: Tried(step_s=2.0)})
+    assert isinstance(found, Choice)
+    assert found.index == 0
+
+
+def test_running_out_of_memory_warns_of_those_that_need_more() -> None:
+    # Both are predicted a little over; the first ran out, so the second, which needs more, is dearer than the slower third.
+    prior = options([1.0, 1.0, 1.15], fills=[1.0, 1.02, 0.5])
+    found = choose(prior, {0: Tried(ran_out=True)})
+    assert isinstance(found, Choice)
+    assert found.index == 2
+
+
+def test_a_slow_run_lifts_all_and_does_not_make_others_look_fast() -> None:
+    # Everything takes x1.5 of its prediction on this machine, and that is common: 1.3 predicted is no better than 1.5 seen.
+    found = choose(options([1.0, 1.3], common=0.2, own=0.0025), {0: Tried(step_s=1.5)}, tolerance=0.02)
+    assert isinstance(found, Stop)
+    assert "no other layout is faster" in found.because
+
+
+def test_what_is_own_to_a_slow_run_makes_the_next_worth_trying() -> None:
+    found = choose(options([1.0, 1.1], common=0.0001, own=0.02), {0: Tried(step_s=1.5)})
+    assert isinstance(found, Choice)
+    assert found.index == 1
+    assert "expected gain" in found.because
+
+
+@pytest.mark.parametrize(("tolerance", "stops"), [(0.02, False), (0.4, True)])
+def test_tolerance_ends_the_search(tolerance: float, stops: bool) -> None:
+    found = choose(options([1.0, 1.0, 1.0], common=0.01, own=0.01), {0: Tried(step_s=1.0)}, tolerance=tolerance)
+    assert isinstance(found, Stop) is stops
+
+
+def test_a_certain_prediction_stops_after_one_run() -> None:
+    found = choose(options([1.0, 1.2, 1.4], common=0.01, own=1e-6), {0: Tried(step_s=1.3)})
+    assert isinstance(found, Stop)
+
+
+def test_a_noisy_best_does_not_stop() -> None:
+    prior = options([1.0, 1.05], common=0.01, own=1e-4)
+    assert isinstance(choose(prior, {0: Tried(step_s=1.0)}), Stop)
+    assert isinstance(choose(prior, {0: Tried(step_s=1.0, noise=0.2)}), Choice)
+
+
+def test_two_at_a_time_are_not_twins() -> None:
+    # The second run of a pair is chosen while the first is on its way; with all alike it is another one, never the same.
+    prior = options([1.0, 1.0, 1.0, 1.5])
+    pending = choose(prior, {3: Tried(step_s=1.5), 0: Tried(pending=True)})
+    assert isinstance(pending, Choice)
+    assert pending.index in (1, 2)
+
+
+def test_a_run_that_failed_for_other_reasons_is_not_repeated_and_tells_nothing() -> None:
+    found = choose(options([1.0, 1.01, 5.0]), {0: Tried()})
+    assert isinstance(found, Choice)
+    assert found.index == 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_runs_each_layout_once_and_then_stops(strategy: str) -> None:
+    pytest.importorskip("optuna", reason="needs optuna")
+    prior = options([1.0, 1.1, 1.2, 1.3, 1.4])
+    runs: dict[int, Tried] = {}
+    while isinstance(found := choose(prior, runs, strategy=strategy, tolerance=-1e9, seed=3), Choice):  # type: ignore[arg-type]
+        assert found.index not in runs
+        runs[found.index] = Tried(step_s=1.0 + 0.1 * found.index)
+    assert sorted(runs) == [0, 1, 2, 3, 4]
+    assert found.because == "every layout has been run"
+
+
+def test_the_grid_goes_in_the_order_of_the_axes() -> None:
+    prior = options([1.0, 1.1, 1.2])
+    first = choose(prior, {}, strategy="grid")
+    second = choose(prior, {0: Tried(step_s=9.0)}, strategy="grid")
+    assert isinstance(first, Choice)
+    assert isinstance(second, Choice)
+    assert (first.index, second.index) == (0, 1)
+
+
+def test_random_draws_differ_by_seed_and_not_by_time() -> None:
+    prior = options([1.0] * 8)
+    drawn = [choose(prior, {}, strategy="random", seed=seed) for seed in range(12)]
+    assert drawn == [choose(prior, {}, strategy="random", seed=seed) for seed in range(12)]
+    assert len({found.index for found in drawn if isinstance(found, Choice)}) > 3
+
+
+def test_tpe_comes_to_prefer_the_better_half() -> None:
+    pytest.importorskip("optuna", reason="needs optuna")
+    prior = options([1.0] * 64)
+    runs = {i: Tried(step_s=1.0 if i < 8 else 10.0) for i in [*range(4), *range(20, 40)]}
+    chosen = [choose(prior, runs, strategy="optuna", seed=seed) for seed in range(20)]
+    assert sum(found.index < 16 for found in chosen if isinstance(found, Choice)) > 5
