@@ -10,8 +10,9 @@ from tests.exports.examples import training_plan
 from tests.exports.frameworks import check_golden, check_round_trip, expressible, plans
 
 from meshwright.errors import CannotExpress, ConfigError
-from meshwright.exports import Dataset, TrainingPlan, TrainingSettings, export_plan, import_text
-from meshwright.exports.nemo1 import NEMO1, NEMO1_SOURCE
+from meshwright.exports import Dataset, ModelDetails, TrainingPlan, TrainingSettings, export_plan, import_text
+from meshwright.exports.nemo1 import NEMO1, NEMO1_SCRIPT, NEMO1_SOURCE
+from meshwright.yaml_text import read_yaml
 
 
 def nemo_plan(model: Any = "llama3-8b", cluster: str = "h100:64", layout: str = "tp=2,pp=2,mbs=1", **given: Any) -> TrainingPlan:
@@ -142,3 +143,61 @@ def test_yaml_that_no_plan_describes_is_refused_in_one_line(old: str, new: str, 
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(ConfigError):
         import_text(text, source=NEMO1_SOURCE)
+
+
+def written(plan: TrainingPlan, target: Any = NEMO1) -> dict[str, Any]:
+    return dict(read_yaml(export_plan(plan, target=target).files[0].text, what="test"))
+
+
+def test_t5_has_two_sides_and_a_split_in_the_middle() -> None:
+    given = written(nemo_plan("t5-23b", "a100-80:320", "tp=8,pp=4,mbs=4", seq_len=512, gbs=1920, decoder_seq_len=128))
+    model = given["model"]
+    assert model["pipeline_model_parallel_split_rank"] == 2
+    assert model["encoder"] == model["decoder"]
+    assert (model["encoder"]["num_layers"], model["encoder"]["hidden_size"], model["encoder"]["kv_channels"]) == (36, 5120, 64)
+    assert (model["encoder"]["activation"], model["encoder"]["position_embedding_type"]) == ("swiglu", "learned_absolute")
+    assert (model["data"]["seq_length"], model["data"]["seq_length_dec"]) == (512, 128)
+    assert (given["exp_manager"]["name"], model["tokenizer"]["type"]) == ("megatron_t5", "BertWordPieceCase")
+
+
+def test_t5_recomputes_by_blocks_of_a_stage() -> None:
+    layout = "tp=8,pp=4,mbs=4,recompute=full,recompute_method=block,recompute_layers=5"
+    side = written(nemo_plan("t5-23b", "a100-80:320", layout, seq_len=512, gbs=1920))["model"]["encoder"]
+    assert (side["activations_checkpoint_method"], side["activations_checkpoint_num_layers"]) == ("block", 5)
+
+
+def test_bert_has_its_heads_and_chunks() -> None:
+    model = written(nemo_plan("bert-20b", "a100-80:512", "tp=4,pp=2,vpp=12,mbs=8", seq_len=512, gbs=2048))["model"]
+    assert (model["num_layers"], model["virtual_pipeline_model_parallel_size"], model["bert_binary_head"]) == (48, 12, True)
+    assert model["tokenizer"]["type"] == "BertWordPieceLowerCase"
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "reason"),
+    [("t5-2.8b", "pp=3,mbs=4", "first half"), ("t5-3b", "mbs=4", "activation=")],
+)
+def test_what_t5_has_no_words_for(model: str, layout: str, reason: str) -> None:
+    if model == "t5-3b":
+        plan = nemo_plan(model, "a100-80:48", layout, seq_len=512, gbs=192, details=ModelDetails(activation="squared-relu"))
+    else:
+        plan = nemo_plan(model, "a100-80:48", layout, seq_len=512, gbs=192)
+    with pytest.raises(CannotExpress, match=reason):
+        export_plan(plan, target=NEMO1)
+
+
+@pytest.mark.parametrize(("model", "program"), [("llama3-8b", "megatron_gpt"), ("bert-4b", "megatron_bert"), ("t5-2.8b", "megatron_t5")])
+def test_the_script_needs_no_launcher(model: str, program: str) -> None:
+    plan = nemo_plan(model, "a100-80:32", "tp=2,mbs=2", seq_len=512)
+    exported = export_plan(plan, target=NEMO1_SCRIPT)
+    assert exported.command[0].endswith(f"/{program}_pretraining.py") and exported.command[1:] == ("--config-dir=.", "--config-name=plan")
+    direct, launched = written(plan, NEMO1_SCRIPT), written(plan)
+    assert "run" not in direct and direct["name"] == program
+    assert {name: direct["trainer"][name] for name in launched["trainer"]} == launched["trainer"]
+    assert "${data_dir}" not in exported.files[0].text and "${training" not in exported.files[0].text
+    assert direct["model"]["optim"] == launched["model"]["optim"]
+
+
+def test_further_words_go_with_the_command() -> None:
+    plan = nemo_plan(settings=TrainingSettings(extra=("training.model.nsys_profile.enabled=True",)))
+    assert export_plan(plan, target=NEMO1).command[-1] == "training.model.nsys_profile.enabled=True"
+    assert export_plan(plan, target=NEMO1_SCRIPT).command[-1] == "model.nsys_profile.enabled=True"

@@ -7,7 +7,7 @@ from meshwright.exports.bridge import BRIDGE_SOURCE, MEGATRON_BRIDGE
 from meshwright.exports.hf import ACCELERATE, DEEPSPEED
 from meshwright.exports.megatron_lm import MEGATRON_LM, MEGATRON_LM_SOURCE
 from meshwright.exports.nanotron import NANOTRON, NANOTRON_SOURCE
-from meshwright.exports.nemo1 import NEMO1, NEMO1_SOURCE
+from meshwright.exports.nemo1 import NEMO1, NEMO1_SCRIPT, NEMO1_SOURCE
 from meshwright.exports.nemo2 import NEMO2, NEMO2_SOURCE
 from meshwright.exports.pai import PAI
 from meshwright.exports.target import ExportTarget, ImportSource
@@ -20,6 +20,7 @@ TARGETS: tuple[ExportTarget, ...] = (
     MEGATRON_BRIDGE,
     NEMO2,
     NEMO1,
+    NEMO1_SCRIPT,
     TORCHTITAN,
     TORCHTITAN_TOML,
     NANOTRON,

@@ -10,13 +10,14 @@ from meshwright.exports.defaults import train_steps
 from meshwright.exports.exported import Exported, ExportedFile, TrainedLayers
 from meshwright.exports.mcore.model import model_words
 from meshwright.exports.megatron_lm._environment import environment
+from meshwright.exports.nemo1.encoders import bert_model, require_bert, require_t5, t5_model
 from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.settings import Activation
 from meshwright.exports.target import ExportTarget
 from meshwright.workload import Precision
 from meshwright.yaml_text import read_yaml, write_yaml
 
-__all__ = ["ACTIVATIONS", "NAME", "NEMO1", "NULL_VOCABULARY", "PRECISIONS", "SAME_NAMES", "TOKENIZERS"]
+__all__ = ["ACTIVATIONS", "NAME", "NEMO1", "NULL_VOCABULARY", "PRECISIONS", "SAME_NAMES", "TOKENIZERS", "launcher_values", "trained_by"]
 
 NAME = "nemo1"
 PRECISIONS: dict[Precision, str] = {"bf16": "bf16", "fp16": "16", "fp32": "32", "fp8": "bf16"}
@@ -40,20 +41,14 @@ SAME_NAMES = (
 
 
 def _write(plan: TrainingPlan) -> Exported:
-    _require_expressible(plan)
-    values = {
-        "run": {"name": "meshwright", "results_dir": "${base_results_dir}/${.name}", "time_limit": "0-12:00:00", "dependency": "singleton"},
-        "trainer": _trainer(plan),
-        "exp_manager": _exp_manager(plan),
-        "model": _model(plan),
-    }
+    values = launcher_values(plan)
     comment = (
         "# Written by meshwright for the NeMo 1.x launcher (24.05 to 24.07): put it under launcher_scripts/conf/training/meshwright/.\n"
     )
     return Exported(
         target=NAME,
         files=(ExportedFile(name="conf/training/meshwright/plan.yaml", text=comment + write_yaml(values)),),
-        command=("launcher_scripts/main.py", "training=meshwright/plan", "stages=[training]"),
+        command=("launcher_scripts/main.py", "training=meshwright/plan", "stages=[training]", *plan.settings.extra),
         runs_on="once",
         environment=environment(plan),
         notes=(
@@ -61,6 +56,17 @@ def _write(plan: TrainingPlan) -> Exported:
             "the vocabulary is the tokenizer's; the configuration of the launcher sets data_dir and base_results_dir",
         ),
     )
+
+
+def launcher_values(plan: TrainingPlan) -> dict[str, Any]:
+    """Return the sections of a `training` configuration; CannotExpress where NeMo 1.x has no words for the plan."""
+    _require_expressible(plan)
+    return {
+        "run": {"name": "meshwright", "results_dir": "${base_results_dir}/${.name}", "time_limit": "0-12:00:00", "dependency": "singleton"},
+        "trainer": _trainer(plan),
+        "exp_manager": _exp_manager(plan),
+        "model": _model(plan),
+    }
 
 
 def _require_expressible(plan: TrainingPlan) -> None:
@@ -98,6 +104,11 @@ def _require_expressible(plan: TrainingPlan) -> None:
         raise CannotExpress(NAME, f"precision={plan.work.precision}: it has {', '.join(PRECISIONS)}", nearest="precision=bf16")
 
 
+def _kind(plan: TrainingPlan) -> str:
+    """What NeMo 1.x calls a model of this family."""
+    return {"decoder": "gpt", "encoder": "bert", "encoder-decoder": "t5"}[plan.model.family]
+
+
 def _trainer(plan: TrainingPlan) -> dict[str, Any]:
     settings, chips = plan.settings, plan.cluster.num_chips
     devices = math.gcd(chips, plan.pool.node.chips_per_node)
@@ -126,7 +137,7 @@ def _exp_manager(plan: TrainingPlan) -> dict[str, Any]:
     return {
         "explicit_log_dir": settings.save_dir or "${training.run.results_dir}/results",
         "exp_dir": None,
-        "name": "megatron_gpt",
+        "name": f"megatron_{_kind(plan)}",
         "create_wandb_logger": False,
         "resume_if_exists": True,
         "resume_ignore_no_checkpoint": True,
@@ -138,7 +149,7 @@ def _exp_manager(plan: TrainingPlan) -> dict[str, Any]:
             "every_n_train_steps": settings.save_interval,
             "always_save_nemo": False,
             "save_nemo_on_train_end": False,
-            "filename": "megatron_gpt--{step}-{consumed_samples}",
+            "filename": f"megatron_{_kind(plan)}--{{step}}-{{consumed_samples}}",
             "model_parallel_size": plan.layout.tp * plan.layout.pp,
         },
         "log_step_timing": True,
@@ -147,6 +158,44 @@ def _exp_manager(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def _model(plan: TrainingPlan) -> dict[str, Any]:
+    if plan.model.family == "decoder":
+        return {"mcore_gpt": True, **_common(plan), **_gpt(plan), **_recompute(plan), **_training(plan)}
+    t5 = plan.model.family == "encoder-decoder"
+    (require_t5 if t5 else require_bert)(plan)
+    own = (t5_model if t5 else bert_model)(plan, recompute=_recompute(plan))
+    rest = _training(plan)
+    data = {**rest["data"], **own["data"]}
+    return {**_common(plan), **own, **rest, "data": data}
+
+
+def _common(plan: TrainingPlan) -> dict[str, Any]:
+    """What all families call by the same names."""
+    layout = plan.layout
+    return {
+        "micro_batch_size": layout.mbs,
+        "global_batch_size": layout.gbs,
+        "rampup_batch_size": None,
+        "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp,
+        "sequence_parallel": layout.sp,
+        "make_vocab_size_divisible_by": 128,
+        NULL_VOCABULARY: plan.model.vocab,
+        "megatron_amp_O2": plan.work.precision in ("bf16", "fp16", "fp8"),
+        "gradient_as_bucket_view": True,
+    }
+
+
+def _training(plan: TrainingPlan) -> dict[str, Any]:
+    return {
+        "seed": plan.settings.seed,
+        "resume_from_checkpoint": plan.settings.load_dir,
+        "tokenizer": _tokenizer(plan),
+        "optim": _optim(plan),
+        "data": _data(plan),
+    }
+
+
+def _gpt(plan: TrainingPlan) -> dict[str, Any]:
     model, layout = plan.model, plan.layout
     words = model_words(plan, name=NAME)
     words.pop("gated_linear_unit")
@@ -154,17 +203,9 @@ def _model(plan: TrainingPlan) -> dict[str, Any]:
     if activation is None:
         reason = f"activation={plan.details.activation} with gated={model.gated}: it has {', '.join(ACTIVATIONS.values())}"
         raise CannotExpress(NAME, reason, nearest="details.activation=gelu")
-    bf16 = plan.work.precision in ("bf16", "fp16", "fp8")
     return {
-        "mcore_gpt": True,
-        "micro_batch_size": layout.mbs,
-        "global_batch_size": layout.gbs,
-        "rampup_batch_size": None,
-        "tensor_model_parallel_size": layout.tp,
-        "pipeline_model_parallel_size": layout.pp,
         "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
         "context_parallel_size": layout.cp,
-        "sequence_parallel": layout.sp,
         **({"expert_model_parallel_size": layout.ep} if model.moe is not None else {}),
         "encoder_seq_length": plan.work.seq_len,
         "max_position_embeddings": plan.work.seq_len,
@@ -173,24 +214,14 @@ def _model(plan: TrainingPlan) -> dict[str, Any]:
         "bias": model.linear_bias,
         "activation": activation,
         "rotary_percentage": words.get("rotary_percent", 1.0),
-        "make_vocab_size_divisible_by": 128,
-        NULL_VOCABULARY: model.vocab,
         "transformer_engine": True,
         "fp8": plan.work.precision == "fp8",
         "fp8_e4m3": False,
         "fp8_hybrid": plan.work.precision == "fp8",
-        "megatron_amp_O2": bf16,
-        "gradient_as_bucket_view": True,
         "use_flash_attention": True,
         "ub_tp_comm_overlap": plan.stack.tp_overlap > 0 and layout.sp and layout.tp <= plan.pool.node.domain_size,
         "overlap_p2p_comm": layout.vpp > 1,
         "batch_p2p_comm": layout.vpp == 1,
-        **_recompute(plan),
-        "seed": plan.settings.seed,
-        "resume_from_checkpoint": plan.settings.load_dir,
-        "tokenizer": _tokenizer(plan),
-        "optim": _optim(plan),
-        "data": _data(plan),
     }
 
 
@@ -207,7 +238,7 @@ def _recompute(plan: TrainingPlan) -> dict[str, Any]:
         }
     layers = layout.recompute_layers
     if layers is None:
-        layers = 1 if layout.recompute_method == "uniform" else plan.model.num_layers // (layout.pp * layout.vpp)
+        layers = 1 if layout.recompute_method == "uniform" else plan.model.total_layers // (layout.pp * layout.vpp)
     return {
         "activations_checkpoint_granularity": "full",
         "activations_checkpoint_method": layout.recompute_method,
@@ -218,6 +249,10 @@ def _recompute(plan: TrainingPlan) -> dict[str, Any]:
 def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
     settings = plan.settings
     kind = settings.tokenizer_kind
+    if plan.model.family != "decoder" and kind in ("bert-wordpiece", "null"):
+        vocabulary = settings.vocab_file or "${data_dir}/bpe/vocab.txt"
+        word = "BertWordPieceCase" if plan.model.family == "encoder-decoder" else "BertWordPieceLowerCase"
+        return {"library": "megatron", "type": word, "model": None, "vocab_file": vocabulary, "merge_file": None}
     if kind == "huggingface":
         return {"library": "huggingface", "type": settings.tokenizer, "use_fast": True}
     if kind == "sentencepiece":
@@ -271,10 +306,24 @@ def _data(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
-    """NeMo 1.x demands an even split, and trains `num_layers // pp` of each stage."""
-    model = read_yaml(exported.files[0].text, what=NAME)["model"]
-    chunks = model["pipeline_model_parallel_size"] * (model["virtual_pipeline_model_parallel_size"] or 1)
+    return trained_by(read_yaml(exported.files[0].text, what=NAME)["model"])
+
+
+def trained_by(model: dict[str, Any]) -> TrainedLayers:
+    """NeMo 1.x demands an even split, and trains `num_layers // pp` of each stage; T5's decoder begins at the split rank."""
+    pp = model["pipeline_model_parallel_size"]
+    if "encoder" in model:
+        return TrainedLayers(chunks=_sides(model, pp))
+    chunks = pp * (model["virtual_pipeline_model_parallel_size"] or 1)
     return TrainedLayers(chunks=(model["num_layers"] // chunks,) * chunks)
+
+
+def _sides(model: dict[str, Any], pp: int) -> tuple[int, ...]:
+    encoder, decoder = int(model["encoder"]["num_layers"]), int(model["decoder"]["num_layers"])
+    if pp == 1:
+        return (encoder + decoder,)
+    split = int(model["pipeline_model_parallel_split_rank"])
+    return (encoder // split,) * split + (decoder // (pp - split),) * (pp - split)
 
 
 NEMO1 = ExportTarget(
