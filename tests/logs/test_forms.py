@@ -63,7 +63,9 @@ def test_every_form_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("prefix", ["", "0: ", " 7: ", "[default3]:", "[rank0]:", "3: [rank3]:", "[1,2]<stdout>:", "[pod/job-0-x7/main] "])
+@pytest.mark.parametrize(
+    "prefix", ["", "0: ", " 7: ", "[default3]:", "[rank0]:", "3: [rank3]:", "[1,2]<stdout>:", "[pod/job-0-x7/main] ", "demo/0 [default0]:"]
+)
 def test_prefixes_and_colours_do_not_matter(name: str, prefix: str) -> None:
     _, line = FORMS[name]
     text = "".join(line(step, s) for step, s in enumerate(TIMES, start=1)).replace("\r", "\n").strip("\n") + "\n"

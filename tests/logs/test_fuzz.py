@@ -174,6 +174,7 @@ def test_prefixes() -> None:
         "[1,12]<stderr>:x": ("12", "x"),
         "[pod/job-0/main] x": ("job-0/main", "x"),
         "worker-1: x": ("worker-1", "x"),
+        "training-demo/0 [default0]:x": ("training-demo/0/0", "x"),
         "loss: 3": ("", "loss: 3"),
         "": ("", ""),
     }

@@ -18,6 +18,7 @@ _PREFIX = re.compile(
       | \[[A-Za-z_]{1,30}(?P<elastic>\d{1,7})\]:\ ?     # torchrun --tee, `[default0]:`; torch's own errors, `[rank0]:`
       | \[\d{1,5},(?P<mpi>\d{1,7})\]<std\w{3}>:\ ?      # mpirun --tag-output
       | \[pod/(?P<pod>[\w./-]{1,200})\]\ ?              # kubectl logs --prefix
+      | (?P<torchx>[A-Za-z][\w.-]{0,100}/\d{1,7})\ (?=\[)  # torchx and NeMo-Run, in front of torchrun's
       | (?P<worker>worker-\d{1,5}):\ ?                  # deepspeed over pdsh
     )""",
     re.VERBOSE,
