@@ -189,6 +189,13 @@ def test_ranks_are_not_counted_twice() -> None:
     assert reading.peak_reserved_bytes == 70.5 * GIB
 
 
+def test_ranks_without_names_are_not_counted_twice() -> None:
+    text = "".join(titan_line(step, 7200 + rank, gib=70.5 + rank) for step in (1, 10, 20, 30) for rank in (0, 1))
+    reading = read(text)
+    assert (reading.steps, reading.num_reports, reading.peak_reserved_bytes) == ((1, 10, 20, 30), 4, 71.5 * GIB)
+    assert [report.tokens_per_s_per_gpu for report in steady_reports(reading.reports)] == [7200] * 3
+
+
 def test_each_start_has_its_warm_up() -> None:
     """Steps 1 to 6, then again from 5: both starts lose their first two of six."""
     first = "".join(megatron_line(step, ms) for step, ms in enumerate((40e3, 9e3, 2500, 2500, 2500, 2500), start=1))

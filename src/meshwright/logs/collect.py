@@ -72,8 +72,8 @@ class Collected:
 
     def reading(self) -> LogReading:
         """Return what was found: the reports of the rank that made most, what it does not say filled in from others."""
-        lead = max(self.ranks.values(), key=lambda rank: rank.num_reports, default=_Rank())
-        others = [rank for rank in self.ranks.values() if rank is not lead]
+        lead = _one_voice(max(self.ranks.values(), key=lambda rank: rank.num_reports, default=_Rank()))
+        others = [rank for rank in self.ranks.values() if rank.reports is not lead.reports]
         return LogReading(
             framework=self.framework,
             reports=_filled(lead, others),
@@ -81,6 +81,17 @@ class Collected:
             peak_allocated_bytes=self.allocated_bytes,
             peak_reserved_bytes=self.reserved_bytes,
         )
+
+
+def _one_voice(rank: _Rank) -> _Rank:
+    """Where every other report or more goes back, several ranks wrote without a name: keep the first report of each step."""
+    if 2 * rank.start < rank.num_reports - 1 or rank.num_reports < 2:
+        return rank
+    by_step: dict[int | None, Report] = {}
+    for report in rank.reports:
+        by_step.setdefault(report.step, replace(report, start=0))
+    reports = deque(sorted(by_step.values(), key=lambda report: report.step or 0), maxlen=MOST_REPORTS)
+    return _Rank(reports=reports, num_reports=len(reports))
 
 
 def _filled(lead: _Rank, others: list[_Rank]) -> tuple[Report, ...]:
