@@ -1,6 +1,7 @@
 """Loss curves of layouts on gloo processes of this machine: `python -m tests.trainer.curves RANK PROCESSES STORE OUT CASE ...`.
 
-A case is `model:layout words`. One group of processes runs all of them, because starting one takes longer than twenty steps.
+A case is `model:layout words`, or `model:layout words:ring`. One group of processes runs all of them, because starting one takes longer
+than twenty steps.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def job_of(case: str, **changes: Any) -> Any:
-    """Return the TrainJob of `model:words`."""
+    """Return the TrainJob of a case."""
     from meshwright.layout import Layout, parse_layout
     from meshwright.search.problem import model_of
     from meshwright.trainer.job import OptimizerSettings, TrainJob
 
-    model, _, words = case.partition(":")
+    model, words, *context = case.split(":")
     layout = Layout(**{"gbs": GBS, "mbs": 2, **parse_layout(words)})
     optimizer = OptimizerSettings(learning_rate=3e-3, warmup_steps=2)
     given: dict[str, Any] = {
@@ -50,6 +51,8 @@ def job_of(case: str, **changes: Any) -> Any:
         "optimizer": optimizer,
         "profile_step": 0,
     }
+    if context:
+        given["context"] = context[0]
     return TrainJob(model=model_of(MODELS[model] | {"name": model}), layout=layout, **(given | changes))
 
 

@@ -159,7 +159,10 @@ def test_uneven_stages_of_several_chunks() -> None:
         ("dense:tp=8", "num_heads=4 is not divisible by tp=8"),
         ("dense:tp=4", "num_kv_heads=2 is not divisible by tp=4"),
         ("dense:sp=1", "sp=1 needs tp > 1"),
-        ("dense:cp=8", "cp=8: context parallelism swaps tokens for heads"),
+        ("dense:cp=8", "cp=8: context=all-to-all swaps tokens for heads, .* context=ring takes any number"),
+        ("dense:dp=2:ring", "with cp=1 nothing goes round"),
+        ("dense:cp=32:ring", "seq_len=32 is not divisible by 64 .cp=32, two runs of tokens a rank"),
+        ("dense:cp=3", "seq_len=32 is not divisible by 3 .cp=3"),
         ("dense:dp=2,ep=2", "ep=2: dense has no experts"),
         ("dense:etp=2", "etp=2: dense has no experts"),
         ("moe:tp=2", "experts with tp=2 need sequence parallelism"),
@@ -188,6 +191,12 @@ def test_layouts_that_are_refused(case: str, says: str) -> None:
     job = job_of(case)
     with pytest.raises(LayoutError, match=says):
         require_trainable(job, num_processes=job.layout.num_chips)
+
+
+def test_a_ring_takes_more_ranks_than_heads() -> None:
+    job = job_of("dense:cp=8:ring")
+    assert job.context == "ring"
+    require_trainable(job, num_processes=8)
 
 
 @pytest.mark.parametrize("case", ["moe:", "dense:tp=2", "dense:pp=2", "dense:recompute=selective"])

@@ -14,6 +14,7 @@ from meshwright.models.spec import ModelSpec
 from meshwright.trainer._exchange import sum_gradient, swap_dims
 from meshwright.trainer._mesh import Meshes
 from meshwright.trainer._norms import make_norm
+from meshwright.trainer._ring import Ring, ring_attention
 
 __all__ = ["Attention", "LatentAttention", "Span"]
 
@@ -25,37 +26,49 @@ ROPE_BASE = 10000.0
 class Span:
     """Which tokens of a sequence this rank holds."""
 
-    start: int
-    length: int
+    runs: tuple[range, ...]
+
+    def places(self, device: torch.device) -> Tensor:
+        """The place of each token in its sequence, (tokens,)."""
+        return torch.cat([torch.arange(run.start, run.stop, device=device) for run in self.runs])
 
 
 def rotate(x: Tensor, span: Span) -> Tensor:
     """Rotate pairs of the last dim by position; x is (batch, tokens, heads, dim), of any even dim."""
     half = x.shape[-1] // 2
     speeds = ROPE_BASE ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    places = torch.arange(span.start, span.start + span.length, device=x.device, dtype=torch.float32)
-    angles = torch.outer(places, speeds)[None, :, None, :]
+    angles = torch.outer(span.places(x.device).float(), speeds)[None, :, None, :]
     left, right = x.float().chunk(2, dim=-1)
     turned = torch.cat((left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()), dim=-1)
     return turned.to(x.dtype)
 
 
 class Core(nn.Module):
-    """Softmax attention of whole sequences, some heads: (batch, tokens, heads, dim) to the same of the values' dim."""
+    """Softmax attention: (batch, tokens, heads, dim) to the same of the values' dim.
 
-    def __init__(self, *, window: int | None, slopes: tuple[float, ...] | None) -> None:
+    The tokens are whole sequences, unless keys and values go round a ring of context-parallel ranks.
+    """
+
+    def __init__(self, meshes: Meshes, *, window: int | None, slopes: tuple[float, ...] | None) -> None:
         super().__init__()
-        self.window = window
-        self.slopes = slopes
+        self.window, self.meshes = window, meshes
+        self.slopes = None if slopes is None else _own_heads(slopes, meshes)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Causal; with a window only its last tokens are seen; with slopes nearer tokens weigh more (ALiBi)."""
+        if _goes_round(self.meshes):
+            return ring_attention(query, key, value, self._ring(query.shape[1]))
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
         mask = self._mask(query)
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=key.shape[1] != query.shape[1]
         )
         return out.transpose(1, 2)
+
+    def _ring(self, tokens: int) -> Ring:
+        ranks = self.meshes.layout.cp
+        runs = tuple(self.meshes.runs(tokens * ranks, place=place) for place in range(ranks))
+        return Ring(group=self.meshes.group("cp"), runs=runs, window=self.window, slopes=self.slopes)
 
     def _mask(self, query: Tensor) -> Tensor | None:
         tokens = query.shape[2]
@@ -83,11 +96,11 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 
 class Attention(nn.Module):
     """Grouped-query attention. Under tensor parallelism this rank holds some heads; under context parallelism some tokens, which
-    are swapped for heads around the core (all-to-all, arXiv:2309.14509)."""
+    are swapped for heads around the core (all-to-all, arXiv:2309.14509), or whose keys and values go round."""
 
     def __init__(self, model: ModelSpec, meshes: Meshes, *, window: int | None) -> None:
         super().__init__()
-        self.head_dim, self.tp, self.cp = model.head_dim, meshes.group("tp"), meshes.group("cp")
+        self.head_dim, self.tp = model.head_dim, meshes.group("tp")
         bias = model.linear_bias or model.qkv_bias
         self.query = nn.Linear(model.hidden, model.num_heads * model.head_dim, bias=bias)
         self.key = nn.Linear(model.hidden, model.num_kv_heads * model.head_dim, bias=bias)
@@ -96,8 +109,7 @@ class Attention(nn.Module):
         self.query_norm = make_norm(model, model.head_dim) if model.qk_norm else None
         self.key_norm = make_norm(model, model.head_dim) if model.qk_norm else None
         self.rotary = model.positions == "rope"
-        slopes = alibi_slopes(model.num_heads) if model.positions == "alibi" else None
-        self.core = Core(window=window, slopes=None if slopes is None else _own_heads(slopes, meshes))
+        self.core = Core(meshes, window=window, slopes=alibi_slopes(model.num_heads) if model.positions == "alibi" else None)
 
     def forward(self, x: Tensor, span: Span) -> Tensor:
         """(batch, tokens of this context rank, hidden) to the same."""
@@ -106,11 +118,15 @@ class Attention(nn.Module):
             query, key = self.query_norm(query, over=self.tp), self.key_norm(key, over=self.tp)
         if self.rotary:
             query, key = rotate(query, span), rotate(key, span)
-        return self.out(attend(self.core, query, key, value, self.cp).flatten(2))
+        return self.out(attend(self.core, query, key, value).flatten(2))
 
 
-def attend(core: nn.Module, query: Tensor, key: Tensor, value: Tensor, cp: torch.distributed.ProcessGroup) -> Tensor:
-    """Run the core on whole sequences of a part of the heads, and swap back; key-value heads are repeated where there are too few."""
+def attend(core: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Run the core on a ring; or on whole sequences of a part of the heads, and swap back: key-value heads are repeated where there
+    are too few."""
+    if _goes_round(core.meshes):
+        return core(query, key, value)
+    cp = core.meshes.group("cp")
     repeats = max(1, cp.size() // key.shape[2])
     if repeats > 1:
         key, value = (x.repeat_interleave(repeats, dim=2) for x in (key, value))
@@ -118,11 +134,18 @@ def attend(core: nn.Module, query: Tensor, key: Tensor, value: Tensor, cp: torch
     return swap_dims(core(query, key, value), split=1, join=2, group=cp)
 
 
+def _goes_round(meshes: Meshes) -> bool:
+    return meshes.context == "ring" and meshes.layout.cp > 1
+
+
 def _own_heads(slopes: tuple[float, ...], meshes: Meshes) -> tuple[float, ...]:
-    """The slopes of the heads that the core of this rank works on: its tensor-parallel part, and of that its context-parallel one."""
-    count = len(slopes) // (meshes.layout.tp * meshes.layout.cp)
-    start = (meshes.place("tp") * meshes.layout.cp + meshes.place("cp")) * count
-    return slopes[start : start + count]
+    """The slopes of the heads that the core of this rank works on: its tensor-parallel part, and of that, unless keys and values go
+    round, its context-parallel one."""
+    parts, place = meshes.layout.tp, meshes.place("tp")
+    if not _goes_round(meshes):
+        parts, place = parts * meshes.layout.cp, place * meshes.layout.cp + meshes.place("cp")
+    count = len(slopes) // parts
+    return slopes[place * count : (place + 1) * count]
 
 
 class LatentUp(nn.Module):
@@ -155,14 +178,14 @@ class LatentAttention(nn.Module):
         super().__init__()
         assert model.mla is not None
         mla = model.mla
-        self.tp, self.cp, self.mla = meshes.group("tp"), meshes.group("cp"), mla
+        self.tp, self.mla = meshes.group("tp"), mla
         self.query_down = None if mla.q_lora_rank is None else nn.Linear(model.hidden, mla.q_lora_rank, bias=False)
         self.query_norm = None if mla.q_lora_rank is None else make_norm(model, mla.q_lora_rank)
         self.key_value_down = nn.Linear(model.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, bias=False)
         self.key_value_norm = make_norm(model, mla.kv_lora_rank)
         self.up = LatentUp(model)
         self.out = nn.Linear(model.num_heads * mla.v_head_dim, model.hidden, bias=False)
-        self.core = Core(window=window, slopes=None)
+        self.core = Core(meshes, window=window, slopes=None)
 
     def forward(self, x: Tensor, span: Span) -> Tensor:
         """(batch, tokens of this context rank, hidden) to the same."""
@@ -172,4 +195,4 @@ class LatentAttention(nn.Module):
             query = self.query_norm(self.query_down(x))
         latent, position = self.key_value_down(x).split((self.mla.kv_lora_rank, self.mla.qk_rope_head_dim), dim=-1)
         query, key, value = self.up(query, self.key_value_norm(latent), sum_gradient(position, self.tp), span)
-        return self.out(attend(self.core, query, key, value, self.cp).flatten(2))
+        return self.out(attend(self.core, query, key, value).flatten(2))

@@ -46,7 +46,7 @@ class StepData:
     """Tokens and targets of this rank, step by step.
 
     Sample `step * gbs + i` belongs to the global batch of a step; micro batch j of data-parallel rank r holds samples
-    (j * dp + r) * mbs onwards, so where a run goes on does not depend on dp. A context-parallel rank holds a run of the tokens.
+    (j * dp + r) * mbs onwards, so where a run goes on does not depend on dp. A context-parallel rank holds one or two runs of the tokens.
     """
 
     def __init__(self, samples: Samples, job: TrainJob, meshes: Meshes, device: torch.device) -> None:
@@ -60,6 +60,6 @@ class StepData:
             step * layout.gbs + (j * layout.dp + rank) * layout.mbs + k for j in range(layout.num_microbatches) for k in range(layout.mbs)
         ]
         rows = torch.from_numpy(np.stack([self.samples.read(number) for number in numbers])).to(self.device)
-        length = self.job.seq_len // layout.cp
-        start = self.meshes.place("cp") * length
-        return rows[:, start : start + length].contiguous(), rows[:, start + 1 : start + length + 1].contiguous()
+        runs = self.meshes.runs(self.job.seq_len)
+        tokens = torch.cat([rows[:, run.start : run.stop] for run in runs], dim=1)
+        return tokens, torch.cat([rows[:, run.start + 1 : run.stop + 1] for run in runs], dim=1)

@@ -47,7 +47,7 @@ class Parts:
 def build(job: TrainJob, device: torch.device) -> Parts:
     """Make this rank's part of the model with its first weights, and what moves them; all ranks call it together."""
     layout, model = job.layout, job.model
-    meshes = make_meshes(layout, device_type=device.type, has_experts=model.moe is not None)
+    meshes = make_meshes(layout, device_type=device.type, has_experts=model.moe is not None, context=job.context)
     own = own_parts(model, layout, meshes.place("pp"))
     chunks = [_chunk(job, meshes, part, device) for _, part in own]
     phases = Phases(device)

@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from meshwright.errors import LayoutError
 from meshwright.layout import Layout
+from meshwright.trainer.tokens import ContextWord, own_runs
 
 __all__ = ["Meshes", "make_meshes", "shard_ranks"]
 
@@ -25,6 +26,11 @@ class Meshes:
     """(pp, dp, cp, tp)."""
     experts: DeviceMesh | None
     """(pp, expert_replicate, expert_shard, ep[, etp]); None without experts."""
+    context: ContextWord = "all-to-all"
+
+    def runs(self, seq_len: int, *, place: int | None = None) -> tuple[range, ...]:
+        """The tokens of a sequence that a context-parallel rank holds, this one unless `place` names another."""
+        return own_runs(seq_len, cp=self.layout.cp, place=self.place("cp") if place is None else place, context=self.context)
 
     def place(self, axis: str) -> int:
         """This rank's coordinate on dp, cp, tp or pp."""
@@ -62,7 +68,7 @@ def shard_ranks(layout: Layout) -> int:
     return size
 
 
-def make_meshes(layout: Layout, *, device_type: str, has_experts: bool) -> Meshes:
+def make_meshes(layout: Layout, *, device_type: str, has_experts: bool, context: ContextWord) -> Meshes:
     """Build every group of the layout; all ranks call it together."""
     data = layout.dp * layout.cp
     shard = shard_ranks(layout)
@@ -74,6 +80,7 @@ def make_meshes(layout: Layout, *, device_type: str, has_experts: bool) -> Meshe
         dense=dense,
         data=plain,
         experts=_expert_mesh(layout, device_type) if has_experts else None,
+        context=context,
     )
 
 

@@ -31,7 +31,7 @@ class Layer(nn.Module):
     def __init__(self, model: ModelSpec, meshes: Meshes, index: int, *, balance: BalanceRule) -> None:
         super().__init__()
         self.parallel, self.over = model.parallel_block, meshes.group("tp") if meshes.layout.sp else None
-        self.span = _span_of(meshes)
+        self.span = _SpanOf(meshes)
         self.attention_norm = make_norm(model, model.hidden)
         shared_norm = model.parallel_block and model.norms_per_layer == 1
         self.feedforward_norm = None if shared_norm else make_norm(model, model.hidden)
@@ -61,15 +61,10 @@ class _SpanOf:
     """The tokens of a context-parallel rank, from the shape of what it holds."""
 
     def __init__(self, meshes: Meshes) -> None:
-        self.place, self.cut = meshes.place("cp"), meshes.layout.tp if meshes.layout.sp else 1
+        self.meshes, self.cut = meshes, meshes.layout.tp if meshes.layout.sp else 1
 
     def __call__(self, x: Tensor) -> Span:
-        length = x.shape[1] * self.cut
-        return Span(start=self.place * length, length=length)
-
-
-def _span_of(meshes: Meshes) -> _SpanOf:
-    return _SpanOf(meshes)
+        return Span(runs=self.meshes.runs(x.shape[1] * self.cut * self.meshes.layout.cp))
 
 
 def _window_of(model: ModelSpec, index: int) -> int | None:
@@ -101,11 +96,11 @@ class Embedding(nn.Module):
         if self.positions is None:
             return x
         meshes, table = self.meshes, self.positions
-        start = meshes.place("cp") * ids.shape[1]
+        places = Span(runs=meshes.runs(ids.shape[1] * meshes.layout.cp)).places(ids.device)
         if meshes.layout.sp:
             table = sum_gradient(table, meshes.group("tp"))
-            start += meshes.place("tp") * x.shape[1]
-        return x + table[start : start + x.shape[1]].to(x.dtype)
+            places = places.chunk(meshes.layout.tp)[meshes.place("tp")]
+        return x + F.embedding(places, table).to(x.dtype)
 
 
 class Chunk(nn.Module):

@@ -82,7 +82,7 @@ def _layout_reasons(job: TrainJob, processes: int) -> Iterator[str]:
     if layout.gbs % (layout.mbs * layout.dp):
         yield f"gbs={layout.gbs} is not divisible by mbs*dp = {layout.mbs * layout.dp}"
     yield from _tensor_reasons(layout, model)
-    yield from _context_reasons(layout, model, job.seq_len)
+    yield from _context_reasons(job)
     yield from _expert_reasons(layout, model)
     yield from _pipeline_reasons(layout, model)
     yield from _sharding_reasons(layout, model)
@@ -103,14 +103,24 @@ def _tensor_reasons(layout: Layout, model: ModelSpec) -> Iterator[str]:
         yield "sp=1 needs tp > 1"
 
 
-def _context_reasons(layout: Layout, model: ModelSpec, seq_len: int) -> Iterator[str]:
-    cut = layout.cp * (layout.tp if layout.sp else 1)
-    if seq_len % cut:
-        yield f"seq_len={seq_len} is not divisible by cp{' * tp' if layout.sp else ''} = {cut}"
+def _context_reasons(job: TrainJob) -> Iterator[str]:
+    layout, model = job.layout, job.model
+    rings = job.context == "ring" and layout.cp > 1
+    cut = layout.cp * math.lcm(2 if rings else 1, layout.tp if layout.sp else 1)
+    if job.seq_len % cut:
+        why = f"cp={layout.cp}{', two runs of tokens a rank' if rings else ''}{f', sp over tp={layout.tp}' if layout.sp else ''}"
+        yield f"seq_len={job.seq_len} is not divisible by {cut} ({why})"
+    if job.context == "ring":
+        if layout.cp == 1:
+            yield "context=ring: with cp=1 nothing goes round"
+        return
     heads = model.num_heads // layout.tp
     kv_heads = heads if model.mla is not None else model.num_kv_heads // layout.tp
     if heads % layout.cp or (kv_heads % layout.cp and layout.cp % max(kv_heads, 1)):
-        yield f"cp={layout.cp}: context parallelism swaps tokens for heads, and a tensor-parallel rank has {heads} ({kv_heads} of keys)"
+        yield (
+            f"cp={layout.cp}: context=all-to-all swaps tokens for heads, and a tensor-parallel rank has {heads} ({kv_heads} of keys); "
+            "context=ring takes any number"
+        )
 
 
 def _expert_reasons(layout: Layout, model: ModelSpec) -> Iterator[str]:

@@ -12,6 +12,7 @@ from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
 from meshwright.search.problem import model_of
+from meshwright.trainer.tokens import ContextWord
 
 __all__ = ["DataSettings", "OptimizerSettings", "SaveSettings", "TrainJob", "job_keys", "read_job"]
 
@@ -71,6 +72,8 @@ class TrainJob:
     init_std: float = 0.02
     balance_weight: float = 0.01
     """Of the experts' load-balance loss."""
+    context: ContextWord = "all-to-all"
+    """How context-parallel ranks attend."""
     compile: bool = False
     device: DeviceWord = "auto"
     check_memory: bool = True
