@@ -34,6 +34,7 @@ __all__ = [
     "MAGIC",
     "SMALL_VOCABULARY",
     "IndexedFile",
+    "chunks_of",
     "dtype_code",
     "index_bytes",
     "token_dtype",

@@ -6,7 +6,12 @@ from typing import Any
 
 __all__: list[str] = []
 
-_API = {"concat": "join", "download": "fetching", "extract": "unpack"}
+_API = {
+    "concat": "join",
+    "download": "fetching",
+    "extract": "unpack",
+    "tokenize": "tokenizing",
+}
 """The step's function by the module of this package that holds it; loaded when first asked for. No module has the name of a function."""
 
 

@@ -74,16 +74,19 @@ def _sum(values: Iterable[int | None]) -> int | None:
     return total
 
 
-def write_manifest(folder: Path, *, step: str, settings: dict[str, Any], files: Sequence[FileRecord]) -> Manifest:
-    """Write the manifest of a folder; equal inputs give equal bytes, so every rank that finds the step complete may write it."""
+def write_manifest(folder: Path, *, step: str, settings: dict[str, Any], files: Sequence[FileRecord], name: str = MANIFEST) -> Manifest:
+    """Write the manifest of a folder, or under another name that of some files in it.
+
+    Equal inputs give equal bytes, so every rank that finds the step complete may write it.
+    """
     manifest = Manifest(step=step, settings=settings, files=tuple(files))
-    write_whole(folder / MANIFEST, (json.dumps(manifest.to_dict(), indent=1) + "\n").encode())
+    write_whole(folder / name, (json.dumps(manifest.to_dict(), indent=1) + "\n").encode())
     return manifest
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path, *, name: str = MANIFEST) -> Manifest:
     """Read the manifest of a folder; ConfigError where there is none, or no manifest in it."""
-    path = folder / MANIFEST
+    path = folder / name
     try:
         content = json.loads(path.read_bytes())
         files = tuple(FileRecord(**row) for row in content["files"])

@@ -1,0 +1,244 @@
+"""The scratch files of all segments joined in order into .bin and .idx: a piece at a time, so that a kill loses little and disk is freed.
+
+Each scratch file is removed when what it holds is on the disk in the output, so both together need the space once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.data.atomic import sync_folder, write_whole, writing
+from meshwright.data.manifest import FileRecord, sha256_of
+from meshwright.data.rejects import LineCounter, located
+from meshwright.data.segment_work import part_path
+from meshwright.data.steps import Record
+from meshwright.errors import MeshwrightError
+from meshwright.indexed import chunks_of, write_index
+
+__all__ = ["Assembled", "TornScratch", "assemble", "clear", "read_state"]
+
+COMMIT_BYTES = 1 << 30
+"""Ids between two commits: what a kill can make this redo."""
+_BLOCK_BYTES = 1 << 22
+_PARTS = {"tokens": "bin", "lengths": "lengths", "counts": "counts"}
+
+
+class TornScratch(MeshwrightError):
+    """A scratch file is not what its record says: a power cut tore it. It has been removed, so that a new start does its segment again."""
+
+
+@dataclass(slots=True)
+class State:
+    """How far an assembly is; the files may be longer, what is beyond is cut off."""
+
+    segments: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assembled:
+    """The files of one key."""
+
+    prefix: str
+    sequences: int
+    files: tuple[FileRecord, FileRecord]
+    """.bin and .idx."""
+
+
+def assemble(
+    records: Sequence[tuple[str, Record]], *, scratch: Path, prefixes: Mapping[str, Path], dtype: str, rejects: Path | None
+) -> list[Assembled]:
+    """Join the scratch files and return what was written, by key.
+
+    Args:
+        records: name and record of every segment, in order.
+        scratch: folder of the scratch files.
+        prefixes: of the outputs, by key.
+        dtype: of the ids.
+        rejects: where what was rejected goes, None: nowhere.
+
+    Raises:
+        TornScratch: a scratch file is damaged.
+    """
+    state = read_state(scratch)
+    names = _names(list(prefixes))
+    for place, prefix in enumerate(prefixes.values()):
+        _take_back(scratch / f"{place}.bin", Path(f"{prefix}.bin"), begun=state.segments > 0)
+    with ExitStack() as stack:
+        growing = {section: _open(stack, scratch / name, state.sizes.get(section, 0)) for section, name in names.items()}
+        _join(records, growing, state, scratch)
+        hashes = {section: handle.sha256 for section, handle in growing.items()}
+    done = [
+        _finish(prefix, scratch, place, dtype=dtype, sha256=hashes[f"{key}.tokens"].hexdigest())
+        for place, (key, prefix) in enumerate(prefixes.items())
+    ]
+    raw = scratch / "rejects"
+    if rejects is not None and raw.stat().st_size:
+        _write_rejects(raw, rejects)
+    for prefix in prefixes.values():
+        sync_folder(prefix.parent)
+    return done
+
+
+def clear(scratch: Path) -> None:
+    """Remove what an assembly leaves, when the manifest is written."""
+    for path in (*scratch.glob("*.lengths"), *scratch.glob("*.counts"), scratch / "rejects", scratch / _STATE):
+        path.unlink(missing_ok=True)
+    for folder in scratch.glob("[0-9]*[0-9]/"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_STATE = "assembly.json"
+
+
+def read_state(scratch: Path) -> State:
+    """Return how far the assembly in a folder is."""
+    try:
+        return State(**json.loads((scratch / _STATE).read_bytes()))
+    except FileNotFoundError:
+        return State()
+
+
+def _names(keys: Sequence[str]) -> dict[str, str]:
+    """Return the file of each section."""
+    names = {f"{key}.{section}": f"{place}.{ending}" for place, key in enumerate(keys) for section, ending in _PARTS.items()}
+    return {**names, "rejects": "rejects"}
+
+
+def _take_back(grown: Path, final: Path, *, begun: bool) -> None:
+    """Undo the last rename where a kill came between it and the manifest."""
+    if begun and not grown.exists() and final.exists():
+        final.rename(grown)
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A file that is appended to, with the hash of what it holds."""
+
+    handle: IO[bytes]
+    sha256: Any
+
+    def write(self, block: bytes) -> None:
+        self.handle.write(block)
+        self.sha256.update(block)
+
+
+def _open(stack: ExitStack, path: Path, size_bytes: int) -> _Growing:
+    """Open a growing file where the last commit left it."""
+    handle = stack.enter_context(path.open("r+b" if path.exists() else "w+b", buffering=_BLOCK_BYTES))
+    handle.truncate(size_bytes)
+    growing = _Growing(handle, hashlib.sha256())
+    for block in iter(lambda: handle.read(_BLOCK_BYTES), b""):
+        growing.sha256.update(block)
+    return growing
+
+
+def _join(records: Sequence[tuple[str, Record]], outputs: Mapping[str, _Growing], state: State, scratch: Path) -> None:
+    open_bytes, waiting = 0, list[Path]()
+    for name, record in records[state.segments :]:
+        path = part_path(scratch, name)
+        _append(path, record, outputs)
+        waiting.append(path)
+        open_bytes += record["size_bytes"]
+        state.segments += 1
+        if open_bytes >= COMMIT_BYTES or state.segments == len(records):
+            _commit(outputs, state, scratch)
+            for part in waiting:
+                part.unlink(missing_ok=True)
+            open_bytes, waiting = 0, []
+
+
+def _append(path: Path, record: Record, outputs: Mapping[str, _Growing]) -> None:
+    try:
+        with path.open("rb") as part:
+            for section, (size_bytes, crc) in record["sections"].items():
+                found = 0
+                for block in _blocks(part, size_bytes):
+                    found = zlib.crc32(block, found)
+                    outputs[section].write(block)
+                if found != crc:
+                    raise EOFError
+    except (FileNotFoundError, EOFError):
+        path.unlink(missing_ok=True)
+        raise TornScratch(f"{path}: what a worker wrote there is lost or torn; start again, and its segment is done again") from None
+
+
+def _blocks(handle: IO[bytes], size_bytes: int) -> Iterator[bytes]:
+    while size_bytes > 0:
+        block = handle.read(min(size_bytes, _BLOCK_BYTES))
+        if not block:
+            raise EOFError
+        size_bytes -= len(block)
+        yield block
+
+
+def _commit(outputs: Mapping[str, _Growing], state: State, scratch: Path) -> None:
+    for section, growing in outputs.items():
+        growing.handle.flush()
+        os.fsync(growing.handle.fileno())
+        state.sizes[section] = growing.handle.tell()
+    write_whole(scratch / _STATE, json.dumps(asdict(state)).encode())
+
+
+def _finish(prefix: Path, scratch: Path, place: int, *, dtype: str, sha256: str) -> Assembled:
+    """Write the .idx file of a key and name its .bin file."""
+    lengths, counts = (_mapped(scratch / f"{place}.{ending}") for ending in ("lengths", "counts"))
+    bounds = scratch / f"{place}.bounds"
+    _write_bounds(bounds, counts)
+    index, tokens = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    with writing(index) as handle:
+        write_index(handle, dtype=np.dtype(dtype), lengths=lengths, bounds=np.memmap(bounds, dtype="<i8", mode="r"))
+    bounds.unlink()
+    (scratch / f"{place}.bin").rename(tokens)
+    size_bytes = tokens.stat().st_size
+    records = (
+        FileRecord(
+            name=tokens.name,
+            size_bytes=size_bytes,
+            sha256=sha256,
+            documents=len(counts),
+            tokens=size_bytes // np.dtype(dtype).itemsize,
+        ),
+        FileRecord(name=index.name, size_bytes=index.stat().st_size, sha256=sha256_of(index)),
+    )
+    return Assembled(prefix=str(prefix), sequences=len(lengths), files=records)
+
+
+def _mapped(path: Path) -> NDArray[np.int32]:
+    if not path.stat().st_size:
+        return np.zeros(0, dtype="<i4")  # an empty file can't be mapped
+    return np.memmap(path, dtype="<i4", mode="r")
+
+
+def _write_bounds(path: Path, counts: NDArray[np.int32]) -> None:
+    """Write the first sequence of each document, and the end: running sums of the documents' sequences."""
+    last = 0
+    with path.open("wb") as handle:
+        handle.write(np.zeros(1, dtype="<i8").tobytes())
+        for part in chunks_of(counts):
+            ends = last + np.cumsum(part, dtype=np.int64)
+            handle.write(ends.astype("<i8", copy=False).tobytes())
+            last = int(ends[-1])
+
+
+def _write_rejects(raw: Path, path: Path) -> None:
+    """Write the rejects with the lines of their files."""
+    counter = LineCounter()
+    with raw.open(encoding="utf-8", errors="surrogateescape") as rows, writing(path) as handle:
+        for text in rows:
+            row = json.loads(text)
+            row["line"] = located(row, counter).line
+            del row["start"], row["form"]
+            handle.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")

@@ -1,0 +1,48 @@
+"""Documents in Parquet: one a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from meshwright.data.json_documents import empty_reason, texts_of
+from meshwright.data.pieces import Document, Piece, Reject, WholeFile, too_long
+from meshwright.errors import MissingExtraError
+
+__all__ = ["parquet_rows"]
+
+_PARQUET_ROWS = 512
+
+
+def parquet_rows(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[Document | Reject]:
+    """Yield the rows of some row groups."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtraError("pyarrow", "data") from None
+    try:
+        with pq.ParquetFile(piece.path) as file:
+            absent = [key for key in keys if key not in file.schema_arrow.names]
+            if absent:
+                raise WholeFile(f"missing key {absent[0]!r}; the file has {', '.join(map(repr, file.schema_arrow.names[:8]))}")
+            groups = range(piece.start, file.num_row_groups if piece.end is None else piece.end)
+            row = 0
+            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, row_groups=list(groups), columns=list(keys), use_threads=False):
+                for values in zip(*(batch.column(key).to_pylist() for key in keys), strict=True):
+                    row += 1
+                    yield _row(row, values, keys, max_bytes)
+    except pa.ArrowInvalid as error:
+        raise WholeFile(f"truncated archive or no Parquet file: {' '.join(str(error).split())[:120]}") from None
+
+
+def _row(number: int, values: tuple[Any, ...], keys: Sequence[str], max_bytes: int) -> Document | Reject:
+    texts = texts_of(dict(zip(keys, values, strict=True)), keys)
+    if isinstance(texts, str):
+        return Reject(line=number, reason=texts, raw=repr(values).encode("utf-8", "backslashreplace"))
+    size = sum(len("".join(text)) for text in texts)
+    if size > max_bytes:
+        return Reject(line=number, reason=too_long(max_bytes))
+    if not all(texts):
+        return Reject(line=number, reason=empty_reason(keys, texts))
+    return Document(line=number, texts=texts, size_bytes=size)

@@ -1,0 +1,116 @@
+"""Parts of files that are read at once, what is found in them, and their bytes and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from meshwright.data.archives import open_plain
+from meshwright.data.counters import count
+
+__all__ = ["Document", "Form", "Piece", "Reject", "WholeFile", "blocks_of", "lines_of", "too_long"]
+
+Form = Literal["json", "text", "parquet"]
+BLOCK_BYTES = 1 << 22
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A part of a file that is read at once."""
+
+    path: str
+    form: Form
+    size_bytes: int
+    """Of the whole file, as it was listed."""
+    start: int = 0
+    end: int | None = None
+    """Lines that begin in these bytes, or Parquet's row groups from start to before end; None: to the end of the file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """One document."""
+
+    line: int
+    """From 1 at the first line or row of the piece."""
+    texts: tuple[str | list[str], ...]
+    """By key; a list holds sentences that are split already."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reject:
+    """What is no document."""
+
+    line: int | None
+    """None: the whole file."""
+    reason: str
+    raw: bytes = b""
+
+
+class WholeFile(Exception):
+    """A file that can't be used at all; the message says why."""
+
+
+def lines_of(piece: Piece, max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yield (line number, line without its newline); None for a line that is longer than a document may be."""
+    number, held, size = 0, list[bytes](), 0
+    for block in blocks_of(piece):
+        lines = block.split(b"\n")
+        if size <= max_bytes:
+            held.append(lines[0])
+        size += len(lines[0])
+        if size > max_bytes:
+            held = []
+        if len(lines) == 1:
+            continue
+        number += 1
+        yield number, b"".join(held) if size <= max_bytes else None
+        for line in lines[1:-1]:
+            number += 1
+            yield number, line if len(line) <= max_bytes else None
+        held, size = [lines[-1]], len(lines[-1])
+    if size:
+        yield number + 1, b"".join(held) if size <= max_bytes else None
+
+
+def blocks_of(piece: Piece) -> Iterator[bytes]:
+    """Yield the bytes of the lines that begin in a piece."""
+    if piece.end is None and not piece.start:
+        with open_plain(piece.path) as plain:
+            block = plain.read(BLOCK_BYTES).removeprefix(BYTE_ORDER_MARK)
+            while block:
+                yield block
+                block = plain.read(BLOCK_BYTES)
+        return
+    with Path(piece.path).open("rb") as handle:
+        end = piece.size_bytes if piece.end is None else piece.end
+        handle.seek(max(0, piece.start - 1))
+        block = b"\n"
+        if piece.start:
+            _skip_line(handle)
+        while (left := end - handle.tell()) > 0 and (block := handle.read(min(BLOCK_BYTES, left))):
+            count(size_bytes=len(block))
+            yield block if handle.tell() > len(block) else block.removeprefix(BYTE_ORDER_MARK)
+        if handle.tell() == end and not block.endswith(b"\n"):
+            yield from _line_end(handle)
+
+
+def _skip_line(handle: Any) -> None:
+    while (part := handle.readline(BLOCK_BYTES)) and not part.endswith(b"\n"):
+        pass
+
+
+def _line_end(handle: Any) -> Iterator[bytes]:
+    while part := handle.readline(BLOCK_BYTES):
+        yield part
+        if part.endswith(b"\n"):
+            return
+
+
+def too_long(max_bytes: int) -> str:
+    """Say that a document is longer than one may be."""
+    return f"longer than {max_bytes >> 20} MiB (--max-document-mib)" if max_bytes >= 1 << 20 else f"longer than {max_bytes} bytes"

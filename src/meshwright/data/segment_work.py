@@ -1,0 +1,310 @@
+"""What a worker does with one segment: read, tokenize, and write one scratch file that the assembly joins to the others.
+
+A scratch file holds, key by key, the ids, the length of each sequence (i32) and the number of sequences of each document (i32); then what
+was rejected, as JSON lines. The record in the journal says how long each part is and holds its CRC-32, so that what a power cut tore is
+found and done again; the scratch file itself is not put on the disk with fsync, the assembled file is.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.data.counters import count
+from meshwright.data.documents import TextUnit, read_documents
+from meshwright.data.encoders.choose import first_difference, open_encoder, open_reference
+from meshwright.data.encoders.encoder import Encoded, Encoder, EncoderSpec, Engine
+from meshwright.data.pieces import Document, Piece, Reject
+from meshwright.data.segments import Segment
+from meshwright.data.sentences import sentence_splitter
+from meshwright.data.steps import Record, ShardError
+from meshwright.errors import ConfigError
+
+__all__ = ["DIRTY", "OnError", "SegmentTask", "part_path", "tokenize_segment"]
+
+OnError = Literal["fail", "skip", "quarantine"]
+_BATCH_BYTES = 1 << 21
+_BATCH_DOCUMENTS = 8192
+_SPOOL_BYTES = 1 << 23
+_CHECK_CHARACTERS = 512
+DIRTY = "dirty"
+"""Kind of a segment that the policy `fail` ends; its reason is the rows of the rejects, in JSON."""
+_MOST_DIRTY = 100
+SECTIONS = ("tokens", "lengths", "counts")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentTask:
+    """One segment with all that its bytes depend on."""
+
+    segment: Segment
+    scratch: str
+    """Folder of the scratch files."""
+    spec: EncoderSpec
+    engine: Engine
+    keys: tuple[str, ...]
+    dtype: str
+    append_eod: bool
+    language: str | None
+    """Of the sentences that texts are split into; None: not split."""
+    text_unit: TextUnit
+    max_bytes: int
+    on_error: OnError
+
+    @property
+    def name(self) -> str:
+        """In the journal."""
+        return self.segment.name
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the input."""
+        return self.segment.size_bytes
+
+
+def part_path(scratch: str | Path, name: str) -> Path:
+    """Return the scratch file of a segment; a thousand to a folder."""
+    return Path(scratch) / name[:-3] / f"{name}.part"
+
+
+@lru_cache(maxsize=1)
+def _reference(spec: EncoderSpec) -> Encoder:
+    return open_reference(spec)
+
+
+@lru_cache(maxsize=1)
+def _encoder(spec: EncoderSpec, engine: Engine) -> Encoder:
+    return open_encoder(spec, engine)
+
+
+@dataclass(slots=True)
+class _Section:
+    """One part of the scratch file while it is written."""
+
+    handle: IO[bytes]
+    size_bytes: int = 0
+    crc: int = 0
+
+    def mark(self) -> tuple[int, int, int]:
+        """Return where the file is now."""
+        return self.handle.tell(), self.size_bytes, self.crc
+
+    def back_to(self, mark: tuple[int, int, int]) -> None:
+        """Forget what was written since."""
+        at, self.size_bytes, self.crc = mark
+        self.handle.seek(at)
+        self.handle.truncate()
+
+    def write(self, content: NDArray[Any] | bytes) -> None:
+        view = memoryview(cast("Any", content)).cast("B") if isinstance(content, np.ndarray) and content.size else bytes(content)
+        self.handle.write(view)
+        self.size_bytes += len(view)
+        self.crc = zlib.crc32(view, self.crc)
+
+
+@dataclass(slots=True)
+class _Tally:
+    documents: int = 0
+    tokens: int = 0
+    rejects: int = 0
+    files_out: list[str] = field(default_factory=list)
+    """Files that were left out whole."""
+    dirty: list[dict[str, Any]] = field(default_factory=list)
+    """By the policy `fail`: what ends the segment."""
+
+
+def tokenize_segment(task: SegmentTask) -> Record:
+    """Tokenize a segment and return its record; ShardError where the policy is `fail` and something is no document."""
+    path = part_path(task.scratch, task.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    try:
+        with beside.open("wb") as handle:
+            record = _write(task, handle)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return record
+
+
+def _write(task: SegmentTask, handle: IO[bytes]) -> Record:
+    tally = _Tally()
+    names = [f"{key}.{section}" for key in task.keys for section in SECTIONS] + ["rejects"]
+    with ExitStack() as stack:
+        spools: list[Any] = [stack.enter_context(SpooledTemporaryFile(_SPOOL_BYTES, dir=task.scratch)) for _ in names[1:]]
+        sections = {name: _Section(stream) for name, stream in zip(names, [handle, *spools], strict=True)}
+        for piece in task.segment.pieces:
+            _tokenize_piece(task, piece, sections, tally)
+        if tally.dirty:
+            raise ShardError(json.dumps(tally.dirty), kind=DIRTY)
+        for spool in spools:
+            spool.seek(0)
+            shutil.copyfileobj(spool, handle, 1 << 20)
+    record: dict[str, Any] = {
+        "size_bytes": sum(section.size_bytes for section in sections.values()),
+        "sections": {name: [section.size_bytes, section.crc] for name, section in sections.items()},
+        "documents": tally.documents,
+        "tokens": tally.tokens,
+    }
+    if tally.rejects:
+        record |= {"rejects": tally.rejects, "files_out": tally.files_out, "on_error": task.on_error}
+    return record
+
+
+def _tokenize_piece(task: SegmentTask, piece: Piece, sections: Mapping[str, _Section], tally: _Tally) -> None:
+    """Tokenize a piece; of a file that can't be read to its end nothing is kept."""
+    marks = [(section, section.mark()) for section in sections.values()]
+    before = replace(tally)
+    batch: list[Document] = []
+    held = 0
+    for item in read_documents(piece, keys=task.keys, text_unit=task.text_unit, max_bytes=task.max_bytes):
+        if isinstance(item, Reject):
+            if item.line is None:
+                for section, mark in marks:
+                    section.back_to(mark)
+                tally.documents, tally.tokens, tally.rejects = before.documents, before.tokens, before.rejects
+                batch = []
+            _reject(task, piece, item, sections, tally)
+            continue
+        batch.append(item)
+        held += item.size_bytes
+        if held >= _BATCH_BYTES or len(batch) >= _BATCH_DOCUMENTS:
+            _encode(task, piece, batch, sections, tally)
+            batch, held = [], 0
+    _encode(task, piece, batch, sections, tally)
+    if piece.form == "parquet":
+        count(size_bytes=task.size_bytes if piece.end is not None else piece.size_bytes)
+
+
+def _encode(task: SegmentTask, piece: Piece, batch: list[Document], sections: Mapping[str, _Section], tally: _Tally) -> None:
+    """Turn documents into ids and write them; a document without a token is rejected, by all keys."""
+    if not batch or tally.dirty:
+        return
+    encoder = _encoder(task.spec, task.engine)
+    rows = [_sequences(task, encoder, [document.texts[place] for document in batch]) for place in range(len(task.keys))]
+    keep = np.logical_and.reduce([np.array([bool(row) for row in row_of_key.counts]) for row_of_key in rows])
+    for document, kept in zip(batch, keep.tolist(), strict=True):
+        if not kept:
+            _reject(task, piece, Reject(line=document.line, reason="empty document: the tokenizer gives it no token"), sections, tally)
+    if task.engine == "gigatoken":
+        _check(task, piece, encoder, batch)
+    for key, row in zip(task.keys, rows, strict=True):
+        tally.tokens += _append(task, encoder, row, keep, {name: sections[f"{key}.{name}"] for name in SECTIONS})
+    tally.documents += int(keep.sum())
+    count(documents=int(keep.sum()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rows:
+    """Sequences of a batch of documents."""
+
+    ids: NDArray[Any]
+    lengths: list[int]
+    """Of the sequences that have ids."""
+    counts: list[int]
+    """Sequences of each document."""
+
+
+def _sequences(task: SegmentTask, encoder: Encoder, texts: Sequence[str | list[str]]) -> _Rows:
+    split = sentence_splitter(task.language) if task.language is not None else None
+    parts: list[Sequence[str]] = []
+    for text in texts:
+        if isinstance(text, str):
+            parts.append(split(text) if split is not None else [text])
+        else:
+            parts.append(text)
+    encoded = encoder.encode([part for document in parts for part in document])
+    fixed = len(encoder.around[0]) + len(encoder.around[1])
+    if fixed:
+        encoded = _surround(encoded, encoder.around)
+    lengths = encoded.lengths.tolist()
+    counts, at = [], 0
+    for document in parts:
+        counts.append(sum(1 for length in lengths[at : at + len(document)] if length > fixed))
+        at += len(document)
+    return _Rows(ids=encoded.ids, lengths=[length for length in lengths if length], counts=counts)
+
+
+def _append(task: SegmentTask, encoder: Encoder, rows: _Rows, keep: NDArray[np.bool_], sections: Mapping[str, _Section]) -> int:
+    """Write the sequences of the documents that are kept, and return their tokens."""
+    ends = (encoder.eod,) if task.append_eod and encoder.eod is not None else ()
+    out = np.empty(len(rows.ids) + len(rows.counts) * len(ends), dtype=task.dtype)
+    lengths: list[int] = []
+    sequence, read, wrote = 0, 0, 0
+    for count_of, kept in zip(rows.counts, keep.tolist(), strict=True):
+        of_document = rows.lengths[sequence : sequence + count_of]
+        size = sum(of_document)
+        sequence += count_of
+        if kept:
+            out[wrote : wrote + size] = rows.ids[read : read + size]
+            wrote += size
+            for end in ends:
+                out[wrote] = end
+                wrote += 1
+                of_document[-1] += 1
+            lengths += of_document
+        read += size
+    sections["tokens"].write(out[:wrote])
+    sections["lengths"].write(np.array(lengths, dtype="<i4"))
+    sections["counts"].write(np.array(rows.counts, dtype="<i4")[keep])
+    count(tokens=wrote)
+    return wrote
+
+
+def _surround(encoded: Encoded, around: tuple[tuple[int, ...], tuple[int, ...]]) -> Encoded:
+    """Put the tokenizer's own tokens around every text that has any."""
+    before, after = around
+    parts: list[Any] = []
+    at = 0
+    for length in encoded.lengths.tolist():
+        if length:
+            parts += [before, encoded.ids[at : at + length], after]
+        at += length
+    ids = np.concatenate([np.asarray(part, dtype=encoded.ids.dtype) for part in parts]) if parts else encoded.ids
+    fixed = len(before) + len(after)
+    return Encoded(ids=ids, lengths=np.where(encoded.lengths > 0, encoded.lengths + fixed, 0))
+
+
+def _check(task: SegmentTask, piece: Piece, encoder: Encoder, batch: Sequence[Document]) -> None:
+    """Hold gigatoken against the tokenizer's own library on a little of each batch."""
+    document = batch[len(batch) // 2]
+    text = document.texts[0] if isinstance(document.texts[0], str) else " ".join(document.texts[0])
+    sample = text[:_CHECK_CHARACTERS]
+    difference = first_difference(encoder, _reference(task.spec), [sample])
+    if difference is not None:
+        raise ConfigError(
+            f"{piece.path}: gigatoken gives other ids than the tokenizer's own library: {difference}; start again with"
+            " --engine library --overwrite"
+        )
+
+
+def _reject(task: SegmentTask, piece: Piece, reject: Reject, sections: Mapping[str, _Section], tally: _Tally) -> None:
+    """Note what is no document, or end the segment where the policy is to fail."""
+    row: dict[str, Any] = {"file": piece.path, "line": reject.line, "start": piece.start, "form": piece.form, "reason": reject.reason}
+    if task.on_error == "fail":
+        tally.dirty.append(row)
+        if len(tally.dirty) >= _MOST_DIRTY:
+            raise ShardError(json.dumps(tally.dirty), kind=DIRTY)
+        return
+    tally.rejects += 1
+    if reject.line is None:
+        tally.files_out.append(piece.path)
+    if task.on_error == "quarantine" and reject.raw:
+        try:
+            row["record"] = reject.raw.decode("utf-8")
+        except UnicodeDecodeError:
+            row["record_base64"] = base64.b64encode(reject.raw).decode("ascii")
+    sections["rejects"].write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")

@@ -1,0 +1,344 @@
+"""Texts to .bin/.idx: the inputs frozen, cut into segments, tokenized by ranks and workers, and joined by the rank that ends last."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from meshwright.data.assembly import Assembled, TornScratch, assemble, clear, read_state
+from meshwright.data.atomic import create_once, locked
+from meshwright.data.documents import SUFFIXES, TextUnit, form_of, read_documents
+from meshwright.data.encoders.choose import choose_engine, open_reference
+from meshwright.data.encoders.encoder import Encoder, EncoderSpec, Engine
+from meshwright.data.journal import read_journals
+from meshwright.data.listing import InputFile, natural_key, settle
+from meshwright.data.manifest import FileRecord, Manifest, read_manifest, sha256_of, write_manifest
+from meshwright.data.pieces import Document, Form, Piece
+from meshwright.data.ranks import ALONE, Place
+from meshwright.data.rejects import LineCounter, Rejected, located
+from meshwright.data.segment_work import DIRTY, OnError, SegmentTask, part_path, tokenize_segment
+from meshwright.data.segments import cut, segment_bytes_for
+from meshwright.data.sentences import sentence_splitter
+from meshwright.data.steps import Record, StepReport, run_step, state_folder
+from meshwright.errors import ConfigError
+from meshwright.indexed import token_dtype
+from meshwright.units import MIB
+
+__all__ = ["MAX_DOCUMENT_BYTES", "TokenizeReport", "TokenizeRequest", "tokenize"]
+
+MAX_DOCUMENT_BYTES = 64 * MIB
+"""A longer document would take a worker beyond 1 GiB: line, text and ids are held at once."""
+_SAMPLE_FILES, _SAMPLE_DOCUMENTS, _SAMPLE_CHARACTERS = 8, 16, 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeRequest:
+    """What to tokenize, how, and where to."""
+
+    inputs: tuple[str, ...]
+    """Files, folders, patterns, and @FILE lists of them."""
+    output_prefix: str
+    """The files are `PREFIX_KEY_document.bin` and `.idx`, as Megatron names them; `_sentence` where texts are split."""
+    tokenizer: EncoderSpec
+    keys: tuple[str, ...] = ("text",)
+    append_eod: bool = False
+    split_sentences: bool = False
+    language: str = "english"
+    """Of the sentences."""
+    form: Form | None = None
+    """What the inputs hold; None: by their names."""
+    text_unit: TextUnit = "file"
+    """What is a document of a text file."""
+    on_error: OnError = "fail"
+    """With what is no document."""
+    engine: Engine | None = None
+    """None: gigatoken where a sample shows the same ids."""
+    max_document_bytes: int = MAX_DOCUMENT_BYTES
+
+    def __post_init__(self) -> None:
+        """Check what hangs together."""
+        if not self.inputs:
+            raise ConfigError("no input: give files, folders or patterns")
+        if not self.keys or len(set(self.keys)) != len(self.keys):
+            raise ConfigError(f"--json-keys {' '.join(self.keys)}: expected one or more different keys")
+        if not Path(self.output_prefix).name or Path(self.output_prefix).is_dir():
+            raise ConfigError(f"--output-prefix {self.output_prefix!r}: expected the beginning of a file's name, not a folder")
+
+    @property
+    def folder(self) -> Path:
+        """Of the outputs."""
+        return Path(self.output_prefix).parent
+
+    @property
+    def state(self) -> Path:
+        """Folder of the frozen list, the journals and the scratch files."""
+        return state_folder(self.folder, f"tokenize-{Path(self.output_prefix).name}")
+
+    @property
+    def manifest_name(self) -> str:
+        """Of the manifest beside the outputs."""
+        return f"{Path(self.output_prefix).name}.manifest.json"
+
+    def prefixes(self) -> dict[str, Path]:
+        """Return the prefix of each key's files."""
+        level = "sentence" if self.split_sentences else "document"
+        return {key: Path(f"{self.output_prefix}_{key}_{level}") for key in self.keys}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeReport:
+    """What a run of `tokenize` has come to."""
+
+    manifest: Manifest | None
+    """Of the outputs; None where they are not complete yet."""
+    note: str
+    """What does the work, and why."""
+    seconds: float
+    """Of this start."""
+    did_bytes: int = 0
+    """Input that this start tokenized."""
+    rejects: int = 0
+    """What was left out by the policy."""
+    files_out: tuple[str, ...] = ()
+    """Files that were left out whole."""
+    failed: tuple[Rejected, ...] = ()
+    """By the policy `fail`: what is no document, at most a hundred of each segment."""
+    problems: tuple[str, ...] = ()
+    """What else went wrong."""
+    open_segments: int = 0
+    """Of other ranks."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, or this rank's share done; 1 nothing to write; 3 partly done."""
+        if self.failed or self.problems or self.files_out:
+            return 3
+        return 1 if self.manifest is not None and not self.documents else 0
+
+    @property
+    def documents(self) -> int:
+        """Of the output; the same for every key."""
+        return next((file.documents for file in self._files() if file.documents is not None), 0)
+
+    @property
+    def tokens(self) -> int:
+        """Of the output, over all keys."""
+        return sum(file.tokens or 0 for file in self._files())
+
+    def _files(self) -> tuple[FileRecord, ...]:
+        return self.manifest.files if self.manifest is not None else ()
+
+
+def tokenize(
+    request: TokenizeRequest, /, *, workers: int = 1, place: Place = ALONE, overwrite: bool = False, progress: bool = True
+) -> TokenizeReport:
+    """Tokenize a corpus to .bin/.idx, or go on where an earlier start was ended.
+
+    The bytes of the output are the same for any number of ranks and workers, and after any kills.
+
+    Raises:
+        ConfigError: something asked for can't be; an earlier start was with other settings; the outputs are there, from something else.
+    """
+    begin_s = time.monotonic()
+    reference = open_reference(request.tokenizer)
+    settings = _settings(request, reference)
+    if overwrite and place.rank == 0:
+        _remove(request)
+    done = _already(request, settings)
+    if done is not None:
+        return TokenizeReport(manifest=done, note=f"complete since an earlier start: {request.folder / request.manifest_name}", seconds=0.0)
+    scratch = request.state / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    with locked(request.state / f"rank{place.rank}of{place.world_size}.lock"):
+        files = settle(request.state / "inputs.jsonl", request.inputs, settings=settings, suffixes=() if request.form else SUFFIXES)
+        engine, note = _engine(request, reference, files)
+        tasks = _tasks(request, files, engine, str(token_dtype(reference.vocab_size).str))
+        assembled = read_state(scratch).segments
+        report = run_step(
+            "tokenize",
+            tasks,
+            tokenize_segment,
+            state=request.state,
+            place=place,
+            workers=workers,
+            still_there=lambda task, record: _is_there(task, record, assembled),
+            progress=progress,
+        )
+        return _conclude(request, settings, tasks, report, note=note, begin_s=begin_s)
+
+
+def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:
+    """Return what the bytes of the output depend on, beside the inputs."""
+    if request.append_eod and reference.eod is None:
+        raise ConfigError("--append-eod: this tokenizer names no token that ends a document; give it with --eod TOKEN")
+    if request.split_sentences:
+        sentence_splitter(request.language)
+    spec = asdict(request.tokenizer)
+    for name in ("model", "vocab_file", "merge_file"):
+        if spec[name] is not None and Path(spec[name]).is_file():
+            spec[name] = f"sha256 {sha256_of(Path(spec[name]))}"
+    return {
+        "tokenizer": spec,
+        "library": reference.name,
+        "eod": reference.eod if request.append_eod else None,
+        "around": [list(ids) for ids in reference.around],
+        "vocab_size": reference.vocab_size,
+        "keys": list(request.keys),
+        "sentences": request.language if request.split_sentences else None,
+        "format": request.form,
+        "text_unit": request.text_unit,
+        "max_document_bytes": request.max_document_bytes,
+    }
+
+
+def _already(request: TokenizeRequest, settings: dict[str, Any]) -> Manifest | None:
+    """Return the manifest of a run that is complete; ConfigError where the outputs are of something else."""
+    path = request.folder / request.manifest_name
+    if path.exists():
+        manifest = read_manifest(request.folder, name=request.manifest_name)
+        asked = {"inputs": list(request.inputs), **settings}
+        differing = [key for key in asked if manifest.settings.get(key) != asked[key]]
+        if differing:
+            raise ConfigError(
+                f"{path}: the output is complete, and was made with another {differing[0]}; give another --output-prefix, or --overwrite"
+            )
+        return manifest
+    if not request.state.exists():
+        there = [f"{prefix}.{ending}" for prefix in request.prefixes().values() for ending in ("bin", "idx")]
+        foreign = next((name for name in there if Path(name).exists()), None)
+        if foreign is not None:
+            raise ConfigError(f"{foreign} exists, and was not made by this step; give another --output-prefix, or --overwrite")
+    return None
+
+
+def _remove(request: TokenizeRequest) -> None:
+    """Remove what an earlier run made."""
+    if request.state.exists():
+        shutil.rmtree(request.state)
+    outputs = [Path(f"{prefix}.{ending}") for prefix in request.prefixes().values() for ending in ("bin", "idx")]
+    for path in (*outputs, request.folder / request.manifest_name, _rejects_path(request)):
+        path.unlink(missing_ok=True)
+
+
+def _rejects_path(request: TokenizeRequest) -> Path:
+    return Path(f"{request.output_prefix}.rejected.jsonl")
+
+
+def _engine(request: TokenizeRequest, reference: Encoder, files: Sequence[InputFile]) -> tuple[Engine, str]:
+    """Return what does the work: what the first rank to start chose, so that all do alike."""
+    path = request.state / "engine.txt"
+    if not path.exists():
+        choice = choose_engine(reference, list(_sample(request, files)), wanted=request.engine)
+        create_once(path, f"{choice.engine}\n{choice.note}\n".encode())
+    engine, note = path.read_text(encoding="utf-8").splitlines()
+    if request.engine is not None and engine != request.engine:
+        raise ConfigError(f"--engine {request.engine}: the run was begun with {engine}; ask for the same, or --overwrite")
+    return ("gigatoken" if engine == "gigatoken" else "library"), note
+
+
+def _sample(request: TokenizeRequest, files: Sequence[InputFile]) -> Iterator[str]:
+    """Yield beginnings of documents from files all over the list."""
+    for file in files[:: max(1, len(files) // _SAMPLE_FILES)][:_SAMPLE_FILES]:
+        piece = Piece(path=file.path, form=form_of(file.name, request.form), size_bytes=file.size_bytes)
+        read = read_documents(piece, keys=request.keys, text_unit=request.text_unit, max_bytes=request.max_document_bytes)
+        for document in islice((item for item in read if isinstance(item, Document)), _SAMPLE_DOCUMENTS):
+            text = document.texts[0] if isinstance(document.texts[0], str) else " ".join(document.texts[0])
+            yield text[:_SAMPLE_CHARACTERS]
+
+
+def _tasks(request: TokenizeRequest, files: Sequence[InputFile], engine: Engine, dtype: str) -> list[SegmentTask]:
+    segments = cut(files, form=request.form, text_unit=request.text_unit, segment_bytes=segment_bytes_for(files))
+    scratch = str(request.state / "scratch")
+    return [
+        SegmentTask(
+            segment=segment,
+            scratch=scratch,
+            spec=request.tokenizer,
+            engine=engine,
+            keys=request.keys,
+            dtype=dtype,
+            append_eod=request.append_eod,
+            language=request.language if request.split_sentences else None,
+            text_unit=request.text_unit,
+            max_bytes=request.max_document_bytes,
+            on_error=request.on_error,
+        )
+        for segment in segments
+    ]
+
+
+def _is_there(task: SegmentTask, record: Record, assembled: int) -> bool:
+    """Whether a segment is done: in the assembled files, or in its scratch file by the policy that is asked for now."""
+    if task.segment.number < assembled:
+        return True
+    if record.get("rejects") and record["on_error"] != task.on_error:
+        return False
+    try:
+        return part_path(task.scratch, task.name).stat().st_size == int(record["size_bytes"])
+    except FileNotFoundError:
+        return False
+
+
+def _conclude(
+    request: TokenizeRequest,
+    settings: dict[str, Any],
+    tasks: Sequence[SegmentTask],
+    step: StepReport,
+    *,
+    note: str,
+    begin_s: float,
+) -> TokenizeReport:
+    """Put the output together where this rank is the last, and say what there is."""
+    dirty = [row for kind, reason in step.failed.values() if kind == DIRTY for row in json.loads(reason)]
+    problems = [f"segment {name}: {reason}" for name, (kind, reason) in step.failed.items() if kind != DIRTY]
+    problems += [step.stopped] if step.stopped is not None else []
+    records = {record["shard"]: record for record in read_journals(request.state / "journal")}
+    known = [(task.name, records[task.name]) for task in tasks if task.name in records]
+    manifest = None
+    if not dirty and not problems and len(known) == len(tasks):
+        try:
+            manifest = _put_together(request, settings, known)
+        except TornScratch as error:
+            problems.append(str(error))
+    return TokenizeReport(
+        manifest=manifest,
+        note=note,
+        seconds=time.monotonic() - begin_s,
+        did_bytes=sum(task.size_bytes for task in tasks),
+        rejects=sum(record.get("rejects", 0) for _, record in known),
+        files_out=tuple(path for _, record in known for path in record.get("files_out", ())),
+        failed=tuple(_located(dirty)),
+        problems=tuple(problems),
+        open_segments=len(tasks) - len(known) - len(step.failed),
+    )
+
+
+def _located(rows: Sequence[dict[str, Any]]) -> list[Rejected]:
+    """Return rejects with their lines, in the order of the files' names."""
+    counter = LineCounter()
+    return [located(row, counter) for row in sorted(rows, key=lambda row: (natural_key(row["file"]), row["start"], row["line"] or 0))]
+
+
+def _put_together(request: TokenizeRequest, settings: dict[str, Any], records: Sequence[tuple[str, Record]]) -> Manifest | None:
+    """Join the scratch files; None where another rank is at it."""
+    scratch = request.state / "scratch"
+    try:
+        with locked(request.state / "assembly.lock"):
+            dtype = str(token_dtype(settings["vocab_size"]).str)
+            rejects = _rejects_path(request) if request.on_error != "fail" else None
+            done: list[Assembled] = assemble(records, scratch=scratch, prefixes=request.prefixes(), dtype=dtype, rejects=rejects)
+            files = [record for output in done for record in output.files]
+            asked = {"inputs": list(request.inputs), **settings}
+            manifest = write_manifest(request.folder, step="tokenize", settings=asked, files=files, name=request.manifest_name)
+            clear(scratch)
+            return manifest
+    except ConfigError as error:
+        if "another process" not in str(error):
+            raise
+        return None
