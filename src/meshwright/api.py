@@ -19,6 +19,8 @@ from meshwright.search.asked import ask
 from meshwright.search.diff import Comparison, compare
 from meshwright.search.explain import Explanation
 from meshwright.search.explain import explain as explain_layout
+from meshwright.search.mixed.plan import search_mixed_plans
+from meshwright.search.mixed.problem import is_mixed
 from meshwright.search.oom import Ladder
 from meshwright.search.oom import why_oom as mend_layout
 from meshwright.search.plan import search_plans
@@ -67,11 +69,12 @@ def plan(request: PlanRequest | None = None, /, *, progress: Callable[[int, int]
     """Return the ranked layouts of a request, or of its fields: `plan(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)`.
 
     `progress` is called with the layouts priced so far and a bound of all. ConfigError says what is wrong with a request;
-    a result without plans has `rejected` and `nearest_miss`.
+    a result without plans has `rejected` and `nearest_miss`. Several kinds of chips, `cluster="a800:128,h800:160"`, are searched together,
+    and `num_gpus` makes their counts caps; the plans then have `mixed`, and the result its `proof`.
     """
     start = perf_counter()
     asked = _one_request("plan", request, fields)
-    result = search_plans(asked, files=files_of(asked), progress=progress)
+    result = search_mixed_plans(asked) if is_mixed(asked) else search_plans(asked, files=files_of(asked), progress=progress)
     return replace(result, seconds=perf_counter() - start)
 
 

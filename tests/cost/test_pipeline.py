@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from meshwright.cost import pipeline as closed
 from meshwright.cost._schedules import chunk_stages
-from meshwright.cost.pipeline import pipeline_lower_bound_s, pipeline_of_stages_s, pipeline_s, pipeline_upper_bound_s, steady_period_s
+from meshwright.cost.pipeline import (
+    chain_s,
+    interleaved_chain_s,
+    pipeline_lower_bound_s,
+    pipeline_of_stages_s,
+    pipeline_s,
+    pipeline_upper_bound_s,
+    steady_period_s,
+)
 from meshwright.cost.simulate import Operation, Pipeline, PipelineSchedule, simulate, simulate_steady, timeline
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.layout import SCHEDULES, Schedule
@@ -515,3 +523,48 @@ def test_bad_pipelines_are_refused(change: dict[str, Any], message: str) -> None
 def test_unknown_schedule_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="zero-bubble"):
         replace(even("1f1b", 4, 8, f=1, b=2), schedule="zero-buble")  # type: ignore[arg-type]
+
+
+# Unlike links
+
+
+def test_unlike_links_by_hand() -> None:
+    times: dict[str, Any] = {"schedule": 0, "vpp": 1, "forward_s": [1.0, 1.0, 1.0], "backward_s": [2.0, 2.0, 2.0]}
+    alike = pipeline_of_stages_s(**times, num_microbatches=3, p2p_s=0.5, p2p="blocking").pipeline_s
+    assert pipeline_of_stages_s(**times, num_microbatches=3, p2p_s=[0.5, 0.5], p2p="blocking").pipeline_s == pytest.approx(alike)
+    # one micro batch passes each boundary twice
+    assert pipeline_of_stages_s(**times, num_microbatches=1, p2p_s=[0.5, 4.0]).pipeline_s == pytest.approx(9 + 2 * 4.5)
+
+
+def test_steady_period_of_unlike_links() -> None:
+    # stages of 3; the middle boundary takes 2: the loop of its two stages takes (3 + 3 + 4) / 2 a micro batch; with all at 1, (12 + 6) / 4
+    assert steady_period_s(forward_s=[1.0] * 4, backward_s=[2.0] * 4, p2p_s=[0.5, 2.0, 0.5]) == pytest.approx(5.0)
+    assert steady_period_s(forward_s=[1.0] * 4, backward_s=[2.0] * 4, p2p_s=[1.0, 1.0, 1.0]) == pytest.approx(4.5)
+
+
+@given(data=st.data())
+@settings(max_examples=25)
+def test_steady_period_is_what_the_simulation_settles_to(data: st.DataObject) -> None:
+    pp = data.draw(st.integers(2, 5))
+    f, b = (data.draw(st.lists(st.floats(0.5, 3), min_size=pp, max_size=pp)) for _ in range(2))
+    p = data.draw(st.lists(st.floats(0, 0.4), min_size=pp - 1, max_size=pp - 1))
+    cases = [Pipeline(schedule="1f1b", pp=pp, num_microbatches=m, forward_s=f, backward_s=b, link_s=[*p, 0.0]) for m in (240, 480)]
+    one, two = (simulate(case).step_s for case in cases)
+    assert (two - one) / 240 == pytest.approx(float(steady_period_s(forward_s=f, backward_s=b, p2p_s=p)), rel=1e-3)
+
+
+@given(data=st.data())
+def test_chain_never_falls(data: st.DataObject) -> None:
+    m, n, vpp = data.draw(st.integers(1, 12)), data.draw(st.integers(0, 6)), data.draw(st.integers(2, 4))
+    low = [data.draw(st.floats(0, 3)) for _ in range(3)]
+    high = [value + data.draw(st.floats(0, 3)) for value in low]
+    hold = data.draw(st.floats(0, 1))
+    plain = [
+        chain_s(num_microbatches=m, count_below=n, forward_s=f, backward_s=b, below_s=d, hold_s=2 * hold, once_s=hold)
+        for f, b, d in (low, high)
+    ]
+    deep = [
+        interleaved_chain_s(num_microbatches=m, warmup=2 * n + vpp, vpp=vpp, forward_s=f, backward_s=b, below_s=d, down_s=d, up_s=d)
+        for f, b, d in (low, high)
+    ]
+    assert plain[0] <= plain[1] + 1e-9 and deep[0] <= deep[1] + 1e-9

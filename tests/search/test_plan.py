@@ -127,7 +127,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "headroom=-1.0: expected 0 or more": {"headroom": -1.0},
     "max_memory_gib=500.0: a process on h100 sees 79.1 GiB": {"max_memory_gib": 500.0},
     "a100-80 has no fp8 matrix unit": {"cluster": "a100-80:8", "precision": "fp8"},
-    "plan takes one kind of chip so far": {"cluster": "a100-80:8,h100:8"},
     "'megatrn' is no known stack; did you mean 'megatron'": {"stack": "megatrn"},
     "objective='fast': input should be": {"objective": "fast"},
     "key of model; did you mean 'hidden'": {"model": {"hiden": 1}},

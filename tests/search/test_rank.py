@@ -22,7 +22,7 @@ def words(mine: dict[str, float], other: dict[str, float]) -> str:
     def with_times(plan: Plan, time_s: dict[str, float]) -> Plan:
         return replace(plan, time_s={**dict.fromkeys(TIME_READINGS, 0.0), **time_s})
 
-    return beats_words(ASKED, with_times(FIRST, mine), with_times(SECOND, other))
+    return beats_words(ASKED.request, with_times(FIRST, mine), with_times(SECOND, other))
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_a_gain_that_is_spread_over_many_terms_names_the_largest() -> None:
 
 def test_another_batch_counts_per_sequence() -> None:
     second = replace(SECOND, layout=replace(SECOND.layout, gbs=128), time_s={"matmul": 4.0})
-    assert beats_words(ASKED, replace(FIRST, time_s={"matmul": 1.0}), second) == "-1 s matrix products"
+    assert beats_words(ASKED.request, replace(FIRST, time_s={"matmul": 1.0}), second) == "-1 s matrix products"

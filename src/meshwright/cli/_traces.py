@@ -10,7 +10,9 @@ import typer
 from meshwright.errors import ConfigError
 
 if TYPE_CHECKING:
+    from meshwright.cost.simulate import Pipeline
     from meshwright.layout import Layout
+    from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
     from meshwright.search.result import Plan, PlanResult
 
@@ -31,15 +33,17 @@ def make_folder(folder: Path) -> None:
 
 def write_step(path: Path, layout: Layout, problem: Problem) -> None:
     """Write one step of a layout, and say so."""
-    _write(path, layout, problem)
+    from meshwright.search.refine import pipeline_of
+
+    _write(path, layout.words(), problem.setting.model.name, pipeline_of(problem, layout))
     typer.echo(f"trace written to {path}; open it at {_VIEWER}", err=True)
 
 
-def write_steps(folder: Path, result: PlanResult, problem: Problem) -> None:
+def write_steps(folder: Path, result: PlanResult, problem: Problem | MixedProblem) -> None:
     """Write one step of each plan that was simulated, `plan-RANK.json` each, and say which are left out."""
     traced = [plan for plan in result.plans if plan.provenance["pipeline"] not in _LEFT_OUT]
     for plan in traced:
-        _write(folder / f"plan-{plan.rank}.json", plan.layout, problem)
+        _write_plan(folder / f"plan-{plan.rank}.json", plan, problem)
     if traced:
         typer.echo(f"traces of {_ranks(traced)} written to {folder}; open them at {_VIEWER}", err=True)
     for kind, reason in _LEFT_OUT.items():
@@ -47,14 +51,25 @@ def write_steps(folder: Path, result: PlanResult, problem: Problem) -> None:
             typer.echo(f"no trace of {_ranks(plans)}: {reason}", err=True)
 
 
-def _write(path: Path, layout: Layout, problem: Problem) -> None:
-    from meshwright.cost.simulate import timeline
-    from meshwright.report.trace import chrome_trace, write_trace
+def _write_plan(path: Path, plan: Plan, problem: Problem | MixedProblem) -> None:
+    from meshwright.report.mixed_words import mixed_words
+    from meshwright.search.mixed.problem import MixedProblem
+    from meshwright.search.mixed.reprice import mixed_pipeline
+
+    if isinstance(problem, MixedProblem):
+        assert plan.mixed is not None, "plans of several pools say their stages"
+        _write(path, mixed_words(plan.mixed), problem.site.model.name, mixed_pipeline(plan.mixed, problem.site))
+        return
     from meshwright.search.refine import pipeline_of
 
-    words = layout.words()
-    title = f"{problem.setting.model.name} {words}"
-    write_trace(path, chrome_trace(timeline(pipeline_of(problem, layout)), title=title, metadata={"layout": words}))
+    _write(path, plan.layout.words(), problem.setting.model.name, pipeline_of(problem, plan.layout))
+
+
+def _write(path: Path, words: str, model: str, pipeline: Pipeline) -> None:
+    from meshwright.cost.simulate import timeline
+    from meshwright.report.trace import chrome_trace, write_trace
+
+    write_trace(path, chrome_trace(timeline(pipeline), title=f"{model} {words}", metadata={"layout": words}))
 
 
 def _ranks(plans: list[Plan]) -> str:

@@ -13,7 +13,9 @@ import typer
 if TYPE_CHECKING:
     from meshwright.cli._run_files import Run
     from meshwright.search.asked import Asked
+    from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
+    from meshwright.search.request import PlanRequest
     from meshwright.search.result import PlanResult
 
 __all__ = ["plan"]
@@ -28,7 +30,10 @@ def plan(
         str | None,
         typer.Argument(help="A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...", show_default=False),
     ] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:256, a YAML file, or local.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local.")
+    ] = None,
+    num_gpus: Annotated[int | None, typer.Option(help="Chips to use at most; the cluster's counts are then caps.")] = None,
     seq: Annotated[int | None, typer.Option("--seq", "--seq-len", help="Tokens in one sequence.")] = None,
     gbs: Annotated[int | None, typer.Option(help="Global batch in sequences; it is never changed.")] = None,
     max_gbs: Annotated[int | None, typer.Option(help="Without --gbs: the largest batch to try.")] = None,
@@ -75,22 +80,29 @@ def plan(
     With --trace, DIR/plan-1.json is the pipeline of the first row, and so on. With --from, also what the file's own layout is
     predicted to do, and what differs between it and the best. With --export, the best plan as files that a training software runs.
 
+    Over several kinds of chips, each pipeline stage runs on one of them, with its own layers, tp and recomputation; the best plan comes
+    with a proof: how much faster any other could be. Chips that make nothing faster are left idle, and that is said.
+
     Examples:
 
       meshwright plan llama3-70b --cluster h100:256 --seq 8192 --gbs 512
 
       meshwright plan mixtral-8x7b --cluster a100-80:64 --seq 4096 --max-gbs 1024 --set tp=1,2 --set recompute=none
 
+      meshwright plan llama2-70b --cluster a800:128,h800:160 --num-gpus 256 --seq 4096 --gbs 512
+
       meshwright plan --hf config.json --cluster h200:16 --seq 4096 --gbs 128 --stack fsdp --json
     """
     from meshwright import api
     from meshwright.cli._layout_case import file_name
     from meshwright.cli._traces import make_folder, write_steps
+    from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.request import PlanRequest, parse_pins
 
     given: dict[str, Any] = {
         "model": _model(model, hf),
         "cluster": cluster,
+        "num_gpus": num_gpus,
         "seq_len": seq,
         "gbs": gbs,
         "max_gbs": max_gbs,
@@ -118,8 +130,8 @@ def plan(
     asked = PlanRequest.of(fields)
     if save_request is not None:
         _write(save_request, api.request_to_yaml(asked))
-    problem = api.problem_of(asked)  # refuses what is unknown before a folder is made
-    current = None if run is None else run.asked(problem)
+    problem = _problem(asked, export_dir, from_file)  # refuses what is unknown before a folder is made
+    current = None if run is None or isinstance(problem, MixedProblem) else run.asked(problem)
     if trace is not None:
         make_folder(trace)
     with _progress() as progress:
@@ -131,8 +143,22 @@ def plan(
     _show(result, current, json_output=json_output)
     if not result.plans:
         raise typer.Exit(1)
-    if export_dir is not None:
+    if export_dir is not None and not isinstance(problem, MixedProblem):
         _export(result, problem, run, export_dir, to or _TARGET)
+
+
+def _problem(asked: PlanRequest, export_dir: Path | None, from_file: Path | None) -> Problem | MixedProblem:
+    """Look up a request's names; several kinds of chips are planned, but no software's files are read or written for them."""
+    from meshwright import api
+    from meshwright.errors import ConfigError
+    from meshwright.search.mixed.problem import is_mixed, resolve_mixed
+
+    if not is_mixed(asked):
+        return api.problem_of(asked)
+    for flag, given in (("--export", export_dir), ("--from", from_file)):
+        if given is not None:
+            raise ConfigError(f"{flag} {given}: files of training software are for one kind of chip whose chips are all used")
+    return resolve_mixed(asked)
 
 
 def _check_target(folder: Path | None, to: str | None) -> None:
@@ -246,13 +272,15 @@ def _show(result: PlanResult, current: Asked | None, *, json_output: bool) -> No
         print(json.dumps(result.to_dict() | _current_record(current), indent=2, allow_nan=False))
     from rich.console import Console
 
+    from meshwright.report.mixed_table import print_mixed_miss, print_mixed_plans
     from meshwright.report.plan_table import print_miss, print_plans
 
+    mixed = result.proof is not None
     if not result.plans:
-        print_miss(result, Console(stderr=True))
+        (print_mixed_miss if mixed else print_miss)(result, Console(stderr=True))
     elif not json_output:
         console = Console()
-        print_plans(result, console if console.is_terminal else Console(width=_PIPE_WIDTH))
+        (print_mixed_plans if mixed else print_plans)(result, console if console.is_terminal else Console(width=_PIPE_WIDTH))
     if current is not None and not json_output:
         from meshwright.cli._run_files import print_change
 

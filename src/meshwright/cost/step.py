@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of, point_to_point_s, reduce_scatter_s
+from meshwright.cost.collectives import all_gather_s, group_of, point_to_point_s
 from meshwright.cost.ends import Ends, price_ends
-from meshwright.cost.kernels import streaming_s
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of, sum_terms
-from meshwright.cost.memory import Activations, Memory, data_shards, price_memory, redone_share
+from meshwright.cost.memory import Activations, Memory, price_memory, redone_share
+from meshwright.cost.once import once_terms_s
 from meshwright.cost.operators import Site
 from meshwright.cost.pipeline import pipeline_s
 from meshwright.cost.shapes import Floats, distinct_shapes
@@ -25,7 +24,7 @@ from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
-__all__ = ["TIME_TERMS", "Priced", "StageTimes", "price"]
+__all__ = ["TIME_TERMS", "Priced", "StagePrices", "StageTimes", "message_s", "price", "price_stages"]
 
 TIME_TERMS = (*LAYER_TERMS, "recompute", "head", "fsdp_comm", "imbalance", "bubble", "pp_comm", "dp_comm", "optimizer", "overhead")
 
@@ -41,6 +40,19 @@ class StageTimes:
     """Of the backward, what a zero-bubble schedule can postpone."""
     p2p_s: Floats
     """One message between neighbouring stages, (N,)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagePrices:
+    """What stages hold and take, whatever the pipeline makes of it; (N, S)."""
+
+    params: StageParams
+    memory: Memory
+    times: StageTimes
+    message_bytes: Floats
+    """What one rank sends to the next stage per micro batch, (N,)."""
+    work_s: dict[str, Floats]
+    """One micro batch by term; the terms sum to the stage's times."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,14 +101,54 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
     Checked:  tests/cost/test_step.py
     """
     stages = place_stages(layouts, model, which=which)
-    params = stage_params(model, stack, layouts, stages)
     layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
+    params = stage_params(model, stack, layouts, stages)
     memory = price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack, chip=pool.node.chip)
     times = _stage_times(layouts, stages, layers, model=model, pool=pool, stack=stack)
     time = _micro_batch_terms(layouts, layers, times, model)
     time |= _pipeline_terms(layouts, stages, layers, times, model, stack)
-    time |= _step_terms(layouts, params, times, pool=pool, stack=stack, work=work)
+    fullest = np.argmax(params.total, axis=1)[:, None]
+    dense, expert = (np.take_along_axis(p, fullest, axis=1)[:, 0] for p in (params.dense, params.expert))
+    forward, backward = times.forward_s[:, 0], times.backward_s[:, 0]
+    time |= once_terms_s(layouts, dense, expert, forward, backward, pool=pool, work=work, stack=stack)
     return Priced(time={name: time[name] for name in TIME_TERMS}, memory=memory, stages=stages, stage_times=times)
+
+
+def price_stages(layouts: Layouts, stages: Stages, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack) -> StagePrices:
+    """Price stages of any make: as `price`, for stages that need not be those of one pipeline.
+
+    Formula:  layers, ends and messages as in `price`
+    Units:    seconds, bytes, parameters; (N, S).
+    Source:   each term's own function.
+    Valid:    layouts that keep the rules but for their number of chips; `stages` says layers, place and micro batches in flight of each.
+    Checked:  tests/cost/test_mixed.py::test_one_kind_costs_what_it_costs_alone
+    """
+    layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
+    params = stage_params(model, stack, layouts, stages)
+    return StagePrices(
+        params=params,
+        memory=price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack, chip=pool.node.chip),
+        times=_stage_times(layouts, stages, layers, model=model, pool=pool, stack=stack),
+        message_bytes=layers.activations.boundary,
+        work_s=_stage_work_s(layouts, stages, layers, model),
+    )
+
+
+def _stage_work_s(layouts: Layouts, stages: Stages, layers: _Layers, model: ModelSpec) -> dict[str, Floats]:
+    """Forward and backward of one micro batch on each stage by term, (N, S)."""
+    counts = segment_layers(model, stages)
+    nothing = np.zeros(stages.layers.shape)
+    pairs = list(zip(counts, layers.forward, layers.backward, strict=True))
+    terms = {t: sum((c * (f[t] + b[t])[:, None] for c, f, b in pairs), nothing) for t in LAYER_TERMS}
+    selective = (layouts.recompute == RECOMPUTES.index("selective"))[:, None]
+    share = np.where(selective, 1.0, redone_share(layouts, stages))
+    terms["recompute"] = sum((c * share * r[:, None] for c, r in zip(counts, layers.redo_s, strict=True)), nothing)
+    fsdp = zip(counts, layers.fsdp_forward_s, layers.fsdp_backward_s, strict=True)
+    terms["fsdp_comm"] = sum((c * (f + b)[:, None] for c, f, b in fsdp), nothing)
+    ends, heads = layers.ends, 1 + model.mtp_layers
+    first, last = ends.embedding_forward_s + ends.embedding_backward_s, heads * (ends.head_forward_s + ends.head_backward_s)
+    terms["head"] = stages.first * first[:, None] + stages.last * last[:, None]
+    return terms
 
 
 def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack) -> _Layers:
@@ -198,23 +250,29 @@ def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: Mo
     forward += first * ends.embedding_forward_s[:, None] + last * heads * ends.head_forward_s[:, None]
     backward += first * ends.embedding_backward_s[:, None] + last * heads * ends.head_backward_s[:, None]
     weight += last * heads * ends.head_weight_s[:, None]
-    p2p = _message_s(layouts, layers.activations.boundary, pool=pool, stack=stack)
+    p2p = message_s(layouts, layers.activations.boundary, pool=pool, stack=stack)
     return StageTimes(forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=p2p)
 
 
-def _message_s(layouts: Layouts, message_bytes: Floats, *, pool: Pool, stack: Stack) -> Floats:
+def message_s(layouts: Layouts, message_bytes: Floats, *, pool: Pool, stack: Stack, way: Pool | None = None) -> Floats:
     """Time of one pipeline message, mean of both ways, (N,); 0 without a pipeline.
+
+    `way` has the links over which the message goes, where they are not the pool's own.
 
     Formula:  whole messages: latency + bytes / rate; scattered ones: that of bytes / tp, and an all-gather over tp at the receiver;
               with sequence parallelism each rank has its part alone
+    Units:    seconds.
     Source:   scatter-gather optimisation (arXiv:2104.04473, section 4.1).
+    Valid:    neighbouring stages are dp * cp * tp ranks apart.
+    Checked:  tests/cost/test_step.py::test_a_message_between_stages, ::test_a_message_sent_in_parts_is_gathered
     """
     distance = (layouts.tp * layouts.cp * layouts.dp).astype(np.float64)
     span = distance * layouts.pp
-    whole = point_to_point_s(pool, message_bytes=message_bytes, distance=distance, span=span)
+    way = way or pool
+    whole = point_to_point_s(way, message_bytes=message_bytes, distance=distance, span=span)
     if not stack.p2p_scattered:
         return np.where(layouts.pp > 1, stack.factors.pipeline * whole, 0.0)
-    part = point_to_point_s(pool, message_bytes=message_bytes / layouts.tp, distance=distance, span=span)
+    part = point_to_point_s(way, message_bytes=message_bytes / layouts.tp, distance=distance, span=span)
     part = part + all_gather_s(group_of(layouts.tp, np.ones_like(layouts.tp), pool), message_bytes)
     scattered = stack.p2p_scattered * (layouts.tp > 1) * (layouts.sp == 0)
     return np.where(layouts.pp > 1, stack.factors.pipeline * (whole + scattered * (part - whole)), 0.0)
@@ -285,73 +343,3 @@ def _all_stages_sum(layouts: Layouts, layers: _Layers, model: ModelSpec) -> tupl
     forward += ends.embedding_forward_s + heads * ends.head_forward_s
     backward += ends.embedding_backward_s + heads * ends.head_backward_s
     return forward, backward, weight + heads * ends.head_weight_s
-
-
-def _step_terms(layouts: Layouts, params: StageParams, times: StageTimes, *, pool: Pool, stack: Stack, work: Workload) -> dict[str, Floats]:
-    """Exposed data-parallel exchange, optimizer and overhead, (N,) each."""
-    fullest = np.argmax(params.total, axis=1)[:, None]
-    dense, expert = (np.take_along_axis(p, fullest, axis=1)[:, 0] for p in (params.dense, params.expert))
-    if work.lora_rank:
-        dense, expert = dense * 0.01, expert * 0.01
-    exchange = _data_exchange_s(layouts, dense, expert, pool=pool, stack=stack)
-    forward, backward = times.forward_s[:, 0], times.backward_s[:, 0]
-    scatter, gather = exchange
-    exposed = np.maximum(0.0, scatter - stack.dp_overlap * backward) + np.maximum(0.0, gather - stack.dp_overlap * forward)
-    return {
-        "dp_comm": exposed,
-        "optimizer": _optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
-        "overhead": np.full(len(layouts), stack.step_overhead_s),
-    }
-
-
-def _data_exchange_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack) -> tuple[Floats, Floats]:
-    """Reduction of gradients, and gathering of updated weights, once a step, (N,) each.
-
-    Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients and all-gather of half-precision weights; zero3: nothing
-              here (its exchange is per micro batch); where fewer ranks share than there are, the shards are all-reduced across
-    Source:   ZeRO (arXiv:1910.02054); Megatron-Core distributed optimizer.
-    """
-    kind = layouts.sharding
-    none, zero1, zero2 = (kind == SHARDINGS.index(name) for name in ("none", "zero1", "zero2"))
-    size = np.where(none, layouts.dp * layouts.cp, layouts.shard_size)
-    inside = [(group_of(size, layouts.tp, pool), dense)]
-    if expert.any():
-        inside.append((group_of(np.minimum(size, layouts.expert_dp), layouts.ep * layouts.etp, pool), expert))
-    reduce, scatter, gather = (
-        stack.factors.data * sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes) for ranks, params in inside)
-        for operation, each in ((all_reduce_s, stack.reduce_bytes), (reduce_scatter_s, stack.reduce_bytes), (all_gather_s, 2.0))
-    )
-    replicas = np.maximum(layouts.dp * layouts.cp // size, 1)
-    replicated = np.zeros(len(layouts))
-    if (replicas > 1).any():
-        across = group_of(replicas, layouts.tp * size, pool)
-        replicated = stack.factors.data * _bucketed_s(
-            all_reduce_s, across, (dense + expert) * stack.reduce_bytes / size, stack.bucket_bytes
-        )
-    scatter = np.where(none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0))
-    return scatter, np.where(zero1 | zero2, gather, 0.0)
-
-
-def _bucketed_s(operation: Callable[[Group, Floats], Floats], group: Group, total_bytes: Floats, bucket_bytes: float) -> Floats:
-    """Time of one collective per bucket: the bytes once, the latency as often as there are buckets; 0 without bytes."""
-    buckets = np.maximum(1.0, np.ceil(total_bytes / bucket_bytes))
-    return np.where(total_bytes > 0, buckets * operation(group, total_bytes / buckets), 0.0)
-
-
-OPTIMIZER_BYTES = 30.0
-"""Bytes per updated parameter: read and write master and two moments (24), read gradient (4), write half weight (2)."""
-GRADIENT_PASSES = 3.0
-"""Passes over the whole gradient: zeroing, scaling or copying, norm."""
-
-
-def _optimizer_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack) -> Floats:
-    """Adam and the passes over the gradients, (N,).
-
-    Formula:  (30 bytes * updated parameters + 3 * gradient bytes * held gradients) / memory rate
-    Source:   counted reads and writes of a fused Adam.
-    """
-    shards = data_shards(layouts)
-    updated = dense / shards.optimizer[0][:, 0] + expert / shards.optimizer[1][:, 0]
-    held = dense / shards.gradients[0][:, 0] + expert / shards.gradients[1][:, 0]
-    moved = updated * OPTIMIZER_BYTES + held * GRADIENT_PASSES * stack.gradient_bytes
-    return stack.factors.compute * streaming_s(pool.node.chip, moved)

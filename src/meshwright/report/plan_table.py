@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright.layout import Layout
-from meshwright.search.result import NearestMiss, Plan, PlanResult, layout_dict
+from meshwright.report.mixed_words import mixed_words
+from meshwright.search.result import NearestMiss, Plan, PlanResult, layout_dict, mixed_dict
 from meshwright.units import GIB, TERA, format_count, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["plan_rows", "print_miss", "print_plans"]
+__all__ = ["between", "plan_rows", "print_miss", "print_plans", "say", "tflops_words"]
 
 WIDE = 130
 """Columns of a terminal from which on the reasons stand in the table; below, they stand under it."""
@@ -85,20 +86,21 @@ _WHY = _Column(heading="beats the next by", cell=lambda p: p.beats_next, always=
 def print_plans(result: PlanResult, console: Console) -> None:
     """Print what was asked, the ranked plans, and what they stand on."""
     for line in _heading(result):
-        _say(console, line)
-    _say(console, "")
+        say(console, line)
+    say(console, "")
     wide = console.width >= WIDE
     _print_table(result, console, wide=wide)
-    _say(console, "")
+    say(console, "")
     if not wide:
         for plan in result.plans:
             if plan.beats_next:
-                _say(console, f"#{plan.rank} before #{plan.rank + 1}: {plan.beats_next}")
+                say(console, f"#{plan.rank} before #{plan.rank + 1}: {plan.beats_next}")
     for line in _footing(result):
-        _say(console, line)
+        say(console, line)
 
 
-def _say(console: Console, text: str) -> None:
+def say(console: Console, text: str) -> None:
+    """Print a line as it is."""
     console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
@@ -109,12 +111,13 @@ def _heading(result: PlanResult) -> list[str]:
     asked = f"seq {request.seq_len}, {batch}, {request.precision}, stack {facts['stack']}"
     return [
         f"{facts['model']} ({format_count(facts['params'])} parameters{active}), {asked}",
-        f"{facts['num_chips']} x {facts['chip']}, {facts['chips_per_node']} a node, {_tflops(facts['peak_tflops'])} TFLOPS dense peak, "
-        f"{facts['limit_gib']:.1f} GiB usable, {facts['headroom_gib']:.1f} of them kept free",
+        f"{facts['num_chips']} x {facts['chip']}, {facts['chips_per_node']} a node, "
+        f"{tflops_words(facts['peak_tflops'])} TFLOPS dense peak, {facts['limit_gib']:.1f} GiB usable, "
+        f"{facts['headroom_gib']:.1f} of them kept free",
     ]
 
 
-def _tflops(peak: float) -> str:
+def tflops_words(peak: float) -> str:
     """Without decimals, but for processors of less than ten."""
     return f"{peak:.0f}" if peak >= 10 else f"{peak:.2g}"
 
@@ -163,22 +166,23 @@ def _footing(result: PlanResult) -> list[str]:
         lines.append(profiled["words"])
     if calibrated := best.provenance.get("calibration"):
         lines.append(calibrated["words"])
-    lines.append(f"80 % interval of #1: step {_between(best.intervals.step_s, 1)} s, memory {_between(best.intervals.peak_bytes, GIB)} GiB")
+    lines.append(f"80 % interval of #1: step {between(best.intervals.step_s, 1)} s, memory {between(best.intervals.peak_bytes, GIB)} GiB")
     lines.append(f"error against measured runs: {best.intervals.error}")
     return lines
 
 
-def _between(interval: tuple[float, float], unit: float) -> str:
+def between(interval: tuple[float, float], unit: float) -> str:
+    """Write an interval in a unit, `1 to 2`."""
     return " to ".join(f"{end / unit:.3g}" for end in interval)
 
 
 def print_miss(result: PlanResult, console: Console) -> None:
     """Print why nothing fits, the nearest miss and what would make it fit."""
     for line in (*_heading(result), "", "nothing fits:", *(f"  {count:>9} {reason}" for reason, count in result.rejected.items())):
-        _say(console, line)
+        say(console, line)
     if result.nearest_miss is not None:
         for line in _miss_lines(result.nearest_miss):
-            _say(console, line)
+            say(console, line)
 
 
 def _miss_lines(miss: NearestMiss) -> list[str]:
@@ -200,7 +204,10 @@ def plan_rows(result: PlanResult) -> list[dict[str, Any]]:
 
 
 def _row(plan: Plan) -> dict[str, Any]:
-    layout = {name: "+".join(map(str, value)) if isinstance(value, list) else value for name, value in layout_dict(plan.layout).items()}
+    fields = layout_dict(plan.layout) if plan.mixed is None else mixed_dict(plan.mixed)["layout"]
+    layout = {name: "+".join(map(str, value)) if isinstance(value, list) else value for name, value in fields.items()}
+    if plan.mixed is not None:
+        layout["stages"] = mixed_words(plan.mixed)
     return {
         "rank": plan.rank,
         **layout,

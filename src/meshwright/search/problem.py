@@ -24,7 +24,7 @@ from meshwright.stack import find_stack
 from meshwright.units import GIB
 from meshwright.workload import AttentionKernel, Precision, Routing, Workload
 
-__all__ = ["Files", "Problem", "dims_of", "model_of", "resolve"]
+__all__ = ["Files", "Problem", "dims_of", "model_of", "problem_on", "resolve"]
 
 _PARTS = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
 
@@ -65,8 +65,12 @@ class Files:
 def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
     """Look up the request's names; ConfigError for anything unknown or out of range."""
     files = files or Files()
+    return problem_on(_pool(request, files), request, files)
+
+
+def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
+    """Look up the request's names for one pool of chips."""
     model = model_of(request.model)
-    pool = _pool(request, files)
     chip = pool.node.chip
     if request.attention not in get_args(AttentionKernel):
         raise UnknownNameError("attention kernel", request.attention, get_args(AttentionKernel))
@@ -109,7 +113,7 @@ def _pool(request: PlanRequest, files: Files) -> Pool:
         return local_pool(files.profile, num_chips=parse_count(count, kind="local") if colon else None)
     cluster = files.local or load_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
     if len(cluster.pools) != 1:
-        raise ConfigError(f"cluster {cluster.name}: plan takes one kind of chip so far; plan each pool by itself")
+        raise ConfigError(f"cluster {cluster.name}: several kinds of chips are for `meshwright plan` alone; give one of them here")
     return cluster.pools[0] if files.profile is None else profiled_pool(files.profile, cluster.pools[0])
 
 

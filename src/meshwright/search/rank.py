@@ -22,7 +22,7 @@ from meshwright.search.result import Plan
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
 from meshwright.units import GIB, format_seconds
 
-__all__ = ["beats_words", "fits_of", "ranked_plans", "score_of"]
+__all__ = ["beats_words", "fits_of", "kernels_words", "ranked_plans", "score_of"]
 
 REPRICED = 16
 """Groups of which several members and uneven splits are simulated; of further ones that were asked for, the best member."""
@@ -34,7 +34,7 @@ MEMBERS = 3
 """Layouts of a group, with different chunks and recomputation, that are priced again."""
 
 
-def _kernels_words(chip: Chip) -> str:
+def kernels_words(chip: Chip) -> str:
     """What the times of matrix products and attention stand on."""
     if chip.tables is not None:
         return str(chip.tables.meta["source"])
@@ -87,7 +87,7 @@ def ranked_plans(problem: Problem, fitting: Found | None, at_risk: Found | None)
     plans = [_plan(problem, candidate, rank, found) for rank, (candidate, found) in enumerate(zip(chosen, stands_on, strict=True), start=1)]
     following: list[Plan | None] = [*plans[1:], None]
     pairs = zip(plans, following[: len(plans)], strict=True)
-    return tuple(replace(plan, beats_next=beats_words(problem, plan, after)) for plan, after in pairs)
+    return tuple(replace(plan, beats_next=beats_words(problem.request, plan, after)) for plan, after in pairs)
 
 
 def _order(problem: Problem, found: Found | None) -> list[_Candidate]:
@@ -142,7 +142,7 @@ def _plan(problem: Problem, candidate: _Candidate, rank: int, stands_on: Origins
         beats_next="",
         provenance={
             "pipeline": priced.pipeline,
-            "kernels": _kernels_words(problem.setting.pool.node.chip),
+            "kernels": kernels_words(problem.setting.pool.node.chip),
             "shares": stands_on.to_dict(),
             **profile_provenance(stands_on, problem.setting),
             "error": intervals.error,
@@ -153,13 +153,13 @@ def _plan(problem: Problem, candidate: _Candidate, rank: int, stands_on: Origins
     )
 
 
-def beats_words(problem: Problem, plan: Plan, after: Plan | None) -> str:
+def beats_words(request: PlanRequest, plan: Plan, after: Plan | None) -> str:
     """Say by which terms a plan beats the next."""
     if after is None:
         return ""
     if plan.fits != after.fits:
         return f"rank {after.rank} needs a part of the headroom"
-    if problem.request.objective == "memory":
+    if request.objective == "memory":
         return _differences(plan.memory_bytes, after.memory_bytes, lambda size: f"{size / GIB:.1f} GiB", after.peak_bytes - plan.peak_bytes)
     scale = plan.layout.gbs / after.layout.gbs
     other = {term: seconds * scale for term, seconds in after.time_s.items()}

@@ -16,7 +16,7 @@ from meshwright.rules import explicit_layers
 from meshwright.rules.split import even_split
 from meshwright.search.problem import Problem
 
-__all__ = ["Repriced", "pipeline_of", "reprice", "shortlists", "split_variants", "tidy"]
+__all__ = ["Repriced", "pipeline_of", "reprice", "shortlists", "simulated", "split_variants", "tidy"]
 
 MOST_OPERATIONS = 200_000
 """Simulated operations per layout beyond which the closed form is kept: a second of work buys less than its error."""
@@ -158,14 +158,14 @@ def _repriced(layout: Layout, whole: _Whole, pipeline: Pipeline | None) -> Repri
     fullest = int(np.argmax(whole.used))
     return Repriced(
         layout=layout,
-        time_s=_simulated(whole.time_s, pipeline) if pipeline is not None else whole.time_s,
+        time_s=simulated(whole.time_s, pipeline) if pipeline is not None else whole.time_s,
         memory_bytes={term: float(held[fullest]) for term, held in whole.memory.items()},
         peak_memory_bytes=tuple(float(size) for size in whole.used),
         pipeline="event simulation" if pipeline is not None else "closed form" if layout.pp > 1 else "no pipeline",
     )
 
 
-def _simulated(time_s: dict[str, float], pipeline: Pipeline) -> dict[str, float]:
+def simulated(time_s: dict[str, float], pipeline: Pipeline) -> dict[str, float]:
     """Return the terms with the bubble and the messages of the simulation."""
     busy = sum(seconds for term, seconds in time_s.items() if term not in (*_WAITING, *_ONCE_A_STEP))
     waiting = max(0.0, simulate_steady(pipeline).step_s - busy)

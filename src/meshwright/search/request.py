@@ -28,7 +28,9 @@ class PlanRequest(BaseModel):
     model: str | dict[str, Any]
     """A name of `meshwright models`, or the dims of a ModelSpec with parts (`moe`, `mla`, `mamba`, `hybrid`) as mappings."""
     cluster: str
-    """`h100:256`, or a YAML file."""
+    """`h100:256`, `a800:128,h800:160`, or a YAML file."""
+    num_gpus: int | None = None
+    """Chips to use at most of all that the cluster has; its counts are then caps. Some may be left idle where that is faster."""
     gpus_per_node: int | None = None
     seq_len: int
     """Tokens in one sequence."""
@@ -83,7 +85,7 @@ class PlanRequest(BaseModel):
         return request
 
     def _check(self) -> None:
-        for name in ("gpus_per_node", "seq_len", "decoder_seq_len", "gbs", "max_gbs", "top"):
+        for name in ("num_gpus", "gpus_per_node", "seq_len", "decoder_seq_len", "gbs", "max_gbs", "top"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= 2**40:
                 raise ConfigError(f"{name}={value}: expected a whole number of 1 or more{' below 2**40' if value > 1 else ''}")

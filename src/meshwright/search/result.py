@@ -7,10 +7,11 @@ from typing import Any
 
 from meshwright.confidence import Fits, Intervals
 from meshwright.layout import Layout
+from meshwright.mixed_layout import MixedLayout
 from meshwright.search.request import PlanRequest
 from meshwright.units import GIB, TERA
 
-__all__ = ["NearestMiss", "Plan", "PlanResult", "Remedy", "layout_dict"]
+__all__ = ["NearestMiss", "Plan", "PlanResult", "Proof", "Remedy", "layout_dict", "mixed_dict"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +38,10 @@ class Plan:
     """Why it stands before the next rank."""
     provenance: dict[str, Any]
     intervals: Intervals
+    mixed: MixedLayout | None = None
+    """Over several kinds of chips, what each stage runs as; `layout` is then the first stage's."""
+    chips: tuple[tuple[str, int, int], ...] = ()
+    """Over several kinds, or where chips may be left idle: each kind, its chips in use, and those left idle."""
 
     @property
     def step_s(self) -> float:
@@ -50,9 +55,13 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as the contract has it."""
+        mixed = {} if self.mixed is None else mixed_dict(self.mixed)
+        chips = {"chips": [{"chip": name, "used": used, "idle": idle} for name, used, idle in self.chips]} if self.chips else {}
         return {
             "rank": self.rank,
             "layout": layout_dict(self.layout),
+            **mixed,
+            **chips,
             "step_s": self.step_s,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "mfu": self.mfu,
@@ -114,6 +123,30 @@ class NearestMiss:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Proof:
+    """How near to the best of its space a searched plan is, by the closed form that ranks."""
+
+    bound_s: float
+    """Seconds per step that no plan of the space undercuts, at the best plan's batch and chips."""
+    gap_frac: float
+    """How much better than the best found a plan might be; 0: none can."""
+    boxes: int
+    """Sets of plans that were split."""
+    solved: int
+    """Inner problems that were solved."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as `search` of the contract has it."""
+        return {
+            "exhaustive": self.gap_frac == 0.0,
+            "bound_gap": self.gap_frac,
+            "bound_step_s": self.bound_s,
+            "boxes": self.boxes,
+            "solved": self.solved,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlanResult:
     """The answer to a PlanRequest."""
 
@@ -132,10 +165,14 @@ class PlanResult:
     """Where nothing fits."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Of model and cluster, for the heading of a table."""
+    proof: Proof | None = None
+    """Where the space was not priced whole but searched by branch and bound."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `plan --json` prints."""
         search: dict[str, Any] = {"layouts": self.layouts, "seconds": self.seconds, "exhaustive": True, "bound_gap": 0.0}
+        if self.proof is not None:
+            search |= self.proof.to_dict()
         if self.nearest_miss is not None:
             search["nearest_miss"] = self.nearest_miss.to_dict()
         return {
@@ -148,5 +185,17 @@ class PlanResult:
 
 def layout_dict(layout: Layout) -> dict[str, Any]:
     """Return every field of a layout in plain types; tuples are lists."""
-    values = {f.name: getattr(layout, f.name) for f in fields(layout)}
+    return _plain({f.name: getattr(layout, f.name) for f in fields(layout)})
+
+
+def mixed_dict(mixed: MixedLayout) -> dict[str, Any]:
+    """Return `layout`, null in the fields in which stages differ, and `stages`, as the contract has them."""
+    shared = layout_dict(mixed.row(0))
+    names = ("tp", "sp", "dp", "mbs", "recompute", "recompute_method", "recompute_layers", "recompute_modules")
+    differs = {name: None for name in names if len({getattr(stage, name) for stage in mixed.stages}) > 1}
+    stages = [_plain({f.name: getattr(stage, f.name) for f in fields(stage) if f.name != "pool"}) for stage in mixed.stages]
+    return {"layout": shared | differs, "stages": stages}
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -1,0 +1,178 @@
+"""Time and memory of one layout over several kinds of chips: each stage by its own chip, the pipeline by all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.cost.once import once_terms_s
+from meshwright.cost.pipeline import pipeline_of_stages_s
+from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import place_stages
+from meshwright.cost.step import TIME_TERMS, StagePrices, message_s, price_stages
+from meshwright.hardware.cluster import Cluster
+from meshwright.layout import SCHEDULES, Layouts
+from meshwright.mixed_layout import MixedLayout, StageLayout
+from meshwright.models.spec import ModelSpec
+from meshwright.stack import Stack
+from meshwright.workload import Workload
+
+__all__ = ["MixedPrice", "Site", "message_times_s", "price_mixed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """Everything but the layout; one stack for all pools."""
+
+    model: ModelSpec
+    cluster: Cluster
+    work: Workload
+    stack: Stack
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixedPrice:
+    """What one layout takes; per stage (S,)."""
+
+    time: dict[str, float]
+    """Seconds of one step by term of TIME_TERMS, the pipeline by its closed form."""
+    memory: dict[str, Floats]
+    """Bytes by term."""
+    forward_s: Floats
+    """One micro batch through all chunks."""
+    backward_s: Floats
+    weight_s: Floats
+    links_s: Floats
+    """One message over each boundary; the last is the way from the last stage to the first."""
+
+    @property
+    def step_s(self) -> float:
+        """The sum of the terms."""
+        return sum(self.time.values())
+
+    @property
+    def used_bytes(self) -> Floats:
+        """What the fullest card of each stage shows."""
+        return np.asarray(np.sum(list(self.memory.values()), axis=0), dtype=np.float64)
+
+
+def price_mixed(layout: MixedLayout, site: Site) -> MixedPrice:
+    """Price one layout, stage by stage.
+
+    Formula:  as `cost.step.price`, each stage on its own chip: M micro batches on the slowest stage + bubble + messages + what a step takes
+              once, of the pool where that is most
+    Units:    seconds, bytes.
+    Source:   each term's own function.
+    Valid:    layouts whose stages keep the rules; dp * mbs is the same on all.
+    Checked:  tests/cost/test_mixed.py::test_one_kind_costs_what_it_costs_alone, ::test_two_pools_of_one_chip_are_one_pool
+    """
+    priced = _StagePrices(layout, site)
+    links = _links_s(layout, priced)
+    parts = pipeline_of_stages_s(
+        schedule=SCHEDULES.index(layout.schedule),
+        vpp=layout.vpp,
+        num_microbatches=layout.num_microbatches,
+        forward_s=priced.forward_s,
+        backward_s=priced.backward_s,
+        wgrad_s=np.minimum(priced.weight_s, priced.backward_s),
+        p2p_s=links[:-1],
+        p2p=site.stack.p2p,
+    )
+    work = {term: layout.num_microbatches * float(each.mean()) for term, each in priced.work.items()}
+    slowest = layout.num_microbatches * float((priced.forward_s + priced.backward_s).max())
+    pipeline = {"imbalance": max(0.0, slowest - sum(work.values())), "bubble": float(parts.bubble_s), "pp_comm": float(parts.p2p_s)}
+    time = work | pipeline | _once_s(layout, site, priced)
+    return MixedPrice(
+        time={term: time[term] for term in TIME_TERMS},
+        memory=priced.memory,
+        forward_s=priced.forward_s,
+        backward_s=priced.backward_s,
+        weight_s=priced.weight_s,
+        links_s=links,
+    )
+
+
+class _StagePrices:
+    """Stages of one layout, each priced in the layout in which all run as it does; stages that run alike are priced once."""
+
+    def __init__(self, layout: MixedLayout, site: Site) -> None:
+        alike: dict[StageLayout, list[int]] = {}
+        for number, stage in enumerate(layout.stages):
+            alike.setdefault(replace(stage, layers=1), []).append(number)
+        self.forward_s, self.backward_s, self.weight_s = (np.zeros(layout.pp) for _ in range(3))
+        self.dense, self.expert = np.zeros(layout.pp), np.zeros(layout.pp)
+        self.inside_s, self.across_s = np.zeros(layout.pp), np.zeros(layout.pp)
+        self.memory: dict[str, Floats] = {}
+        self.work: dict[str, Floats] = {}
+        for numbers in alike.values():
+            self._price(layout, site, numbers)
+
+    def _price(self, layout: MixedLayout, site: Site, numbers: list[int]) -> None:
+        rows = Layouts.of([layout.row(numbers[0])])
+        pool = site.cluster.pools[layout.stages[numbers[0]].pool]
+        stages = place_stages(rows, site.model, which="all")
+        found: StagePrices = price_stages(rows, stages, model=site.model, pool=pool, work=site.work, stack=site.stack)
+        for mine, theirs in (
+            (self.forward_s, found.times.forward_s),
+            (self.backward_s, found.times.backward_s),
+            (self.weight_s, found.times.weight_s),
+            (self.dense, found.params.dense),
+            (self.expert, found.params.expert),
+        ):
+            mine[numbers] = theirs[0, numbers]
+        messages = message_times_s(rows, found.message_bytes, pool=layout.stages[numbers[0]].pool, site=site)
+        self.inside_s[numbers], self.across_s[numbers] = (float(each[0]) for each in messages)
+        for own, terms in ((self.memory, found.memory.terms), (self.work, found.work_s)):
+            for term, each in terms.items():
+                own.setdefault(term, np.zeros(layout.pp))[numbers] = each[0, numbers]
+
+
+def _once_s(layout: MixedLayout, site: Site, priced: _StagePrices) -> dict[str, float]:
+    """Terms that a step takes once, of the pool that takes longest; they hide behind the first stage's work."""
+    found = []
+    for pool in layout.pools:
+        own = [number for number, stage in enumerate(layout.stages) if stage.pool == pool]
+        fullest = max(own, key=lambda number: priced.dense[number] + priced.expert[number])
+        terms = once_terms_s(
+            Layouts.of([layout.row(fullest)]),
+            priced.dense[[fullest]],
+            priced.expert[[fullest]],
+            priced.forward_s[:1],
+            priced.backward_s[:1],
+            pool=site.cluster.pools[pool],
+            work=site.work,
+            stack=site.stack,
+        )
+        found.append({term: float(seconds[0]) for term, seconds in terms.items()})
+    return max(found, key=lambda terms: sum(terms.values()))
+
+
+def _links_s(layout: MixedLayout, priced: _StagePrices) -> Floats:
+    """Seconds of one message from each stage to the next, and from the last to the first, (S,).
+
+    Formula:  between pools the longer of what either side's ranks take for their part, over the link between pools or their own network;
+              inside a pool the longer of both too
+    """
+    if layout.pp == 1:
+        return np.zeros(1)
+    pools = [stage.pool for stage in layout.stages]
+    pairs = [(stage, (stage + 1) % layout.pp) for stage in range(layout.pp)]
+    return np.array([max((priced.inside_s if pools[a] == pools[b] else priced.across_s)[[a, b]]) for a, b in pairs])
+
+
+def message_times_s(rows: Layouts, message_bytes: Floats, *, pool: int, site: Site) -> tuple[Floats, Floats]:
+    """One message inside a pool, and one to another pool, (N,) each.
+
+    Formula:  across: over the link between pools, or where there is none over the pool's own network
+    Units:    seconds.
+    Source:   alpha-beta model; of two sides with unlike ranks, the one with fewer carries more in each, see `price_mixed`.
+    Valid:    ranks of both sides are spread over their NICs.
+    Checked:  tests/cost/test_mixed.py::test_the_link_between_pools_counts
+    """
+    own, link = site.cluster.pools[pool], site.cluster.pool_link
+    apart = replace(own, node=replace(own.node, domain_size=1))
+    if link is not None:
+        apart = replace(apart, node=replace(apart.node, network_link=link), oversubscription=1.0)
+    inside = message_s(rows, message_bytes, pool=own, stack=site.stack)
+    return inside, message_s(rows, message_bytes, pool=own, stack=site.stack, way=apart)

@@ -1,0 +1,101 @@
+"""What a step takes once: the exchange between replicas, the optimizer, the host's own work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of, reduce_scatter_s
+from meshwright.cost.kernels import streaming_s
+from meshwright.cost.memory import data_shards
+from meshwright.cost.shapes import Floats
+from meshwright.hardware.cluster import Pool
+from meshwright.layout import SHARDINGS, Layouts
+from meshwright.stack import Stack
+from meshwright.workload import Workload
+
+__all__ = ["data_exchange_s", "once_terms_s", "optimizer_s"]
+
+
+def once_terms_s(
+    layouts: Layouts, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats, *, pool: Pool, work: Workload, stack: Stack
+) -> dict[str, Floats]:
+    """Exposed data-parallel exchange, optimizer and overhead, (N,) each: what a step takes once.
+
+    `dense` and `expert` are the parameters of a rank of the fullest stage; `forward_s` and `backward_s` one micro batch on the first stage.
+
+    Formula:  exposed = max(0, reduction - overlap * backward) + max(0, gathering - overlap * forward)
+    Units:    seconds.
+    Source:   overlap as in `presets/stacks.csv`: buckets are reduced while the last micro batch works back.
+    Valid:    any layout.
+    Checked:  tests/cost/test_step.py::test_data_parallel_exchange_hides_behind_the_last_backward
+    """
+    if work.lora_rank:
+        dense, expert = dense * 0.01, expert * 0.01
+    scatter, gather = data_exchange_s(layouts, dense, expert, pool=pool, stack=stack)
+    exposed = np.maximum(0.0, scatter - stack.dp_overlap * backward_s) + np.maximum(0.0, gather - stack.dp_overlap * forward_s)
+    return {
+        "dp_comm": exposed,
+        "optimizer": optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
+        "overhead": np.full(len(layouts), stack.step_overhead_s),
+    }
+
+
+def data_exchange_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack) -> tuple[Floats, Floats]:
+    """Reduction of gradients, and gathering of updated weights, once a step, (N,) each.
+
+    Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients and all-gather of half-precision weights; zero3: nothing
+              here (its exchange is per micro batch); where fewer ranks share than there are, the shards are all-reduced across
+    Units:    seconds.
+    Source:   ZeRO (arXiv:1910.02054); Megatron-Core distributed optimizer.
+    Valid:    parameters of one rank, (N,).
+    Checked:  tests/cost/test_step.py::test_distributed_optimizer_scatters_and_gathers
+    """
+    kind = layouts.sharding
+    none, zero1, zero2 = (kind == SHARDINGS.index(name) for name in ("none", "zero1", "zero2"))
+    size = np.where(none, layouts.dp * layouts.cp, layouts.shard_size)
+    inside = [(group_of(size, layouts.tp, pool), dense)]
+    if expert.any():
+        inside.append((group_of(np.minimum(size, layouts.expert_dp), layouts.ep * layouts.etp, pool), expert))
+    reduce, scatter, gather = (
+        stack.factors.data * sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes) for ranks, params in inside)
+        for operation, each in ((all_reduce_s, stack.reduce_bytes), (reduce_scatter_s, stack.reduce_bytes), (all_gather_s, 2.0))
+    )
+    replicas = np.maximum(layouts.dp * layouts.cp // size, 1)
+    replicated = np.zeros(len(layouts))
+    if (replicas > 1).any():
+        across = group_of(replicas, layouts.tp * size, pool)
+        replicated = stack.factors.data * _bucketed_s(
+            all_reduce_s, across, (dense + expert) * stack.reduce_bytes / size, stack.bucket_bytes
+        )
+    scatter = np.where(none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0))
+    return scatter, np.where(zero1 | zero2, gather, 0.0)
+
+
+def _bucketed_s(operation: Callable[[Group, Floats], Floats], group: Group, total_bytes: Floats, bucket_bytes: float) -> Floats:
+    """Time of one collective per bucket: the bytes once, the latency as often as there are buckets; 0 without bytes."""
+    buckets = np.maximum(1.0, np.ceil(total_bytes / bucket_bytes))
+    return np.where(total_bytes > 0, buckets * operation(group, total_bytes / buckets), 0.0)
+
+
+OPTIMIZER_BYTES = 30.0
+"""Bytes per updated parameter: read and write master and two moments (24), read gradient (4), write half weight (2)."""
+GRADIENT_PASSES = 3.0
+"""Passes over the whole gradient: zeroing, scaling or copying, norm."""
+
+
+def optimizer_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack) -> Floats:
+    """Adam and the passes over the gradients, (N,).
+
+    Formula:  (30 bytes * updated parameters + 3 * gradient bytes * held gradients) / memory rate
+    Units:    seconds.
+    Source:   counted reads and writes of a fused Adam.
+    Valid:    parameters of one rank, (N,).
+    Checked:  tests/cost/test_step.py::test_optimizer_updates_its_share
+    """
+    shards = data_shards(layouts)
+    updated = dense / shards.optimizer[0][:, 0] + expert / shards.optimizer[1][:, 0]
+    held = dense / shards.gradients[0][:, 0] + expert / shards.gradients[1][:, 0]
+    moved = updated * OPTIMIZER_BYTES + held * GRADIENT_PASSES * stack.gradient_bytes
+    return stack.factors.compute * streaming_s(pool.node.chip, moved)

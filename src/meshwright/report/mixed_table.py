@@ -1,0 +1,136 @@
+"""Plans over several kinds of chips as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from meshwright.report.mixed_words import mixed_words, recompute_words, runs_of
+from meshwright.report.plan_table import between, say, tflops_words
+from meshwright.search.result import Plan, PlanResult
+from meshwright.units import GIB, format_count
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["print_mixed_miss", "print_mixed_plans"]
+
+_ONE = {"cp": "1", "vpp": "1", "ep": "1"}
+"""A column that holds this in every row is left out."""
+
+
+def _mixed(name: str) -> Callable[[Plan], str]:
+    return lambda plan: str(getattr(plan.mixed, name))
+
+
+def _runs(name: str) -> Callable[[Plan], str]:
+    """What a field is on each kind, once where it is the same on all."""
+
+    def cell(plan: Plan) -> str:
+        assert plan.mixed is not None
+        values = [str(getattr(run[0], name)) for run in runs_of(plan.mixed)]
+        return values[0] if len(set(values)) == 1 else "/".join(values)
+
+    return cell
+
+
+def _recompute(plan: Plan) -> str:
+    assert plan.mixed is not None
+    words = [recompute_words(run) for run in runs_of(plan.mixed)]
+    return words[0] if len(set(words)) == 1 else " | ".join(words)
+
+
+def _stages(plan: Plan) -> str:
+    assert plan.mixed is not None
+    return mixed_words(plan.mixed)
+
+
+def _memory(plan: Plan) -> str:
+    """GiB of each kind's fullest stage."""
+    assert plan.mixed is not None
+    found: dict[str, float] = {}
+    for stage, size in zip(plan.mixed.stages, plan.peak_memory_bytes, strict=True):
+        found[stage.chip] = max(found.get(stage.chip, 0.0), size)
+    return "/".join(f"{size / GIB:.1f}" for size in found.values())
+
+
+def _chips(plan: Plan) -> str:
+    used, idle = sum(used for _, used, _ in plan.chips), sum(idle for _, _, idle in plan.chips)
+    return f"{used}, {idle} idle" if idle else str(used)
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Plan], str], bool], ...] = (
+    ("#", lambda p: str(p.rank), False),
+    ("stages: chip, tp, layers", _stages, True),
+    ("cp", _mixed("cp"), False),
+    ("vpp", _mixed("vpp"), False),
+    ("ep", _mixed("ep"), False),
+    ("dp", _runs("dp"), False),
+    ("mbs", _runs("mbs"), False),
+    ("recompute", _recompute, True),
+    ("chips", _chips, False),
+    ("step s", lambda p: f"{p.step_s:.4g}", False),
+    ("tokens/s/GPU", lambda p: f"{p.tokens_per_s_per_gpu:.0f}", False),
+    ("MFU %", lambda p: f"{p.mfu * 100:.1f}", False),
+    ("tokens/$", lambda p: "-" if p.tokens_per_dollar is None else format_count(p.tokens_per_dollar), False),
+    ("GiB", _memory, False),
+    ("fits", lambda p: str(p.fits), True),
+)
+"""Heading, cell, and whether it is words."""
+
+
+def print_mixed_plans(result: PlanResult, console: Console) -> None:
+    """Print what was asked, the ranked plans, what they leave idle, and how near to the best they are proven to be."""
+    from rich.table import Table
+
+    for line in (*_heading(result), ""):
+        say(console, line)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    shown = [(name, cell, words) for name, cell, words in _COLUMNS if {cell(plan) for plan in result.plans} != {_ONE.get(name, "")}]
+    for heading, _, is_words in shown:
+        table.add_column(heading, justify="left" if is_words else "right", no_wrap=not is_words)
+    for plan in result.plans:
+        table.add_row(*(cell(plan) for _, cell, _ in shown))
+    console.print(table, highlight=False, markup=False)
+    for line in ("", *_footing(result)):
+        say(console, line)
+
+
+def _heading(result: PlanResult) -> list[str]:
+    facts, request = result.facts, result.request
+    active = f", {format_count(facts['active_params'])} active" if facts["active_params"] < facts["params"] else ""
+    batch = f"gbs {request.gbs}" if request.gbs is not None else "gbs searched"
+    lines = [
+        f"{facts['model']} ({format_count(facts['params'])} parameters{active}), seq {request.seq_len}, {batch}, {request.precision}, "
+        f"stack {facts['stack']}, {'up to ' if request.num_gpus is not None else ''}{facts['num_chips']} chips"
+    ]
+    for pool in facts["pools"]:
+        lines.append(
+            f"{'up to ' if request.num_gpus is not None else ''}{pool['num_chips']} x {pool['chip']}, {pool['chips_per_node']} a node, "
+            f"{tflops_words(pool['peak_tflops'])} TFLOPS dense peak, {pool['limit_gib']:.1f} GiB usable, "
+            f"{pool['headroom_gib']:.1f} of them kept free"
+        )
+    return lines
+
+
+def _footing(result: PlanResult) -> list[str]:
+    best, proof = result.plans[0], result.proof
+    assert proof is not None and best.mixed is not None
+    used = ", ".join(f"{count} {name}{f' ({idle} idle)' if idle else ''}" for name, count, idle in best.chips)
+    found = "no plan of the space is faster" if proof.gap_frac == 0 else f"no plan is faster by more than {proof.gap_frac:.2%}"
+    ranked = {"step_time": found}.get(result.request.objective, found.replace("faster", "better"))
+    return [
+        f"#1 uses {used}",
+        f"proof by the closed form that ranks: {ranked} ({result.layouts} ways to cut, {proof.boxes} boxes split, {proof.solved} solved "
+        f"in {result.seconds:.2f} s)",
+        *result.notes,
+        f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}",
+        f"80 % interval of #1: step {between(best.intervals.step_s, 1)} s, memory {between(best.intervals.peak_bytes, GIB)} GiB",
+        f"error against measured runs: {best.intervals.error}",
+    ]
+
+
+def print_mixed_miss(result: PlanResult, console: Console) -> None:
+    """Print why nothing fits."""
+    for line in (*_heading(result), "", "nothing fits:", *(f"  {count:>9} {reason}" for reason, count in result.rejected.items())):
+        say(console, line)

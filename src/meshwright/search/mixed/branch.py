@@ -1,0 +1,451 @@
+"""Best-first branch and bound over plans on several kinds of chips."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cost.shapes import Floats
+from meshwright.search.axes import MOST_UNEVEN_VPP
+from meshwright.search.mixed.bounds import Boxes, Cuts, Limits, bound_s, tightened
+from meshwright.search.mixed.curves import MIDDLE, Curve, Once, curves, fitting_layers, layer_times_s, once_tables
+from meshwright.search.mixed.grid import Grid
+from meshwright.search.mixed.inner import Block, Case, Solved, solve, value_s
+from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.mixed.score import Score
+
+__all__ = ["Found", "Outcome", "search_mixed"]
+
+Ints = NDArray[np.int64]
+SAME = 1e-9
+"""Relative difference below which two plans are equally good."""
+BATCH = 64
+"""Ways to cut that are opened at once."""
+BOXES = 4096
+"""Boxes that are split at once."""
+MOST_BOXES = 2_000_000
+"""Boxes split at most; beyond, the gap says what is left open."""
+MOST_SOLVED = 600
+"""Inner problems solved at most."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """One plan by the closed form."""
+
+    score: float
+    """Smaller is better, see Score."""
+    step_s: float
+    common: int
+    cuts: tuple[tuple[int, int], ...]
+    """Pool and option of each block."""
+    blocks: tuple[Block, ...]
+    case: Case
+    solved: Solved
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a search brought."""
+
+    best: tuple[Found, ...]
+    """Best first, one of each group of plans that share their cuts, with one chunk per stage and with several."""
+    bound: float
+    """No plan of the space scores less."""
+    ways: int
+    """Ways to cut, of which each stands for all its stages, orders and layers."""
+    boxes: int
+    solved: int
+
+    @property
+    def gap(self) -> float:
+        """How much better than the best found a plan might be, as a share of it; 0 where none can."""
+        if not self.best:
+            return 0.0
+        left = 1.0 - self.bound / self.best[0].score
+        return left if left > SAME else 0.0
+
+
+def search_mixed(problem: MixedProblem, grid: Grid, score: Score, *, most_solved: int = MOST_SOLVED) -> Outcome:
+    """Return the best plans of the grid, and a bound of all.
+
+    Plans with one chunk per stage and interleaved ones are searched apart: the closed form of the latter is less sure, so that the best of
+    both are told apart by the simulation.
+    """
+    ways, cuts = _ways(problem, grid, score), _CutBook(problem, grid)
+    chunks = _chunks(problem, grid)
+    families = [family for family in ([v for v in chunks if v == 1], [v for v in chunks if v > 1]) if family]
+    outcomes = [_Search(problem, grid, score, most_solved, ways, cuts, family).run() for family in families]
+    return Outcome(
+        best=tuple(sorted((found for outcome in outcomes for found in outcome.best), key=lambda found: found.score)),
+        bound=min(outcome.bound for outcome in outcomes),
+        ways=len(ways.bound),
+        boxes=sum(outcome.boxes for outcome in outcomes),
+        solved=sum(outcome.solved for outcome in outcomes),
+    )
+
+
+def _chunks(problem: MixedProblem, grid: Grid) -> list[int]:
+    """Chunks per stage that are searched: up to MOST_UNEVEN_VPP, and further divisors of the layers."""
+    if grid.vpp is not None:
+        return list(grid.vpp)
+    layers = problem.site.model.total_layers
+    if problem.site.model.family == "encoder-decoder":
+        return [1]
+    return [v for v in range(1, layers // 2 + 1) if v <= MOST_UNEVEN_VPP or layers % v == 0] or [1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """A box before it is put in columns."""
+
+    ids: list[int]
+    least: int
+    """Stages of each block."""
+    most: list[int]
+    num_microbatches: int
+    vpp: int
+
+
+class _Search:
+    """One run over all ways to cut, with the given numbers of chunks per stage."""
+
+    def __init__(
+        self, problem: MixedProblem, grid: Grid, score: Score, most_solved: int, ways: _Ways, cuts: _CutBook, chunks: list[int]
+    ) -> None:
+        self.problem, self.grid, self.score, self.most_solved = problem, grid, score, most_solved
+        self.site = problem.site
+        self.layers = self.site.model.total_layers
+        self.limits = Limits(
+            layers=self.layers,
+            num_gpus=problem.num_gpus,
+            blocking=self.site.stack.p2p == "blocking",
+            whole_rounds=self.site.stack.family == "megatron",
+            dp_overlap=self.site.stack.dp_overlap,
+            overhead_s=self.site.stack.step_overhead_s,
+            pp=grid.pp,
+        )
+        self.ways, self.cuts, self.chunks = ways, cuts, chunks
+        self.groups: dict[object, Found] = {}
+        self.ceiling = np.inf
+        self.open_bound = np.inf
+        self.boxes = self.solved = 0
+        self.leaves: list[tuple[float, int, Boxes]] = []
+        self.pending: list[Boxes] = []
+        self.count = 0
+
+    def run(self) -> Outcome:
+        ways = self.ways
+        order = np.argsort(ways.bound, kind="stable")
+        for start in range(0, len(order), BATCH):
+            batch = order[start : start + BATCH]
+            batch = batch[ways.bound[batch] < self.ceiling * (1 - SAME)]
+            if not len(batch) or self._is_spent():
+                self._leave_open(ways.bound[batch])
+                break
+            self._branch(self._root(ways, batch))
+        best = tuple(sorted(self.groups.values(), key=lambda found: found.score))
+        return Outcome(best=best, bound=min(self.open_bound, self.ceiling), ways=len(ways.bound), boxes=self.boxes, solved=self.solved)
+
+    def _is_spent(self) -> bool:
+        return self.boxes > MOST_BOXES or self.solved >= self.most_solved
+
+    def _leave_open(self, bounds: Floats) -> None:
+        self.open_bound = min(self.open_bound, float(bounds.min(initial=np.inf)))
+
+    # Boxes
+
+    def _root(self, ways: _Ways, batch: Ints) -> Boxes:
+        """One box per order of the pools and number of chunks."""
+        self.cuts.add(ways.options[batch])
+        rows: list[_Row] = []
+        for way in batch:
+            options, common = ways.options[way], int(ways.common[way])
+            present = [pool for pool in range(len(options)) if options[pool] >= 0]
+            caps = [int(self.grid.options[pool].stages[options[pool]]) for pool in present]
+            micro = int(self.grid.num_microbatches[common])
+            if len(present) == 1 and 1 in self.chunks:
+                alone = self.cuts.id_of(present[0], options[present[0]], piped=False)
+                rows.append(_Row(ids=[alone], least=1, most=[1], num_microbatches=micro, vpp=1))
+            for vpp in self.chunks:
+                for order in permutations(range(len(present))):
+                    ids = [self.cuts.id_of(present[i], options[present[i]], piped=True) for i in order]
+                    most = [caps[i] for i in order]
+                    rows.append(_Row(ids=ids, least=1 if len(ids) > 1 else 2, most=most, num_microbatches=micro, vpp=vpp))
+        return self._boxes(rows, ways.options.shape[1])
+
+    def _boxes(self, rows: list[_Row], count: int) -> Boxes:
+        def filled(values: list[list[int]], absent: int) -> Ints:
+            return np.array([[*each, *[absent] * (count - len(each))] for each in values], dtype=np.int64)
+
+        ids = filled([row.ids for row in rows], -1)
+        present = ids >= 0
+        lowest = np.where(present, np.array([row.least for row in rows])[:, None], 0)
+        return Boxes(
+            ids=ids,
+            stages_from=lowest,
+            stages_to=np.minimum(filled([row.most for row in rows], 0), self.layers),
+            layers_from=lowest,
+            layers_to=np.where(present, self.layers, 0),
+            num_microbatches=np.array([row.num_microbatches for row in rows], dtype=np.int64),
+            vpp=np.array([row.vpp for row in rows], dtype=np.int64),
+            bound_s=np.zeros(len(rows)),
+        )
+
+    def _branch(self, root: Boxes) -> None:
+        """Split boxes, the most promising first, until each is solved, beaten or left open."""
+        boxes = self._priced(root)
+        while len(boxes) or self.leaves:
+            if self._is_spent():
+                self._leave_open(np.array([*boxes.bound_s, *(leaf[0] for leaf in self.leaves)]))
+                self.leaves.clear()
+                return
+            boxes = boxes.take(boxes.bound_s < self.ceiling * (1 - SAME))
+            lowest = float(boxes.bound_s.min(initial=np.inf))
+            self._solve_leaves(lowest)
+            boxes = boxes.take(boxes.bound_s < self.ceiling * (1 - SAME))
+            if not len(boxes):
+                continue
+            first = np.argsort(boxes.bound_s, kind="stable")
+            self.boxes += len(first[:BOXES])
+            halves = self._priced(boxes.take(first[:BOXES]).halves())
+            boxes = Boxes.concat([boxes.take(first[BOXES:]), halves])
+
+    def _priced(self, boxes: Boxes) -> Boxes:
+        """Narrow and bound boxes; what is beaten is dropped, what is one plan is put aside."""
+        if not len(boxes):
+            return boxes
+        cuts = self.cuts.table
+        boxes = tightened(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts))
+        if not len(boxes):
+            return boxes
+        seconds = bound_s(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts))
+        gbs = self.cuts.gbs[boxes.ids[:, 0]]
+        boxes = replace(boxes, bound_s=np.asarray(self.score.of(seconds / gbs, self._rate(boxes, cuts))))
+        boxes = boxes.take(boxes.bound_s < self.ceiling * (1 - SAME))
+        single = boxes.width.max(axis=1, initial=0.0) == 0
+        for i in np.flatnonzero(single):
+            self.count += 1
+            heapq.heappush(self.leaves, (float(boxes.bound_s[i]), self.count, boxes.take(slice(int(i), int(i) + 1))))
+        return boxes.take(~single)
+
+    def _rate(self, boxes: Boxes, cuts: Cuts) -> Floats:
+        return self.score.rate(boxes.stages_from * cuts.chips[boxes.ids], self.cuts.pools[boxes.ids])
+
+    def _ceiling_s(self, boxes: Boxes, cuts: Cuts) -> Floats:
+        """Seconds of a step that a plan of a row may take to be of use."""
+        per_sequence = np.minimum(self.ceiling / self._rate(boxes, cuts), self.score.most_s)
+        return np.asarray(per_sequence * self.cuts.gbs[boxes.ids[:, 0]])
+
+    # Leaves
+
+    def _solve_leaves(self, lowest: float) -> None:
+        """Solve the plans that no open box may beat."""
+        while self.leaves and self.leaves[0][0] <= lowest and not self._is_spent():
+            bound, _, leaf = heapq.heappop(self.leaves)
+            if bound >= self.ceiling * (1 - SAME):
+                self.leaves.clear()
+                return
+            self._solve(leaf)
+
+    def _solve(self, leaf: Boxes) -> None:
+        self.solved += 1
+        ids = [int(i) for i in leaf.ids[0] if i >= 0]
+        blocks = tuple(
+            self.cuts.block(i, stages=int(stages), layers=int(layers))
+            for i, stages, layers in zip(ids, leaf.stages_from[0], leaf.layers_from[0], strict=False)
+        )
+        case = Case(
+            num_microbatches=int(leaf.num_microbatches[0]),
+            vpp=int(leaf.vpp[0]),
+            blocking=self.limits.blocking,
+            dp_overlap=self.limits.dp_overlap,
+            overhead_s=self.limits.overhead_s,
+            prefix=self.site.model.segments[0].num_layers if len(self.site.model.segments) > 1 else 0,
+        )
+        cuts = self.cuts.table
+        ceiling_s = float(self._ceiling_s(leaf, cuts)[0])
+        solved = solve(blocks, case, below_s=ceiling_s)
+        if solved is None:
+            return
+        seconds, gbs, rate = value_s(blocks, case, solved), int(self.cuts.gbs[ids[0]]), float(self._rate(leaf, cuts)[0])
+        scored = float(self.score.of(seconds / gbs, rate))
+        self._leave_open(np.array([float(self.score.of(solved.bound_s / gbs, rate))]))
+        if not np.isfinite(scored):
+            return
+        found = Found(
+            score=scored,
+            step_s=seconds,
+            common=int(self.cuts.commons[ids[0]]),
+            cuts=tuple((int(self.cuts.pools[i]), int(self.cuts.numbers[i])) for i in ids),
+            blocks=blocks,
+            case=case,
+            solved=solved,
+        )
+        known = self.groups.get(found.cuts)
+        if known is None or found.score < known.score:
+            self.groups[found.cuts] = found
+        self.ceiling = min(self.ceiling, scored)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Ways:
+    """Ways to cut: for each pool an option, or -1, (R, P)."""
+
+    options: Ints
+    common: Ints
+    bound: Floats
+
+
+def _ways(problem: MixedProblem, grid: Grid, score: Score) -> _Ways:
+    """Combine the options of all pools that share the rest, each with a bound of its score.
+
+    Formula:  a step takes at least M times the time of the slowest stage, which is no less than if all chips worked on layers all the time;
+              and at least all layers once and the slowest stage's longer pass M - 1 times
+    """
+    pools = len(grid.options)
+    by_common: list[list[Ints]] = [[np.flatnonzero(options.common == c) for options in grid.options] for c in range(len(grid.gbs))]
+    tables = [
+        np.stack(np.meshgrid(*[np.concatenate([[-1], found]) for found in each], indexing="ij"), axis=-1).reshape(-1, pools)[1:]
+        for each in by_common
+    ]
+    options = np.concatenate([t for t in tables if len(t)] or [np.zeros((0, pools), dtype=np.int64)]).astype(np.int64)
+    common = np.repeat(np.arange(len(tables)), [len(t) for t in tables])
+    micro, gbs = grid.num_microbatches[common].astype(np.float64), grid.gbs[common]
+    parts = [_pool_columns(problem, grid, pool, options[:, pool]) for pool in range(pools)]
+    layer, forward, chips, stages = (np.stack([part[i] for part in parts], axis=1) for i in range(4))
+    present = options >= 0
+    speed = _most_speed(layer, chips, stages, present, problem.num_gpus)
+    layers = problem.site.model.total_layers
+    with np.errstate(divide="ignore"):
+        slowest = np.maximum(layers / speed, np.where(present, layer, 0.0).max(axis=1))
+    quickest = np.where(present, layer, np.inf).min(axis=1)
+    backward_share = (1 - np.where(present, forward / np.maximum(layer, 1e-30), 1.0)).min(axis=1)
+    seconds = np.maximum(micro * slowest, layers * quickest + (micro - 1) * slowest * backward_share)
+    rate = score.rate(np.where(present, chips, 0), np.where(present, np.arange(pools)[None], -1))
+    room = np.where(present, chips, 0).sum(axis=1) <= problem.num_gpus
+    bound = np.where(room & (present.sum(axis=1) <= layers), score.of((seconds + problem.site.stack.step_overhead_s) / gbs, rate), np.inf)
+    keep = np.isfinite(bound)
+    return _Ways(options=options[keep], common=common[keep], bound=bound[keep])
+
+
+def _pool_columns(problem: MixedProblem, grid: Grid, pool: int, index: Ints) -> list[Floats]:
+    """Of each row's option of a pool: its quickest layer, that one's forward, its chips a stage, its stages; zeros where absent."""
+    options = grid.options[pool]
+    if not len(options.common):
+        return [np.zeros(len(index)) for _ in range(4)]
+    forward, backward = layer_times_s(options.layouts, pool=pool, site=problem.site)
+    columns = [(forward + backward).min(axis=1), forward.max(axis=1), options.chips.astype(np.float64), options.stages.astype(np.float64)]
+    return [np.where(index >= 0, column[index], 0.0) for column in columns]
+
+
+def _most_speed(layer: Floats, chips: Floats, stages: Floats, present: NDArray[np.bool_], num_gpus: int) -> Floats:
+    """Layers per second of all stages that the chips can make at most: those that get most from a chip first, (R,)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = np.where(present, 1.0 / layer, 0.0)
+        order = np.argsort(-np.where(present, each / chips, -1.0), axis=1, kind="stable")
+        room, speed = np.full(len(layer), float(num_gpus)), np.zeros(len(layer))
+        for rank in range(layer.shape[1]):
+            at = order[:, rank : rank + 1]
+            one, size, most = (np.take_along_axis(a, at, axis=1)[:, 0] for a in (each, chips, stages))
+            taken = np.where(size > 0, np.minimum(most, room / np.where(size > 0, size, 1.0)), 0.0)
+            room, speed = room - taken * size, speed + taken * one
+    return speed
+
+
+class _CutBook:
+    """Ways to cut a stage that the search has met, by id, with their curves; a book that grows."""
+
+    def __init__(self, problem: MixedProblem, grid: Grid) -> None:
+        self.problem, self.grid = problem, grid
+        self.ids: dict[tuple[int, int, bool], int] = {}
+        self.curves: list[Curve] = []
+        self.onces: list[tuple[Once, ...]] = []
+        self.keys: list[tuple[int, int, bool]] = []
+        self._table: Cuts | None = None
+
+    def id_of(self, pool: int, option: int, *, piped: bool) -> int:
+        return self.ids[pool, int(option), piped]
+
+    def add(self, options: Ints) -> None:
+        """Price what some ways need and is not known."""
+        for pool in range(options.shape[1]):
+            own = np.unique(options[options[:, pool] >= 0, pool])
+            alone = np.unique(options[(options >= 0).sum(axis=1) == 1][:, pool])
+            for piped, wanted in ((True, own), (False, alone[alone >= 0])):
+                self._add(pool, np.array([o for o in wanted if (pool, int(o), piped) not in self.ids], dtype=np.int64), piped)
+
+    def _add(self, pool: int, numbers: Ints, piped: bool) -> None:
+        if not len(numbers):
+            return
+        problem, layouts = self.problem, self.grid.options[pool].layouts.take(numbers)
+        found = curves(layouts, self.grid.axes.recomputations, pool=pool, site=problem.site, piped=piped)
+        onces = once_tables(found, layouts, pool=pool, site=problem.site, most=problem.site.model.total_layers)
+        for number, curve, once in zip(numbers, found, onces, strict=True):
+            self.ids[pool, int(number), piped] = len(self.curves)
+            self.curves.append(curve)
+            self.onces.append(once)
+            self.keys.append((pool, int(number), piped))
+        self._table = None
+
+    def limit_bytes(self, pool: int) -> float:
+        part = self.problem.parts[pool]
+        return part.setting.limit_bytes - part.headroom_bytes
+
+    def block(self, number: int, *, stages: int, layers: int) -> Block:
+        pool, option, _ = self.keys[number]
+        return Block(
+            curve=self.curves[number],
+            once=self.onces[number],
+            stages=stages,
+            layers=layers,
+            chips_per_stage=int(self.grid.options[pool].chips[option]),
+            domain=self.problem.cluster.pools[pool].node.domain_size,
+            limit_bytes=self.limit_bytes(pool),
+        )
+
+    @property
+    def table(self) -> Cuts:
+        """All cuts in columns, an absent one last."""
+        if self._table is None:
+            self._table = self._columns()
+            self.pools = np.array([*(key[0] for key in self.keys), -1])
+            self.numbers = np.array([*(key[1] for key in self.keys), -1])
+            options = [self.grid.options[key[0]] for key in self.keys]
+            self.commons = np.array([*(int(o.common[key[1]]) for o, key in zip(options, self.keys, strict=True)), -1])
+            self.gbs = np.array([*(int(self.grid.gbs[c]) for c in self.commons[:-1]), 1])
+        return self._table
+
+    def _columns(self) -> Cuts:
+        most = self.problem.site.model.total_layers
+        curves_, middle = self.curves, [curve.backward_layer_s.min(axis=0) for curve in self.curves]
+
+        def column(values: list[float]) -> Floats:
+            return np.array([*values, 0.0])
+
+        def table(values: list[Floats]) -> Floats:
+            return np.concatenate([np.stack(values), np.zeros((1, most + 1))])
+
+        shares = [c.forward_layer_s / (c.forward_layer_s + b) for c, b in zip(curves_, middle, strict=True)]
+        fitting = [fitting_layers(c, limit_bytes=self.limit_bytes(k[0]), most=most) for c, k in zip(curves_, self.keys, strict=True)]
+        return Cuts(
+            chips=column([float(self.grid.options[pool].chips[option]) for pool, option, _ in self.keys]).astype(np.int64),
+            forward_s=column([float(c.forward_layer_s.min()) for c in curves_]),
+            backward_s=column([float(b.min()) for b in middle]),
+            forward_share=column([float(share.max()) for share in shares]),
+            backward_share=column([float((1 - share).max()) for share in shares]),
+            slow_backward_s=column([float(c.backward_layer_s.max()) for c in curves_]),
+            head_s=column([float(c.forward_base_s[2] + c.backward_base_s[:, 2].min()) for c in curves_]),
+            first_forward_s=column([float(c.forward_base_s[1]) for c in curves_]),
+            first_backward_s=column([float(c.backward_base_s[:, 1].max()) for c in curves_]),
+            near_s=column([min(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
+            far_s=column([max(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
+            fitting=table([np.concatenate([[0], f[1:].cumsum()]).astype(np.float64) for f in fitting]).astype(np.int64),
+            reduce_s=table([once[MIDDLE].reduce_s for once in self.onces]),
+            gather_s=table([once[MIDDLE].gather_s for once in self.onces]),
+            optimizer_s=table([once[MIDDLE].optimizer_s for once in self.onces]),
+        )

@@ -1,0 +1,249 @@
+"""What a stage takes and holds, by its layers: coefficients of one kind of chip under one way to cut the model, for all ways to recompute.
+
+Times are affine in the layers of each of the model's segments; memory is affine in layers, in micro batches in flight and in their
+product. So a few stages, priced by the cost model itself, give all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cost.mixed import Site, message_times_s
+from meshwright.cost.once import data_exchange_s, optimizer_s
+from meshwright.cost.shapes import Floats
+from meshwright.cost.stages import Stages
+from meshwright.cost.step import StagePrices, message_s, price_stages
+from meshwright.layout import RECOMPUTES, Layouts
+from meshwright.search.axes import Recomputation
+
+__all__ = ["MIDDLE", "ROLES", "Curve", "Once", "curves", "fitting_layers", "layer_times_s", "once_tables"]
+
+ROLES = ((False, False), (True, False), (False, True), (True, True))
+"""Whether a stage holds the embedding, and the head."""
+MIDDLE = 0
+_MAKES = ("main", "prefix", "both")
+"""Which of the model's segments a stage has layers of."""
+Point = tuple[int, int, int, tuple[bool, bool]]
+"""Layers, those of the prefix among them, micro batches in flight, role."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Once:
+    """What a step takes once, by the layers of the fullest stage (0 .. L)."""
+
+    reduce_s: Floats
+    gather_s: Floats
+    optimizer_s: Floats
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """One kind of chip under one (tp, cp, ep, dp, mbs); W ways to recompute, the last one `block` of no layer where there is one."""
+
+    ways: tuple[Recomputation, ...]
+    by_block: bool
+    """Whether the last way is block recompute, priced for 0 layers."""
+    forward_base_s: Floats
+    """By role, (4,)."""
+    forward_layer_s: Floats
+    """Of a main layer and one of the prefix, (2,)."""
+    backward_base_s: Floats
+    """(W, 4)."""
+    backward_layer_s: Floats
+    """(W, 2)."""
+    redo_layer_s: Floats
+    """What block recompute adds per layer, (2,)."""
+    base_bytes: Floats
+    """By way, make and role, (W, 3, 4); and what of it each micro batch in flight adds."""
+    base_flight_bytes: Floats
+    layer_bytes: Floats
+    """(W, 2); and what of it each micro batch in flight adds."""
+    layer_flight_bytes: Floats
+    chunk_bytes: float
+    """What each chunk of layers beyond the first adds."""
+    params: tuple[Floats, Floats]
+    """Dense and expert parameters, base by role and then per main and per prefix layer, (6,) each."""
+    message_s: float
+    """One message inside the pool."""
+    cross_message_s: float
+    """One message to another pool."""
+    near_message_s: float
+    """One message where the whole pipeline lies in one fast domain."""
+
+
+def curves(layouts: Layouts, ways: Sequence[Recomputation], *, pool: int, site: Site, piped: bool) -> list[Curve]:
+    """Return the curve of each layout, of which tp, sp, cp, ep, etp, dp, mbs, gbs, vpp and sharding count.
+
+    `piped`: for stages of a pipeline; else for the one stage of a model that is not cut.
+    """
+    whole = next((w for w in ways if w.kind == RECOMPUTES.index("full") and not w.block and w.layers < 0), None)
+    by_block = whole is not None and any(w.block and w.eighths for w in ways)
+    plain = [w for w in ways if not (w.block and w.eighths)]
+    listed = [*plain, replace(_BLOCK_OF_NONE)] if by_block else plain
+    base = replace(layouts, pp=np.full(len(layouts), 2 if piped else 1))
+    rows = _with_ways(base, listed)
+    points = _points(len(site.model.segments))
+    priced = price_stages(
+        rows, _stages(points, len(rows)), model=site.model, pool=site.cluster.pools[pool], work=site.work, stack=site.stack
+    )
+    reader = _Reader(points, priced)
+    chunk = _chunk_bytes(rows.take(np.arange(0, len(rows), len(listed))), reader, priced, pool=pool, site=site, step=len(listed))
+    messages = _messages(base, priced.message_bytes[:: len(listed)], pool=pool, site=site)
+    full = plain.index(whole) if whole is not None else 0
+    return [
+        _curve(reader, i * len(listed), listed, by_block, full, float(chunk[i]), [float(m[i]) for m in messages])
+        for i in range(len(layouts))
+    ]
+
+
+def layer_times_s(layouts: Layouts, *, pool: int, site: Site) -> tuple[Floats, Floats]:
+    """Forward and backward of one layer of each of the model's segments, nothing recomputed, (N, 2) each."""
+    points = _points(len(site.model.segments))
+    priced = price_stages(
+        layouts, _stages(points, len(layouts)), model=site.model, pool=site.cluster.pools[pool], work=site.work, stack=site.stack
+    )
+    reader, rows = _Reader(points, priced), slice(0, len(layouts))
+    return reader.slopes(reader.forward, rows), reader.slopes(reader.backward, rows)
+
+
+_BLOCK_OF_NONE = Recomputation(kind=RECOMPUTES.index("full"), block=1, layers=0)
+
+
+def _with_ways(base: Layouts, ways: Sequence[Recomputation]) -> Layouts:
+    spread = base.take(np.repeat(np.arange(len(base)), len(ways)))
+    kinds, block, layers, modules = (
+        np.tile(np.array([getattr(w, name) for w in ways], dtype=np.int64), len(base)) for name in ("kind", "block", "layers", "modules")
+    )
+    return replace(spread, recompute=kinds, block_recompute=block, recompute_layers=layers, recompute_modules=modules)
+
+
+def _points(segments: int) -> list[Point]:
+    """Stages from which all coefficients follow."""
+    makes = [(1, 0), (2, 0)] + ([(1, 1), (2, 2), (2, 1)] if segments > 1 else [])
+    return [(layers, prefix, flight, role) for layers, prefix in makes for flight in (1, 2) for role in ROLES]
+
+
+def _stages(points: list[Point], rows: int) -> Stages:
+    def spread(values: list[float]) -> Floats:
+        return np.broadcast_to(np.array(values, dtype=np.float64), (rows, len(points)))
+
+    first, last = (np.array([point[3][end] for point in points]) for end in (0, 1))
+    return Stages(
+        index=spread([0.0 if is_first else 1.0 for is_first in first]).astype(np.int64),
+        layers=spread([float(point[0]) for point in points]).astype(np.int64),
+        prefix_layers=spread([float(point[1]) for point in points]),
+        last=np.broadcast_to(last, (rows, len(points))),
+        in_flight=spread([float(point[2]) for point in points]),
+        real=np.ones((rows, len(points)), dtype=bool),
+    )
+
+
+class _Reader:
+    """Finds the price of a point."""
+
+    def __init__(self, points: list[Point], priced: StagePrices) -> None:
+        self.at = {point: i for i, point in enumerate(points)}
+        self.has_prefix = any(point[1] for point in points)
+        self.forward, self.backward = priced.times.forward_s, priced.times.backward_s
+        self.used = priced.memory.used
+        self.dense, self.expert = priced.params.dense, priced.params.expert
+
+    def slopes(self, table: Floats, rows: slice, flight: int = 1) -> Floats:
+        """What a main layer and one of the prefix add, (R, 2)."""
+        middle = ROLES[MIDDLE]
+        main = table[rows, self.at[2, 0, flight, middle]] - table[rows, self.at[1, 0, flight, middle]]
+        if not self.has_prefix:
+            return np.stack([main, main], axis=-1)
+        prefix = table[rows, self.at[2, 2, flight, middle]] - table[rows, self.at[1, 1, flight, middle]]
+        return np.stack([main, prefix], axis=-1)
+
+    def bases(self, table: Floats, rows: slice, slopes: Floats, make: str = "main", flight: int = 1) -> Floats:
+        """What a stage of no layer would take by role, (R, 4)."""
+        layers, prefix = {"main": (1, 0), "prefix": (1, 1), "both": (2, 1)}[make if self.has_prefix else "main"]
+        of_layers = (layers - prefix) * slopes[:, 0] + prefix * slopes[:, 1]
+        return np.stack([table[rows, self.at[layers, prefix, flight, role]] - of_layers for role in ROLES], axis=-1)
+
+
+def _curve(
+    reader: _Reader, start: int, ways: Sequence[Recomputation], by_block: bool, full: int, chunk_bytes: float, messages: list[float]
+) -> Curve:
+    rows = slice(start, start + len(ways))
+    forward_layer, backward_layer = (reader.slopes(t, rows) for t in (reader.forward, reader.backward))
+    one, two = (reader.slopes(reader.used, rows, flight) for flight in (1, 2))
+    bases = [
+        np.stack([reader.bases(reader.used, rows, slopes, make, flight) for make in _MAKES], axis=1)
+        for slopes, flight in ((one, 1), (two, 2))
+    ]
+    params = []
+    for table in (reader.dense, reader.expert):
+        slopes = reader.slopes(table, slice(start, start + 1))
+        params.append(np.concatenate([reader.bases(table, slice(start, start + 1), slopes)[0], slopes[0]]))
+    return Curve(
+        ways=tuple(ways),
+        by_block=by_block,
+        forward_base_s=reader.bases(reader.forward, rows, forward_layer)[0],
+        forward_layer_s=forward_layer[0],
+        backward_base_s=reader.bases(reader.backward, rows, backward_layer),
+        backward_layer_s=backward_layer,
+        redo_layer_s=backward_layer[full] - backward_layer[-1] if by_block else np.zeros(2),
+        base_bytes=2 * bases[0] - bases[1],
+        base_flight_bytes=bases[1] - bases[0],
+        layer_bytes=2 * one - two,
+        layer_flight_bytes=two - one,
+        chunk_bytes=chunk_bytes,
+        params=(params[0], params[1]),
+        message_s=messages[0],
+        cross_message_s=messages[1],
+        near_message_s=messages[2],
+    )
+
+
+def _chunk_bytes(first: Layouts, reader: _Reader, priced: StagePrices, *, pool: int, site: Site, step: int) -> Floats:
+    """What a second chunk adds to a stage of one layer, (N,), for layouts in the first way to recompute."""
+    point: Point = (1, 0, 1, ROLES[MIDDLE])
+    twice = replace(first, vpp=np.full(len(first), 2))
+    deep = price_stages(
+        twice, _stages([point], len(first)), model=site.model, pool=site.cluster.pools[pool], work=site.work, stack=site.stack
+    )
+    return np.asarray(deep.memory.used[:, 0] - reader.used[::step, reader.at[point]])
+
+
+def _messages(base: Layouts, size: Floats, *, pool: int, site: Site) -> list[Floats]:
+    """One message over the pool's network, to another pool, and inside a domain."""
+    own = site.cluster.pools[pool]
+    near = replace(own, node=replace(own.node, domain_size=2**40))
+    far = replace(own, node=replace(own.node, domain_size=1))
+    across = message_times_s(base, size, pool=pool, site=site)[1]
+    return [message_s(base, size, pool=own, stack=site.stack, way=far), across, message_s(base, size, pool=own, stack=site.stack, way=near)]
+
+
+def once_tables(found: Sequence[Curve], layouts: Layouts, *, pool: int, site: Site, most: int) -> list[tuple[Once, ...]]:
+    """What a step takes once if the fullest stage has 0 .. `most` main layers, by role, for each curve and its layout."""
+    layers = np.arange(most + 1, dtype=np.float64)
+    shape = (len(found), len(ROLES), most + 1)
+    share = 0.01 if site.work.lora_rank else 1.0
+    dense, expert = (
+        share * np.stack([curve.params[kind][: len(ROLES), None] + curve.params[kind][len(ROLES)] * layers for curve in found]).ravel()
+        for kind in (0, 1)
+    )
+    rows = layouts.take(np.repeat(np.arange(len(found)), len(ROLES) * (most + 1)))
+    own = site.cluster.pools[pool]
+    reduce, gather = (each.reshape(shape) for each in data_exchange_s(rows, dense, expert, pool=own, stack=site.stack))
+    optimizer = optimizer_s(rows, dense, expert, pool=own, stack=site.stack).reshape(shape)
+    return [
+        tuple(Once(reduce_s=reduce[i, r], gather_s=gather[i, r], optimizer_s=optimizer[i, r]) for r in range(len(ROLES)))
+        for i in range(len(found))
+    ]
+
+
+def fitting_layers(curve: Curve, *, limit_bytes: float, most: int) -> NDArray[np.int64]:
+    """Layers of a middle stage that fit at most, by micro batches in flight 0 .. `most`, whatever is recomputed, (most + 1,)."""
+    flight = np.arange(most + 1, dtype=np.float64)
+    base = (curve.base_bytes[:, :, MIDDLE, None] + curve.base_flight_bytes[:, :, MIDDLE, None] * flight).min(axis=1)
+    layer = (curve.layer_bytes[:, :, None] + curve.layer_flight_bytes[:, :, None] * flight).min(axis=1)
+    fits = np.floor((limit_bytes - base) / layer).max(axis=0)
+    return np.asarray(np.clip(fits, 0, most), dtype=np.int64)

@@ -1,0 +1,249 @@
+"""From a request over several kinds of chips to ranked plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from meshwright.confidence import Fits, fits_within, intervals_of
+from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
+from meshwright.errors import ConfigError
+from meshwright.models.params import model_params
+from meshwright.rules._rule import nearest_multiples
+from meshwright.search.batch import batch_rule
+from meshwright.search.mixed.branch import Outcome, search_mixed
+from meshwright.search.mixed.grid import Grid, make_grid
+from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
+from meshwright.search.mixed.reprice import Repriced, layout_of, reprice_mixed
+from meshwright.search.mixed.score import Score
+from meshwright.search.origins import origins_of
+from meshwright.search.rank import beats_words, kernels_words
+from meshwright.search.request import PlanRequest
+from meshwright.search.result import Plan, PlanResult, Proof
+from meshwright.search.space import Rejections
+from meshwright.units import GIB, TERA
+
+__all__ = ["search_mixed_plans"]
+
+SPARE = 4
+"""Plans priced again beyond those that are asked for: the simulation may order them differently."""
+
+
+def search_mixed_plans(request: PlanRequest) -> PlanResult:
+    """Search all plans of a request over several pools; ConfigError where none keeps the rules, no plans where none fits."""
+    problem = resolve_mixed(request)
+    rejections = Rejections()
+    grid = make_grid(problem, rejections)
+    _require_some(problem, grid)
+    score = _score(problem)
+    outcome = search_mixed(problem, grid, score)
+    if not outcome.best:
+        problem = _without_headroom(problem)
+        outcome = search_mixed(problem, grid, score)
+    if not outcome.best:
+        rejections.add("memory: more than the chips have", outcome.ways)
+    plans = _plans(problem, grid, outcome)
+    return PlanResult(
+        request=request,
+        plans=plans,
+        rejected=dict(sorted(rejections.counts.items(), key=lambda item: -item[1])),
+        layouts=outcome.ways,
+        notes=tuple(_notes(problem, grid)),
+        facts=_facts(problem),
+        proof=_proof(outcome),
+    )
+
+
+def _score(problem: MixedProblem) -> Score:
+    objective = problem.request.objective
+    if objective == "memory":
+        raise ConfigError("objective=memory: over several kinds of chips plans are ranked by step_time or tokens_per_dollar")
+    if objective == "tokens_per_dollar":
+        return Score(rates=tuple(float(part.usd_per_chip_s or 0.0) for part in problem.parts))
+    return Score(rates=None)
+
+
+def _without_headroom(problem: MixedProblem) -> MixedProblem:
+    return replace(problem, parts=tuple(replace(part, headroom_bytes=0.0) for part in problem.parts))
+
+
+def _require_some(problem: MixedProblem, grid: Grid) -> None:
+    """Say why no way to cut is left, with the nearest values that work."""
+    if any(len(options.common) for options in grid.options):
+        return
+    gbs, pins = problem.request.gbs, problem.request.pins
+    if gbs is not None and not len(grid.gbs):
+        step = int(np.prod([max(1, int(v)) for key in ("dp", "mbs") for v in pins.get(key, [1])[:1]]))
+        near = " or ".join(map(str, nearest_multiples(gbs, step)))
+        raise ConfigError(f"gbs={gbs}: no dp * mbs of {_pin_words(problem)} divides it; nearest that work: gbs={near}")
+    raise ConfigError(f"no stage of {problem.site.model.name} keeps the rules on {problem.cluster.name} under {_pin_words(problem)}")
+
+
+def _pin_words(problem: MixedProblem) -> str:
+    pins = problem.request.pins
+    return " ".join(f"{key}={','.join(map(str, values))}" for key, values in pins.items()) or "all values searched"
+
+
+def _proof(outcome: Outcome) -> Proof:
+    best = outcome.best[0].step_s if outcome.best else 0.0
+    return Proof(bound_s=best * (1.0 - outcome.gap), gap_frac=outcome.gap, boxes=outcome.boxes, solved=outcome.solved)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Candidate:
+    score: float
+    fits: Fits
+    cuts: tuple[tuple[int, int], ...]
+    priced: Repriced
+
+
+def _plans(problem: MixedProblem, grid: Grid, outcome: Outcome) -> tuple[Plan, ...]:
+    score = _score(problem)
+    candidates = []
+    for found in outcome.best[: 2 * problem.request.top + SPARE]:
+        priced = reprice_mixed(layout_of(found, problem, grid), problem.site)
+        used = [priced.layout.chips_of(pool) for pool in range(len(problem.parts))]
+        rate = float(score.rate(np.array([used]), np.arange(len(used))[None])[0])
+        fits = _fits(problem, priced)
+        seconds = priced.step_s / priced.layout.gbs
+        candidates.append(_Candidate(score=float(seconds * rate), fits=fits, cuts=found.cuts, priced=priced))
+    order = sorted((c for c in candidates if c.fits != "no"), key=lambda c: (c.fits == "at risk", c.score))
+    first: dict[tuple[tuple[int, int], ...], _Candidate] = {}
+    for candidate in order:
+        first.setdefault(candidate.cuts, candidate)
+    kept = list(first.values())[: problem.request.top]
+    shares = _shares(problem, [candidate.priced for candidate in kept])
+    plans = [_plan(problem, c, rank, share) for rank, (c, share) in enumerate(zip(kept, shares, strict=True), start=1)]
+    following: list[Plan | None] = [*plans[1:], None]
+    return tuple(
+        replace(plan, beats_next=beats_words(problem.request, plan, after))
+        for plan, after in zip(plans, following[: len(plans)], strict=True)
+    )
+
+
+def _fits(problem: MixedProblem, priced: Repriced) -> Fits:
+    """The worst verdict of any stage."""
+    used = priced.price.used_bytes
+    verdicts = {
+        fits_within(float(used[i]), limit_bytes=part.setting.limit_bytes, headroom_bytes=part.headroom_bytes)
+        for i, stage in enumerate(priced.layout.stages)
+        for part in [problem.parts[stage.pool]]
+    }
+    return "no" if "no" in verdicts else "at risk" if "at risk" in verdicts else "yes"
+
+
+def _plan(problem: MixedProblem, candidate: _Candidate, rank: int, shares: dict[str, Any]) -> Plan:
+    priced, site, layout = candidate.priced, problem.site, candidate.priced.layout
+    used = [layout.chips_of(pool) for pool in range(len(problem.parts))]
+    chips = sum(used)
+    tokens_per_s = layout.gbs * site.work.seq_len / priced.step_s
+    peaks = [pool.node.chip.peak_flops_per_s(site.work.precision) for pool in problem.cluster.pools]
+    peak = sum(count * each for count, each in zip(used, peaks, strict=True))
+    flops_per_s = tokens_per_s * model_flops_per_token(site.model, site.work)
+    held = priced.price.used_bytes
+    fullest = _fullest(problem, priced)
+    intervals = intervals_of(problem.kind, step_s=priced.step_s, peak_bytes=float(held[fullest]))
+    prices = [part.usd_per_chip_s for part, count in zip(problem.parts, used, strict=True) if count]
+    usd = sum(float(part.usd_per_chip_s or 0.0) * count for part, count in zip(problem.parts, used, strict=True))
+    idle = _idle(problem, used)
+    return Plan(
+        rank=rank,
+        layout=layout.row(0),
+        mixed=layout,
+        chips=tuple((pool.node.chip.name, count, rest) for pool, count, rest in zip(problem.cluster.pools, used, idle, strict=True)),
+        time_s=priced.time_s,
+        memory_bytes={term: float(each[fullest]) for term, each in priced.price.memory.items()},
+        peak_memory_bytes=tuple(float(size) for size in held),
+        fits=candidate.fits,
+        tokens_per_s_per_gpu=tokens_per_s / chips,
+        mfu=flops_per_s / peak,
+        causal_mfu=tokens_per_s * causal_flops_per_token(site.model, site.work) / peak,
+        flops_per_s_per_gpu=flops_per_s / chips,
+        tokens_per_dollar=tokens_per_s / usd if all(prices) else None,
+        beats_next="",
+        provenance={
+            "pipeline": priced.pipeline,
+            "kernels": _kernels(problem, used),
+            "shares": shares,
+            "error": intervals.error,
+            "memory_error": intervals.memory_error,
+            "close": None,
+        },
+        intervals=intervals,
+    )
+
+
+def _fullest(problem: MixedProblem, priced: Repriced) -> int:
+    """The stage that leaves least of its chip free."""
+    held = priced.price.used_bytes
+    free = [problem.parts[stage.pool].setting.limit_bytes - float(held[i]) for i, stage in enumerate(priced.layout.stages)]
+    return int(np.argmin(free))
+
+
+def _idle(problem: MixedProblem, used: list[int]) -> list[int]:
+    """Chips left idle by pool: of those asked for where the counts are caps, taken from the pools that have most to spare."""
+    spare = [pool.num_chips - count for pool, count in zip(problem.cluster.pools, used, strict=True)]
+    if problem.request.num_gpus is None:
+        return spare
+    rest, found = problem.num_gpus - sum(used), [0] * len(used)
+    for pool in sorted(range(len(used)), key=lambda p: -spare[p]):
+        found[pool] = min(rest, spare[pool])
+        rest -= found[pool]
+    return found
+
+
+def _kernels(problem: MixedProblem, used: list[int]) -> str:
+    words = [
+        f"{pool.node.chip.name}: {kernels_words(pool.node.chip)}" for pool, count in zip(problem.cluster.pools, used, strict=True) if count
+    ]
+    return "; ".join(words)
+
+
+def _shares(problem: MixedProblem, priced: list[Repriced]) -> list[dict[str, Any]]:
+    """What each plan's step stands on: of each pool what its stages do on their own, weighed by their work."""
+    found: list[dict[str, float]] = [{} for _ in priced]
+    for pool, part in enumerate(problem.parts):
+        own = [i for i, each in enumerate(priced) if pool in each.layout.pools]
+        rows = [next(each.row(s) for s, stage in enumerate(each.stages) if stage.pool == pool) for i in own for each in [priced[i].layout]]
+        for i, origins in zip(own, origins_of(rows, part.setting), strict=True):
+            times = priced[i].price.forward_s + priced[i].price.backward_s
+            mine = np.array([stage.pool == pool for stage in priced[i].layout.stages])
+            weight = float(times[mine].sum() / times.sum())
+            for name, share in origins.to_dict().items():
+                found[i][name] = found[i].get(name, 0.0) + weight * share
+    return [dict(shares) for shares in found]
+
+
+def _notes(problem: MixedProblem, grid: Grid) -> list[str]:
+    notes = [
+        "searched: stages, layers, tp and recomputation per kind of chip, common dp, mbs, cp, ep and vpp, each kind in one run of stages; "
+        "--set narrows it"
+    ]
+    if problem.request.gbs is None and problem.request.max_gbs is None:
+        notes.append(batch_rule(problem.site.model).words(problem.site.work.seq_len))
+    return notes
+
+
+def _facts(problem: MixedProblem) -> dict[str, Any]:
+    site, params = problem.site, model_params(problem.site.model)
+    pools = [
+        {
+            "chip": pool.node.chip.name,
+            "num_chips": pool.num_chips,
+            "chips_per_node": pool.node.chips_per_node,
+            "peak_tflops": pool.node.chip.peak_flops_per_s(site.work.precision) / TERA,
+            "limit_gib": part.setting.limit_bytes / GIB,
+            "headroom_gib": part.headroom_bytes / GIB,
+        }
+        for pool, part in zip(problem.cluster.pools, problem.parts, strict=True)
+    ]
+    return {
+        "model": site.model.name,
+        "params": params.total,
+        "active_params": params.active,
+        "num_chips": problem.num_gpus,
+        "pools": pools,
+        "stack": site.stack.name,
+    }

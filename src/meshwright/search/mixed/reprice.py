@@ -1,0 +1,107 @@
+"""Plans that the search found, priced stage by stage by the cost model and simulated event by event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from meshwright.cost.mixed import MixedPrice, Site, price_mixed
+from meshwright.cost.simulate import Pipeline, PipelineSchedule
+from meshwright.layout import RECOMPUTE_MODULES, RECOMPUTES
+from meshwright.mixed_layout import MixedLayout, StageLayout
+from meshwright.search.mixed.branch import Found
+from meshwright.search.mixed.grid import Grid
+from meshwright.search.mixed.inner import Block, Chosen
+from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.refine import MOST_OPERATIONS, simulated
+
+__all__ = ["Repriced", "layout_of", "mixed_pipeline", "reprice_mixed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repriced:
+    """One plan, every stage of it."""
+
+    layout: MixedLayout
+    price: MixedPrice
+    time_s: dict[str, float]
+    """By term, the pipeline as simulated."""
+    pipeline: str
+    """How the pipeline was priced."""
+
+    @property
+    def step_s(self) -> float:
+        """The sum of the terms."""
+        return sum(self.time_s.values())
+
+
+def layout_of(found: Found, problem: MixedProblem, grid: Grid) -> MixedLayout:
+    """Return what the search found as a layout."""
+    stages: list[StageLayout] = []
+    chosen = iter(found.solved.stages)
+    for (pool, option), block in zip(found.cuts, found.blocks, strict=True):
+        row = grid.options[pool].layouts.row(option)
+        chip = problem.cluster.pools[pool].node.chip.name
+        stages += [
+            StageLayout(pool=pool, chip=chip, layers=stage.layers, tp=row.tp, sp=row.sp, dp=row.dp, mbs=row.mbs, **_recompute(block, stage))
+            for stage in islice(chosen, block.stages)
+        ]
+    row = grid.options[found.cuts[0][0]].layouts.row(found.cuts[0][1])
+    follows = {grid.options[pool].layouts.row(option).expert_tp == grid.options[pool].layouts.row(option).tp for pool, option in found.cuts}
+    return MixedLayout(
+        stages=tuple(stages),
+        gbs=row.gbs,
+        cp=row.cp,
+        ep=row.ep,
+        etp=None if follows == {True} else row.etp,
+        vpp=found.case.vpp,
+        sharding=row.sharding,
+    )
+
+
+def _recompute(block: Block, stage: Chosen) -> dict[str, Any]:
+    """How a stage recomputes, as fields of StageLayout."""
+    way = block.curve.ways[stage.way]
+    kind = RECOMPUTES[way.kind]
+    modules = tuple(module for bit, module in enumerate(RECOMPUTE_MODULES) if way.modules >> bit & 1)
+    if way.block:
+        return {"recompute": kind, "recompute_method": "block", "recompute_layers": stage.redone}
+    return {"recompute": kind, "recompute_modules": modules}
+
+
+def reprice_mixed(layout: MixedLayout, site: Site) -> Repriced:
+    """Price a plan with all its stages and simulate its pipeline.
+
+    Formula:  the closed form's terms, with the bubble set so that the pipeline's terms sum to the simulated step
+    Units:    seconds, bytes.
+    Source:   `cost/mixed.py`, `cost/simulate.py`.
+    Valid:    plans of one request.
+    Checked:  tests/search/test_mixed.py
+    """
+    price = price_mixed(layout, site)
+    long = 2 * layout.num_microbatches * layout.pp * layout.vpp > MOST_OPERATIONS
+    if layout.pp == 1 or long:
+        return Repriced(layout=layout, price=price, time_s=price.time, pipeline="closed form" if long else "no pipeline")
+    time_s = simulated(price.time, mixed_pipeline(layout, site, price=price))
+    return Repriced(layout=layout, price=price, time_s=time_s, pipeline="event simulation")
+
+
+def mixed_pipeline(layout: MixedLayout, site: Site, *, price: MixedPrice | None = None) -> Pipeline:
+    """Return the pipeline of one step, for the simulator and for a trace; chunks of interleaved stages are priced one by one."""
+    whole = price if price is not None else price_mixed(layout, site)
+    chunks = price_mixed(layout.unrolled(), site) if layout.vpp > 1 else whole
+    schedule: PipelineSchedule = "interleaved" if layout.vpp > 1 else "1f1b"
+    blocking = site.stack.p2p == "blocking" and layout.vpp == 1
+    rounds = max(1, layout.num_microbatches // layout.pp)
+    return Pipeline(
+        schedule=schedule,
+        pp=layout.pp,
+        vpp=layout.vpp,
+        num_microbatches=layout.num_microbatches,
+        forward_s=chunks.forward_s.tolist(),
+        backward_s=chunks.backward_s.tolist(),
+        link_s=whole.links_s.tolist(),
+        p2p="blocking" if blocking else "overlapped",
+        group=layout.num_microbatches // rounds if layout.vpp > 1 else None,
+    )

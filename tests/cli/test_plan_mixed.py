@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from meshwright import cli
+
+Capture = pytest.CaptureFixture[str]
+TWO = ["plan", "llama3-8b", "--cluster", "a800:8,h800:8", "--seq", "4096", "--gbs", "32", "--set", "cp=1", "--set", "vpp=1"]
+
+
+def error_of(arguments: list[str], capsys: Capture) -> str:
+    assert cli.run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    return err.removeprefix("error: ").rstrip("\n")
+
+
+def test_table_says_stages_idle_chips_and_proof(capsys: Capture) -> None:
+    assert cli.run([*TWO, "--top", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert lines[0] == "llama3-8b (8.03B parameters), seq 4096, gbs 32, bf16, stack megatron, 16 chips"
+    assert lines[1].startswith("8 x a800, 8 a node, 312 TFLOPS dense peak") and lines[2].startswith("8 x h800, 8 a node, 989 TFLOPS")
+    assert lines[4].split()[:2] == ["#", "stages:"]
+    assert re.match(r"1  \w+ tp\d+ [\dx+]+", lines[5])
+    assert any(re.match(r"#1 uses \d+ a800( \(\d+ idle\))?, \d+ h800", line) for line in lines)
+    assert any(line.startswith("proof by the closed form that ranks: no plan ") for line in lines)
+
+
+def test_json_has_the_contract_and_stages(capsys: Capture) -> None:
+    assert cli.run([*TWO, "--top", "1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    plan = answer["plans"][0]
+    assert {"rank", "layout", "step_s", "tokens_per_s_per_gpu", "mfu", "tflops_per_gpu", "fits", "interval", "time", "memory"} <= set(plan)
+    assert {"chip", "layers", "tp", "dp", "mbs", "recompute"} <= set(plan["stages"][0])
+    assert {"layouts", "seconds", "exhaustive", "bound_gap", "bound_step_s"} <= set(answer["search"])
+
+
+def test_csv_and_trace_are_written(tmp_path: Path, capsys: Capture) -> None:
+    assert cli.run([*TWO, "--top", "1", "--set", "pp=2", "--csv", str(tmp_path / "plans.csv"), "--trace", str(tmp_path / "trace")]) == 0
+    assert (tmp_path / "plans.csv").read_text().count("\n") == 2
+    trace = json.loads((tmp_path / "trace" / "plan-1.json").read_text())
+    assert {event["tid"] for event in trace["traceEvents"]} == {0, 1}
+
+
+def test_caps_are_said(capsys: Capture) -> None:
+    assert cli.run([*TWO, "--num-gpus", "8", "--top", "1"]) == 0
+    assert "up to 8 chips\nup to 8 x a800" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--num-gpus", "24"], "have 16 chips together"),
+        (["--num-gpus", "12"], "no multiple of the 8 chips of a node; nearest that are: 8 or 16"),
+        (["--export", "files"], "--export files: files of training software are for one kind of chip"),
+        (["--objective", "memory"], "objective=memory"),
+    ],
+)
+def test_bad_flags_get_one_line(flags: list[str], message: str, capsys: Capture) -> None:
+    assert message in error_of([*TWO, *flags], capsys)
+
+
+def test_other_commands_say_that_they_take_one_kind(capsys: Capture) -> None:
+    words = ["explain", "llama3-8b", "--cluster", "a800:8,h800:8", "--seq", "4096", "--gbs", "32", "--layout", "tp=8"]
+    assert "several kinds of chips are for `meshwright plan` alone" in error_of(words, capsys)
