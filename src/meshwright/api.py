@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from meshwright.exports import Exported, ModelDetails, TrainingSettings
     from meshwright.exports.jobs import JobOptions
     from meshwright.runs.loop import StudyLimits, View
+    from meshwright.runs.trackers import Tracking
     from meshwright.runs.trial import Trial
     from meshwright.runs.tune import Prepared, StudyResult, Tuning
     from meshwright.sizing.duration import Training
@@ -202,21 +204,24 @@ def tune(
     trial: Trial | None = None,
     limits: StudyLimits | None = None,
     job: JobOptions | None = None,
+    tracking: Tracking | None = None,
     show: Callable[[View], None] | None = None,
     **fields: Any,
 ) -> StudyResult:
     """Return how a study ended: short real runs of the layouts that gain most by prediction, until none is likely to gain more.
 
     `tune(model="tiny-llama", cluster="local")`; the fields are those of `plan`, with `gbs`. `show` is called with each moment of the study.
-    The same call goes on where an earlier one stopped. StudyError where the folder is another study's, or in use.
+    The same call goes on where an earlier one stopped. A run that a tracker
+    refuses is a warning. StudyError where the folder is another study's, or in use.
     """
     from meshwright.runs.tune import Tuning, default_folder, run_study
 
     asked = fields if request is None else _one_request("tune", request, fields).to_dict()
-    parts = {"trial": trial, "limits": limits, "job": job}
+    parts = {"trial": trial, "limits": limits, "job": job, "tracking": tracking}
     chosen: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
     tuning = Tuning(folder=Path(folder) if folder is not None else default_folder(asked), launcher=launcher, **chosen)
-    return run_study(prepare_study(asked, tuning), tuning, show=show or (lambda view: None))
+    prepared = prepare_study(asked, tuning)
+    return run_study(prepared, tuning, show=show or (lambda view: None), warn=lambda line: warnings.warn(line, stacklevel=3))
 
 
 def prepare_study(fields: Mapping[str, Any], tuning: Tuning) -> Prepared:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -11,12 +12,15 @@ from tests.logs.forms import megatron_line
 from tests.runs.records import measured, record
 from tests.runs.test_tables import FACTS, MODEL
 
+from meshwright import cli
 from meshwright.errors import ConfigError, MissingExtraError
 from meshwright.logs import Report, read_log
 from meshwright.runs.failures import Failure
+from meshwright.runs.loop import View
 from meshwright.runs.record import RunRecord
+from meshwright.runs.store import Store, study_folder
 from meshwright.runs.tables import StudyTables
-from meshwright.runs.trackers import TensorBoardTracker, WandbOptions, WandbTracker, read_key, run_name, track
+from meshwright.runs.trackers import TensorBoardTracker, Tracking, WandbOptions, WandbTracker, read_key, run_name, track, tracked
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 RUN = replace(record(), state="finished", outcome=measured(2.0))
@@ -88,6 +92,7 @@ def test_wandb_offline(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     WandbTracker(options).add(replace(FAILED, run_id="other"), TABLES, ())
     folders = sorted(path.name for path in (tmp_path / "wandb").glob("offline-run-*"))
     assert [name.partition("-5f5f5f5f-")[2] for name in folders] == sorted([RUN.run_id, "other"], key=lambda name: name == "other")
+    assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == sorted([RUN.run_id, "other"])
     [file] = (tmp_path / "wandb").glob(f"offline-run-*-{RUN.run_id}/run-*.wandb")
     content = file.read_bytes()
     for words in (f"llama3-8b-{RUN.run_id}", "Time per Step", "grad_norm", "predicted_step_s"):
@@ -118,8 +123,8 @@ def test_a_file_without_a_key(tmp_path: Path, content: bytes) -> None:
 
 
 def test_an_absent_library_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtraError, match=r"meshwright\[tensorboard\]"):
         TensorBoardTracker(tmp_path)
     with pytest.raises(MissingExtraError, match=r"meshwright\[wandb\]"):
@@ -142,3 +147,59 @@ def test_rows_of_one_run() -> None:
     assert TABLES.row(RUN)["Time per Step"] == 2.0
     assert TABLES.row(FAILED)["failure_class"] == "cuda_oom"
     assert "Time per Step" not in TABLES.row(record())
+
+
+def study(folder: Path, *records: RunRecord) -> Store:
+    store = study_folder(folder, request={"model": "llama3-8b"}, trial={"steps": 6})
+    for run in records:
+        store.run_folder(run.run_id).mkdir(parents=True, exist_ok=True)
+        (store.run_folder(run.run_id) / "stdout.log").write_text("".join(megatron_line(step, 2000) for step in (1, 2, 3)))
+    return store
+
+
+def view_of(*records: RunRecord) -> View:
+    return View(records=records, waits={}, gpu_hours=0.0)
+
+
+@needs_tensorboard
+def test_runs_are_shown_as_they_end(tmp_path: Path) -> None:
+    store = study(tmp_path / "study", RUN)
+    seen: list[View] = []
+    shown = tracked(seen.append, Tracking(tensorboard=True), store=store, facts=FACTS, model=MODEL, warn=pytest.fail)
+    going = view_of(record())
+    for view in (going, view_of(RUN), view_of(RUN)):
+        shown(view)
+    assert len(seen) == 3
+    [folder] = (store.folder / "tracking" / "tensorboard").iterdir()
+    assert scalars(folder)["step_s"] == pytest.approx({1: 2.0, 2: 2.0, 3: 2.0})
+
+
+def test_nothing_is_shown_where_nobody_asks(tmp_path: Path) -> None:
+    store = study(tmp_path / "study", RUN)
+    tracked(lambda view: None, Tracking(), store=store, facts=FACTS, model=MODEL, warn=pytest.fail)(view_of(RUN))
+    assert not (store.folder / "tracking").exists()
+
+
+def test_what_a_tracker_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, lines = study(tmp_path / "study", RUN), list[str]()
+    monkeypatch.setattr(Tracking, "trackers", lambda self, store: (Broken(),))
+    shown = tracked(lambda view: None, Tracking(), store=store, facts=FACTS, model=MODEL, warn=lines.append)
+    for _ in range(2):
+        shown(view_of(RUN))
+    assert lines == [f"broken: {RUN.run_id} is not shown (OSError: no network)"]
+
+
+@pytest.mark.parametrize("words", [["--wandb-offline"], ["--wandb-key-file", "key"]])
+def test_words_without_effect_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["tune", "tiny-llama", "--cluster", "h100:8", "--seq", "128", "--gbs", "8", *words]) == 2
+    assert f"{words[0]} has no effect without --wandb PROJECT" in capsys.readouterr().err
+
+
+def test_an_absent_library_stops_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    folder = tmp_path / "study"
+    assert cli.run(["tune", "tiny-llama", "--cluster", "local:2", "--tensorboard", "-o", str(folder)]) == 2
+    assert "pip install 'meshwright[tensorboard]'" in capsys.readouterr().err
+    assert not folder.exists()

@@ -31,6 +31,7 @@ from meshwright.cli._layout_case import (
 )
 
 if TYPE_CHECKING:
+    from meshwright.runs.trackers import Tracking
     from meshwright.runs.tune import Prepared, StudyResult, Tuning
 
 __all__ = ["tune"]
@@ -77,6 +78,12 @@ def tune(
     partition: PartitionFlag = None,
     instance: InstanceFlag = None,
     launcher_words: LauncherWordFlag = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write every run for `tensorboard --logdir DIR/tracking`.")] = False,
+    wandb: Annotated[str | None, typer.Option(metavar="PROJECT", help="Send every run to this project of Weights & Biases.")] = None,
+    wandb_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --wandb: the key is its first line [default: wandb's own].")
+    ] = None,
+    wandb_offline: Annotated[bool, typer.Option("--wandb-offline", help="With --wandb: leave runs for `wandb sync`.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the candidates and the first job, and start nothing.")] = False,
     json_output: JsonFlag = False,
 ) -> None:
@@ -124,6 +131,7 @@ def tune(
         limits=limits,
         trial={"software": to, "program": program, "steps": max_steps_per_run, "settings": settings},
         job=_job_options(job, options),
+        tracking=_tracking(wandb, wandb_key_file, tensorboard=tensorboard, offline=wandb_offline),
     )
     prepared = api.prepare_study(fields, tuning)
     if dry_run:
@@ -136,7 +144,7 @@ def tune(
 
 
 def _tuning(
-    fields: dict[str, Any], *, output: Path | None, launcher: str, limits: dict[str, Any], trial: dict[str, Any], job: Any
+    fields: dict[str, Any], *, output: Path | None, launcher: str, limits: dict[str, Any], trial: dict[str, Any], job: Any, tracking: Any
 ) -> Tuning:
     """Check what is asked beside the request."""
     from meshwright.cli.export import read_settings
@@ -149,7 +157,18 @@ def _tuning(
         raise ConfigError("tune needs a model such as llama3-8b and --cluster, such as h100:16 or local")
     given = {**trial, "software": trial["software"] or OWN_TRAINER, "settings": read_settings(trial["settings"] or [])}
     folder = output or default_folder(fields)
-    return Tuning(folder=folder, trial=Trial(**given), limits=StudyLimits(**limits), launcher=launcher, job=job)
+    return Tuning(folder=folder, trial=Trial(**given), limits=StudyLimits(**limits), launcher=launcher, job=job, tracking=tracking)
+
+
+def _tracking(project: str | None, key_file: Path | None, *, tensorboard: bool, offline: bool) -> Tracking:
+    """Read where runs are shown; ConfigError where a word has no effect."""
+    from meshwright.errors import ConfigError
+    from meshwright.runs.trackers import Tracking, read_key
+
+    if project is None and (key_file is not None or offline):
+        raise ConfigError(f"{'--wandb-offline' if key_file is None else '--wandb-key-file'} has no effect without --wandb PROJECT")
+    key = None if key_file is None else read_key(key_file)
+    return Tracking(tensorboard=tensorboard, wandb_project=project, wandb_mode="offline" if offline else "online", wandb_key=key)
 
 
 def _job_options(path: Path | None, flags: dict[str, Any]) -> Any:
@@ -167,7 +186,7 @@ def _run(prepared: Prepared, tuning: Tuning) -> StudyResult:
     typer.echo(f"study: {tuning.folder}; {len(prepared.candidates.members)} layouts may be run", err=True)
     try:
         with progress() as show:
-            return run_study(prepared, tuning, show=show)
+            return run_study(prepared, tuning, show=show, warn=lambda line: typer.echo(f"warning: {line}", err=True))
     except Interrupted as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(_INTERRUPTED) from None

@@ -24,6 +24,7 @@ from meshwright.runs.outcome import RunWork
 from meshwright.runs.record import RunRecord, StudyFacts
 from meshwright.runs.results import write_results
 from meshwright.runs.store import Store, study_folder
+from meshwright.runs.trackers import Tracking, tracked
 from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.search.problem import Problem
 
@@ -51,6 +52,7 @@ class Tuning:
     limits: StudyLimits = field(default_factory=StudyLimits)
     launcher: str = "local"
     job: JobOptions = field(default_factory=JobOptions)
+    tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
         """Refuse a launcher that nothing can be started on."""
@@ -135,15 +137,20 @@ def run_study(
     *,
     starter: Executor | None = None,
     show: Callable[[View], None] = lambda view: None,
+    warn: Callable[[str], None] = lambda line: None,
     now: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> StudyResult:
-    """Run a study, or go on with it; Interrupted after Ctrl-C, StudyError where the folder or the launcher is in the way."""
+    """Run a study, or go on with it; Interrupted after Ctrl-C, StudyError where the folder or the launcher is in the way.
+
+    `warn` gets a line for each run that a tracker would not take.
+    """
     starter = starter or executor(tuning.launcher)
     starter.check()
     problem = prepared.problem
     store = study_folder(tuning.folder, request=problem.request.to_dict(), trial={**tuning.trial.to_dict(), "launcher": tuning.launcher})
     facts = facts_of(problem, tuning)
+    show = tracked(show, tuning.tracking, store=store, facts=facts, model=problem.setting.model, warn=warn)
     with locked(store.folder) as lock:
         tuner = Tuner(
             store=store,

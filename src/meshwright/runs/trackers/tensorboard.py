@@ -7,11 +7,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshwright.errors import MissingExtraError
 from meshwright.logs import Report
 from meshwright.runs.record import RunRecord
 from meshwright.runs.tables import StudyTables
-from meshwright.runs.trackers.tracker import curves, figures, run_name
+from meshwright.runs.trackers.tracker import curves, figures, need, run_name
 
 __all__ = ["TensorBoardTracker"]
 
@@ -23,10 +22,7 @@ class TensorBoardTracker:
 
     def __init__(self, folder: Path) -> None:
         """Take the folder that `tensorboard --logdir` is given; MissingExtraError where the library is absent."""
-        try:
-            import tensorboardX  # noqa: F401
-        except ImportError:
-            raise MissingExtraError("tensorboardX", "tensorboard") from None
+        need("tensorboardX", "tensorboard")
         self._folder = folder
 
     def add(self, record: RunRecord, tables: StudyTables, reports: Sequence[Report]) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Protocol
 
+from meshwright.errors import MissingExtraError
 from meshwright.logs import Report
 from meshwright.runs.record import RunRecord, StudyFacts
 from meshwright.runs.tables import StudyTables
 
-__all__ = ["Tracker", "curves", "figures", "run_name", "track"]
+__all__ = ["Tracker", "curves", "figures", "need", "run_name", "track"]
 
 
 class Tracker(Protocol):
@@ -32,6 +34,16 @@ def track(trackers: Sequence[Tracker], record: RunRecord, tables: StudyTables, r
         except Exception as error:  # a network, a server, a library of others: whatever goes wrong there
             lines.append(f"{tracker.name}: {record.run_id} is not shown ({type(error).__name__}: {str(error).partition(chr(10))[0]})")
     return tuple(lines)
+
+
+def need(module: str, extra: str) -> None:
+    """Raise MissingExtraError where a library is absent, without loading it."""
+    try:
+        found = find_spec(module)
+    except ValueError:  # it is set to None in sys.modules
+        found = None
+    if found is None:
+        raise MissingExtraError(module, extra)
 
 
 def run_name(record: RunRecord, facts: StudyFacts) -> str:

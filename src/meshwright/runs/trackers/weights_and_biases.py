@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from meshwright.errors import ConfigError, MissingExtraError
+from meshwright.errors import ConfigError
 from meshwright.logs import Report
 from meshwright.runs.record import RunRecord
 from meshwright.runs.tables import StudyTables
-from meshwright.runs.trackers.tracker import curves, run_name
+from meshwright.runs.trackers.tracker import curves, need, run_name
 
 __all__ = ["WandbOptions", "WandbTracker", "read_key"]
 
@@ -55,10 +55,7 @@ class WandbTracker:
 
     def __init__(self, options: WandbOptions) -> None:
         """MissingExtraError where the library is absent."""
-        try:
-            import wandb  # noqa: F401
-        except ImportError:
-            raise MissingExtraError("wandb", "wandb") from None
+        need("wandb", "wandb")
         self._options = options
 
     def add(self, record: RunRecord, tables: StudyTables, reports: Sequence[Report]) -> None:
@@ -67,9 +64,10 @@ class WandbTracker:
 
         options = self._options
         run_id = f"{options.group[:8]}-{record.run_id}"
-        if options.mode == "offline" and any((options.folder / "wandb").glob(f"offline-run-*-{run_id}")):
+        shown = options.folder / "shown" / record.run_id
+        if shown.exists():
             return
-        options.folder.mkdir(parents=True, exist_ok=True)
+        shown.parent.mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(api_key=options.key, console="off", silent=True, x_disable_stats=True)
         row = tables.row(record)
         run = wandb.init(
@@ -89,6 +87,7 @@ class WandbTracker:
             run.log(values, step=step)
         run.summary.update({name: value for name, value in row.items() if value is not None})
         run.finish(exit_code=0 if record.failure is None else 1)
+        shown.touch()
 
 
 def _of_prediction(row: dict[str, str | int | float | None]) -> dict[str, str | int | float]:
