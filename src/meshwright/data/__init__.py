@@ -7,10 +7,14 @@ from typing import Any
 __all__: list[str] = []
 
 _API = {
+    "blend": "blending",
     "concat": "join",
     "download": "fetching",
     "extract": "unpack",
+    "merge": "merging",
+    "stats": "counting",
     "tokenize": "tokenizing",
+    "verify": "verifying",
 }
 """The step's function by the module of this package that holds it; loaded when first asked for. No module has the name of a function."""
 

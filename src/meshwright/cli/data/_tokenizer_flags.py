@@ -31,11 +31,11 @@ def tokenizer_spec(
     tokenizer: str | None,
     vocab_file: str | None,
     merge_file: str | None,
-    eod: str | None,
-    special_tokens: bool,
-    tiktoken_pattern: str | None,
-    tiktoken_num_special_tokens: int,
-    vocab_size: int | None,
+    eod: str | None = None,
+    special_tokens: bool = True,
+    tiktoken_pattern: str | None = None,
+    tiktoken_num_special_tokens: int = 1000,
+    vocab_size: int | None = None,
 ) -> EncoderSpec:
     """Return the tokenizer that the flags name; ConfigError where they name none, or two."""
     from meshwright.data.encoders.encoder import EncoderSpec

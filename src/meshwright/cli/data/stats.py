@@ -1,0 +1,58 @@
+"""`meshwright data stats`: how long the documents of .bin/.idx pairs are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from meshwright.cli.data._flags import JsonFlag
+
+if TYPE_CHECKING:
+    from meshwright.data.counting import LengthStats
+
+__all__ = ["stats"]
+
+_BAR = 40
+
+
+def stats(
+    inputs: Annotated[list[str], typer.Argument(metavar="PAIRS...", help="Prefixes, folders, quoted patterns.", show_default=False)],
+    json_output: JsonFlag = False,
+) -> None:
+    """Count documents and tokens, with quantiles and a histogram of the documents' lengths.
+
+    The index alone is read. A quantile is exact: the smallest length that at least this share of the documents does not exceed.
+
+    Prints one block for each pair, and with several one for all of them together; the bars are shares of the tokens.
+
+    Examples:
+
+      meshwright data stats data/my-gpt_text_document
+
+      meshwright data stats data/
+
+      meshwright data stats 'data/*_text_document.idx' --json
+    """
+    import json
+    from dataclasses import asdict
+
+    from meshwright.data.counting import stats as run
+
+    found = run(inputs)
+    if json_output:
+        print(json.dumps([{**asdict(entry), "mean": entry.mean} for entry in found], indent=2))
+        return
+    for entry in found:
+        _print(entry)
+
+
+def _print(entry: LengthStats) -> None:
+    from meshwright.data.progress import format_size
+
+    print(f"{entry.prefix}: {entry.documents:,} documents, {entry.sequences:,} sequences, {entry.tokens:,} tokens", end="")
+    print(f", {format_size(entry.size_bytes)}, {entry.mean:,.1f} tokens a document")
+    print("  " + ", ".join(f"{share:.0%} {length:,}" for share, length in entry.quantiles.items()))
+    for start, below, documents, tokens in entry.histogram:
+        share = tokens / entry.tokens if entry.tokens else 0.0
+        print(f"  {f'{start:,} to {below - 1:,}':>21} tokens {documents:>13,} documents {share:>6.1%} {'#' * round(share * _BAR)}".rstrip())

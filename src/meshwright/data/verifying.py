@@ -1,0 +1,199 @@
+"""Whether a .bin/.idx pair is what Megatron takes it for: header, sizes, pointers, bounds, ids, and what its manifest says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshwright.data.encoders.encoder import Encoder
+from meshwright.data.prefixes import prefixes_of
+from meshwright.errors import ConfigError
+from meshwright.indexed import IndexedFile, chunks_of, token_dtype
+
+__all__ = ["Check", "Verified", "verify"]
+
+_SHOWN = 60
+_CHUNK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    passed: bool
+    found: str
+    """In words: what is, and where it is wrong what was expected."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verified:
+    """One pair."""
+
+    prefix: str
+    checks: tuple[Check, ...]
+    samples: tuple[tuple[int, str], ...] = ()
+    """Document and the beginning of its text."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all is well."""
+        return all(check.passed for check in self.checks)
+
+
+def verify(words: Sequence[str], *, vocab_size: int | None = None, encoder: Encoder | None = None, samples: int = 3) -> list[Verified]:
+    """Look at every byte of some pairs.
+
+    Args:
+        words: prefixes, folders or patterns.
+        vocab_size: ids must be below it; None: that of the encoder, else of the manifest, else it is not looked at.
+        encoder: decodes samples.
+        samples: documents that are decoded, from the first to the last.
+
+    Raises:
+        ConfigError: a file does not exist.
+    """
+    return [_verify(prefix, vocab_size or (encoder.vocab_size if encoder else None), encoder, samples) for prefix in prefixes_of(words)]
+
+
+def _verify(prefix: str, vocab_size: int | None, encoder: Encoder | None, samples: int) -> Verified:
+    try:
+        file = IndexedFile(prefix)
+    except ConfigError as error:
+        return Verified(prefix=prefix, checks=(Check(name="header and sizes", passed=False, found=str(error)),))
+    head = f"version 1, ids {file.dtype.name}, {file.num_sequences:,} sequences, {file.num_documents:,} documents"
+    checks = [Check(name="header and sizes", passed=True, found=head), _lengths(file), _pointers(file), _bounds(file), _size(file)]
+    manifest = _manifest_of(prefix)
+    known = vocab_size or (manifest["settings"].get("vocab_size") if manifest else None)
+    sound = all(check.passed for check in checks)
+    lowest, highest, sha256 = _read_tokens(file)
+    checks += _ids(file, lowest, highest, known)
+    if manifest is not None:
+        checks += _against_manifest(file, manifest, sha256)
+        end = manifest["settings"].get("eod")
+        if end is not None and sound:
+            checks.append(_ends(file, int(end)))
+    texts = _decoded(file, encoder, samples) if encoder is not None and sound else ()
+    return Verified(prefix=prefix, checks=tuple(checks), samples=tuple(texts))
+
+
+def _lengths(file: IndexedFile) -> Check:
+    least = min((int(part.min()) for part in chunks_of(file.lengths)), default=1)
+    return Check(name="lengths", passed=least > 0, found=f"the shortest sequence has {least} ids" if file.num_sequences else "none")
+
+
+def _pointers(file: IndexedFile) -> Check:
+    expected, at = 0, 0
+    for lengths, pointers in zip(chunks_of(file.lengths), chunks_of(file.pointers), strict=True):
+        ends = expected + np.cumsum(lengths, dtype=np.int64) * file.dtype.itemsize
+        wrong = np.flatnonzero(pointers != np.concatenate([[expected], ends[:-1]]))
+        if wrong.size:
+            place = int(wrong[0])
+            should = int(expected if place == 0 else ends[place - 1])
+            return Check(name="pointers", passed=False, found=f"sequence {at + place}: byte {int(pointers[place])}, expected {should}")
+        expected, at = int(ends[-1]), at + len(lengths)
+    return Check(name="pointers", passed=True, found="each is the sum of the lengths before it")
+
+
+def _bounds(file: IndexedFile) -> Check:
+    first, last = int(file.bounds[0]), int(file.bounds[-1])
+    if first != 0 or last != file.num_sequences:
+        return Check(name="documents", passed=False, found=f"bounds go from {first} to {last}, expected 0 to {file.num_sequences}")
+    before, at = 0, 0
+    for part in chunks_of(file.bounds):
+        wrong = np.flatnonzero(np.diff(part, prepend=before) < 0)
+        if wrong.size:
+            return Check(name="documents", passed=False, found=f"bound {at + int(wrong[0])} is smaller than the one before it")
+        before, at = int(part[-1]), at + len(part)
+    return Check(name="documents", passed=True, found=f"bounds rise from 0 to {last}")
+
+
+def _size(file: IndexedFile) -> Check:
+    size_bytes, expected = file.tokens_path.stat().st_size, file.num_tokens * file.dtype.itemsize
+    found = f"{size_bytes:,} bytes for {file.num_tokens:,} tokens" + ("" if size_bytes == expected else f", expected {expected:,}")
+    return Check(name=".bin", passed=size_bytes == expected, found=found)
+
+
+def _read_tokens(file: IndexedFile) -> tuple[int, int, str]:
+    """Return lowest and highest id, and the hash of the .bin file, in one pass."""
+    lowest, highest, sha256 = 0, -1, hashlib.sha256()
+    size = _CHUNK_BYTES // file.dtype.itemsize * file.dtype.itemsize
+    with file.tokens_path.open("rb") as handle:
+        for block in iter(lambda: handle.read(size), b""):
+            sha256.update(block)
+            ids = np.frombuffer(block[: len(block) // file.dtype.itemsize * file.dtype.itemsize], dtype=file.dtype)
+            if ids.size:
+                lowest, highest = min(lowest, int(ids.min())), max(highest, int(ids.max()))
+    return lowest, highest, sha256.hexdigest()
+
+
+def _ids(file: IndexedFile, lowest: int, highest: int, vocab_size: int | None) -> Iterator[Check]:
+    limit = "" if vocab_size is None else f", vocabulary {vocab_size:,}"
+    passed = lowest >= 0 and (vocab_size is None or highest < vocab_size)
+    yield Check(name="ids", passed=passed, found=f"the highest is {highest:,}{limit}" + ("" if lowest >= 0 else f", the lowest {lowest:,}"))
+    if vocab_size is not None:
+        wanted = token_dtype(vocab_size)
+        passed = file.dtype == wanted
+        note = "" if passed else f", and Megatron writes {wanted.name} for a vocabulary of {vocab_size:,}"
+        yield Check(name="type of ids", passed=passed, found=f"{file.dtype.name}{note}")
+
+
+def _manifest_of(prefix: str) -> dict[str, Any] | None:
+    """Return the manifest beside a pair that names it, where there is one."""
+    path = Path(prefix)
+    for candidate in sorted(path.parent.glob("*.manifest.json")):
+        try:
+            content = json.loads(candidate.read_bytes())
+            if any(row["name"] == f"{path.name}.bin" for row in content["files"]):
+                return dict(content)
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def _against_manifest(file: IndexedFile, manifest: dict[str, Any], sha256: str) -> Iterator[Check]:
+    rows = {row["name"]: row for row in manifest["files"]}
+    row = rows[file.tokens_path.name]
+    for what, found in (("documents", file.num_documents), ("tokens", file.num_tokens), ("sha256", sha256)):
+        if what in row:
+            same = row[what] == found
+            yield Check(name=f"manifest: {what}", passed=same, found=f"{found}" + ("" if same else f", the manifest says {row[what]}"))
+    index = rows.get(file.index_path.name)
+    if index is not None and "sha256" in index:
+        with file.index_path.open("rb") as handle:
+            found_hash = hashlib.file_digest(handle, "sha256").hexdigest()
+        same = found_hash == index["sha256"]
+        note = "" if same else f", the manifest says {index['sha256']}"
+        yield Check(name="manifest: sha256 of .idx", passed=same, found=f"{found_hash}{note}")
+
+
+def _ends(file: IndexedFile, end: int) -> Check:
+    """Look whether every document ends with the token that it was given."""
+    at = 0
+    for part in chunks_of(file.bounds[1:]):
+        lasts = part - 1
+        filled = np.flatnonzero(np.diff(part, prepend=file.bounds[at]) > 0)
+        starts = np.asarray(file.pointers[lasts[filled]]) // file.dtype.itemsize
+        ids = file.tokens[starts + file.lengths[lasts[filled]] - 1]
+        wrong = np.flatnonzero(ids != end)
+        if wrong.size:
+            place = int(filled[wrong[0]])
+            return Check(
+                name="ends of documents", passed=False, found=f"document {at + place} ends with {int(ids[wrong[0]])}, expected {end}"
+            )
+        at += len(part)
+    return Check(name="ends of documents", passed=True, found=f"every one ends with {end}")
+
+
+def _decoded(file: IndexedFile, encoder: Encoder, samples: int) -> Iterator[tuple[int, str]]:
+    count = min(samples, file.num_documents)
+    for number in range(count):
+        place = number * (file.num_documents - 1) // max(1, count - 1)
+        ids = [token for token in file.document(place)[: 2 * _SHOWN].tolist() if token < encoder.vocab_size]
+        yield place, encoder.decode(ids)[:_SHOWN]
