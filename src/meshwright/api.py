@@ -31,6 +31,7 @@ from meshwright.search.result import PlanResult
 from meshwright.units import DAY_S, TERA
 
 if TYPE_CHECKING:
+    from meshwright.accuracy.measured import Runs
     from meshwright.accuracy.run import Own
     from meshwright.exports import Exported, ModelDetails, TrainingSettings
     from meshwright.exports.jobs import JobOptions
@@ -56,6 +57,7 @@ __all__ = [
     "read_request",
     "request_to_yaml",
     "size",
+    "study_runs",
     "tune",
     "why_oom",
 ]
@@ -241,6 +243,18 @@ def _study_problem(fields: Mapping[str, Any]) -> Problem:
         return problem_of(PlanRequest.of(fields))
     request = PlanRequest.of({**ON_PROCESSORS, **fields})
     return resolve(request, files=Files(profile=probed_processors(cores=parse_count(count, kind=LOCAL) if colon else None)))
+
+
+def study_runs(folder: str | Path, *, stack: str | None = None) -> Runs:
+    """Return what a study measured, for a calibration; ConfigError for one on processors, whose figures hold for no cluster."""
+    from meshwright.runs.calibrating import runs_of_study
+    from meshwright.runs.store import read_store
+
+    store = read_store(Path(folder))
+    request = PlanRequest.of({**store.study.request, "calibration": None, "profile": None})
+    if request.cluster.partition(":")[0] == LOCAL and find_local_cluster() is None:
+        raise ConfigError(f"{folder}: a study of this machine's processors; calibrate takes studies on accelerators")
+    return runs_of_study(store, problem_of(request), stack=stack)
 
 
 def diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], /, *, has_experts: bool = False) -> Comparison:

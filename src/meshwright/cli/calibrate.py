@@ -42,10 +42,10 @@ def calibrate(
     states. Every factor is pulled towards 1 by as much as published runs of one study usually lie about it, so one run anchors what it
     shows and leaves the rest alone. Outputs of nccl-tests give the rate and the latency of the link itself.
 
-    RESULTS are directories of studies (runs/<id>/stdout.log and stderr.log); logs of Megatron-LM (its dump of arguments describes the
-    run), torchtitan (its dump of the configuration, with debug.print_config) or NeMo; CSV tables in the schema of `predict` with measured
-    columns; outputs of nccl-tests. Flags say what a log does not, and go before what it says. Warm-up iterations are left out; the median
-    counts. For a model of other layers a calibration counts less.
+    RESULTS are studies of `meshwright tune`; directories of logs (runs/<id>/stdout.log and stderr.log); logs of Megatron-LM (its dump
+    of arguments describes the run), torchtitan (its dump of the configuration, with debug.print_config) or other software; CSV tables
+    in the schema of `predict` with measured columns; outputs of nccl-tests. Flags say what a log does not, and go before what it says.
+    Warm-up iterations are left out; the median counts. For a model of other layers a calibration counts less.
 
     Prints each factor with the share of it that is measured, and the error before, after, and with each run left out of the fit in turn.
     The file is for `--calibration` of plan, explain, why-oom, diff, predict and validate, on any number of the same chips.
@@ -65,10 +65,12 @@ def calibrate(
     from meshwright.accuracy.fit import fit_runs
     from meshwright.accuracy.profiled import profiled_runs
     from meshwright.accuracy.results import read_results
+    from meshwright.api import study_runs
     from meshwright.calibration.file import calibration_to_yaml
     from meshwright.cli._layout_case import model_words
     from meshwright.errors import ConfigError
     from meshwright.hardware.profile import load_profile
+    from meshwright.runs.calibrating import is_study
 
     given = Given(
         model=model_words(model, hf) if model is not None or hf is not None else None,
@@ -80,9 +82,14 @@ def calibrate(
         precision=precision,
         layout=layout,
     )
-    found = read_results(results, given)
-    _warn(found.left_out)
-    runs = found.runs if profile is None else profiled_runs(found.runs, load_profile(profile))
+    studies = [path for path in results if is_study(path)]
+    if len(studies) == len(results) and given != Given(stack=stack):
+        raise ConfigError("a study says all of its runs: of the flags that describe them --stack alone has an effect")
+    found = read_results([path for path in results if path not in studies], given)
+    tuned = [study_runs(path, stack=stack) for path in studies]
+    _warn((*found.left_out, *(line for part in tuned for line in part.left_out)))
+    measured = (*found.runs, *(run for part in tuned for run in part.runs))
+    runs = measured if profile is None else profiled_runs(measured, load_profile(profile))
     report = fit_runs(runs, links=found.links, chip=found.chip, stack=stack or "megatron", version=__version__)
     _warn(report.left_out)
     for run in report.runs:
