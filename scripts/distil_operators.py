@@ -12,17 +12,13 @@ docs/operators.md says what the tables hold and how they are fitted; this script
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import sys
-import zipfile
 from pathlib import Path
-
-import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
 
+from distil.archive import grid_facts, write_archive  # noqa: E402
 from distil.attention import fit_attention  # noqa: E402
 from distil.experts import fit_experts  # noqa: E402
 from distil.gemm import fit_gemms  # noqa: E402
@@ -32,7 +28,7 @@ from distil.source import PACKAGE, SYSTEMS, VERSION, Source, find_package  # noq
 from distil.surface import HELD_SHARE, SEED, Fit  # noqa: E402
 
 from meshwright.hardware.catalogue import find_row  # noqa: E402
-from meshwright.hardware.tables._store import encode, read_tables  # noqa: E402
+from meshwright.hardware.tables._store import read_tables  # noqa: E402
 
 DATA = ROOT / "src" / "meshwright" / "hardware" / "data"
 DOCS = ROOT / "docs" / "operators.md"
@@ -51,7 +47,7 @@ def main() -> int:
     for chip in flags.chip or SYSTEMS:
         fits = fit_chip(chip, Source(folder=folder / SYSTEMS[chip]))
         if not flags.check:
-            write_tables(chip, fits)
+            write_archive(DATA / f"{chip}.npz", facts_of(chip, fits), fits)
         shipped = read_tables(DATA / f"{chip}.npz")
         results += [accuracy(chip, name, fit, shipped.grids[name]) for name, fit in fits.items()]
         print(f"{chip}: {len(fits)} tables, {(DATA / f'{chip}.npz').stat().st_size} bytes", file=sys.stderr)
@@ -72,19 +68,6 @@ def fit_chip(chip: str, source: Source) -> dict[str, Fit]:
     }
 
 
-def write_tables(chip: str, fits: dict[str, Fit]) -> None:
-    """One .npz whose bytes depend on the source and the peaks of the catalogue alone."""
-    meta = json.dumps(facts_of(chip, fits), sort_keys=True, separators=(",", ":")).encode()
-    arrays = {"meta": np.frombuffer(meta, dtype=np.uint8), **{name: encode(fit.log_seconds) for name, fit in sorted(fits.items())}}
-    DATA.mkdir(exist_ok=True)
-    with zipfile.ZipFile(DATA / f"{chip}.npz", "w") as archive:
-        for name, array in arrays.items():
-            content = io.BytesIO()
-            np.lib.format.write_array(content, np.ascontiguousarray(array), allow_pickle=False)
-            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            archive.writestr(entry, content.getvalue(), compress_type=zipfile.ZIP_DEFLATED, compresslevel=9)
-
-
 def facts_of(chip: str, fits: dict[str, Fit]) -> dict[str, object]:
     """What the tables are, where they come from, and the constants beside them."""
     row = find_row(chip)
@@ -103,16 +86,7 @@ def facts_of(chip: str, fits: dict[str, Fit]) -> dict[str, object]:
         "kv_s_per_byte": attention.facts["kv_s_per_byte"] if attention else 0.0,
         "full_share": 1.0,
         "same": same,
-        "grids": {
-            name: {
-                "points": fit.surface.points,
-                "growth": fit.surface.growth,
-                "rows": fit.rows,
-                "held_rows": len(fit.held.seconds),
-                **fit.facts,
-            }
-            for name, fit in sorted(fits.items())
-        },
+        "grids": grid_facts(fits),
     }
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 from tests.accuracy.examples import LLAMA
 from tests.accuracy.logs import megatron_log, nccl_output, nemo_log
+from tests.accuracy.serving.examples import SERVED
 from tests.hardware.profiles import ON_H100
 from tests.models.hf_configs import CONFIGS
 
@@ -155,6 +156,11 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer = csv.DictWriter(handle, list(row))
             writer.writeheader()
             writer.writerow(row)
+    for name in ("served.csv", "inference_a.csv"):
+        with (folder / name).open("w", newline="", encoding="utf-8") as handle:
+            writer = csv.DictWriter(handle, list(SERVED))
+            writer.writeheader()
+            writer.writerow(SERVED)
     return folder
 
 
@@ -164,6 +170,7 @@ def made_first(command: list[str], folder: Path, capsys: pytest.CaptureFixture[s
         "plans.json": ["plan", "llama3-8b", "--cluster", "h100:16", "--seq", "8192", "--gbs", "64", "--json"],
         "earlier.json": ["validate", "truth/a.csv", "--json"],
         "predictions.csv": ["predict", "runs.csv", "-o", "predictions.csv"],
+        "serving_predictions.csv": ["serving", "predict", "served.csv", "-o", "serving_predictions.csv"],
         "calibration.yaml": ["calibrate", "train.log", "--cluster", "h100:16", "-o", "calibration.yaml"],
     }
     for name, maker in makers.items():

@@ -33,6 +33,7 @@ _COMMANDS = (
     "validate",
     "calibrate",
     "profile",
+    "serving",
     "data",
 )
 """In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`; a package with COMMANDS is a group."""

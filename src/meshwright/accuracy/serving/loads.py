@@ -1,0 +1,58 @@
+"""How published benchmarks load a server: `presets/serving_loads.csv`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from meshwright.serving.simulate import Requests
+
+__all__ = ["Load", "load_of", "requests_of"]
+
+_GOLDEN = 0.6180339887498949
+_SILVER = 0.4142135623730951
+"""Irrational steps: multiples spread evenly over (0, 1), each pair of them over the square."""
+_MOST = 3000
+"""Requests that tell a mean well enough."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """How lengths spread, and how long a run lasts."""
+
+    shortest: float
+    """Lengths lie evenly between this share of the nominal one and all of it."""
+    rounds: int
+    """Requests of a run per client."""
+
+
+def load_of(input_len: int, output_len: int) -> Load:
+    """Return the load of the benchmark that runs these lengths."""
+    for row in _rows():
+        if row["input_len"] in ("", str(input_len)) and row["output_len"] in ("", str(output_len)):
+            return Load(shortest=float(row["shortest"]), rounds=int(row["rounds"]))
+    raise AssertionError("the last row of serving_loads.csv matches everything")
+
+
+@cache
+def _rows() -> tuple[dict[str, str], ...]:
+    text = resources.files("meshwright").joinpath("presets", "serving_loads.csv").read_text(encoding="utf-8")
+    return tuple(csv.DictReader(text.splitlines()))
+
+
+def requests_of(load: Load, *, input_len: int, output_len: int, clients: int) -> Requests:
+    """Return the requests of a closed loop; a thousand clients run fewer rounds."""
+    count = clients * load.rounds
+    if count > _MOST:
+        count = max(_MOST, 4 * clients)
+    return Requests(
+        prompts=list(_spread(input_len, load.shortest, _GOLDEN, count)), outputs=list(_spread(output_len, load.shortest, _SILVER, count))
+    )
+
+
+def _spread(length: int, shortest: float, step: float, count: int) -> Iterator[int]:
+    for i in range(count):
+        yield max(1, round(length * (shortest + (1.0 - shortest) * ((i + 0.5) * step % 1.0))))

@@ -1,0 +1,241 @@
+"""Predict the serving runs that rows describe."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from meshwright.accuracy.rows import Unanswerable
+from meshwright.accuracy.serving.loads import load_of, requests_of
+from meshwright.accuracy.serving.rows import ServingCase, ServingTable, open_experts, read_serving_row
+from meshwright.errors import ConfigError
+from meshwright.hardware.cluster import Pool
+from meshwright.serving.clock import Clock, Speculation, clock_of
+from meshwright.serving.deployment import Worker
+from meshwright.serving.memory import cache_bytes_per_token, memory_of
+from meshwright.serving.prices import Prices
+from meshwright.serving.quantisation import quantisation
+from meshwright.serving.simulate import closed_loop
+from meshwright.serving.static import static_batch
+from meshwright.serving.steady import Steady, disaggregated, matching_workers, most_running, steady
+from meshwright.units import GIB
+
+__all__ = ["COLUMNS", "ServingAnswers", "ServingPrediction", "predict_case", "predict_serving", "serving_predictions_csv"]
+
+COLUMNS = ("source", "row_id", "ttft_ms", "tpot_ms", "e2e_latency_ms", "throughput_out_tok_s_per_gpu", "memory_gb", "oom")
+_MS = 1e3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingPrediction:
+    """What one run is predicted to do; None is no answer."""
+
+    source: str
+    row_id: str
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    tokens_per_s_per_chip: float | None = None
+    memory_gib: float | None = None
+    oom: bool | None = None
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line of the predictions file."""
+        times = (None if value is None else value * _MS for value in (self.ttft_s, self.tpot_s, self.e2e_s))
+        figures = (*times, self.tokens_per_s_per_chip, self.memory_gib)
+        verdict = "" if self.oom is None else str(int(self.oom))
+        return (self.source, self.row_id, *("" if value is None else f"{value:.6g}" for value in figures), verdict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingAnswers:
+    """Predictions in the order of the rows, and the rows without one."""
+
+    predictions: tuple[ServingPrediction, ...]
+    unanswered: tuple[Unanswerable, ...]
+
+    @property
+    def reasons(self) -> dict[str, dict[str, int]]:
+        """Unanswered rows by table and reason."""
+        counts: dict[str, Counter[str]] = {}
+        for row in self.unanswered:
+            counts.setdefault(row.source, Counter())[row.reason] += 1
+        return {name: dict(found) for name, found in counts.items()}
+
+
+def predict_serving(tables: Sequence[ServingTable]) -> ServingAnswers:
+    """Predict every row of every table."""
+    found = [_answer(read_serving_row(row, source=table.name)) for table in tables for row in table.rows]
+    return ServingAnswers(
+        predictions=tuple(p for p in found if isinstance(p, ServingPrediction)),
+        unanswered=tuple(p for p in found if isinstance(p, Unanswerable)),
+    )
+
+
+def _answer(case: ServingCase | Unanswerable) -> ServingPrediction | Unanswerable:
+    if isinstance(case, Unanswerable):
+        return case
+    try:
+        return predict_case(case)
+    except ConfigError as error:
+        return Unanswerable(source=case.source, row_id=case.row_id, reason=str(error))
+
+
+def predict_case(case: ServingCase) -> ServingPrediction:
+    """Predict one run; ConfigError where its model, chip and engine can't be priced."""
+    if case.pools is not None:
+        return _disaggregated(case)
+    how = {"static": _static, "first_token": _static, "closed_loop": _closed_loop, "max_load": _max_load}[case.kind]
+    return max((how(case, worker) for worker in case.workers), key=lambda one: one.tokens_per_s_per_chip or 0.0)
+
+
+def _prices(case: ServingCase, worker: Worker) -> Prices:
+    return Prices(
+        model=case.model,
+        pool=Pool(node=case.node, num_chips=worker.chips),
+        engine=case.engine,
+        worker=worker,
+        quantisation=quantisation(case.weights, case.model),
+        cache=case.cache,
+    )
+
+
+def _static(case: ServingCase, worker: Worker) -> ServingPrediction:
+    found = static_batch(_prices(case, worker), batch=case.load, input_len=case.input_len, output_len=case.output_len)
+    first_alone = case.kind == "first_token"
+    return ServingPrediction(
+        source=case.source,
+        row_id=case.row_id,
+        ttft_s=found.first_token_s,
+        tpot_s=None if first_alone or case.output_len == 1 else found.tpot_s,
+        e2e_s=None if first_alone else found.latency_s,
+        tokens_per_s_per_chip=None if first_alone else case.load * case.output_len / found.latency_s / case.chips,
+        memory_gib=found.memory_bytes / GIB,
+        oom=not found.fits,
+    )
+
+
+@lru_cache(maxsize=64)
+def _clock(prices: Prices, most_context: int, speculation: Speculation | None = None) -> Clock:
+    engine = prices.engine
+    most = (engine.chunk_tokens or _WHOLE) + engine.max_sequences
+    return clock_of(prices, most_tokens=most, most_context=most_context, speculation=speculation)
+
+
+_WHOLE = 8192
+"""Tokens of prompts in an iteration of an engine without chunks."""
+
+
+def _cache_tokens(clock: Clock) -> int:
+    return memory_of(clock.prices, iteration_tokens=clock.prices.engine.chunk_tokens).cache_tokens
+
+
+def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
+    """Requests spread evenly over attention ranks; a load that was published is taken to fit into the cache."""
+    clock = _clock(_prices(case, worker), case.input_len + case.output_len)
+    clients = max(1, round(case.load / worker.attention_dp))
+    requests = requests_of(load_of(case.input_len, case.output_len), input_len=case.input_len, output_len=case.output_len, clients=clients)
+    room = max(_cache_tokens(clock), (clients + 1) * (case.input_len + case.output_len))
+    found = closed_loop(clock, requests, concurrency=clients, slots=case.engine.max_sequences, cache_tokens=room)
+    return _loop_figures(case, float(found.ttft_s.mean()), float(np.nanmean(found.tpot_s)) if case.output_len > 1 else 0.0)
+
+
+def _loop_figures(case: ServingCase, ttft_s: float, tpot_s: float) -> ServingPrediction:
+    """The tables' definitions: e2e = ttft + (output - 1) * tpot, throughput = concurrency * output / e2e / chips."""
+    e2e = ttft_s + (case.output_len - 1) * tpot_s
+    return ServingPrediction(
+        source=case.source,
+        row_id=case.row_id,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s or None,
+        e2e_s=e2e,
+        tokens_per_s_per_chip=case.load * case.output_len / e2e / case.chips,
+    )
+
+
+def _max_load(case: ServingCase, worker: Worker) -> ServingPrediction:
+    """As many requests as fit, all the time."""
+    clock = _clock(_prices(case, worker), case.input_len + case.output_len)
+    room = _cache_tokens(clock)
+    most = most_running(clock, input_len=case.input_len, output_len=case.output_len, cache_tokens=room)
+    if most == 0:
+        return ServingPrediction(source=case.source, row_id=case.row_id, oom=True)
+    found = steady(clock, concurrency=float(most), input_len=case.input_len, output_len=case.output_len)
+    rate = most * worker.attention_dp * case.output_len / (found.tpot_s * case.output_len)
+    return ServingPrediction(source=case.source, row_id=case.row_id, tokens_per_s_per_chip=rate / case.chips, oom=False)
+
+
+def _disaggregated(case: ServingCase) -> ServingPrediction:
+    """The row's pools; where it gives the chips alone, the fastest split and attention that they allow."""
+    assert case.pools is not None
+    found = [_network(case, *option) for option in _options(case)]
+    best = max(found, key=lambda one: one.requests_per_s)
+    return _loop_figures(case, best.ttft_s, best.tpot_s)
+
+
+def _options(case: ServingCase) -> list[tuple[Worker, int | None, Worker, int]]:
+    """Workers for prompts, how many (None: as many as the answers need), workers for answers, how many."""
+    pools = case.pools
+    assert pools is not None
+    if pools.prefill_workers and pools.decode_workers:
+        return [(pools.prefill, pools.prefill_workers, pools.decode, pools.decode_workers)]
+    rest = max(case.chips - pools.prefill.chips, pools.decode.chips)
+    answers = (pools.decode,) if pools.decode.attention_dp > 1 else open_experts(pools.decode, case.model)
+    return [(pools.prefill, None, worker, max(1, rest // worker.chips)) for worker in answers]
+
+
+def _network(case: ServingCase, first: Worker, first_count: int | None, second: Worker, second_count: int) -> Steady:
+    context = case.input_len + case.output_len
+    mean = 0.5 * (1.0 + load_of(case.input_len, case.output_len).shortest)
+    input_len, output_len = max(1, round(mean * case.input_len)), max(2, round(mean * case.output_len))
+    prompts = _clock(_prices(case, first), context)
+    answers = _clock(_prices(case, second), context, _habit(case))
+    sent = case.input_len * cache_bytes_per_token(answers.prices) * second.tp
+    link = case.node.network_link
+    transfer_s = link.latency_s + sent / (min(first.tp, second.tp) * link.bytes_per_s * link.efficiency)
+    if first_count is None:
+        first_count = matching_workers(
+            prompts, answers, decode_workers=second_count, concurrency=float(case.load), input_len=input_len, output_len=output_len
+        )
+    return disaggregated(
+        prompts,
+        answers,
+        prefill_workers=first_count,
+        decode_workers=second_count,
+        concurrency=float(case.load),
+        input_len=input_len,
+        output_len=output_len,
+        transfer_s=transfer_s,
+    )
+
+
+def _habit(case: ServingCase) -> Speculation | None:
+    """Published runs on two pools draft tokens wherever the model has layers for it; tables don't say so."""
+    return MULTI_TOKEN if case.model.mtp_layers else None
+
+
+MULTI_TOKEN = Speculation(drafted=3, accepted=1.4)
+"""As NVIDIA's and SGLang's recipes run DeepSeek R1 (three drafted tokens, 2.4 tokens an iteration: TensorRT-LLM's blog on R1's latency)."""
+
+
+def serving_predictions_csv(answers: ServingAnswers) -> str:
+    """Return the predictions file: a line per row, blank figures where there is no answer."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(prediction.cells for prediction in answers.predictions)
+    writer.writerows((row.source, row.row_id, *[""] * (len(COLUMNS) - 2)) for row in answers.unanswered)
+    return text.getvalue()
+
+
+def count_by_table(answers: ServingAnswers, tables: Iterable[ServingTable]) -> dict[str, tuple[int, int]]:
+    """Return (answered, rows) by table."""
+    answered = Counter(prediction.source for prediction in answers.predictions)
+    return {table.name: (answered[table.name], len(table.rows)) for table in tables}

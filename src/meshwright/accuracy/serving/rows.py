@@ -1,0 +1,264 @@
+"""From a row of a table of serving runs to what can be priced."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from meshwright.accuracy.cells import Cells, UnansweredError
+from meshwright.accuracy.machines import machines_of_row
+from meshwright.accuracy.rows import Unanswerable
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.hardware.cluster import Node
+from meshwright.models.by_hand import model_from_dims
+from meshwright.models.presets import find_model
+from meshwright.models.spec import ModelSpec
+from meshwright.serving.deployment import Worker, check_worker
+from meshwright.serving.engine import Engine, find_engine
+from meshwright.serving.quantisation import Cache, Weights
+
+__all__ = ["MEASURED", "Pools", "ServingCase", "ServingTable", "open_experts", "read_serving_row", "read_serving_table"]
+
+MEASURED = ("ttft_ms", "tpot_ms", "e2e_latency_ms", "throughput_out_tok_s", "throughput_out_tok_s_per_gpu", "memory_gb", "oom")
+"""Columns that a prediction must not look at."""
+_UNREAD = (*MEASURED, "provenance", "note")
+_REQUIRED = ("row_id", "model", "gpu", "engine", "measure_kind", "input_len", "output_len")
+Kind = Literal["static", "first_token", "closed_loop", "max_load"]
+_KINDS: Mapping[str, Kind] = {
+    "static_batch_e2e": "static",
+    "static_batch_throughput": "static",
+    "static_batch_first_token": "first_token",
+    "serving_closed_loop": "closed_loop",
+    "max_load_inflight_throughput": "max_load",
+    "mlperf_offline": "max_load",
+}
+_WEIGHTS: Mapping[str, Weights] = {
+    "fp32": "fp32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp8": "fp8",
+    "int8": "int8",
+    "int4": "int4",
+    "fp4": "nvfp4",
+}
+_CACHES: Mapping[str, Cache] = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingTable:
+    """One CSV file of serving runs."""
+
+    name: str
+    rows: tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pools:
+    """Workers for prompts and for answers; counts are None where the row gives the chips of all alone."""
+
+    prefill: Worker
+    decode: Worker
+    prefill_workers: int | None
+    decode_workers: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingCase:
+    """One run to predict."""
+
+    source: str
+    row_id: str
+    kind: Kind
+    model: ModelSpec
+    node: Node
+    engine: Engine
+    weights: Weights
+    cache: Cache
+    workers: tuple[Worker, ...]
+    """Several where the row leaves the experts' axes open: the fastest ran."""
+    pools: Pools | None
+    chips: int
+    """Chips that throughput is divided by."""
+    load: int
+    """Sequences of a static batch, or requests under way at once; 0 where as many as fit."""
+    input_len: int
+    output_len: int
+
+
+def read_serving_table(path: Path) -> ServingTable:
+    """Read a table of serving runs; ConfigError in one line where it is none."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        lines = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        columns, rows = list(lines.fieldnames or ()), list(lines)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a CSV file in UTF-8") from None
+    except csv.Error as error:
+        raise ConfigError(f"{path}: not a CSV file ({error})") from None
+    missing = [name for name in _REQUIRED if name not in columns]
+    if missing:
+        raise ConfigError(f"{path}: column {', '.join(missing)} is missing; expected a table of serving runs")
+    if not rows:
+        raise ConfigError(f"{path}: no rows; expected a header and one line per run")
+    return ServingTable(name=path.stem, rows=tuple({k: v or "" for k, v in row.items() if k is not None} for row in rows))
+
+
+def read_serving_row(row: Mapping[str, str], *, source: str) -> ServingCase | Unanswerable:
+    """Return the run that a row describes, or why it can't be told; measured columns are dropped first."""
+    cells = Cells({k: v.strip() for k, v in row.items() if k not in _UNREAD})
+    row_id = cells.text("row_id") or ""
+    try:
+        return _case(cells, source=source, row_id=row_id)
+    except ConfigError as error:
+        return Unanswerable(source=source, row_id=row_id, reason=str(error))
+
+
+def _case(cells: Cells, *, source: str, row_id: str) -> ServingCase:
+    kind = _KINDS.get(cells.words("measure_kind"))
+    if kind is None:
+        raise UnansweredError(f"measure_kind: {cells.text('measure_kind')!r} is not modelled")
+    model, engine = _model(cells), find_engine(cells.text("engine") or "")
+    weights = _weights(cells, model)
+    pools = _pools(cells, model) if cells.words("mode") == "disagg" else None
+    workers = (pools.decode,) if pools is not None else _workers(cells, model)
+    chips = cells.count("n_gpus") or workers[0].chips
+    return ServingCase(
+        source=source,
+        row_id=row_id,
+        kind=kind,
+        model=model,
+        node=machines_of_row(cells, num_chips=chips).nodes[0],
+        engine=engine,
+        weights=weights,
+        cache=_cache(cells, engine, weights),
+        workers=workers,
+        pools=pools,
+        chips=chips,
+        load=_load(cells, kind),
+        input_len=_needed(cells, "input_len"),
+        output_len=_needed(cells, "output_len"),
+    )
+
+
+def _load(cells: Cells, kind: Kind) -> int:
+    """0 is as many as fit."""
+    if kind == "max_load":
+        return 0
+    if kind == "closed_loop":
+        return _needed(cells, "concurrency")
+    return cells.count("batch_size") or 1
+
+
+def _needed(cells: Cells, column: str) -> int:
+    value = cells.count(column)
+    if value is None:
+        raise UnansweredError(f"{column}: blank")
+    return value
+
+
+def _model(cells: Cells) -> ModelSpec:
+    """The named model; dims of the row where the name is not known."""
+    name = cells.text("model") or ""
+    try:
+        return find_model(name)
+    except UnknownNameError:
+        if not cells.text("n_layers"):
+            raise
+    experts = cells.count("n_experts")
+    return model_from_dims(
+        name=name,
+        num_layers=_needed(cells, "n_layers"),
+        hidden=_needed(cells, "hidden"),
+        num_heads=_needed(cells, "n_heads"),
+        num_kv_heads=cells.count("n_kv_heads"),
+        ffn=cells.count("ffn_hidden"),
+        vocab=_needed(cells, "vocab"),
+        num_experts=experts,
+        top_k=cells.count("experts_per_token") if experts else None,
+        expert_ffn=cells.count("ffn_hidden") if experts else None,
+    )
+
+
+def _weights(cells: Cells, model: ModelSpec) -> Weights:
+    """What the precision column means for this make of model: models with experts are published with block scales in fp8, and those
+    with biases in their experts (gpt-oss) in mxfp4."""
+    word = cells.words("precision")
+    weights = _WEIGHTS.get(word) if word else "bf16"
+    if weights is None:
+        raise UnansweredError(f"precision: {word!r} is not known")
+    if model.moe is not None and model.moe.expert_bias and weights in ("nvfp4", "fp8"):
+        return "mxfp4"
+    if model.moe is not None and model.mla is not None and weights == "fp8":
+        return "fp8-blockwise"
+    return "fp8-blockwise" if model.moe is not None and weights == "fp8" and model.moe.num_experts > _FEW_EXPERTS else weights
+
+
+_FEW_EXPERTS = 16
+"""Mixtral's generation was quantised per tensor; finer-grained models ship with block scales."""
+
+
+def _cache(cells: Cells, engine: Engine, weights: Weights) -> Cache:
+    word = cells.words("kv_precision")
+    if word:
+        found = _CACHES.get(word)
+        if found is None:
+            raise UnansweredError(f"kv_precision: {word!r} is not known")
+        return found
+    narrow = weights not in ("fp32", "bf16", "fp16")
+    return "fp8" if narrow and engine.cache_follows_weights else ("fp16" if weights == "fp16" else "bf16")
+
+
+def _axis(cells: Cells, column: str) -> int:
+    """Blank and 0 are 1."""
+    value = cells.number(column)
+    return max(1, int(value)) if value is not None else 1
+
+
+def _workers(cells: Cells, model: ModelSpec) -> tuple[Worker, ...]:
+    worker = _worker(cells, model, "")
+    return open_experts(worker, model) if cells.text("ep") is None and cells.text("attention_dp") is None else (worker,)
+
+
+def open_experts(worker: Worker, model: ModelSpec) -> tuple[Worker, ...]:
+    """Each expert over all chips or on one; an attention on every chip where key heads (or the latent) would be kept several times."""
+    size = worker.stage_chips
+    if model.moe is None or size == 1 or model.moe.num_experts % size:
+        return (worker,)
+    found = (worker, replace(worker, ep=size))
+    copied = model.mla is not None or model.num_kv_heads < size
+    return (*found, Worker(tp=1, pp=worker.pp, ep=size, attention_dp=size)) if copied else found
+
+
+def _worker(cells: Cells, model: ModelSpec, pool: str) -> Worker:
+    """Axes of the row, with two slips of the published tables put right: axes counted twice.
+
+    `tp` and `attention_dp` both at the worker's size, and `ep` times `expert tp` at its square, name the same chips twice.
+    """
+    tp, ep, dp = (_axis(cells, f"{pool}{name}") for name in ("tp", "ep", "attention_dp"))
+    if model.moe is None:
+        worker = Worker(tp=tp, pp=_axis(cells, "pp") if not pool else 1)
+    else:
+        if tp > 1 and dp == tp:
+            tp, ep = 1, dp
+        elif ep > 1 and tp * dp == ep * ep:
+            tp, dp = max(1, tp // ep), max(1, dp // ep)
+        if (tp * dp) % ep:
+            ep = 1
+        worker = Worker(tp=tp, pp=_axis(cells, "pp") if not pool else 1, ep=ep, attention_dp=dp)
+    check_worker(worker, model)
+    return worker
+
+
+def _pools(cells: Cells, model: ModelSpec) -> Pools:
+    return Pools(
+        prefill=_worker(cells, model, "prefill_"),
+        decode=_worker(cells, model, "decode_"),
+        prefill_workers=cells.count("prefill_workers"),
+        decode_workers=cells.count("decode_workers"),
+    )

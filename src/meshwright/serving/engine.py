@@ -1,0 +1,93 @@
+"""Inference engines as the cost model sees them: whose kernels run, what the host costs, how requests are batched."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from meshwright.errors import UnknownNameError
+
+__all__ = ["Engine", "engine_names", "find_engine"]
+
+Kernels = Literal["sglang", "trtllm", "vllm"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engine:
+    """One engine; `presets/engines.csv` holds them with the source of each figure."""
+
+    name: str
+    kernels: Kernels
+    """Whose measured operators it runs (docs/operators.md)."""
+    kernel_s: float
+    """Time that every kernel of a decode iteration adds to its own: start, drain and gap inside a CUDA graph."""
+    launch_s: float
+    """Host time per kernel where no CUDA graph covers the batch (prefill); the longer of it and the device's time counts."""
+    reduces_by: Literal["own", "nccl"]
+    """Whose all-reduce it calls inside a server."""
+    pass_scale: float
+    """Element-wise passes over those of fused kernels."""
+    graphs: bool
+    """Whether CUDA graphs cover decode iterations, so that the host launches one graph."""
+    host_s: float
+    """Host time of one iteration that the device waits for: schedule, prepare inputs, read tokens back."""
+    host_per_sequence_s: float
+    """The same for each running sequence of an attention rank, which has a process of its own: sampling state, block tables."""
+    request_s: float
+    """Time of a request outside iterations, before its first token: HTTP, tokenizing, the queue between processes."""
+    cache_reserved: float
+    """Share of an answer's tokens for which room in the cache is kept from the start; engines that take pages as they go hold half on
+    average."""
+    chunk_tokens: int
+    """Tokens of prompts in one iteration at most; 0: whole prompts, as a static batch runs them."""
+    mixed: bool
+    """Whether an iteration holds prompts and running sequences together; otherwise prompts stop the others."""
+    max_sequences: int
+    """Sequences that run at once by default."""
+    memory_share: float
+    """Share of the usable device memory that weights, activations and cache may fill."""
+    cache_follows_weights: bool
+    """Whether 8- and 4-bit weights bring an fp8 cache unless told otherwise."""
+    activation_elements: float
+    """Working memory per token of an iteration, in 16-bit elements per hidden dimension."""
+    base_gib: float
+    """Context, libraries, graphs and communication buffers of a process."""
+    aliases: tuple[str, ...] = ()
+    source: str = ""
+
+
+def find_engine(name: str) -> Engine:
+    """Return the engine called `name`, in any case."""
+    word = name.lower().replace("_", "-").split("(")[0]
+    for engine in _engines():
+        if word in (engine.name, *engine.aliases):
+            return engine
+    raise UnknownNameError("engine", name, [word for engine in _engines() for word in (engine.name, *engine.aliases)])
+
+
+def engine_names() -> tuple[str, ...]:
+    """Return the names of all engines."""
+    return tuple(engine.name for engine in _engines())
+
+
+@cache
+def _engines() -> tuple[Engine, ...]:
+    text = resources.files("meshwright").joinpath("presets", "engines.csv").read_text(encoding="utf-8")
+    return tuple(Engine(**{field.name: _value(str(field.type), row[field.name]) for field in fields(Engine)}) for row in _rows(text))
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _value(annotation: str, cell: str) -> Any:
+    if annotation == "bool":
+        return {"yes": True, "no": False}[cell]
+    if annotation.startswith("tuple"):
+        return tuple(cell.split())
+    if annotation == "int":
+        return int(cell)
+    return float(cell) if annotation == "float" else cell

@@ -1,0 +1,274 @@
+"""Time of the kernels of an iteration on one rank, from the chip's tables or its nearest kin's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cost.collectives import all_reduce_s, dispatch_s, group_of
+from meshwright.cost.kernels import element_bytes, gemm_s, sustained_share
+from meshwright.hardware.chip import Chip
+from meshwright.hardware.cluster import Pool
+from meshwright.hardware.tables import Kin, attention_forward_seconds, collective_seconds, gemm_seconds, kin, mla_forward_seconds
+from meshwright.hardware.tables._grid import Lookup
+from meshwright.hardware.tables.serving import (
+    cached_attention_seconds,
+    cached_latent_seconds,
+    engine_all_reduce_seconds,
+    expert_layer_seconds,
+)
+from meshwright.models.spec import MlaSpec
+from meshwright.serving.engine import Engine
+from meshwright.serving.quantisation import Cache, Quantisation, Weights, cache_bytes
+from meshwright.workload import Precision
+
+__all__ = ["Floats", "Kernels"]
+
+Floats = NDArray[np.float64]
+
+DECODE_EFFICIENCY = 0.33
+"""Share of the arithmetic peak that attention of single tokens reaches where no table tells it: vector work on a cache, as the tables of
+H100 hold for 16 queries per key head."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kernels:
+    """The kernels of one engine on one pool of chips."""
+
+    pool: Pool
+    engine: Engine
+
+    @property
+    def chip(self) -> Chip:
+        """The chip."""
+        return self.pool.node.chip
+
+    @property
+    def kin(self) -> Kin:
+        """Whose tables are read."""
+        return kin(self.chip)
+
+    def linear_s(self, weights: Weights, *, m: Floats, n: float, k: float) -> Floats:
+        """Time of a linear layer of `m` tokens, its operand already in the product's precision.
+
+        Formula:  the measured product's; weights narrower than the product (int4, int8, mxfp4) save the reading of the rest, but
+                  not the arithmetic: max(t - saved bytes / bandwidth, arithmetic at the best share, reading of what is left)
+        Units:    seconds, the shape of `m`.
+        Source:   `gemm_seconds`; weight-only kernels (Marlin, arXiv:2408.11743) reach the reading of the narrow weights.
+        Valid:    products that the chip has units for.
+        Checked:  tests/serving/test_kernels.py
+        """
+        precision = Quantisation.product_of(weights)
+        whole = self._product_s(precision, m=m, n=n, k=k)
+        stored = Quantisation.bytes_of(weights)
+        if stored >= element_bytes(precision):
+            return whole
+        rate = self.chip.memory_bytes_per_s * self.chip.memory_efficiency
+        work_s = 2.0 * m * n * k / (self.chip.peak_flops_per_s(precision) * self.chip.matmul_efficiency)
+        least = np.maximum(work_s, stored * n * k / rate) + self.chip.ramp_s
+        return np.maximum(whole - (element_bytes(precision) - stored) * n * k / rate, least)
+
+    def _product_s(self, precision: Precision, *, m: Floats, n: float, k: float) -> Floats:
+        near = self.kin
+        found = None
+        if near.relation in ("itself", "generation"):
+            found = gemm_seconds(near.table, precision=precision, m=m, n=n, k=k)
+        if found is None:
+            return gemm_s(self.chip, m=m, n=np.full_like(m, n), k=np.full_like(m, k), precision=precision)
+        read_s = element_bytes(precision) * n * k / self.chip.memory_bytes_per_s
+        work_s = 2.0 * m * n * k / self.chip.peak_flops_per_s(precision)
+        scaled = found.seconds * np.where(work_s > read_s, near.compute_scale(precision), near.memory_scale)
+        busy = np.minimum(work_s / scaled, 1.0)
+        return scaled * (1.0 + busy * (1.0 / sustained_share(self.chip, precision) - 1.0))
+
+    def prefill_attention_s(
+        self, *, batch: Floats, new: Floats, context: Floats, heads: float, kv_heads: float, head_dim: float, window: int | None
+    ) -> Floats:
+        """Time of causal attention of `new` tokens of each of `batch` prompts, `context` of whose tokens are in the cache.
+
+        Formula:  the measured causal kernel on a sequence with as many pairs of tokens: s' = sqrt(new^2 + 2 new context); a window
+                  leaves new * window pairs
+        Units:    seconds.
+        Source:   `attention_forward_seconds`; else pairs * 4 * head_dim FLOP at the chip's attention efficiency.
+        Valid:    one engine iteration; the paged cache is taken to be read as fast as a whole one.
+        Checked:  tests/serving/test_kernels.py
+        """
+        same = _as_much_work(new, context, window)
+        near = self.kin
+        found = None
+        if near.relation in ("itself", "generation"):
+            found = attention_forward_seconds(
+                near.table, batch=batch, heads=heads, kv_heads=kv_heads, head_dim=float(head_dim), sequence=same
+            )
+        if found is None:
+            return self._attention_work_s(batch * heads * same**2 * head_dim * 2.0)
+        return found.seconds * near.compute_scale("bf16")
+
+    def prefill_latent_s(self, *, batch: Floats, new: Floats, context: Floats, heads: float, mla: MlaSpec) -> Floats:
+        """Time of the same for multi-head latent attention, keys and values rebuilt from the latent.
+
+        Formula:  as prefill_attention_s
+        Units:    seconds.
+        Source:   `mla_forward_seconds`.
+        Valid:    heads of DeepSeek V2's and V3's size; others by their work.
+        Checked:  tests/serving/test_kernels.py
+        """
+        same = _as_much_work(new, context, None)
+        near = self.kin
+        width = mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim
+        found = None
+        if near.relation in ("itself", "generation"):
+            found = mla_forward_seconds(near.table, batch=batch, heads=heads, sequence=same)
+        if found is None:
+            return self._attention_work_s(batch * heads * same**2 * width)
+        return found.seconds * near.compute_scale("bf16") * width / _MEASURED_LATENT_WIDTH
+
+    def _attention_work_s(self, flops: Floats) -> Floats:
+        return flops / (self.chip.peak_flops_per_s("bf16") * self.chip.attention_forward_efficiency) + self.chip.ramp_s
+
+    def decode_attention_s(self, cache: Cache, *, batch: Floats, context: Floats, heads: float, kv_heads: float, head_dim: float) -> Floats:
+        """Time of attention of one new token of each of `batch` sequences over a cache of `context` tokens each.
+
+        Formula:  the engine's measured kernel; else max(bytes of the cache / bandwidth, arithmetic) + ramp
+        Units:    seconds.
+        Source:   `cached_attention_seconds`.
+        Valid:    equal contexts; time hangs on their sum, so the mean stands for unequal ones.
+        Checked:  tests/serving/test_kernels.py
+        """
+        found = self._serving(
+            lambda chip: cached_attention_seconds(
+                chip,
+                kernels=self.engine.kernels,
+                stored=_stored(cache),
+                head_dim=head_dim,
+                group=heads / kv_heads,
+                kv_sequences=batch * kv_heads,
+                context=context,
+            )
+        )
+        values = 2.0 * batch * kv_heads * context * head_dim
+        return found if found is not None else self._cache_s(cache, values, 2.0 * values * heads / kv_heads)
+
+    def decode_latent_s(self, cache: Cache, *, batch: Floats, context: Floats, heads: float, mla: MlaSpec) -> Floats:
+        """Time of the same for multi-head latent attention.
+
+        Formula:  as decode_attention_s; all heads read one latent
+        Units:    seconds.
+        Source:   `cached_latent_seconds`.
+        Valid:    latents of DeepSeek's size; others by their size.
+        Checked:  tests/serving/test_kernels.py
+        """
+        width = mla.kv_lora_rank + mla.qk_rope_head_dim
+        found = self._serving(
+            lambda chip: cached_latent_seconds(
+                chip, kernels=self.engine.kernels, stored=_stored(cache), heads=heads, batch=batch, context=context
+            )
+        )
+        values = batch * context * width
+        return found if found is not None else self._cache_s(cache, values, 4.0 * values * heads)
+
+    def _cache_s(self, cache: Cache, values: Floats, flops: Floats) -> Floats:
+        read_s = cache_bytes(cache) * values / (self.chip.memory_bytes_per_s * self.chip.memory_efficiency)
+        work_s = flops / (self.chip.peak_flops_per_s("bf16") * DECODE_EFFICIENCY)
+        return np.maximum(read_s, work_s) + self.chip.ramp_s
+
+    def experts_s(self, weights: Weights, *, per_expert: Floats, experts: float, hidden: float, inter: float, matrices: int) -> Floats:
+        """Time of an expert layer on one rank that holds `experts` experts, each of which gets `per_expert` tokens on average.
+
+        Formula:  the engine's measured kernel; else max(weights of the experts hit / bandwidth, arithmetic at 60 % of the peak) + ramps,
+                  experts hit = experts * (1 - exp(-per_expert))
+        Units:    seconds.
+        Source:   `expert_layer_seconds`; two matrices instead of three cost two thirds.
+        Valid:    routing of trained models: some experts are liked more.
+        Checked:  tests/serving/test_kernels.py
+        """
+        word = "bf16" if weights in ("fp16", "fp32", "int8") else weights
+        found = self._serving(
+            lambda chip: expert_layer_seconds(
+                chip, kernels=self.engine.kernels, weights=word, tokens_per_expert=per_expert, experts=experts, hidden=hidden, inter=inter
+            )
+        )
+        if found is not None:
+            return found * matrices / 3.0
+        precision = Quantisation.product_of(weights)
+        hit = np.maximum(-experts * np.expm1(-per_expert), 1.0)
+        rate = self.chip.memory_bytes_per_s * self.chip.memory_efficiency
+        read_s = Quantisation.bytes_of(weights) * matrices * hit * hidden * inter / rate
+        work_s = 2.0 * matrices * per_expert * experts * hidden * inter / (0.6 * self.chip.peak_flops_per_s(precision))
+        return np.maximum(read_s, work_s) + 2 * self.chip.ramp_s
+
+    def all_reduce_s(self, *, ranks: int, buffer_bytes: Floats) -> Floats:
+        """Time of one all-reduce over neighbouring ranks.
+
+        Formula:  inside a fast domain the least of the engine's kernel, NCCL's and a ring at the catalogue's rate (the measured L40S
+                  server reached 5 GB/s where published runs need 12); else that ring
+        Units:    seconds.
+        Source:   `engine_all_reduce_seconds`, `collective_seconds`, `cost.collectives.all_reduce_s`.
+        Valid:    2 ranks or more; 0 for one.
+        Checked:  tests/serving/test_kernels.py
+        """
+        if ranks == 1:
+            return np.zeros_like(buffer_bytes)
+        ring = np.asarray(all_reduce_s(group_of(ranks, 1, self.pool), buffer_bytes))
+        if self.kin.relation != "itself" or ranks > self.pool.node.domain_size:
+            return ring
+        measured = [collective_seconds(self.chip, op="all_reduce", ranks=float(ranks), buffer_bytes=buffer_bytes)]
+        if self.engine.reduces_by == "own":
+            measured.append(
+                engine_all_reduce_seconds(self.chip.name, kernels=self.engine.kernels, ranks=float(ranks), buffer_bytes=buffer_bytes)
+            )
+        return np.asarray(np.minimum.reduce([ring, *(found.seconds for found in measured if found is not None)]))
+
+    def exchange_s(self, *, ranks: int, token_bytes: Floats, copies: float) -> Floats:
+        """Time until every token of a rank has reached the ranks of its experts.
+
+        Formula:  `cost.collectives.dispatch_s`
+        Units:    seconds.
+        Source:   DeepEP, as there.
+        Valid:    balanced routing.
+        Checked:  tests/serving/test_kernels.py
+        """
+        return np.asarray(dispatch_s(group_of(ranks, 1, self.pool), token_bytes, copies)) if ranks > 1 else np.zeros_like(token_bytes)
+
+    def passes_s(self, moved_bytes: Floats) -> Floats:
+        """Time of element-wise work by the bytes that it reads and writes, launches apart.
+
+        Formula:  bytes / (bandwidth * efficiency)
+        Units:    seconds.
+        Source:   roofline.
+        Valid:    any size; small tensors stay in the cache and cost the kernel's own time.
+        Checked:  tests/serving/test_kernels.py
+        """
+        return moved_bytes / (self.chip.memory_bytes_per_s * self.chip.memory_efficiency)
+
+    def _serving(self, read: _Reader) -> Floats | None:
+        """Read a serving table of the chip, or of one of its generation at this chip's bandwidth."""
+        near = self.kin
+        if near.relation not in ("itself", "generation"):
+            return None
+        found = read(near.table.name)
+        return None if found is None else found.seconds * near.memory_scale
+
+
+class _Reader(Protocol):
+    """A lookup that is given the chip's name."""
+
+    def __call__(self, chip: str) -> Lookup | None: ...
+
+
+_MEASURED_LATENT_WIDTH = 192 + 128
+"""Dims of a head's keys and values in the measured operator."""
+
+
+def _as_much_work(new: Floats, context: Floats, window: int | None) -> Floats:
+    if window is not None:
+        seen = np.minimum(new + context, window)
+        return np.sqrt(np.minimum(new**2 + 2.0 * new * context, 2.0 * new * seen))
+    return np.sqrt(new**2 + 2.0 * new * context)
+
+
+def _stored(cache: Cache) -> str:
+    return "fp8" if cache_bytes(cache) <= 1.0 else "bf16"

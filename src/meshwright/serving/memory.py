@@ -1,0 +1,101 @@
+"""Device memory of a worker: weights, cache, working memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.models.params import block_params, norm_params
+from meshwright.serving.prices import Prices
+from meshwright.serving.quantisation import Quantisation, cache_bytes
+from meshwright.units import GIB
+
+__all__ = ["Memory", "cache_bytes_per_token", "memory_of", "weight_bytes"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """Bytes of the fullest chip."""
+
+    weights: float
+    activations: float
+    """Working memory of the largest iteration."""
+    base: float
+    """Context, libraries, graphs, communication buffers."""
+    cache_per_token: float
+    """Of one token of one sequence."""
+    limit: float
+    """What the engine lets itself fill."""
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that the cache has room for, of one attention rank; 0 where the weights alone don't fit."""
+        room = self.limit - self.weights - self.activations - self.base
+        return max(0, int(room / self.cache_per_token))
+
+    def used(self, tokens: float) -> float:
+        """Bytes with that many tokens in the cache."""
+        return self.weights + self.activations + self.base + self.cache_per_token * tokens
+
+
+def memory_of(prices: Prices, *, iteration_tokens: float) -> Memory:
+    """Return the memory of a worker whose largest iteration has that many tokens on one attention rank.
+
+    Formula:  weights + iteration_tokens * hidden * activation_elements * 2 / pp' + base; limit = usable * memory_share
+    Units:    bytes.
+    Source:   `Engine`: fitted on the memory of FasterTransformer's runs (inference_fastertransformer), vLLM's documented defaults.
+    Valid:    every stage alike, plus the embedding on the first.
+    Checked:  tests/serving/test_memory.py
+    """
+    engine, chip = prices.engine, prices.pool.node.chip
+    working = 2.0 * engine.activation_elements * prices.model.hidden * iteration_tokens
+    return Memory(
+        weights=weight_bytes(prices),
+        activations=working,
+        base=engine.base_gib * GIB,
+        cache_per_token=cache_bytes_per_token(prices),
+        limit=chip.usable_bytes * engine.memory_share,
+    )
+
+
+def weight_bytes(prices: Prices) -> float:
+    """Bytes of weights on the fullest chip.
+
+    Formula:  blocks * (sharded / tp + replicated + experts / (ep * expert tp)) / pp, each in its type, + embedding and head / tp
+    Units:    bytes.
+    Source:   `models.params`.
+    Valid:    stages of equal layers; tied embeddings are one matrix.
+    Checked:  tests/serving/test_memory.py
+    """
+    model, worker, kept = prices.model, prices.worker, prices.quantisation
+    total = 0.0
+    for block, count in prices.blocks:
+        part = block_params(model, block)
+        dense = kept.attention if "attention" in block.kind else kept.linear
+        split = worker.tp if "attention" in block.kind or worker.attention_dp == 1 else 1
+        size = part.sharded / split * Quantisation.bytes_of(dense) + 2.0 * part.replicated
+        total += count * (size + part.expert / worker.stage_chips * Quantisation.bytes_of(kept.experts))
+    table = 2.0 * model.vocab * model.hidden / worker.tp
+    ends = table if model.tied or worker.pp > 1 else 2.0 * table
+    return total / worker.pp + ends + 2.0 * norm_params(model)
+
+
+def cache_bytes_per_token(prices: Prices) -> float:
+    """Bytes that one token of one sequence keeps on the fullest chip.
+
+    Formula:  attention layers / pp * 2 * key heads per rank * head_dim * bytes; the latent of MLA is whole on every rank
+    Units:    bytes.
+    Source:   vLLM's paged attention (arXiv:2309.06180) wastes under 4 %, which is left out.
+    Valid:    layers with a window are counted whole here: engines keep one size of page for all layers.
+    Checked:  tests/serving/test_memory.py
+    """
+    model, worker = prices.model, prices.worker
+    layers = sum(
+        count
+        for block, count in prices.blocks
+        if block.kind == "attention" and (model.family != "encoder-decoder" or block.stream == "decoder")
+    )
+    if model.mla is not None:
+        values = float(model.mla.kv_lora_rank + model.mla.qk_rope_head_dim)
+    else:
+        values = 2.0 * max(1.0, model.num_kv_heads / worker.tp) * model.head_dim
+    return layers / worker.pp * values * cache_bytes(prices.cache)

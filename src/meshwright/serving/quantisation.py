@@ -1,0 +1,97 @@
+"""In what numbers weights and cache are kept, and products run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.hardware.chip import Chip
+from meshwright.models.spec import ModelSpec
+from meshwright.workload import Precision
+
+__all__ = ["CACHES", "QUANTISATIONS", "Cache", "Quantisation", "Weights", "cache_bytes", "quantisation"]
+
+Weights = Literal["fp32", "bf16", "fp16", "fp8", "fp8-blockwise", "int8", "int4", "nvfp4", "mxfp4"]
+QUANTISATIONS: tuple[Weights, ...] = get_args(Weights)
+Cache = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
+CACHES: tuple[Cache, ...] = get_args(Cache)
+
+_BYTES: dict[Weights, float] = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "fp8-blockwise": 1.0,
+    "int8": 1.0,
+    "int4": 0.5625,
+    "nvfp4": 0.5625,
+    "mxfp4": 0.53125,
+}
+"""Of a weight with its scales: int4 and nvfp4 one 16- or 8-bit scale per 32 or 16 weights, mxfp4 one byte per 32."""
+_PRODUCT: dict[Weights, Precision] = {
+    "fp32": "tf32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp8": "fp8",
+    "fp8-blockwise": "fp8-blockwise",
+    "int8": "bf16",
+    "int4": "bf16",
+    "nvfp4": "nvfp4",
+    "mxfp4": "bf16",
+}
+"""What products of such weights run in: int8, int4 and mxfp4 weights are unpacked for 16-bit activations."""
+_CACHE_BYTES: dict[Cache, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantisation:
+    """What each part of a model is kept in."""
+
+    name: Weights
+    linear: Weights
+    """Dense feed-forward and shared experts."""
+    attention: Weights
+    """Projections around attention."""
+    experts: Weights
+
+    @staticmethod
+    def bytes_of(weights: Weights) -> float:
+        """Bytes of one weight."""
+        return _BYTES[weights]
+
+    @staticmethod
+    def product_of(weights: Weights) -> Precision:
+        """Precision of a product with such weights."""
+        return _PRODUCT[weights]
+
+    def check(self, chip: Chip) -> None:
+        """Raise ConfigError unless the chip has the units for it."""
+        for weights in (self.linear, self.attention, self.experts):
+            chip.peak_flops_per_s(_PRODUCT[weights])
+
+
+def quantisation(weights: str, model: ModelSpec) -> Quantisation:
+    """Return what the parts of a model are kept in under this word.
+
+    Checkpoints of models with experts keep the projections around attention in 16 bits when the rest goes to 4 bits (NVIDIA's
+    nvfp4 checkpoints of DeepSeek, OpenAI's mxfp4 gpt-oss, Moonshot's int4 Kimi), and hold fp8 weights with block scales (DeepSeek,
+    Qwen3, MiniMax); dense models are quantised throughout. mxfp4 and nvfp4 differ in their scales alone.
+    """
+    if weights not in QUANTISATIONS:
+        raise UnknownNameError("quantisation", weights, QUANTISATIONS)
+    if model.moe is None:
+        if weights == "mxfp4":
+            raise ConfigError(f"{model.name}: mxfp4 weights are modelled for experts only; nvfp4 or int4 would do")
+        return Quantisation(name=weights, linear=weights, attention=weights, experts=weights)
+    if weights in ("fp8", "fp8-blockwise"):
+        return Quantisation(name=weights, linear=weights, attention=weights, experts=weights)
+    if weights in ("nvfp4", "int4", "mxfp4"):
+        shared: Weights = "bf16" if weights == "mxfp4" else weights
+        return Quantisation(name=weights, linear=shared, attention="bf16", experts=weights)
+    return Quantisation(name=weights, linear=weights, attention=weights, experts=weights)
+
+
+def cache_bytes(cache: Cache) -> float:
+    """Bytes of one value in the cache."""
+    return _CACHE_BYTES[cache]

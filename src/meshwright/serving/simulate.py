@@ -1,0 +1,239 @@
+"""Requests through an engine, event by event, on priced iterations."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import ceil
+
+import numpy as np
+
+from meshwright.errors import ConfigError
+from meshwright.serving.clock import Clock
+from meshwright.serving.kernels import Floats
+
+__all__ = ["Outcome", "Requests", "closed_loop", "open_loop"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requests:
+    """What is asked for; sequences of one length."""
+
+    prompts: Sequence[int]
+    """Tokens of each prompt."""
+    outputs: Sequence[int]
+    """New tokens of each answer."""
+    cached: float = 0.0
+    """Share of every prompt that the prefix cache already holds."""
+
+    def __post_init__(self) -> None:
+        if len(self.prompts) != len(self.outputs) or not self.prompts:
+            raise ConfigError(f"{len(self.prompts)} prompts and {len(self.outputs)} answers: expected as many, and one at least")
+        if min(self.prompts) < 1 or min(self.outputs) < 1:
+            raise ConfigError("prompts and answers have 1 token or more each")
+        if not 0.0 <= self.cached < 1.0:
+            raise ConfigError(f"prefix hit share {self.cached}: expected 0 or more and less than 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What every request saw, in the order in which they were sent; seconds."""
+
+    sent_s: Floats
+    ttft_s: Floats
+    """From sending to the first token."""
+    tpot_s: Floats
+    """(finish - first token) / (output tokens - 1), NaN where one token was asked for."""
+    e2e_s: Floats
+    output_tokens: int
+    makespan_s: float
+    """From the first request's sending to the last token."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens of all requests over the makespan."""
+        return self.output_tokens / self.makespan_s
+
+
+def closed_loop(clock: Clock, requests: Requests, *, concurrency: int, slots: int, cache_tokens: int) -> Outcome:
+    """Run requests so that `concurrency` are under way: all of them at once first, then one for each that ends.
+
+    Formula:  continuous batching, `_Run`
+    Units:    seconds.
+    Source:   as vLLM's benchmark with --max-concurrency and an infinite rate.
+    Valid:    requests that fit into the cache one by one.
+    Checked:  tests/serving/test_simulate.py
+    """
+    if concurrency < 1:
+        raise ConfigError(f"concurrency={concurrency}: expected 1 or more")
+    return _Run(clock, requests, slots=slots, cache_tokens=cache_tokens).closed(concurrency)
+
+
+def open_loop(clock: Clock, requests: Requests, *, sent_s: Sequence[float], slots: int, cache_tokens: int) -> Outcome:
+    """Run requests that are sent at given times, which rise.
+
+    Formula:  continuous batching, `_Run`
+    Units:    seconds.
+    Source:   as closed_loop.
+    Valid:    as closed_loop.
+    Checked:  tests/serving/test_simulate.py
+    """
+    if len(sent_s) != len(requests.prompts):
+        raise ConfigError(f"{len(sent_s)} times for {len(requests.prompts)} requests: expected one each")
+    return _Run(clock, requests, slots=slots, cache_tokens=cache_tokens).open(sent_s)
+
+
+class _Run:
+    """One simulation.
+
+    Iterations of running sequences alone are taken together up to the next event: an answer that ends, a request that arrives. A
+    request holds room in the cache for its prompt and the reserved share of its answer. Engines that mix run prompts beside the running
+    sequences up to `chunk_tokens` tokens in all; others stop them.
+    """
+
+    def __init__(self, clock: Clock, requests: Requests, *, slots: int, cache_tokens: int) -> None:
+        count = len(requests.prompts)
+        self.clock, self.prompts, self.outputs = clock, requests.prompts, requests.outputs
+        self.hits = [int(requests.cached * prompt) for prompt in self.prompts]
+        self.slots, self.cache_tokens = slots, cache_tokens
+        kept = clock.prices.engine.cache_reserved
+        self.rooms = [prompt + int(kept * output) for prompt, output in zip(self.prompts, self.outputs, strict=True)]
+        longest = max(prompt + output for prompt, output in zip(self.prompts, self.outputs, strict=True))
+        if longest > cache_tokens:
+            raise ConfigError(f"a request of {longest} tokens does not fit into a cache of {cache_tokens} tokens")
+        self.chunk = clock.prices.engine.chunk_tokens or clock.most_tokens
+        self.mixed = clock.prices.engine.mixed
+        self.now = 0.0
+        self.step = 0
+        self.ends: list[tuple[int, int]] = []
+        self.offset = 0
+        """Sum over running sequences of (tokens seen - step): contexts sum to offset + running * step."""
+        self.held = 0
+        self.waiting: deque[int] = deque()
+        self.partial: list[list[int]] = []
+        """[request, prompt tokens done] of prompts under way."""
+        self.sent = [0.0] * count
+        self.first = [0.0] * count
+        self.done = [0.0] * count
+        self.next = 0
+        self.concurrency = 0
+
+    def closed(self, concurrency: int) -> Outcome:
+        self.concurrency = concurrency
+        for _ in range(min(concurrency, len(self.prompts))):
+            self._send(0.0)
+        while self.ends or self.waiting or self.partial:
+            self._iterate(float("inf"))
+        return self._outcome()
+
+    def open(self, sent_s: Sequence[float]) -> Outcome:
+        count = len(sent_s)
+        while self.next < count or self.ends or self.waiting or self.partial:
+            idle = not (self.ends or self.waiting or self.partial)
+            if idle:
+                self.now = max(self.now, sent_s[self.next])
+            while self.next < count and sent_s[self.next] <= self.now:
+                self._send(sent_s[self.next])
+            self._iterate(sent_s[self.next] if self.next < count else float("inf"))
+        return self._outcome()
+
+    def _send(self, when: float) -> None:
+        self.sent[self.next] = when
+        self.waiting.append(self.next)
+        self.next += 1
+
+    def _iterate(self, until: float) -> None:
+        self._admit()
+        if self.partial:
+            self._run_prompts()
+        elif self.ends:
+            self._run_answers(until)
+
+    def _admit(self) -> None:
+        waiting = self.waiting
+        while waiting and len(self.ends) + len(self.partial) < self.slots:
+            request = waiting[0]
+            size = self.rooms[request]
+            if self.held + size > self.cache_tokens:
+                return
+            waiting.popleft()
+            self.held += size
+            self.partial.append([request, self.hits[request]])
+            if sum(self.prompts[r] - done for r, done in self.partial[-_LOOK_AHEAD:]) >= self.chunk:
+                return
+
+    def _run_prompts(self) -> None:
+        running = len(self.ends) if self.mixed else 0
+        room = max(self.chunk - running, 1)
+        used, attention, ended = 0, 0.0, []
+        for entry in self.partial:
+            request, before = entry
+            new = min(self.prompts[request] - before, room - used)
+            if new <= 0:
+                break
+            attention += self.clock.prompt_attention_s(new, before)
+            used += new
+            entry[1] += new
+            if entry[1] == self.prompts[request]:
+                ended.append(request)
+        context = self.offset / running + self.step if running else 0.0
+        self.now += self.clock.mixed_s(new=used, attention=attention, heads=len(ended), batch=running, context=context)
+        if running:
+            self.step += 1
+            self._finish()
+        if ended:
+            del self.partial[: len(ended)]
+        for request in ended:
+            self._start(request)
+
+    def _start(self, request: int) -> None:
+        self.first[request] = self.now
+        if self.outputs[request] == 1:
+            self._leave(request)
+            return
+        heappush(self.ends, (self.step + self.outputs[request] - 1, request))
+        self.offset += self.prompts[request] + 1 - self.step
+
+    def _run_answers(self, until: float) -> None:
+        batch = len(self.ends)
+        steps = self.ends[0][0] - self.step
+        context = self.offset / batch + self.step
+        each = self.clock.running_s(batch, context + 0.5 * steps)
+        if self.now + steps * each > until:
+            steps = max(1, min(steps, ceil((until - self.now) / each)))
+            each = self.clock.running_s(batch, context + 0.5 * steps)
+        self.now += steps * each
+        self.step += steps
+        self._finish()
+
+    def _finish(self) -> None:
+        ends = self.ends
+        while ends and ends[0][0] <= self.step:
+            _, request = heappop(ends)
+            self.offset -= self.prompts[request] + self.outputs[request] - self.step
+            self._leave(request)
+
+    def _leave(self, request: int) -> None:
+        self.done[request] = self.now
+        self.held -= self.rooms[request]
+        if self.concurrency and self.next < len(self.prompts):
+            self._send(self.now)
+
+    def _outcome(self) -> Outcome:
+        sent, first, done = np.array(self.sent), np.array(self.first), np.array(self.done)
+        later = np.array(self.outputs, dtype=np.float64) - 1.0
+        with np.errstate(invalid="ignore", divide="ignore"):
+            tpot = np.where(later > 0, (done - first) / later, np.nan)
+        return Outcome(
+            sent_s=sent,
+            ttft_s=first - sent + self.clock.prices.engine.request_s,
+            tpot_s=tpot,
+            e2e_s=done - sent + self.clock.prices.engine.request_s,
+            output_tokens=int(sum(self.outputs)),
+            makespan_s=float(done.max() - sent.min()),
+        )
+
+
+_LOOK_AHEAD = 64

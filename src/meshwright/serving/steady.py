@@ -1,0 +1,203 @@
+"""The steady state of continuous batching in closed form, for searches that ask about every layout and load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+from meshwright.serving.clock import Clock
+
+__all__ = ["Steady", "decode_s", "disaggregated", "matching_workers", "most_running", "prompt_s", "steady"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steady:
+    """One load on one deployment, when it has run for long."""
+
+    ttft_s: float
+    """From sending to the first token, mean."""
+    tpot_s: float
+    """Between two tokens of an answer after its first, mean: (finish - first) / (output tokens - 1)."""
+    e2e_s: float
+    requests_per_s: float
+    """Of the whole deployment."""
+    running: float
+    """Sequences that run at once per attention rank."""
+
+
+def decode_s(clock: Clock, running: float, context: float) -> float:
+    """Time of an iteration of `running` sequences per attention rank, a fraction between two whole numbers by its share.
+
+    Formula:  (1 - f) * t(n) + f * t(n + 1), n + f = max(running, 1)
+    Units:    seconds.
+    Source:   `Clock.running_s`.
+    Valid:    up to the clock's tokens.
+    Checked:  tests/serving/test_steady.py
+    """
+    running = max(running, 1.0)
+    low = min(int(running), clock.most_tokens)
+    share = running - low
+    first = clock.running_s(low, context)
+    if share <= 0.0 or low + 1 > clock.most_tokens:
+        return first
+    return (1.0 - share) * first + share * clock.running_s(low + 1, context)
+
+
+def prompt_s(clock: Clock, *, new: int, before: int = 0, beside: int = 0) -> float:
+    """Time that the prompt of one request adds to iterations with `beside` running sequences.
+
+    Formula:  sum over chunks of t(chunk + beside) - t(beside), attention of each chunk over what came before; at least the launches;
+              alone (beside = 0) it is the whole time of the prompt
+    Units:    seconds.
+    Source:   `Clock`.
+    Valid:    chunks of the engine's size.
+    Checked:  tests/serving/test_steady.py
+    """
+    chunk = max(1, (clock.prices.engine.chunk_tokens or clock.most_tokens) - beside)
+    total, done = 0.0, 0
+    while done < new:
+        size = min(chunk, new - done)
+        device = clock.tokens_s[min(size + beside, clock.most_tokens)] - clock.tokens_s[beside]
+        device += clock.prompt_attention_s(size, before + done)
+        total += device if beside else max(device, clock.launch_s)
+        done += size
+    return total if beside else total + clock.head_s[1]
+
+
+def most_running(clock: Clock, *, input_len: int, output_len: int, cache_tokens: int) -> int:
+    """Sequences per attention rank that the cache and the engine let run at once; 0 where not even one fits.
+
+    Formula:  min(max_sequences, cache tokens / (input + max(reserved share, 1/2) * output))
+    Units:    sequences.
+    Source:   a running answer holds half of its tokens on average; `Engine.cache_reserved`.
+    Valid:    equal requests.
+    Checked:  tests/serving/test_steady.py
+    """
+    if cache_tokens < input_len + output_len:
+        return 0
+    held = input_len + max(clock.prices.engine.cache_reserved, 0.5) * output_len
+    return int(min(clock.prices.engine.max_sequences, cache_tokens // held))
+
+
+def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int, cached: float = 0.0) -> Steady:
+    """Price a load of `concurrency` requests per attention rank on one worker that runs prompts and answers.
+
+    Formula:  an iteration of b running sequences sees b / output answers end, and as many prompts come in:
+              tpot = t(b) + b / output * prompt;  requests/s = concurrency / (ttft + (output - 1) * tpot) * attention_dp;
+              ttft = prompt * (1 + rho / (2 (1 - rho))) + t(b) / 2 + request_s, rho the share of time spent on prompts
+              (Pollaczek-Khinchine for equal services); b such that b = requests/s * (output - 1) * tpot
+    Units:    seconds.
+    Source:   Little's law; Orca (OSDI 2022) for iteration-level scheduling.
+    Valid:    requests whose ends are spread; synchronous waves are told by the simulator alone.
+    Checked:  tests/serving/test_steady.py
+    """
+    before = int(cached * input_len)
+    new = max(1, input_len - before)
+    context = input_len + 0.5 * output_len
+    engine, pp = clock.prices.engine, clock.prices.worker.pp
+    alone = prompt_s(clock, new=new, before=before)
+    running = concurrency
+    ttft = tpot = 0.0
+    for _ in range(_ROUNDS):
+        lot = max(1.0, running / pp)
+        step = decode_s(clock, lot, context)
+        added = prompt_s(clock, new=new, before=before, beside=min(int(lot), clock.most_tokens // 2)) if engine.mixed else alone
+        load = min(running, concurrency) / output_len * added / pp
+        tpot = step + load
+        rho = min(load / tpot, 0.98)
+        ttft = max(alone, added) * (1.0 + 0.5 * rho / (1.0 - rho)) + 0.5 * step + engine.request_s
+        cycle = ttft + (output_len - 1) * tpot
+        target = max(concurrency * (output_len - 1) * tpot / cycle, min(concurrency, 1.0))
+        running = 0.5 * (running + target)
+    return Steady(
+        ttft_s=ttft,
+        tpot_s=tpot,
+        e2e_s=cycle,
+        requests_per_s=concurrency * clock.prices.worker.attention_dp / cycle,
+        running=running,
+    )
+
+
+_ROUNDS = 24
+
+
+def disaggregated(
+    prefill: Clock,
+    decode: Clock,
+    *,
+    prefill_workers: float,
+    decode_workers: float,
+    concurrency: float,
+    input_len: int,
+    output_len: int,
+    transfer_s: float,
+    cached: float = 0.0,
+) -> Steady:
+    """Price a load on a pool of workers for prompts and one for answers.
+
+    Formula:  closed network of a queue of prompts before prefill_workers * attention_dp servers and of answers, whose tpot grows with
+              their number: requests/s X with X * (ttft(X) + (output - 1) * tpot(X)) = concurrency;
+              wait of the queue: prompt / (2 w (1 - rho)) * rho^(sqrt(2 (w + 1)) - 1), rho = X * prompt / w
+    Units:    seconds; `concurrency` of the whole deployment.
+    Source:   Sakasegawa's formula for many servers, halved for equal services; DistServe (arXiv:2401.09670) for the pools.
+    Valid:    the cache of a request is sent once, after its prompt.
+    Checked:  tests/serving/test_steady.py
+    """
+    before = int(cached * input_len)
+    prompt = prompt_s(prefill, new=max(1, input_len - before), before=before)
+    servers = prefill_workers * prefill.prices.worker.attention_dp * prefill.prices.worker.pp
+    ranks = decode_workers * decode.prices.worker.attention_dp
+    context = input_len + 0.5 * output_len
+    low, high = 0.0, min(servers / prompt, concurrency / prompt)
+    found = _network(0.0, prompt, servers, ranks, decode, context, output_len, transfer_s)
+    for _ in range(_BISECTIONS):
+        rate = 0.5 * (low + high)
+        found = _network(rate, prompt, servers, ranks, decode, context, output_len, transfer_s)
+        if rate * found.e2e_s > concurrency:
+            high = rate
+        else:
+            low = rate
+    return found
+
+
+_BISECTIONS = 30
+
+
+def matching_workers(
+    prefill: Clock, decode: Clock, *, decode_workers: int, concurrency: float, input_len: int, output_len: int, cached: float = 0.0
+) -> int:
+    """Workers for prompts that keep up with the answers of a pool.
+
+    Formula:  ceil(requests/s of the answers alone * prompt / (servers of one worker * BUSY))
+    Units:    workers.
+    Source:   rate matching as in DistServe (arXiv:2401.09670).
+    Valid:    equal requests.
+    Checked:  tests/serving/test_steady.py
+    """
+    ranks = decode_workers * decode.prices.worker.attention_dp
+    before = int(cached * input_len)
+    prompt = prompt_s(prefill, new=max(1, input_len - before), before=before)
+    tpot = decode_s(decode, min(concurrency / ranks, float(decode.most_tokens)), input_len + 0.5 * output_len)
+    rate = concurrency / (prompt + (output_len - 1) * tpot)
+    servers = prefill.prices.worker.attention_dp * prefill.prices.worker.pp
+    return max(1, ceil(rate * prompt / (servers * BUSY)))
+
+
+BUSY = 0.8
+"""Share of the time that workers for prompts may be busy before their queue outgrows a prompt (Sakasegawa's formula for few servers)."""
+
+
+def _network(
+    rate: float, prompt: float, servers: float, ranks: float, decode: Clock, context: float, output_len: int, transfer_s: float
+) -> Steady:
+    """Times of a request at a rate of requests."""
+    pp = decode.prices.worker.pp
+    rho = min(rate * prompt / servers, 0.9999)
+    wait = 0.5 * prompt * rho ** (sqrt(2.0 * (servers + 1.0)) - 1.0) / (servers * (1.0 - rho))
+    running, tpot = 1.0, 0.0
+    for _ in range(_ROUNDS):
+        tpot = decode_s(decode, max(1.0, running / pp), context)
+        running = min(0.5 * (running + max(rate * (output_len - 1) * tpot / ranks, 1.0)), float(decode.most_tokens))
+    ttft = prompt + wait + transfer_s + decode.prices.engine.request_s
+    e2e = ttft + (output_len - 1) * tpot
+    return Steady(ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, requests_per_s=rate, running=running)

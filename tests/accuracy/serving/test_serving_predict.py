@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.accuracy.serving.examples import ROW
+
+from meshwright.accuracy.rows import Unanswerable
+from meshwright.accuracy.serving.page import serving_accuracy_page
+from meshwright.accuracy.serving.predict import COLUMNS, predict_case, predict_serving, serving_predictions_csv
+from meshwright.accuracy.serving.rows import MEASURED, ServingCase, ServingTable, read_serving_row, read_serving_table
+from meshwright.accuracy.serving.score import guesses_of_answers, score_serving
+from meshwright.cli import run
+from meshwright.errors import ConfigError
+
+HEADER = (*ROW, "n_experts", *MEASURED)
+
+
+def case(**changes: str) -> ServingCase:
+    found = read_serving_row(ROW | changes, source="t")
+    assert isinstance(found, ServingCase), found
+    return found
+
+
+def refusal(**changes: str) -> str:
+    found = read_serving_row(ROW | changes, source="t")
+    assert isinstance(found, Unanswerable)
+    return found.reason
+
+
+def test_a_row_is_read() -> None:
+    found = case()
+    assert (found.model.name, found.node.chip.name, found.engine.name, found.workers[0].tp) == ("llama3.1-70b", "h100", "vllm", 4)
+    assert (found.weights, found.cache, found.load, found.chips) == ("fp8", "bf16", 16, 4)
+    assert case(engine="TensorRT-LLM").cache == "fp8"
+    assert case(kv_precision="fp8").cache == "fp8"
+
+
+def test_precisions_mean_what_is_published_for_that_make_of_model() -> None:
+    assert case(model="deepseek-v3", tp="8").weights == "fp8-blockwise"
+    assert case(model="gpt-oss-120b", precision="fp4").weights == "mxfp4"
+    assert case(model="mixtral-8x7b").weights == "fp8"
+
+
+def test_axes_counted_twice_are_counted_once() -> None:
+    assert case(model="deepseek-v3", tp="64", ep="8", attention_dp="1").workers[0].name == "tp=8,ep=8"
+    assert case(model="deepseek-v3", tp="4", ep="16", attention_dp="4").workers[0].name == "ep=4,attention_dp=4"
+    assert case(model="deepseek-v3", tp="8", ep="8", attention_dp="1").workers[0].name == "tp=8,ep=8"
+
+
+def test_axes_that_are_left_open_are_tried() -> None:
+    names = [worker.name for worker in case(model="qwen3-235b-a22b", tp="8", ep="", attention_dp="").workers]
+    assert names == ["tp=8", "tp=8,ep=8", "ep=8,attention_dp=8"]
+    assert len(case(model="mixtral-8x7b", tp="8", ep="", attention_dp="").workers) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"engine": "Triton 1"}, "'Triton 1' is no known engine"),
+        ({"concurrency": ""}, "concurrency: blank"),
+        ({"input_len": "OpenOrca"}, "input_len: not a number"),
+        ({"tp": "5"}, "num_heads=64 is not divisible by tp=5"),
+        ({"model": "no-such-model"}, "is no known model"),
+        ({"precision": "fp7"}, "precision: 'fp7' is not known"),
+        ({"measure_kind": "vibes"}, "measure_kind: 'vibes' is not modelled"),
+        ({"gpu": "H900"}, "'H900' is no known chip"),
+    ],
+)
+def test_rows_without_an_answer_say_why(changes: dict[str, str], reason: str) -> None:
+    assert reason in refusal(**changes)
+
+
+def test_a_published_run_within_ten_percent() -> None:
+    """InferenceX, vLLM on four H100: 13.19 ms a token."""
+    found = predict_case(case())
+    assert found.tpot_s == pytest.approx(13.19e-3, rel=0.1)
+    assert found.e2e_s == pytest.approx((found.ttft_s or 0) + 1023 * (found.tpot_s or 0))
+    assert found.tokens_per_s_per_chip == pytest.approx(16 * 1024 / (found.e2e_s or 1) / 4)
+
+
+def test_two_pools() -> None:
+    pools = {f"{pool}_{axis}": value for pool in ("prefill", "decode") for axis, value in (("tp", "8"), ("ep", "8"), ("workers", "1"))}
+    found = predict_case(case(model="deepseek-v3", mode="disagg", n_gpus="16", tp="", **pools))
+    together = predict_case(case(model="deepseek-v3", tp="8", ep="8"))
+    assert 0 < (found.tpot_s or 0) < (together.tpot_s or 0)
+
+
+def test_a_model_that_is_not_known_by_name_is_read_from_its_dims() -> None:
+    dims = {"n_layers": "60", "hidden": "4096", "n_heads": "32", "n_kv_heads": "2", "ffn_hidden": "1024", "vocab": "248320"}
+    found = case(model="Qwen/Qwen9.9-397B-A17B", n_experts="512", experts_per_token="10", **dims)
+    assert found.model.moe is not None
+    assert (found.model.num_layers, found.model.moe.top_k, found.model.moe.expert_ffn) == (60, 10, 1024)
+
+
+def test_measured_columns_change_nothing(truth_dir: Path) -> None:
+    tables = [read_serving_table(path) for path in sorted(truth_dir.glob("inference_*.csv"))]
+    some = [ServingTable(name=table.name, rows=table.rows[::97]) for table in tables]
+    blank = [ServingTable(name=t.name, rows=tuple(row | dict.fromkeys(MEASURED, "") for row in t.rows)) for t in some]
+    absent = [ServingTable(name=t.name, rows=tuple({k: v for k, v in row.items() if k not in MEASURED} for row in t.rows)) for t in some]
+    full = serving_predictions_csv(predict_serving(some))
+    assert full == serving_predictions_csv(predict_serving(blank)) == serving_predictions_csv(predict_serving(absent))
+    assert full.count("\n") > 30
+
+
+def test_figures_are_those_of_the_reference_script(truth_dir: Path, tmp_path: Path) -> None:
+    script = truth_dir.parent / "tools" / "score_serving.py"
+    if not script.is_file():
+        pytest.skip("the reference script is absent")
+    table = read_serving_table(truth_dir / "inference_trtllm_docs.csv")
+    answers = predict_serving([ServingTable(name=table.name, rows=table.rows[:60])])
+    predictions, shown = tmp_path / "p.csv", tmp_path / "scores.json"
+    predictions.write_text(serving_predictions_csv(answers))
+    command = [sys.executable, str(script), str(predictions), str(truth_dir / "inference_trtllm_docs.csv"), "--json", str(shown)]
+    subprocess.run(command, check=True, capture_output=True)
+    reference = json.loads(shown.read_text())["inference_trtllm_docs"]
+    ours = score_serving([table], guesses_of_answers(answers))["inference_trtllm_docs"]
+    assert ours.answered == pytest.approx(reference["answered"])
+    assert ours.errors["ttft_ms"].mape == pytest.approx(reference["ttft_ms"]["mape"])
+    assert ours.errors["throughput_out_tok_s_per_gpu"].bias == pytest.approx(reference["throughput_out_tok_s_per_gpu"]["bias"])
+    assert ours.best_tp == reference["best_tp"]
+
+
+def test_scores_by_hand() -> None:
+    told = (("False", "11", "0"), ("False", "8", "0"), ("True", "10", "1"), ("True", "10", "0"))
+    rows = tuple(ROW | {"row_id": f"r{i}", "tpot_ms": "10", "oom": oom, "n_experts": ""} for i, (oom, _, _) in enumerate(told))
+    guesses = {("t", f"r{i}"): {"tpot_ms": ms, "oom": oom} for i, (_, ms, oom) in enumerate(told)}
+    found = score_serving([ServingTable(name="t", rows=rows)], guesses)["t"]
+    assert found.errors["tpot_ms"].mape == pytest.approx(0.15)
+    assert found.errors["tpot_ms"].bias == pytest.approx((1.1 * 0.8) ** 0.5 - 1)
+    assert found.oom_f1 == pytest.approx(2 / 3)
+    assert "| t | 4 | 100.0 % |" in serving_accuracy_page({"t": found}, {})
+
+
+def write_rows(path: Path, *rows: dict[str, str]) -> Path:
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, HEADER, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_the_command_writes_a_line_per_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = write_rows(tmp_path / "mine.csv", ROW, ROW | {"row_id": "r1", "tp": "5"})
+    assert run(["serving", "predict", str(table), "-o", str(tmp_path / "out.csv")]) == 0
+    shown = capsys.readouterr().out
+    assert "1 of      2 rows answered" in shown
+    assert "tp may be 1, 2, 4, 8" in shown
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
+    assert tuple(lines[0]) == COLUMNS
+    assert (lines[0]["source"], lines[0]["row_id"], lines[1]["tpot_ms"]) == ("mine", "r0", "")
+    assert 10 < float(lines[0]["tpot_ms"]) < 17
+
+
+def test_the_commands_refuse_what_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    assert run(["serving", "predict", str(other), "-o", str(tmp_path / "out.csv")]) == 2
+    assert "expected a table of serving runs" in capsys.readouterr().err
+    unanswered = write_rows(tmp_path / "none.csv", ROW | {"tp": "5"})
+    assert run(["serving", "predict", str(unanswered), "-o", str(tmp_path / "out.csv"), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["tables"]["none"]["answered"] == 0
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_serving_table(tmp_path / "absent.csv")
+
+
+def test_validate_prints_and_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = write_rows(tmp_path / "mine.csv", ROW | {"tpot_ms": "13.19", "ttft_ms": "121.4", "oom": "False"})
+    assert run(["serving", "validate", str(table), "-o", str(tmp_path / "page.md")]) == 0
+    assert "mine vLLM H100 dense" in capsys.readouterr().out
+    assert (tmp_path / "page.md").read_text().startswith("# Accuracy of serving predictions")
+    assert run(["serving", "predict", str(table), "-o", str(tmp_path / "out.csv")]) == 0
+    capsys.readouterr()
+    assert run(["serving", "validate", str(table), "--predictions", str(tmp_path / "out.csv"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"]["mine"]["tpot_ms"]["n"] == 1

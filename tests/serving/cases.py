@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.hardware.catalogue import default_node
+from meshwright.hardware.cluster import Pool
+from meshwright.models.presets import find_model
+from meshwright.serving.clock import Clock, clock_of
+from meshwright.serving.deployment import Worker
+from meshwright.serving.engine import Engine, find_engine
+from meshwright.serving.prices import Prices
+from meshwright.serving.quantisation import Cache, quantisation
+
+
+def prices(
+    model: str = "llama3.1-70b",
+    *,
+    chip: str = "h100",
+    worker: Worker | None = None,
+    weights: str = "fp8",
+    cache: Cache = "bf16",
+    engine: str | Engine = "vllm",
+) -> Prices:
+    worker = worker or Worker(tp=4)
+    spec = find_model(model)
+    return Prices(
+        model=spec,
+        pool=Pool(node=default_node(chip), num_chips=worker.chips),
+        engine=find_engine(engine) if isinstance(engine, str) else engine,
+        worker=worker,
+        quantisation=quantisation(weights, spec),
+        cache=cache,
+    )
+
+
+def clock(priced: Prices | None = None) -> Clock:
+    return clock_of(priced or prices(), most_tokens=8192 + 512, most_context=16384)
+
+
+def plain_engine(**changes: object) -> Engine:
+    """An engine without any cost of its own."""
+    engine = replace(find_engine("vllm"), kernel_s=0.0, launch_s=0.0, host_s=0.0, host_per_sequence_s=0.0, request_s=0.0)
+    return replace(engine, **changes)  # type: ignore[arg-type]

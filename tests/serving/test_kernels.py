@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.serving.cases import prices
+
+from meshwright.hardware.catalogue import find_chip
+from meshwright.hardware.tables import gemm_seconds
+
+
+def column(*values: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    return np.array(values, dtype=np.float64)
+
+
+def test_a_product_is_the_measured_one_while_memory_bounds_it() -> None:
+    kernels = prices().kernels
+    found = kernels.linear_s("bf16", m=column(1.0), n=8192.0, k=8192.0)
+    table = gemm_seconds(find_chip("h100"), precision="bf16", m=1.0, n=8192.0, k=8192.0)
+    assert table is not None
+    assert found[0] == pytest.approx(float(table.seconds), rel=0.01)
+    assert found[0] > 8192 * 8192 * 2 / 3.35e12
+
+
+def test_narrow_weights_save_reading_and_no_arithmetic() -> None:
+    kernels = prices().kernels
+    few, many = column(1.0), column(8192.0)
+    assert kernels.linear_s("int4", m=few, n=8192.0, k=8192.0)[0] < 0.6 * kernels.linear_s("bf16", m=few, n=8192.0, k=8192.0)[0]
+    assert kernels.linear_s("int4", m=many, n=8192.0, k=8192.0)[0] > 0.9 * kernels.linear_s("bf16", m=many, n=8192.0, k=8192.0)[0]
+
+
+def test_attention_over_a_cache_takes_at_least_its_reading() -> None:
+    found = prices().kernels.decode_attention_s("bf16", batch=column(64.0), context=column(8192.0), heads=16, kv_heads=2, head_dim=128)
+    least = 64 * 8192 * 2 * 2 * 128 * 2 / 3.35e12
+    assert least < found[0] < 2 * least
+
+
+def test_a_prompt_in_two_chunks_is_about_the_whole_prompt() -> None:
+    kernels = prices().kernels
+
+    def seconds(new: float, context: float) -> float:
+        shape = {"heads": 16.0, "kv_heads": 2.0, "head_dim": 128.0}
+        return float(kernels.prefill_attention_s(batch=column(1.0), new=column(new), context=column(context), window=None, **shape)[0])
+
+    assert seconds(4096, 0) + seconds(4096, 4096) == pytest.approx(seconds(8192, 0), rel=0.25)
+
+
+def test_a_window_bounds_attention() -> None:
+    kernels = prices().kernels
+
+    def seconds(window: int | None) -> float:
+        sizes = {"heads": 16.0, "kv_heads": 2.0, "head_dim": 128.0}
+        found = kernels.prefill_attention_s(batch=column(1.0), new=column(8192.0), context=column(0.0), window=window, **sizes)
+        return float(found[0])
+
+    assert seconds(128) < 0.2 * seconds(None)
+
+
+def test_one_rank_exchanges_nothing_and_more_bytes_take_longer() -> None:
+    kernels = prices().kernels
+    sizes = column(2.0**14, 2.0**20, 2.0**26)
+    assert kernels.all_reduce_s(ranks=1, buffer_bytes=sizes).tolist() == [0, 0, 0]
+    assert kernels.exchange_s(ranks=1, token_bytes=sizes, copies=8).tolist() == [0, 0, 0]
+    assert (np.diff(kernels.all_reduce_s(ranks=8, buffer_bytes=sizes)) > 0).all()
+
+
+def test_a_chip_without_tables_takes_the_roofline() -> None:
+    kernels = prices(chip="mi300x").kernels
+    least = 64 * 8192 * 2 * 2 * 128 * 2 / 5.3e12
+    found = kernels.decode_attention_s("bf16", batch=column(64.0), context=column(8192.0), heads=16, kv_heads=2, head_dim=128)
+    assert least < found[0] < 2 * least
+
+
+def test_experts_read_what_the_tokens_hit() -> None:
+    kernels = prices("mixtral-8x7b", weights="bf16").kernels
+    one, all_of_them = (
+        kernels.experts_s("bf16", per_expert=column(n / 4), experts=8.0, hidden=4096.0, inter=14336.0, matrices=3)[0] for n in (1, 256)
+    )
+    weights_s = 3 * 8 * 4096 * 14336 * 2 / 3.35e12
+    assert 0.2 * weights_s < one < 0.6 * weights_s
+    assert weights_s < all_of_them < 2 * weights_s

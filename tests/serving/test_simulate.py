@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.serving.cases import clock, plain_engine, prices
+
+from meshwright.errors import ConfigError
+from meshwright.serving.clock import Clock
+from meshwright.serving.simulate import Requests, closed_loop, open_loop
+
+TOLD = clock(prices("llama3.1-8b"))
+MUCH = 10**9
+
+
+def test_one_request_by_hand() -> None:
+    found = closed_loop(TOLD, Requests(prompts=[1000], outputs=[3]), concurrency=1, slots=8, cache_tokens=MUCH)
+    first = TOLD.mixed_s(new=1000, attention=TOLD.prompt_attention_s(1000, 0), heads=1, batch=0, context=0)
+    assert found.ttft_s[0] == pytest.approx(first + TOLD.prices.engine.request_s)
+    steps = 2 * TOLD.running_s(1, 1002)
+    assert found.makespan_s == pytest.approx(first + steps)
+    assert found.tpot_s[0] == pytest.approx(steps / 2)
+    assert found.e2e_s[0] == pytest.approx(found.ttft_s[0] + steps)
+
+
+def test_a_second_client_waits_for_the_first_ones_prompt_where_prompts_stop_answers() -> None:
+    told = clock(prices("llama3.1-8b", engine=plain_engine(mixed=False, chunk_tokens=1000)))
+    found = closed_loop(told, Requests(prompts=[1000, 1000], outputs=[2, 2]), concurrency=2, slots=8, cache_tokens=MUCH)
+    prompt = told.mixed_s(new=1000, attention=told.prompt_attention_s(1000, 0), heads=1, batch=0, context=0)
+    assert found.ttft_s.tolist() == pytest.approx([prompt, 2 * prompt])
+    assert found.tpot_s[0] > prompt
+
+
+def test_requests_far_apart_do_not_meet() -> None:
+    requests = Requests(prompts=[500] * 3, outputs=[20] * 3)
+    found = open_loop(TOLD, requests, sent_s=[0.0, 100.0, 200.0], slots=8, cache_tokens=MUCH)
+    alone = closed_loop(TOLD, Requests(prompts=[500], outputs=[20]), concurrency=1, slots=8, cache_tokens=MUCH)
+    assert found.e2e_s.tolist() == pytest.approx([alone.e2e_s[0]] * 3)
+
+
+def test_a_full_cache_makes_requests_wait() -> None:
+    requests = Requests(prompts=[1000] * 4, outputs=[100] * 4)
+    told = clock(prices("llama3.1-8b", engine=plain_engine(cache_reserved=1.0)))
+    narrow, wide = (closed_loop(told, requests, concurrency=4, slots=8, cache_tokens=room) for room in (1100, MUCH))
+    assert narrow.makespan_s > wide.makespan_s
+    assert narrow.ttft_s.max() > wide.ttft_s.max()
+    with pytest.raises(ConfigError, match="1100 tokens does not fit into a cache of 1099"):
+        closed_loop(told, requests, concurrency=4, slots=8, cache_tokens=1099)
+
+
+def test_a_known_prefix_is_not_computed_again() -> None:
+    cold, warm = (
+        closed_loop(TOLD, Requests(prompts=[4000], outputs=[5], cached=share), concurrency=1, slots=8, cache_tokens=MUCH)
+        for share in (0.0, 0.9)
+    )
+    outside = TOLD.prices.engine.request_s
+    assert warm.ttft_s[0] - outside < 0.5 * (cold.ttft_s[0] - outside)
+
+
+lengths = st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 60)), min_size=1, max_size=12)
+
+
+@settings(max_examples=40)
+@given(lengths, st.integers(1, 5), st.integers(1, 4), st.sampled_from([True, False]))
+def test_every_request_is_answered_in_order(asked: list[tuple[int, int]], clients: int, slots: int, mixed: bool) -> None:
+    told = _clock(mixed)
+    requests = Requests(prompts=[p for p, _ in asked], outputs=[o for _, o in asked])
+    found = closed_loop(told, requests, concurrency=clients, slots=slots, cache_tokens=10_000)
+    assert (found.ttft_s > 0).all()
+    assert (found.e2e_s >= found.ttft_s).all()
+    assert (np.diff(found.sent_s) >= 0).all()
+    assert found.output_tokens == sum(o for _, o in asked)
+    open_ends = open_loop(told, requests, sent_s=list(found.sent_s), slots=slots, cache_tokens=10_000)
+    assert open_ends.makespan_s == pytest.approx(found.makespan_s, rel=0.5)
+
+
+_CLOCKS = {mixed: clock(prices("llama3.1-8b", engine=plain_engine(mixed=mixed, chunk_tokens=512))) for mixed in (True, False)}
+
+
+def _clock(mixed: bool) -> Clock:
+    return _CLOCKS[mixed]
+
+
+def test_more_clients_never_lower_throughput() -> None:
+    requests = Requests(prompts=[700, 900, 1100] * 40, outputs=[50, 80, 110] * 40)
+    rates = [closed_loop(TOLD, requests, concurrency=clients, slots=64, cache_tokens=MUCH).tokens_per_s for clients in (1, 4, 16, 64)]
+    assert all(later > earlier for earlier, later in itertools.pairwise(rates))
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(ConfigError, match="2 prompts and 1 answers"):
+        Requests(prompts=[1, 2], outputs=[1])
+    with pytest.raises(ConfigError, match="prefix hit share 1"):
+        Requests(prompts=[1], outputs=[1], cached=1.0)
+    with pytest.raises(ConfigError, match="concurrency=0"):
+        closed_loop(TOLD, Requests(prompts=[1], outputs=[1]), concurrency=0, slots=1, cache_tokens=10)
+    with pytest.raises(ConfigError, match="1 times for 2 requests"):
+        open_loop(TOLD, Requests(prompts=[1, 2], outputs=[1, 1]), sent_s=[0.0], slots=1, cache_tokens=10)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.serving.cases import clock, plain_engine, prices
+
+from meshwright.serving.deployment import Worker
+from meshwright.serving.simulate import Requests, closed_loop
+from meshwright.serving.steady import decode_s, disaggregated, matching_workers, most_running, prompt_s, steady
+
+TOLD = clock(prices("llama3.1-8b", worker=Worker(tp=1)))
+
+
+@pytest.mark.parametrize("clients", [1, 8, 64])
+def test_closed_form_and_simulator_agree_where_ends_are_spread(clients: int) -> None:
+    rng = np.random.default_rng(7)
+    count = 40 * clients
+    prompts, outputs = rng.integers(500, 1500, count).tolist(), rng.integers(100, 500, count).tolist()
+    run = closed_loop(TOLD, Requests(prompts=prompts, outputs=outputs), concurrency=clients, slots=256, cache_tokens=10**9)
+    closed = steady(TOLD, concurrency=float(clients), input_len=1000, output_len=300)
+    assert closed.tpot_s == pytest.approx(float(np.nanmean(run.tpot_s)), rel=0.1)
+    assert closed.requests_per_s * 300 == pytest.approx(run.tokens_per_s, rel=0.15)
+
+
+def test_littles_law_holds() -> None:
+    found = steady(TOLD, concurrency=32.0, input_len=1000, output_len=300)
+    assert found.requests_per_s * found.e2e_s == pytest.approx(32.0)
+    assert found.e2e_s == pytest.approx(found.ttft_s + 299 * found.tpot_s)
+
+
+def test_a_fraction_of_a_sequence_lies_between() -> None:
+    assert decode_s(TOLD, 2.25, 1000) == pytest.approx(0.75 * TOLD.running_s(2, 1000) + 0.25 * TOLD.running_s(3, 1000))
+
+
+def test_chunks_beside_running_sequences_cost_no_more_than_a_prompt_alone() -> None:
+    assert 0 < prompt_s(TOLD, new=4000, beside=16) < prompt_s(TOLD, new=4000)
+    assert prompt_s(TOLD, new=1000, before=3000) < prompt_s(TOLD, new=4000)
+
+
+def test_room_for_running_sequences() -> None:
+    told = clock(prices("llama3.1-8b", engine=plain_engine(cache_reserved=0.5, max_sequences=20)))
+    assert most_running(told, input_len=1000, output_len=200, cache_tokens=11_000) == 10
+    assert most_running(told, input_len=1000, output_len=200, cache_tokens=10**9) == 20
+    assert most_running(told, input_len=1000, output_len=200, cache_tokens=1199) == 0
+
+
+def test_two_pools_by_littles_law_and_never_beyond_the_prompts() -> None:
+    load = {"input_len": 4000, "output_len": 200, "transfer_s": 0.01}
+    few = disaggregated(TOLD, TOLD, prefill_workers=1, decode_workers=1, concurrency=4.0, **load)  # type: ignore[arg-type]
+    many = disaggregated(TOLD, TOLD, prefill_workers=1, decode_workers=8, concurrency=500.0, **load)  # type: ignore[arg-type]
+    assert few.requests_per_s * few.e2e_s == pytest.approx(4.0, rel=0.01)
+    assert many.requests_per_s <= 1 / prompt_s(TOLD, new=4000)
+    assert few.tpot_s < steady(TOLD, concurrency=4.0, input_len=4000, output_len=200).tpot_s
+
+
+def test_prompts_are_matched_to_answers() -> None:
+    count = matching_workers(TOLD, TOLD, decode_workers=4, concurrency=400.0, input_len=4000, output_len=100)
+    assert count > 1
+    assert matching_workers(TOLD, TOLD, decode_workers=4, concurrency=400.0, input_len=40, output_len=4000) == 1
