@@ -156,6 +156,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer = csv.DictWriter(handle, list(row))
             writer.writeheader()
             writer.writerow(row)
+    (folder / "requests.csv").write_text("sent_s,input_len,output_len\n0,500,20\n0.5,700,30\n")
     for name in ("served.csv", "inference_a.csv"):
         with (folder / name).open("w", newline="", encoding="utf-8") as handle:
             writer = csv.DictWriter(handle, list(SERVED))

@@ -7,7 +7,7 @@ from math import ceil, sqrt
 
 from meshwright.serving.clock import Clock
 
-__all__ = ["Steady", "decode_s", "disaggregated", "matching_workers", "most_running", "prompt_s", "steady"]
+__all__ = ["BUSY", "Steady", "at_rate", "decode_s", "disaggregated", "matching_workers", "most_running", "prompt_s", "steady"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,10 +149,10 @@ def disaggregated(
     ranks = decode_workers * decode.prices.worker.attention_dp
     context = input_len + 0.5 * output_len
     low, high = 0.0, min(servers / prompt, concurrency / prompt)
-    found = _network(0.0, prompt, servers, ranks, decode, context, output_len, transfer_s)
+    found = at_rate(0.0, prompt, servers, ranks, decode, context, output_len, transfer_s)
     for _ in range(_BISECTIONS):
         rate = 0.5 * (low + high)
-        found = _network(rate, prompt, servers, ranks, decode, context, output_len, transfer_s)
+        found = at_rate(rate, prompt, servers, ranks, decode, context, output_len, transfer_s)
         if rate * found.e2e_s > concurrency:
             high = rate
         else:
@@ -187,10 +187,17 @@ BUSY = 0.8
 """Share of the time that workers for prompts may be busy before their queue outgrows a prompt (Sakasegawa's formula for few servers)."""
 
 
-def _network(
+def at_rate(
     rate: float, prompt: float, servers: float, ranks: float, decode: Clock, context: float, output_len: int, transfer_s: float
 ) -> Steady:
-    """Times of a request at a rate of requests."""
+    """Times of a request on two pools at a rate of requests.
+
+    Formula:  as `disaggregated`; running = rate * (output - 1) * tpot(running) / ranks
+    Units:    seconds; `servers` are attention ranks and stages of all workers for prompts, `ranks` those of answers.
+    Source:   as `disaggregated`.
+    Valid:    rates below servers / prompt.
+    Checked:  tests/serving/test_steady.py
+    """
     pp = decode.prices.worker.pp
     rho = min(rate * prompt / servers, 0.9999)
     wait = 0.5 * prompt * rho ** (sqrt(2.0 * (servers + 1.0)) - 1.0) / (servers * (1.0 - rho))

@@ -6,7 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -23,7 +23,7 @@ from meshwright.serving.prices import Prices
 from meshwright.serving.quantisation import quantisation
 from meshwright.serving.simulate import closed_loop
 from meshwright.serving.static import static_batch
-from meshwright.serving.steady import Steady, disaggregated, matching_workers, most_running, steady
+from meshwright.serving.steady import Steady, disaggregated, matching_workers, most_running, prompt_s, steady
 from meshwright.units import GIB
 
 __all__ = ["COLUMNS", "ServingAnswers", "ServingPrediction", "predict_case", "predict_serving", "serving_predictions_csv"]
@@ -204,7 +204,7 @@ def _network(case: ServingCase, first: Worker, first_count: int | None, second: 
         first_count = matching_workers(
             prompts, answers, decode_workers=second_count, concurrency=float(case.load), input_len=input_len, output_len=output_len
         )
-    return disaggregated(
+    found = disaggregated(
         prompts,
         answers,
         prefill_workers=first_count,
@@ -214,6 +214,14 @@ def _network(case: ServingCase, first: Worker, first_count: int | None, second: 
         output_len=output_len,
         transfer_s=transfer_s,
     )
+    return _with_first_wave(case, found, prompt_s(prompts, new=input_len) / (first_count * first.attention_dp * first.pp))
+
+
+def _with_first_wave(case: ServingCase, found: Steady, each_s: float) -> Steady:
+    """All clients start at once: of each client's rounds one waits for half of all prompts, `each_s` apart."""
+    rounds = load_of(case.input_len, case.output_len).rounds
+    wait = 0.5 * case.load * each_s / rounds
+    return replace(found, ttft_s=found.ttft_s + wait, e2e_s=found.e2e_s + wait)
 
 
 def _habit(case: ServingCase) -> Speculation | None:

@@ -1,7 +1,7 @@
-"""Serve a model: predict published serving runs, and see how right that is."""
+"""Serve a model: plan its deployment, simulate a load on it, and see how right predictions of published runs are."""
 
 from __future__ import annotations
 
 __all__ = ["COMMANDS"]
 
-COMMANDS = ("predict", "validate")
+COMMANDS = ("plan", "simulate", "predict", "validate")

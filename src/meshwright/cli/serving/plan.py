@@ -1,0 +1,107 @@
+"""`meshwright serving plan`: deployments of a model under limits of latency."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["plan"]
+
+_PIPE_WIDTH = 200
+
+
+def plan(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...", show_default=False),
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:8, a YAML file, or local.")] = None,
+    input_len: Annotated[int, typer.Option("--input-len", help="Tokens of a prompt.")] = 1024,
+    output_len: Annotated[int, typer.Option("--output-len", help="New tokens of an answer.")] = 1024,
+    ttft: Annotated[float | None, typer.Option(metavar="MS", help="Most milliseconds to the first token, mean.")] = None,
+    tpot: Annotated[float | None, typer.Option(metavar="MS", help="Most milliseconds between later tokens, mean.")] = None,
+    e2e: Annotated[float | None, typer.Option(metavar="MS", help="Most milliseconds of a whole request, mean.")] = None,
+    latency: Annotated[bool, typer.Option("--latency", help="Rank by the time of a request instead of throughput.")] = False,
+    target_rate: Annotated[float | None, typer.Option(metavar="REQ/S", help="Rank by the fewest GPUs that carry this rate.")] = None,
+    engine: Annotated[str, typer.Option(help="vllm, sglang, trtllm, fastertransformer or transformers.")] = "vllm",
+    mode: Annotated[
+        str, typer.Option(help="Of aggregated, disaggregated, static: which to search, by commas.")
+    ] = "aggregated,disaggregated",
+    weights: Annotated[
+        str | None, typer.Option(help="Types of weights to try, by commas [default: 16 bits and what the chip has].")
+    ] = None,
+    cache: Annotated[str | None, typer.Option(help="Types of cache to try, by commas [default: 16 bits, fp8 with narrow weights].")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Requests under way per worker [default: searched].")] = None,
+    prefix_hits: Annotated[float, typer.Option(help="Share of every prompt that the prefix cache holds.")] = 0.0,
+    speculate: Annotated[
+        str | None, typer.Option(metavar="N,ACCEPTED", help="Tokens drafted per step by the model's own layers, and how many are right.")
+    ] = None,
+    chunk: Annotated[int | None, typer.Option(help="Tokens of prompts in one iteration [default: the engine's].")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Deployments to print.")] = 10,
+    usd_per_hour: Annotated[float | None, typer.Option(help="Price of one chip [default: the catalogue's].")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
+    hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+) -> None:
+    """Find deployments of a model: how to cut it, how many copies, how many requests at once.
+
+    Every worker that holds the model (tensor, pipeline and expert parallelism, attention on every chip; types of weights and of
+    cache) is priced at every load from measured kernels of the chosen engine: iterations of prompts and running sequences in their
+    steady state. Disaggregated deployments pair workers for prompts with workers for answers, as many as match. Nothing that you
+    give is changed; several modes or types are given with commas between them.
+
+    Prints deployments that keep the limits, best first: requests under way, TTFT, TPOT and end-to-end time (means), new tokens/s
+    per GPU and per user, cost per million new tokens, and memory; then the Pareto front. Where nothing keeps the limits, the
+    nearest on each axis, exit code 1.
+
+    Examples:
+
+      meshwright serving plan llama3.1-70b --cluster h100:8 --input-len 4000 --output-len 1000 --ttft 2000 --tpot 30
+
+      meshwright serving plan deepseek-v3 --cluster h200:16 --input-len 8192 --output-len 1024 --engine sglang --latency
+
+      meshwright serving plan llama3.1-8b --cluster l40s:8 --input-len 1000 --output-len 200 --target-rate 20 --json
+    """
+    from meshwright.cli.serving._request import request_of
+    from meshwright.serving.search import plan as search
+
+    request = request_of(
+        model=model,
+        hf=hf,
+        cluster=cluster,
+        gpus_per_node=gpus_per_node,
+        engine=engine,
+        chunk=chunk,
+        input_len=input_len,
+        output_len=output_len,
+        limits_ms={"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e},
+        objective="latency" if latency else "throughput",
+        target_rate=target_rate,
+        mode=mode,
+        weights=weights,
+        cache=cache,
+        concurrency=concurrency,
+        prefix_hits=prefix_hits,
+        speculate=speculate,
+        usd_per_hour=usd_per_hour,
+    )
+    found = search(request)
+    if json_output:
+        import json
+
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        from rich.console import Console
+
+        from meshwright.report.serving_table import print_miss, print_serving_plan
+
+        console = Console()
+        console = console if console.is_terminal else Console(width=_PIPE_WIDTH)
+        if found.options:
+            print_serving_plan(found, console, top=top)
+        else:
+            print_miss(found, console)
+    if not found.options:
+        raise typer.Exit(1)

@@ -1,0 +1,119 @@
+"""A serving plan and a simulated load as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from meshwright.serving.result import ServingOption, ServingPlan
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from meshwright.serving.load import Seen
+
+__all__ = ["print_load", "print_miss", "print_serving_plan"]
+
+_DEFINITIONS = (
+    "TTFT: mean time from sending a request to its first token. TPOT: mean of (finish - first token) / (output tokens - 1).",
+    "tok/s: new tokens only, per GPU in use; per user 1 / TPOT. USD/M: per million new tokens at this load.",
+)
+_STATIC = "static: the batch starts and ends together; end to end is the whole batch, TPOT (latency - first token) / (output tokens - 1)."
+_MOST_FRONT = 8
+
+
+def print_serving_plan(found: ServingPlan, console: Console, *, top: int) -> None:
+    """Print the best deployments, the front of speed against throughput, and what the figures mean."""
+    _options(found.options[:top], console, ranked=True)
+    console.print()
+    step = max(1, -(-len(found.pareto) // _MOST_FRONT))
+    console.print("Pareto front of tokens/s per user against tokens/s per GPU, of all that fit the memory:", highlight=False)
+    _options(found.pareto[::step], console, ranked=False)
+    _words(found, console)
+
+
+def print_miss(found: ServingPlan, console: Console) -> None:
+    """Say that nothing keeps the limits, with the nearest on each axis."""
+    if not found.nearest:
+        console.print("no deployment fits:", highlight=False)
+        for reason, count in sorted(found.rejected.items(), key=lambda item: -item[1])[:12]:
+            console.print(f"  {count} x {reason}", highlight=False, soft_wrap=True)
+        return
+    console.print("no deployment keeps the limits; the nearest:", highlight=False)
+    for name, option in found.nearest.items():
+        console.print(f"{_AXES.get(name, name)}:", highlight=False)
+        _options([option], console, ranked=False)
+    _words(found, console)
+
+
+_AXES = {"ttft_s": "least TTFT", "tpot_s": "least TPOT", "e2e_s": "least end to end", "least excess": "least excess over all limits"}
+
+
+def _options(options: Iterable[ServingOption], console: Console, *, ranked: bool) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("#",) * ranked + ("mode", "weights", "cache", "GPUs", "deployment"):
+        table.add_column(heading, no_wrap=heading != "deployment")
+    for heading in ("requests", "TTFT ms", "TPOT ms", "e2e s", "req/s", "tok/s/GPU", "tok/s/user", "USD/M", "GiB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for rank, option in enumerate(options, 1):
+        table.add_row(*((str(rank),) if ranked else ()), *_cells(option))
+    console.print(table, highlight=False)
+
+
+def _cells(option: ServingOption) -> tuple[str, ...]:
+    cost = option.usd_per_million_tokens
+    memory = max(part.memory_bytes for part in option.parts) / 2**30
+    return (
+        option.mode,
+        option.weights,
+        option.cache,
+        str(option.chips),
+        " + ".join(_part(option, i) for i in range(len(option.parts))),
+        str(option.concurrency),
+        f"{1e3 * option.ttft_s:.0f}",
+        f"{1e3 * option.tpot_s:.2f}",
+        f"{option.e2e_s:.2f}",
+        f"{option.requests_per_s:.2f}",
+        f"{option.tokens_per_s_per_chip:.0f}",
+        f"{option.tokens_per_s_per_user:.0f}",
+        "" if cost is None else f"{cost:.2f}",
+        f"{memory:.1f}",
+    )
+
+
+def _part(option: ServingOption, i: int) -> str:
+    part = option.parts[i]
+    role = f" {part.role}" if len(option.parts) > 1 else ""
+    chip = f" {part.chip}" if len({one.chip for one in option.parts}) > 1 else ""
+    return f"{part.count} x ({part.worker.name}){chip}{role}"
+
+
+def _words(found: ServingPlan, console: Console) -> None:
+    modes = {option.mode for option in (*found.options, *found.nearest.values())}
+    lines = (*_DEFINITIONS, *((_STATIC,) if "static" in modes else ()), *(f"note: {note}" for note in found.notes))
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def print_load(seen: Seen, console: Console) -> None:
+    """Print mean and percentiles of what requests saw."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("ms")
+    for heading in ("mean", "p50", "p90", "p99"):
+        table.add_column(heading, justify="right")
+    for name, figures in seen.figures.items():
+        table.add_row(_NAMES[name], *(f"{1e3 * value:.2f}" for value in figures.values()))
+    console.print(table, highlight=False)
+    found = seen.to_dict()
+    rate = f"{found['tokens_per_s']:.0f} new tokens/s, {found['tokens_per_s_per_gpu']:.1f} per GPU"
+    chips = f"{seen.chips} GPUs in {seen.copies} copies"
+    console.print(f"{found['requests']} requests in {found['makespan_s']:.1f} s: {rate} on {chips}", highlight=False, soft_wrap=True)
+    console.print(_OVER_REQUESTS, highlight=False, soft_wrap=True)
+
+
+_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
+_OVER_REQUESTS = "TTFT: from sending to the first token. TPOT: (finish - first token) / (output tokens - 1). Each over requests."

@@ -1,0 +1,88 @@
+"""What is asked of a serving search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.hardware.chip import Chip
+from meshwright.hardware.cluster import Cluster
+from meshwright.models.spec import ModelSpec
+from meshwright.serving.clock import Speculation
+from meshwright.serving.engine import Engine
+from meshwright.serving.quantisation import CACHES, QUANTISATIONS, Cache, Weights
+
+__all__ = ["MODES", "Mode", "ServingRequest", "usual_weights"]
+
+Mode = Literal["aggregated", "disaggregated", "static"]
+"""aggregated: prompts and answers on the same workers; disaggregated: a pool of workers for each; static: whole batches."""
+MODES: tuple[Mode, ...] = get_args(Mode)
+Objective = Literal["throughput", "latency"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingRequest:
+    """One question to the search; None of a limit is no limit, None of a choice is every choice."""
+
+    model: ModelSpec
+    cluster: Cluster
+    engine: Engine
+    input_len: int
+    output_len: int
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    objective: Objective = "throughput"
+    target_rate: float | None = None
+    """Requests per second that the deployment must carry; the fewest chips win."""
+    modes: tuple[Mode, ...] = ("aggregated", "disaggregated")
+    weights: tuple[Weights, ...] | None = None
+    cache: tuple[Cache, ...] | None = None
+    cached_share: float = 0.0
+    """Share of every prompt that the prefix cache holds."""
+    speculation: Speculation | None = None
+    concurrency: int | None = None
+    """Requests under way per worker; None searches them."""
+    usd_per_chip_hour: float | None = None
+    """None takes the catalogue's."""
+
+    def __post_init__(self) -> None:
+        for name in ("input_len", "output_len"):
+            if not 1 <= getattr(self, name) <= _LONGEST:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 to {_LONGEST} tokens")
+        for name in ("ttft_s", "tpot_s", "e2e_s", "target_rate", "concurrency", "usd_per_chip_hour"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name}={value}: expected a positive number")
+        if not 0 <= self.cached_share < 1:
+            raise ConfigError(f"prefix hit share {self.cached_share}: expected 0 or more and less than 1")
+        for word in self.weights or ():
+            if word not in QUANTISATIONS:
+                raise UnknownNameError("quantisation", word, QUANTISATIONS)
+        for cache in self.cache or ():
+            if cache not in CACHES:
+                raise UnknownNameError("type of cache", cache, CACHES)
+        for mode in self.modes:
+            if mode not in MODES:
+                raise UnknownNameError("mode", mode, MODES)
+        if self.speculation is not None and not self.model.mtp_layers:
+            raise ConfigError(f"{self.model.name} has no layers for multi-token prediction, which drafting needs")
+        if self.model.family != "decoder" and self.modes != ("static",):
+            raise ConfigError(f"{self.model.name} is no decoder: static batches alone are modelled (--mode static)")
+
+
+_LONGEST = 2**20
+
+
+def usual_weights(model: ModelSpec, chip: Chip) -> tuple[Weights, ...]:
+    """Return the types that are tried where the user names none: 16 bits, and the narrower ones that the chip multiplies in.
+
+    The narrower ones are those in which models of this make are published.
+    """
+    found: list[Weights] = ["bf16" if chip.bf16_flops_per_s else "fp16"]
+    if chip.fp8_flops_per_s:
+        found.append("fp8" if model.moe is None else "fp8-blockwise")
+    if chip.fp4_flops_per_s:
+        found.append("nvfp4")
+    return tuple(found)

@@ -1,0 +1,148 @@
+"""What a serving search answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.serving.deployment import Worker
+from meshwright.serving.quantisation import Cache, Weights
+from meshwright.serving.request import Mode
+from meshwright.units import GIB
+
+__all__ = ["DEFINITIONS", "Part", "ServingOption", "ServingPlan"]
+
+DEFINITIONS = {
+    "ttft": "from sending a request to its first token, mean",
+    "tpot": "(finish - first token) / (output tokens - 1), mean over requests",
+    "e2e": "from sending a request to its last token, mean",
+    "throughput": "new tokens per second, prompts not counted, over the chips of the deployment",
+    "static tpot": "(latency of the batch - first token) / (output tokens - 1)",
+}
+"""By figure: what it is here, as every table and JSON object says."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Workers of one kind in a deployment."""
+
+    role: str
+    """`prompts and answers`, `prompts` or `answers`."""
+    chip: str
+    worker: Worker
+    count: int
+    memory_bytes: float
+    """Of the fullest chip at this load."""
+    running: float
+    """Sequences that run at once per attention rank; of prompts: prompts under way."""
+
+    @property
+    def chips(self) -> int:
+        """Chips of all these workers."""
+        return self.count * self.worker.chips
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        axes = {name: getattr(self.worker, name) for name in ("tp", "pp", "ep", "attention_dp")}
+        return {
+            "role": self.role,
+            "chip": self.chip,
+            "layout": axes,
+            "workers": self.count,
+            "chips": self.chips,
+            "running_per_rank": self.running,
+            "peak_memory_gib": self.memory_bytes / GIB,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingOption:
+    """One deployment under one load."""
+
+    mode: Mode
+    weights: Weights
+    cache: Cache
+    parts: tuple[Part, ...]
+    concurrency: int
+    """Requests under way in the whole deployment; of static batches their sequences."""
+    ttft_s: float
+    tpot_s: float
+    e2e_s: float
+    requests_per_s: float
+    output_len: int
+    usd_per_hour: float | None
+    """Of the chips in use; None where a price is not known."""
+
+    @property
+    def chips(self) -> int:
+        """Chips in use."""
+        return sum(part.chips for part in self.parts)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens of the whole deployment."""
+        return self.requests_per_s * self.output_len
+
+    @property
+    def tokens_per_s_per_chip(self) -> float:
+        """New tokens per chip."""
+        return self.tokens_per_s / self.chips
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """What one user sees after the first token."""
+        return 1.0 / self.tpot_s if self.tpot_s else float("inf")
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        """Cost of a million new tokens at this load."""
+        return None if self.usd_per_hour is None else self.usd_per_hour / 3600 / self.tokens_per_s * 1e6
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "mode": self.mode,
+            "weights": self.weights,
+            "cache": self.cache,
+            "parts": [part.to_dict() for part in self.parts],
+            "chips": self.chips,
+            "concurrency": self.concurrency,
+            "ttft_s": self.ttft_s,
+            "tpot_s": self.tpot_s,
+            "e2e_s": self.e2e_s,
+            "requests_per_s": self.requests_per_s,
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_chip,
+            "tokens_per_s_per_user": self.tokens_per_s_per_user,
+            "usd_per_million_tokens": self.usd_per_million_tokens,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingPlan:
+    """Deployments in their order, and what was left out."""
+
+    options: tuple[ServingOption, ...]
+    """Those that keep the limits, best first, the best load of each deployment."""
+    pareto: tuple[ServingOption, ...]
+    """Of all that fit: none has both more tokens per chip and more per user; most per user first."""
+    nearest: Mapping[str, ServingOption]
+    """Where nothing keeps the limits: the best on each limited axis, and the one with the least excess over all."""
+    rejected: Mapping[str, int]
+    """Deployments that were not priced, by reason."""
+    priced: int
+    """Deployments and loads that were priced."""
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "plans": [{"rank": rank, **option.to_dict()} for rank, option in enumerate(self.options, 1)],
+            "pareto": [option.to_dict() for option in self.pareto],
+            "nearest": {name: option.to_dict() for name, option in self.nearest.items()},
+            "rejected": dict(self.rejected),
+            "search": {"priced": self.priced},
+            "definitions": DEFINITIONS,
+            "notes": list(self.notes),
+        }

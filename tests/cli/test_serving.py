@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright.cli import run
+
+PLAN = ["serving", "plan", "llama3.1-8b", "--cluster", "h100:2", "--input-len", "1000", "--output-len", "200"]
+SIMULATE = ["serving", "simulate", "llama3.1-8b", "--cluster", "h100:2", "--layout", "tp=1", "--requests", "50"]
+
+
+def test_a_plan_as_a_table_says_what_its_figures_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*PLAN, "--ttft", "500", "--tpot", "20", "--top", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "TPOT: mean of (finish - first token) / (output tokens - 1)" in shown
+    assert "new tokens only, per GPU in use" in shown
+    assert "Pareto front" in shown
+    assert "narrower than 16 bits" in shown
+
+
+def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*PLAN, "--weights", "bf16", "--mode", "aggregated", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [plan["rank"] for plan in found["plans"]] == list(range(1, len(found["plans"]) + 1))
+    assert {plan["weights"] for plan in found["plans"]} == {"bf16"}
+    assert set(found["definitions"]) >= {"ttft", "tpot", "throughput"}
+    assert found["plans"][0]["parts"][0]["layout"]["tp"] in (1, 2)
+
+
+def test_limits_that_nothing_keeps_exit_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*PLAN, "--ttft", "1", "--tpot", "0.1"]) == 1
+    shown = capsys.readouterr().out
+    assert "no deployment keeps the limits; the nearest:" in shown
+    assert "least TTFT:" in shown
+    assert "least TPOT:" in shown
+    assert run(["serving", "plan", "llama3.1-405b", "--cluster", "h100:1"]) == 1
+    assert "GiB short of one request" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["serving", "plan", "--cluster", "h100:8"], "give a model's name"),
+        (["serving", "plan", "llama3.1-8b"], "give --cluster, such as h100:8"),
+        (["serving", "plan", "llama9-8b", "--cluster", "h100:8"], "is no known model"),
+        (["serving", "plan", "llama3.1-8b", "--cluster", "h900:8"], "is no known chip"),
+        ([*PLAN, "--engine", "vlm"], "did you mean 'vllm'"),
+        ([*PLAN, "--weights", "fp7"], "is no known quantisation"),
+        ([*PLAN, "--speculate", "x"], "expected tokens drafted"),
+        ([*PLAN, "--chunk", "0"], "expected 1 token or more"),
+        (["serving", "simulate", "llama3.1-8b", "--cluster", "h100:1"], "give one of --rate, --concurrency and --trace"),
+        ([*SIMULATE, "--rate", "0"], "expected a positive number of requests per second"),
+        ([*SIMULATE, "--rate", "1", "--layout", "tq=1"], "'tq' is no known axis"),
+        ([*SIMULATE, "--rate", "1", "--layout", "tp=x"], "expected a whole number"),
+        ([*SIMULATE, "--trace", "absent.csv"], "cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_and_two(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_load_has_percentiles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SIMULATE, "--rate", "5"]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("p50", "p90", "p99", "TTFT", "TPOT", "end to end", "2 GPUs in 2 copies"))
+    assert run([*SIMULATE, "--concurrency", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["requests"] == 50
+
+
+def test_the_same_seed_is_the_same_load(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for seed in ("1", "1", "2"):
+        assert run([*SIMULATE, "--rate", "5", "--seed", seed]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] != shown[2]
+
+
+def test_a_trace_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "requests.csv"
+    trace.write_text("sent_s,input_len,output_len\n10,500,20\n5,400,10\n11,300,1\n")
+    assert run([*SIMULATE, "--trace", str(trace), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["requests"] == 3
+    trace.write_text("a,b\n1,2\n")
+    assert run([*SIMULATE, "--trace", str(trace)]) == 2
+    assert "sent_s, input_len and output_len" in capsys.readouterr().err

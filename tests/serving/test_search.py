@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from meshwright import serving
+from meshwright.errors import ConfigError
+from meshwright.hardware.parse import parse_cluster
+from meshwright.models.presets import find_model
+from meshwright.serving.clock import Speculation
+from meshwright.serving.deployment import Worker
+from meshwright.serving.engine import find_engine
+from meshwright.serving.request import ServingRequest
+from meshwright.serving.result import ServingOption
+from meshwright.serving.search import pareto_front, plan, predict
+from meshwright.serving.space import workers
+
+CHAT = ServingRequest(
+    model=find_model("llama3.1-70b"),
+    cluster=parse_cluster("h100:8"),
+    engine=find_engine("vllm"),
+    input_len=4000,
+    output_len=1000,
+    ttft_s=2.0,
+    tpot_s=0.03,
+)
+FOUND = plan(CHAT)
+
+
+def test_every_listed_deployment_keeps_the_limits_and_fits() -> None:
+    assert FOUND.options
+    for option in FOUND.options:
+        assert option.ttft_s <= 2.0
+        assert option.tpot_s <= 0.03
+        assert option.chips <= 8
+        assert all(part.memory_bytes <= 80 * 2**30 for part in option.parts)
+    rates = [option.tokens_per_s for option in FOUND.options]
+    assert rates == sorted(rates, reverse=True)
+    assert {option.mode for option in FOUND.options} == {"aggregated", "disaggregated"}
+
+
+def test_the_figures_of_a_deployment_agree() -> None:
+    for option in FOUND.options:
+        assert option.e2e_s == pytest.approx(option.ttft_s + 999 * option.tpot_s)
+        assert option.tokens_per_s_per_chip * option.chips == pytest.approx(option.requests_per_s * 1000)
+        assert option.concurrency == pytest.approx(option.requests_per_s * option.e2e_s, rel=0.05, abs=1)
+        assert option.usd_per_million_tokens is not None
+        assert option.usd_per_million_tokens * option.tokens_per_s * 3600 / 1e6 == pytest.approx(option.usd_per_hour)
+
+
+def test_nothing_beats_the_front() -> None:
+    front = FOUND.pareto
+    assert len(front) > 3
+    assert all(one.tokens_per_s_per_user > two.tokens_per_s_per_user for one, two in itertools.pairwise(front))
+    assert all(one.tokens_per_s_per_chip < two.tokens_per_s_per_chip for one, two in itertools.pairwise(front))
+    assert pareto_front([*front, *FOUND.options]) == front
+
+
+def test_limits_that_nothing_keeps_are_answered_with_the_nearest_on_each_axis() -> None:
+    found = plan(replace(CHAT, ttft_s=0.01, tpot_s=0.001))
+    assert found.options == ()
+    assert set(found.nearest) == {"least excess", "ttft_s", "tpot_s"}
+    assert found.nearest["ttft_s"].ttft_s == min(option.ttft_s for option in found.nearest.values())
+    assert found.nearest["tpot_s"].tpot_s == min(option.tpot_s for option in found.nearest.values())
+
+
+def test_a_model_that_does_not_fit_says_by_how_much() -> None:
+    found = plan(replace(CHAT, model=find_model("llama3.1-405b"), weights=("bf16",)))
+    assert not found.options
+    assert not found.nearest
+    assert any("GiB short of one request" in reason for reason in found.rejected)
+
+
+def test_latency_takes_more_chips_per_copy_than_throughput() -> None:
+    fast = plan(replace(CHAT, objective="latency", modes=("aggregated",))).options[0]
+    much = plan(replace(CHAT, tpot_s=None, ttft_s=None, modes=("aggregated",))).options[0]
+    assert fast.parts[0].worker.tp == 8
+    assert much.parts[0].worker.tp < 8
+    assert fast.e2e_s < much.e2e_s
+    assert fast.tokens_per_s < much.tokens_per_s
+
+
+def test_a_target_rate_takes_the_fewest_chips_that_carry_it() -> None:
+    wide = replace(CHAT, cluster=parse_cluster("h100:64"), modes=("aggregated",))
+    few, many = (plan(replace(wide, target_rate=rate)).options[0] for rate in (1.0, 12.0))
+    assert few.requests_per_s >= 1.0
+    assert many.requests_per_s >= 12.0
+    assert few.chips < many.chips <= 64
+    assert plan(replace(wide, target_rate=1e6)).options == ()
+
+
+def test_a_mean_prefix_hit_saves_prompts() -> None:
+    cold, warm = (plan(replace(CHAT, cached_share=share, modes=("aggregated",))).options[0] for share in (0.0, 0.8))
+    assert warm.tokens_per_s > cold.tokens_per_s
+
+
+def test_drafted_tokens_speed_answers_up() -> None:
+    asked = ServingRequest(
+        model=find_model("deepseek-v3"),
+        cluster=parse_cluster("b200:8"),
+        engine=find_engine("sglang"),
+        input_len=1000,
+        output_len=500,
+        concurrency=8,
+        modes=("aggregated",),
+        objective="latency",
+    )
+    plain, drafting = (plan(replace(asked, speculation=guess)).options[0] for guess in (None, Speculation(drafted=1, accepted=0.8)))
+    assert drafting.tpot_s < plain.tpot_s
+    with pytest.raises(ConfigError, match="no layers for multi-token prediction"):
+        replace(CHAT, speculation=Speculation(drafted=1, accepted=0.8))
+
+
+def test_pools_of_two_kinds_serve_prompts_on_one_and_answers_on_the_other() -> None:
+    found = plan(replace(CHAT, cluster=parse_cluster("h100:4,h200:4"), modes=("disaggregated",), tpot_s=None, ttft_s=None))
+    assert any({part.chip for part in option.parts} == {"h100", "h200"} for option in found.options)
+    assert all(sum(part.chips for part in option.parts if part.chip == "h100") <= 4 for option in found.options)
+
+
+def test_static_batches_report_the_whole_batch() -> None:
+    asked = ServingRequest(
+        model=find_model("gpt3-20b"),
+        cluster=parse_cluster("a100-80:8"),
+        engine=find_engine("fastertransformer"),
+        input_len=60,
+        output_len=20,
+        modes=("static",),
+    )
+    best = plan(asked).options[0]
+    assert best.mode == "static"
+    assert best.requests_per_s == pytest.approx(best.concurrency / best.e2e_s)
+
+
+def test_a_batch_that_the_user_set_is_kept() -> None:
+    found = plan(replace(CHAT, concurrency=5, modes=("aggregated",), ttft_s=None, tpot_s=None))
+    assert found.options
+    assert all(option.concurrency == 5 * option.parts[0].count for option in found.options)
+
+
+def test_workers_of_experts_share_or_spread_attention() -> None:
+    names = {worker.name for worker in workers(find_model("qwen3-235b-a22b"), parse_cluster("h100:4").pools[0])}
+    assert {"tp=4", "tp=4,ep=4", "ep=4,attention_dp=4", "tp=2,pp=2", "pp=4"} <= names
+    assert {worker.chips for worker in workers(find_model("llama3.1-8b"), parse_cluster("h100:8").pools[0])} == {1, 2, 4, 8}
+
+
+def test_one_deployment_is_priced_as_in_the_search() -> None:
+    best: ServingOption = plan(replace(CHAT, modes=("aggregated",))).options[0]
+    part = best.parts[0]
+    one = predict(CHAT, worker=part.worker, weights=best.weights, cache=best.cache, concurrency=best.concurrency // part.count)
+    assert one.tpot_s == pytest.approx(best.tpot_s)
+    assert one.requests_per_s * part.count == pytest.approx(best.requests_per_s)
+    with pytest.raises(ConfigError, match="the cache has room for"):
+        predict(CHAT, worker=part.worker, weights=best.weights, cache=best.cache, concurrency=10**6)
+    with pytest.raises(ConfigError, match="GiB short of one request"):
+        predict(CHAT, worker=Worker(tp=1), weights="bf16", cache="bf16", concurrency=1)
+
+
+def test_the_functions_are_exported() -> None:
+    assert serving.plan is plan
+    assert serving.predict is predict
+    assert "plan" in dir(serving)
+    with pytest.raises(AttributeError):
+        serving.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"input_len": 0}, "input_len=0: expected 1 to"),
+        ({"tpot_s": -1.0}, "tpot_s=-1.0: expected a positive number"),
+        ({"cached_share": 1.0}, "prefix hit share 1.0"),
+        ({"weights": ("fp7",)}, "'fp7' is no known quantisation"),
+        ({"cache": ("fp7",)}, "'fp7' is no known type of cache"),
+        ({"modes": ("magic",)}, "'magic' is no known mode"),
+        ({"model": find_model("t5-11b")}, "static batches alone"),
+    ],
+)
+def test_nonsense_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(CHAT, **changes)  # type: ignore[arg-type]
