@@ -227,22 +227,20 @@ def tune(
 
 
 def prepare_study(fields: Mapping[str, Any], tuning: Tuning) -> Prepared:
-    """Return a study before its first run; ConfigError where nothing can be run."""
-    from meshwright.runs.tune import prepare
+    """Return a study before its first run; ConfigError where nothing can be run.
 
-    return prepare(_study_problem(fields), tuning.trial)
-
-
-def _study_problem(fields: Mapping[str, Any]) -> Problem:
-    """What a study searches; `local` without a GPU is the processor's cores, with defaults that a laptop trains in seconds."""
+    `local` without a GPU is the processor's cores, with defaults that a laptop trains in seconds.
+    """
     from meshwright.hardware.parse import parse_count
     from meshwright.runs.processors import ON_PROCESSORS, probed_processors
+    from meshwright.runs.tune import kept_machine, prepare
 
     word, colon, count = str(fields.get("cluster", "")).strip().lower().partition(":")
     if word != LOCAL or fields.get("profile") is not None or (not colon and find_local_cluster() is not None):
-        return problem_of(PlanRequest.of(fields))
-    request = PlanRequest.of({**ON_PROCESSORS, **fields})
-    return resolve(request, files=Files(profile=probed_processors(cores=parse_count(count, kind=LOCAL) if colon else None)))
+        return prepare(problem_of(PlanRequest.of(fields)), tuning.trial)
+    cores = parse_count(count, kind=LOCAL) if colon else None
+    machine = kept_machine(tuning.folder) or probed_processors(cores=cores)
+    return prepare(resolve(PlanRequest.of({**ON_PROCESSORS, **fields}), files=Files(profile=machine)), tuning.trial, machine=machine)
 
 
 def study_runs(folder: str | Path, *, stack: str | None = None) -> Runs:

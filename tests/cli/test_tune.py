@@ -82,6 +82,24 @@ def test_the_same_command_goes_on_and_repeats_nothing(torchrun: Path, capsys: Ca
     assert second["best"]["measured"]["step_s"] == min(run["measured"]["step_s"] for run in second["runs"])
 
 
+def test_tables_hold_every_run_once(torchrun: Path, capsys: Capture) -> None:
+    for runs in ("1", "2"):
+        assert cli.run([*HERE, "--max-runs", runs, "--tolerance", "0", "-o", "study"]) == 0
+    rows = Path("study/results.csv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 3
+    assert all(any(path.name in row for row in rows[1:]) for path in Path("study/runs").iterdir())
+    assert Path("study/failed.csv").read_text(encoding="utf-8").count("\n") == 1
+
+
+def test_a_study_goes_on_from_what_the_machine_was_probed_to_do(torchrun: Path, capsys: Capture) -> None:
+    predicted = []
+    for runs in ("1", "2"):
+        assert cli.run([*HERE, "--max-runs", runs, "--tolerance", "0", "--strategy", "grid", "--json", "-o", "study"]) == 0
+        assert cli.run([*HERE, "--dry-run", "-o", "study"]) == 0
+        predicted.append(capsys.readouterr().out.rpartition("}\n")[2].split("\n\n")[0])
+    assert predicted[0] == predicted[1]
+
+
 def test_all_failed_is_an_answer_with_reasons(torchrun: Path, capsys: Capture) -> None:
     write(torchrun, fails="True")
     assert cli.run([*HERE, "--max-runs", "2"]) == 1

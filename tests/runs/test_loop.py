@@ -108,6 +108,16 @@ def test_a_finished_study_runs_nothing_again(bench: Bench) -> None:
     assert len(bench.launcher.submissions()) == 4
 
 
+def test_hours_end_with_the_job_and_not_with_who_looks_at_it(bench: Bench) -> None:
+    store = bench.store()
+    bench.launcher.check()
+    with locked(store.folder) as lock:
+        tuner = bench.tuner(store, lock, max_runs=1)
+        assert tuner._start() is None
+    bench.clock.at += 7 * 3600
+    assert bench.run(max_runs=1).gpu_hours == pytest.approx(8 * 20 / 3600)
+
+
 def test_several_at_a_time(bench: Bench) -> None:
     bench.run(max_runs=6, parallel=3)
     at_once = [sum(record.state == "submitted" for record in view.records) for view in bench.moments]

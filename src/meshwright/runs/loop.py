@@ -223,7 +223,8 @@ class Tuner:
         if isinstance(outcome, Failure) and again and outcome.failure_class != "never_started":
             self._add(record, "lost", note=f"{outcome.failure_class}: {outcome.message}")
         else:
-            self._add(record, "failed" if isinstance(outcome, Failure) else "finished", outcome=outcome, started_s=status.started_s)
+            name: EventName = "failed" if isinstance(outcome, Failure) else "finished"
+            self._add(record, name, outcome=outcome, started_s=status.started_s, ended_s=status.ended_s)
 
     # What is next
 

@@ -19,7 +19,7 @@ ON_PROCESSORS = {"seq_len": 128, "gbs": 8, "precision": "fp32"}
 _ROWS, _WIDTHS = (256.0, 2048.0), (128.0, 256.0, 1024.0)
 _COPY_BYTES = 2**25
 """Beyond what a core's caches hold."""
-_PROBE_S = 0.03
+_PROBE_S = 0.06
 _HOST_S = 1e-5
 """Host time of one operator, of the order that `meshwright profile` finds on 2 cores."""
 

@@ -85,12 +85,15 @@ class Event:
     outcome: Outcome | None = None
     started_s: float | None = None
     """When the processes began, as the platform says; the wait in a queue is no cost."""
+    ended_s: float | None = None
+    """When they ended, which may be hours before somebody looks."""
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types; what is not said is left out."""
-        found = {"at_s": self.at_s, "event": self.event, "handle": self.handle, "started_s": self.started_s, "note": self.note or None}
-        return {key: value for key, value in {**found, "outcome": _outcome_dict(self.outcome)}.items() if value is not None}
+        found = {"at_s": self.at_s, "event": self.event, "handle": self.handle, "started_s": self.started_s, "ended_s": self.ended_s}
+        told = {**found, "note": self.note or None, "outcome": _outcome_dict(self.outcome)}
+        return {key: value for key, value in told.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +161,8 @@ class RunRecord:
                 self, state="planned", handle=None, outcome=None, submitting=False, submitted_s=None, started_s=None, ended_s=None
             )
         state: RunState = "finished" if event.event == "finished" else "failed"
-        return replace(self, state=state, outcome=event.outcome, submitting=False, started_s=event.started_s, ended_s=event.at_s)
+        ended_s = event.at_s if event.ended_s is None else event.ended_s
+        return replace(self, state=state, outcome=event.outcome, submitting=False, started_s=event.started_s, ended_s=ended_s)
 
 
 def run_id_of(layout: Layout) -> str:

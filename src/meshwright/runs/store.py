@@ -22,7 +22,7 @@ FORM = 1
 RUN_LOGS = ("stdout.log", "stderr.log")
 """What a run prints, in its own folder."""
 _STUDY, _RUNS, _RUN, _EVENTS = "study.yaml", "runs", "run.json", "events.jsonl"
-_OURS = {_STUDY, _RUNS, "lock", "results.csv", "failed.csv", "best.yaml", "best", "top.log", "tracking", "calibration.yaml"}
+_OURS = {_STUDY, _RUNS, "lock", "results.csv", "failed.csv", "best.yaml", "best", "top.log", "machine.json", "tracking"}
 """What a study's folder may hold before its first line is written: leavings of a start that was cut short."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from meshwright.errors import ConfigError, MeshwrightError, UnknownNameError
 from meshwright.exports.jobs import Job, JobOptions, JobText, job_text
+from meshwright.hardware.profile import Profile, load_profile, profile_to_bytes
 from meshwright.layout import Layout
 from meshwright.models.params import model_params
 from meshwright.runs.candidates import Candidate, Candidates, candidates_of
@@ -23,7 +24,7 @@ from meshwright.runs.options import options_of
 from meshwright.runs.outcome import RunWork
 from meshwright.runs.record import RunRecord, StudyFacts
 from meshwright.runs.results import write_results
-from meshwright.runs.store import Store, study_folder
+from meshwright.runs.store import Store, study_folder, write_whole
 from meshwright.runs.trackers import Tracking, tracked
 from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.search.problem import Problem
@@ -35,10 +36,12 @@ __all__ = [
     "Tuning",
     "default_folder",
     "first_job",
+    "kept_machine",
     "prepare",
     "run_study",
 ]
 
+MACHINE_FILE = "machine.json"
 SECOND_THOUGHT_S = 5.0
 """How long after Ctrl-C a second one still cancels what runs."""
 
@@ -67,6 +70,8 @@ class Prepared:
     problem: Problem
     candidates: Candidates
     options: Options
+    machine: Profile | None = None
+    """What this machine's cores were probed to do, where they are searched for; kept, so that a study goes on from the same figures."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,13 +110,19 @@ def default_folder(fields: Mapping[str, Any]) -> Path:
     return Path(re.sub(r"[^A-Za-z0-9.]+", "-", f"tune-{model}-{Path(str(fields['cluster'])).name}").strip("-").lower())
 
 
-def prepare(problem: Problem, trial: Trial) -> Prepared:
+def prepare(problem: Problem, trial: Trial, *, machine: Profile | None = None) -> Prepared:
     """Search what may be run and form the beliefs that choices are made by; ConfigError where nothing can be run."""
     if problem.request.gbs is None:
         raise ConfigError("tune compares layouts of one batch: give --gbs")
     candidates = candidates_of(problem, lambda layout: refusal_of(trial, problem, layout))
     options = options_of([candidate.forecast for candidate in candidates.members])
-    return Prepared(problem=problem, candidates=candidates, options=options)
+    return Prepared(problem=problem, candidates=candidates, options=options, machine=machine)
+
+
+def kept_machine(folder: Path) -> Profile | None:
+    """Return what the machine was probed to do when a study began; None where there is none, or no study."""
+    path = folder / MACHINE_FILE
+    return load_profile(path) if path.exists() else None
 
 
 def first_job(prepared: Prepared, tuning: Tuning) -> tuple[Candidate, Choice, JobText]:
@@ -149,6 +160,8 @@ def run_study(
     starter.check()
     problem = prepared.problem
     store = study_folder(tuning.folder, request=problem.request.to_dict(), trial={**tuning.trial.to_dict(), "launcher": tuning.launcher})
+    if prepared.machine is not None:
+        write_whole(store.folder / MACHINE_FILE, profile_to_bytes(prepared.machine, form="json").decode())
     facts = facts_of(problem, tuning)
     show = tracked(show, tuning.tracking, store=store, facts=facts, model=problem.setting.model, warn=warn)
     with locked(store.folder) as lock:
