@@ -8,6 +8,7 @@ __all__: list[str] = []
 
 _API = {
     "blend": "blending",
+    "wiki": "articles",
     "concat": "join",
     "download": "fetching",
     "extract": "unpack",

@@ -10,6 +10,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -18,7 +19,7 @@ from meshwright.data.counters import count
 from meshwright.data.steps import ShardError
 from meshwright.errors import MissingExtraError
 
-__all__ = ["ARCHIVES", "archive_of", "check_archive", "open_plain", "plain_name"]
+__all__ = ["ARCHIVES", "Span", "archive_of", "check_archive", "open_plain", "plain_name"]
 
 BLOCK_BYTES = 1 << 20
 
@@ -43,12 +44,30 @@ ARCHIVES: Mapping[str, Callable[[IO[bytes]], Any]] = MappingProxyType(
 """Readers by the name's last part; each reads member after member and raises EOFError where the last one is cut off."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """A run of bytes of a file, before they are decompressed."""
+
+    begin: int
+    end: int
+
+
 class _Counted(io.FileIO):
-    """A file that tells the progress how far it was read."""
+    """A file, or a span of one, that tells the progress how far it was read."""
+
+    def __init__(self, path: str | Path, span: Span | None, *, counted: bool) -> None:
+        super().__init__(path)
+        self._left, self._counted = None if span is None else span.end - span.begin, counted
+        if span is not None:
+            self.seek(span.begin)
 
     def readinto(self, buffer: Any) -> int | None:
-        size = super().readinto(buffer)
-        count(size_bytes=size or 0)
+        view = memoryview(buffer).cast("B")
+        size = super().readinto(view if self._left is None else view[: self._left]) or 0
+        if self._left is not None:
+            self._left -= size
+        if self._counted:
+            count(size_bytes=size)
         return size
 
 
@@ -64,16 +83,16 @@ def plain_name(name: str) -> str:
 
 
 @contextmanager
-def open_plain(path: str | Path, *, name: str | None = None, counted: bool = True) -> Iterator[IO[bytes]]:
+def open_plain(path: str | Path, *, name: str | None = None, span: Span | None = None, counted: bool = True) -> Iterator[IO[bytes]]:
     """Open a file, compressed or not by the ending of its name, for its plain bytes; what is read of it counts as progress.
 
-    `name` is given where the file has another one for the time being.
+    `name` is given where the file has another one for the time being, `span` where only whole members of it are wanted.
 
     ShardError of kind `archive` where it is cut off, damaged or empty, at the read that finds out.
     """
     kind = archive_of(name or Path(path).name)
     try:
-        with io.BufferedReader(_Counted(path) if counted else io.FileIO(path), BLOCK_BYTES) as source:
+        with io.BufferedReader(_Counted(path, span, counted=counted), BLOCK_BYTES) as source:
             if kind is None:
                 yield source
                 return

@@ -1,0 +1,42 @@
+"""`meshwright data wiki`: a dump of Wikipedia to plain text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from meshwright.cli.data._flags import InputsArgument, JsonFlag, OutputFlag, WorkersFlag, show
+
+__all__ = ["wiki"]
+
+
+def wiki(
+    inputs: InputsArgument,
+    output: OutputFlag,
+    workers: WorkersFlag = 1,
+    piece_size: Annotated[str, typer.Option(metavar="SIZE", help="Of a dump per output file.")] = "32MiB",
+    json_output: JsonFlag = False,
+) -> None:
+    """Turn MediaWiki dumps into JSON lines of plain text.
+
+    A line is an article with id, revid, url, title and text, as WikiExtractor writes them. Templates, tables, references, files and
+    categories are left out, in the wiki's own language. Plain XML and `multistream.xml.bz2` dumps are cut into pieces that ranks and
+    workers share; any other archive is one piece.
+
+    Prints files and bytes, and how many pages were left out: redirects, other namespaces, without text. Needs mwparserfromhell:
+    pip install 'meshwright[data]'.
+
+    Examples:
+
+      meshwright data wiki enwiki-latest-pages-articles-multistream.xml.bz2 -o articles --workers 32
+
+      meshwright data wiki dumps -o articles
+
+      meshwright data wiki zhwiki-latest-pages-articles.xml -o articles --piece-size 8MiB --json
+    """
+    from meshwright.data.articles import wiki as run
+    from meshwright.data.sizes import parse_size
+
+    result = run(inputs, output=output, workers=workers, piece_bytes=parse_size(piece_size, name="--piece-size"))
+    show(result, json_output=json_output)
