@@ -16,6 +16,12 @@ _API = {
     "stats": "counting",
     "tokenize": "tokenizing",
     "verify": "verifying",
+    "concat": "join",
+    "download": "fetching",
+    "extract": "unpack",
+    "plan": "footprint",
+    "tokenize": "tokenizing",
+    "wiki": "articles",
 }
 """The step's function by the module of this package that holds it; loaded when first asked for. No module has the name of a function."""
 
