@@ -105,6 +105,14 @@ def test_walk_takes_folders_patterns_and_lists(tmp_path: Path, monkeypatch: pyte
             walk(words)
 
 
+def test_a_manifest_of_ours_is_no_input(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.json").write_text("{}")
+    (tmp_path / "sub" / "manifest.json").write_text('{"text": "of a user"}')
+    write_manifest(tmp_path, step="extract", settings={}, files=[])
+    assert [f.name for f in walk([str(tmp_path)])] == ["a.json", "sub/manifest.json"]
+
+
 def test_two_inputs_of_one_name_are_refused(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

@@ -8,19 +8,15 @@ __all__: list[str] = []
 
 _API = {
     "blend": "blending",
-    "wiki": "articles",
     "concat": "join",
     "download": "fetching",
     "extract": "unpack",
     "merge": "merging",
+    "plan": "footprint",
+    "run": "pipeline",
     "stats": "counting",
     "tokenize": "tokenizing",
     "verify": "verifying",
-    "concat": "join",
-    "download": "fetching",
-    "extract": "unpack",
-    "plan": "footprint",
-    "tokenize": "tokenizing",
     "wiki": "articles",
 }
 """The step's function by the module of this package that holds it; loaded when first asked for. No module has the name of a function."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.data.atomic import create_once
+from meshwright.data.manifest import MANIFEST, MANIFEST_BEGINS
 from meshwright.errors import ConfigError
 
 __all__ = ["InputFile", "freeze", "natural_key", "read_frozen", "settle", "walk"]
@@ -48,9 +49,9 @@ def natural_key(name: str) -> tuple[Any, ...]:
 def walk(words: Sequence[str], *, suffixes: Iterable[str] = ()) -> list[InputFile]:
     """Return the files that paths, folders, patterns and `@FILE` lists of paths name, in natural order of their names.
 
-    A file that is named twice is there once. Folders are walked to the bottom, without names that begin with a dot; `suffixes` (empty:
-    any) holds for what folders hold. A pattern is better quoted: the shell has a limit on arguments and this has none.
-    ConfigError for a word that names nothing.
+    A file that is named twice is there once. Folders are walked to the bottom, without names that begin with a dot and without manifests
+    of ours; `suffixes` (empty: any) holds for what folders hold. A pattern is better quoted: the shell has a limit on arguments and this
+    has none. ConfigError for a word that names nothing.
     """
     wanted = tuple(suffixes)
     found: dict[str, InputFile] = {}
@@ -115,8 +116,16 @@ def _walk_folder(top: Path, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
                     continue
                 if entry.is_dir():
                     pending.append(entry.path)
-                elif entry.is_file() and (not suffixes or entry.name.endswith(suffixes)):
+                elif entry.is_file() and (not suffixes or entry.name.endswith(suffixes)) and not _is_manifest(entry):
                     yield InputFile(path=entry.path, name=os.path.relpath(entry.path, top), size_bytes=entry.stat().st_size)
+
+
+def _is_manifest(entry: os.DirEntry[str]) -> bool:
+    """Whether a file is what an earlier step says of its outputs, which lie in the same folder, and so no data."""
+    if not entry.name.endswith(MANIFEST):
+        return False
+    with open(entry.path, "rb") as handle:
+        return handle.read(len(MANIFEST_BEGINS)) == MANIFEST_BEGINS
 
 
 def freeze(path: Path, files: Sequence[InputFile], *, settings: Mapping[str, Any]) -> list[InputFile]:

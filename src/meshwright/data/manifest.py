@@ -16,6 +16,8 @@ __all__ = ["MANIFEST", "FileRecord", "Manifest", "read_manifest", "sha256_of", "
 
 MANIFEST = "manifest.json"
 _FORM = 1
+MANIFEST_BEGINS = b'{\n "manifest": %d,' % _FORM
+"""By which a manifest is told from a user's file of that name."""
 _BLOCK_BYTES = 1 << 20
 
 

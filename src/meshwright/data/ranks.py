@@ -12,13 +12,14 @@ __all__ = ["ALONE", "Place", "find_place", "share_of"]
 
 _PAIRS = (
     ("RANK", ("WORLD_SIZE",)),
+    ("NODE_RANK", ("NNODES",)),
     ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
     ("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
     ("JOB_COMPLETION_INDEX", ("JOB_COMPLETIONS", "WORLD_SIZE")),
     ("NGC_ARRAY_INDEX", ("NGC_ARRAY_SIZE",)),
 )
-"""Rank and number of ranks by platform, the first pair that is set wins: torchrun and bcprun, Slurm's srun, Open MPI, an indexed Job of
-Kubernetes (which has no variable for the number of its pods: our job files set JOB_COMPLETIONS), an array of Base Command."""
+"""Rank and number of ranks by platform, the first pair that is set wins: torchrun and bcprun, our own job scripts, Slurm's srun,
+Open MPI, an indexed Job of Kubernetes (which has no variable for the number of its pods: set JOB_COMPLETIONS), an array of Base Command."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

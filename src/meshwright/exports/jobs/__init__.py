@@ -19,7 +19,19 @@ from meshwright.exports.jobs.slurm import array_script, slurm_script
 from meshwright.exports.jobs.torchrun import torchrun_script
 from meshwright.exports.jobs.trainjob import trainjob
 
-__all__ = ["LAUNCHERS", "Job", "JobOptions", "JobText", "Launch", "Mount", "array_script", "job_of", "job_text", "parse_mount"]
+__all__ = [
+    "LAUNCHERS",
+    "WITHOUT_GPUS",
+    "Job",
+    "JobOptions",
+    "JobText",
+    "Launch",
+    "Mount",
+    "array_script",
+    "job_of",
+    "job_text",
+    "parse_mount",
+]
 
 LAUNCHERS: Mapping[str, Callable[[Job], JobText]] = MappingProxyType(
     {
@@ -36,10 +48,14 @@ LAUNCHERS: Mapping[str, Callable[[Job], JobText]] = MappingProxyType(
     }
 )
 """Every platform that a job can be written for."""
+WITHOUT_GPUS = ("slurm", "k8s-jobset", "bcp")
+"""Those on which a process per node knows its number without torchrun, MPI or GPUs."""
 
 
 def job_text(job: Job, *, launcher: str) -> JobText:
     """Write a job for a platform; UnknownNameError where there is none of that name, for none stands in for another."""
     if launcher not in LAUNCHERS:
         raise UnknownNameError("launcher", launcher, LAUNCHERS)
+    if job.asks_for == "nodes" and launcher not in WITHOUT_GPUS:
+        raise UnknownNameError("launcher of jobs without GPUs", launcher, WITHOUT_GPUS)
     return LAUNCHERS[launcher](job)

@@ -49,6 +49,8 @@ def env(job: Job) -> list[dict[str, str]]:
 def gpu_resources(job: Job, platform: str) -> dict[str, Any]:
     """Return the chips of one node; extended resources are asked for by their limit."""
     required(job, platform, "image", IMAGE)
+    if job.asks_for == "nodes":
+        return {}
     return {"limits": {device_plugin(job.vendor).kubernetes_resource: str(job.gpus_per_node)}}
 
 

@@ -146,6 +146,8 @@ def title(job: Job, how: str = "") -> str:
     """Return the comment at the head of a file; it says how processes are started."""
     how = how or _PER_NODE[job.runs_on]
     nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
+    if job.asks_for == "nodes":
+        return f"# {job.name}: {nodes}, no GPUs. One task per node: the program finds its rank in the environment."
     return f"# {job.name}: {job.num_gpus} GPUs on {nodes}. {how}"
 
 

@@ -53,6 +53,8 @@ class Job:
     vendor: str = "NVIDIA"
     launch: Launch | None = None
     """None: the platform's usual way."""
+    asks_for: Literal["gpus", "nodes"] = "gpus"
+    """`nodes`: work for processors alone, one process on each node; the platform is asked for no chip."""
     time_limit_s: int | None = None
     image: str | None = None
     """A container image, or a file of one (.sif, .sqsh)."""
@@ -76,6 +78,8 @@ class Job:
         for name in ("nodes", "gpus_per_node"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+        if self.asks_for == "nodes" and (self.runs_on != "node" or self.gpus_per_node != 1):
+            raise ConfigError("a job without GPUs runs its program once per node")
         if not self.command:
             raise ConfigError("command: expected the words of a program")
         if self.runs_on == "once":

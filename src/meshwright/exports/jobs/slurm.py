@@ -82,7 +82,7 @@ def _directives(job: Job, launch: Launch) -> list[str]:
         "job-name": job.name,
         "nodes": str(job.nodes),
         "ntasks-per-node": str(job.gpus_per_node if launch == "ranks" else 1),
-        "gres": f"gpu:{job.gpus_per_node}",
+        "gres": f"gpu:{job.gpus_per_node}" if job.asks_for == "gpus" else "",
         "exclusive": None,
         "mem": "0",
         "time": slurm_time(job.time_limit_s) if job.time_limit_s else "",
@@ -157,7 +157,7 @@ def _pyxis(job: Job, image: str, mounts: list[Mount]) -> list[str]:
 
 
 def _apptainer(job: Job, image: str, mounts: list[Mount]) -> list[str]:
-    words = ["apptainer", "exec", device_plugin(job.vendor).apptainer_flag]
+    words = ["apptainer", "exec", *([device_plugin(job.vendor).apptainer_flag] if job.asks_for == "gpus" else [])]
     for mount in mounts:
         words += ["--bind", _bind(mount, ",")]
     if job.workdir:

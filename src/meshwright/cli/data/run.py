@@ -1,0 +1,103 @@
+"""`meshwright data run`: a whole pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from meshwright.cli._job_flags import (
+    AccountFlag,
+    ImageFlag,
+    InstanceFlag,
+    JobNameFlag,
+    LogDirFlag,
+    MountFlag,
+    PartitionFlag,
+    TimeFlag,
+    WorkdirFlag,
+)
+
+__all__ = ["run"]
+
+
+def run(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A YAML file: docs/data.md has one of each kind.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, and do nothing.")] = False,
+    launcher: Annotated[str | None, typer.Option(metavar="PLATFORM", help="Write a job script instead: slurm, k8s-jobset or bcp.")] = None,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Of the job: one rank on each; workers are the recipe's.")] = 1,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the job script goes.")] = Path("."),
+    job_name: JobNameFlag = None,
+    time: TimeFlag = None,
+    image: ImageFlag = None,
+    mount: MountFlag = None,
+    workdir: WorkdirFlag = None,
+    account: AccountFlag = None,
+    partition: PartitionFlag = None,
+    instance: InstanceFlag = None,
+    log_dir: LogDirFlag = None,
+) -> None:
+    """Make a corpus by a recipe: slimpajama, wikipedia, or steps of your own.
+
+    Ranks do a step together and begin the next when all have ended. The same command again goes on after a failure or a kill; what is done
+    is not done again. Raw data is removed only where the recipe's strategy says so, when every file of what replaces it was read back
+    and has its sha256.
+
+    Prints each step with its command line. Exit code 1 where the recipe's quota is too small, with what fits, 3 where a step is partly
+    done. With --launcher nothing is run: a job script is written that starts one rank on each node, without GPUs.
+
+    Examples:
+
+      meshwright data run recipe.yaml
+
+      meshwright data run recipe.yaml --dry-run
+
+      meshwright data run recipe.yaml --launcher slurm --nodes 16 --time 12h --partition cpu -o jobs
+    """
+    given: dict[str, Any] = {
+        "name": job_name,
+        "time": time,
+        "image": image,
+        "mounts": mount,
+        "workdir": workdir,
+        "account": account,
+        "partition": partition,
+        "instance": instance,
+        "log_dir": log_dir,
+    }
+    flags = {key: value for key, value in given.items() if value is not None}
+    if launcher is not None:
+        _write_job(recipe, launcher=launcher, nodes=nodes, output=output, flags=flags)
+        return
+    from meshwright.errors import ConfigError
+
+    if flags or nodes != 1:
+        names = ", ".join([*(["nodes"] if nodes != 1 else []), *flags])
+        raise ConfigError(f"{names}: of no effect without --launcher, such as --launcher slurm")
+    if dry_run:
+        from meshwright.data.recipe import read_recipe
+
+        for step in read_recipe(recipe).steps:
+            print(step.line())
+        return
+    from meshwright.cli import run as execute
+    from meshwright.data.pipeline import run as run_recipe
+
+    code = run_recipe(recipe, execute=execute)
+    if code:
+        raise typer.Exit(code)
+
+
+def _write_job(recipe: Path, *, launcher: str, nodes: int, output: Path, flags: dict[str, Any]) -> None:
+    from meshwright.data.jobs import recipe_job
+    from meshwright.errors import ConfigError
+
+    text = recipe_job(recipe, launcher=launcher, nodes=nodes, options=flags)
+    path = output / text.file_name
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output {output}: {error.strerror}") from None
+    print(f"{path}: submit it with `{text.submit}`")

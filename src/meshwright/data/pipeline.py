@@ -1,0 +1,163 @@
+"""`run`: a recipe's steps one after the other, by all ranks together, each step once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from meshwright.data.atomic import create_once, write_whole
+from meshwright.data.manifest import sha256_of
+from meshwright.data.ranks import Place, find_place
+from meshwright.data.recipe import PipelineStep, read_recipe
+from meshwright.data.steps import STATE
+from meshwright.errors import ConfigError
+
+__all__ = ["run"]
+
+_POLL_S = 2.0
+_FREE_WORDS = ("--workers", "-j", "--timeout", "--tries")
+"""How, not what: they may change from start to start."""
+
+
+def run(
+    recipe: Path,
+    *,
+    execute: Callable[[Sequence[str]], int],
+    place: Place | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> int:
+    """Do what is left of a recipe, and return the exit code: 0 all ranks are done, 1 the quota is too small, else that of the failed step.
+
+    `execute` runs the words of a command, `meshwright.cli.run`. A step begins when every rank has ended the one before. What is done stays
+    done, also when its outputs have been removed since; ConfigError where the recipe has changed for a step that is done.
+    """
+    found, place, tell = read_recipe(recipe), place or find_place(os.environ), tell or _tell
+    if found.too_large is not None:
+        for line in found.too_large.lines():
+            tell(line)
+        return found.too_large.exit_code
+    state = found.folder / STATE / "run"
+    failures = state / "failed"
+    (failures / str(place.rank)).unlink(missing_ok=True)
+    old = _seen(failures)
+    for number, step in enumerate(found.steps, start=1):
+        title = f"[{number}/{len(found.steps)}] {step.name}"
+        if _is_done(state, number, step):
+            tell(f"{title}: done")
+            continue
+        tell(f"{title}: {step.line()}")
+        code = _do(step, state / _marker(number, step), place=place, execute=execute, failures=failures, old=old, tell=tell)
+        if code:
+            failures.mkdir(parents=True, exist_ok=True)
+            write_whole(failures / str(place.rank), json.dumps({"step": step.name, "code": code}).encode())
+            tell(f"{title}: ended with code {code}; start again to go on")
+            return code
+        create_once(state / _marker(number, step), json.dumps({"words": _lasting(step)}).encode())
+    tell(f"all {len(found.steps)} steps are done: {found.folder}")
+    return 0
+
+
+def _do(
+    step: PipelineStep,
+    marker: Path,
+    *,
+    place: Place,
+    execute: Callable[[Sequence[str]], int],
+    failures: Path,
+    old: Mapping[str, int],
+    tell: Callable[[str], None],
+) -> int:
+    """Do one step, and wait until the other ranks have done it too."""
+    if not step.removes:
+        code = execute(["data", *step.words])
+        return code or _wait(step.manifest, place, failures, old, tell)
+    if place.rank:
+        return _wait(marker, place, failures, old, tell)
+    faults = _faults(step.manifest)
+    for fault in faults:
+        tell(f"nothing is removed: {fault}")
+    if faults:
+        return 1
+    for path in step.removes:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    return 0
+
+
+def _wait(path: Path, place: Place, failures: Path, old: Mapping[str, int], tell: Callable[[str], None]) -> int:
+    """Wait for what the rank that ends last writes; 3 where a rank has failed meanwhile."""
+    if path.exists():
+        return 0
+    if place.world_size == 1:
+        tell(f"{path} is not there, although the step ended well; was it removed?")
+        return 3
+    tell(f"waiting for the other ranks ({path})")
+    while not path.exists():
+        failed = {name for name, when in _seen(failures).items() if old.get(name) != when}
+        if failed:
+            tell(f"rank {min(failed, key=int)} has failed")
+            return 3
+        time.sleep(_POLL_S)
+    return 0
+
+
+def _seen(failures: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in failures.glob("[0-9]*")}
+
+
+def _faults(manifest: Path) -> list[str]:
+    """Read every file of a manifest back, and return what is wrong."""
+    try:
+        rows: list[dict[str, Any]] = json.loads(manifest.read_bytes())["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [f"{manifest}: {error}"]
+    if not rows:
+        return [f"{manifest}: names no file"]
+    found = []
+    for row in rows:
+        path = manifest.parent / row["name"]
+        if not path.exists() or path.stat().st_size != row["size_bytes"]:
+            found.append(f"{path}: is not there with its {row['size_bytes']:,} bytes")
+        elif "sha256" not in row or sha256_of(path) != row["sha256"]:
+            found.append(f"{path}: does not have the sha256 of {manifest.name}")
+    return found
+
+
+def _marker(number: int, step: PipelineStep) -> str:
+    return f"{number:03}-{step.name}.done"
+
+
+def _lasting(step: PipelineStep) -> list[str]:
+    """Return what of a step may not change."""
+    words, skip = [], False
+    for word in step.words:
+        if skip or word in _FREE_WORDS:
+            skip = not skip
+            continue
+        words.append(word)
+    return words or ["remove", *map(str, step.removes)]
+
+
+def _is_done(state: Path, number: int, step: PipelineStep) -> bool:
+    path = state / _marker(number, step)
+    try:
+        words = json.loads(path.read_bytes())["words"]
+    except FileNotFoundError:
+        return False
+    if words != _lasting(step):
+        raise ConfigError(
+            f"step {number} ({step.name}) was done as `{' '.join(words)}`; undo the change in the recipe, or give another folder"
+        )
+    return True
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,191 @@
+"""A pipeline as a file: which steps it has, as the words of the commands that do them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshwright.data.footprint import RUNNABLE, DiskPlan, Footprint, footprint_of, needs_of, plan, strategy_of
+from meshwright.data.manifest import MANIFEST
+from meshwright.data.sizes import parse_size
+from meshwright.data.sources import find_corpus
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.yaml_text import read_yaml
+
+__all__ = ["PIPELINES", "PipelineStep", "Recipe", "read_recipe"]
+
+_SHARED = ("pipeline", "folder", "workers", "tokenize")
+PIPELINES: Mapping[str, tuple[str, ...]] = {
+    "slimpajama": (*_SHARED, "chunks", "strategy", "quota", "download"),
+    "wikipedia": (*_SHARED, "dump", "date", "download", "wiki"),
+    "custom": ("pipeline", "folder", "steps"),
+}
+"""Keys of a recipe by pipeline."""
+_POSITIONAL = {"inputs", "urls"}
+_COMMANDS = ("download", "extract", "concat", "wiki", "tokenize", "remove")
+_DUMPS = "https://dumps.wikimedia.org/{wiki}/{date}/{wiki}-{date}-pages-articles-multistream.xml.bz2"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineStep:
+    """One step: a command of `meshwright data`, or a removal."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    """Of the command, behind `meshwright data`; empty for a removal."""
+    manifest: Path
+    """What is there when all ranks are done; of a removal, what is verified first."""
+    removes: tuple[Path, ...] = ()
+
+    def line(self) -> str:
+        """Return it as it could be typed."""
+        import shlex
+
+        if self.removes:
+            return f"rm -r {shlex.join(map(str, self.removes))}  # when every file of {self.manifest} was read back"
+        return shlex.join(["meshwright", "data", *self.words])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """A pipeline."""
+
+    pipeline: str
+    folder: Path
+    """Of everything that it makes."""
+    steps: tuple[PipelineStep, ...]
+    too_large: DiskPlan | None = None
+    """Why it does not fit into its quota, where it has one."""
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read a recipe; ConfigError names a key or value that is wrong, with the nearest."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"recipe {path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}") from None
+    given = read_yaml(text, what=f"recipe {path}")
+    name = str(given.get("pipeline"))
+    if name not in PIPELINES:
+        raise UnknownNameError("pipeline", name, PIPELINES)
+    for key in given:
+        if key not in PIPELINES[name]:
+            raise UnknownNameError(f"key of a {name} recipe", str(key), PIPELINES[name])
+    if not isinstance(given.get("folder"), str):
+        raise ConfigError(f"recipe {path}: folder={given.get('folder')}: expected the folder that everything is made in")
+    folder = Path(given["folder"])
+    if name == "slimpajama":
+        return _slimpajama(given, folder)
+    return _wikipedia(given, folder) if name == "wikipedia" else _custom(given, folder)
+
+
+def _slimpajama(given: Mapping[str, Any], folder: Path) -> Recipe:
+    corpus, chunks = find_corpus("slimpajama"), given.get("chunks")
+    if chunks is not None and not isinstance(chunks, int):
+        raise ConfigError(f"recipe: chunks={chunks}: expected a whole number")
+    strategy = strategy_of(str(given.get("strategy", "chunks")))
+    if strategy not in RUNNABLE:
+        raise ConfigError(f"recipe: strategy={strategy}: is there to compare; expected {', '.join(RUNNABLE)}")
+    quota = given.get("quota")
+    whole = footprint_of(corpus, chunks=chunks)
+    too_large = None if quota is None else _too_large(whole, chunks, strategy, parse_size(quota, name="recipe: quota"))
+    tokens, raw = folder / "tokens", folder / "raw"
+    steps: list[PipelineStep] = []
+    if strategy == "chunks":
+        for number, files in enumerate(corpus.files_per_chunk[:chunks], start=1):
+            place, prefix = raw / f"chunk{number}", tokens / f"slimpajama_chunk{number}"
+            url = corpus.url.format(chunk=number, file=f"{{0..{files - 1}}}")
+            steps.append(_command("download", {"urls": [url], "output": str(place)}, given, suffix=f"-chunk{number}"))
+            steps.append(_command("tokenize", {"inputs": [str(place)], "output_prefix": str(prefix)}, given, suffix=f"-chunk{number}"))
+            steps.append(PipelineStep(name=f"remove-chunk{number}", manifest=steps[-1].manifest, removes=(place,)))
+    else:
+        fetched = {"corpus": "slimpajama", "output": str(raw), **({} if chunks is None else {"chunks": chunks})}
+        steps.append(_command("download", fetched, given))
+        source = raw
+        if strategy == "text":
+            source = folder / "text"
+            steps.append(_command("extract", {"inputs": [str(raw)], "output": str(source), "consume": True}, given))
+        steps.append(_command("tokenize", {"inputs": [str(source)], "output_prefix": str(tokens / "slimpajama")}, given))
+    return Recipe(pipeline="slimpajama", folder=folder, steps=tuple(steps), too_large=too_large)
+
+
+def _too_large(whole: Footprint, chunks: int | None, strategy: str, quota_bytes: int) -> DiskPlan | None:
+    peak = next(need.peak_bytes for need in needs_of(whole) if need.strategy == strategy)
+    if peak <= quota_bytes:
+        return None
+    return plan(corpus="slimpajama", chunks=chunks, strategy=strategy, quota_bytes=quota_bytes)
+
+
+def _wikipedia(given: Mapping[str, Any], folder: Path) -> Recipe:
+    wiki, date = str(given.get("dump", "enwiki")), str(given.get("date", "latest"))
+    raw, articles = folder / "raw", folder / "articles"
+    steps = (
+        _command("download", {"urls": [_DUMPS.format(wiki=wiki, date=date)], "output": str(raw)}, given),
+        _command("wiki", {"inputs": [str(raw)], "output": str(articles)}, given),
+        _command("tokenize", {"inputs": [str(articles)], "output_prefix": str(folder / "tokens" / wiki)}, given),
+    )
+    return Recipe(pipeline="wikipedia", folder=folder, steps=steps)
+
+
+def _custom(given: Mapping[str, Any], folder: Path) -> Recipe:
+    rows = given.get("steps")
+    if not isinstance(rows, list) or not rows:
+        raise ConfigError(f"recipe: steps={rows}: expected a list of steps such as `- extract: {{inputs: [raw], output: plain}}`")
+    steps: list[PipelineStep] = []
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or len(row) != 1:
+            raise ConfigError(f"recipe: step {number}: expected one command with its options, got {row}")
+        ((command, options),) = row.items()
+        if command not in _COMMANDS:
+            raise UnknownNameError("step", str(command), _COMMANDS)
+        steps.append(_custom_step(command, _filled(options, str(folder)), steps, number))
+    return Recipe(pipeline="custom", folder=folder, steps=tuple(steps))
+
+
+def _custom_step(command: str, options: Any, before: Sequence[PipelineStep], number: int) -> PipelineStep:
+    if command == "remove":
+        if not before or before[-1].removes or not isinstance(options, list) or not all(isinstance(name, str) for name in options):
+            raise ConfigError(f"recipe: step {number}: remove takes a list of folders, behind the step that replaces them")
+        return PipelineStep(name=f"remove-{number}", manifest=before[-1].manifest, removes=tuple(map(Path, options)))
+    if not isinstance(options, dict):
+        raise ConfigError(f"recipe: step {number}: {command} takes options such as `output: plain`, got {options}")
+    return _command(command, options, {}, suffix=f"-{number}")
+
+
+def _filled(value: Any, folder: str) -> Any:
+    """Put the folder of the recipe where `{folder}` stands."""
+    if isinstance(value, dict):
+        return {key: _filled(inner, folder) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_filled(inner, folder) for inner in value]
+    return value.replace("{folder}", folder) if isinstance(value, str) else value
+
+
+def _command(command: str, options: Mapping[str, Any], given: Mapping[str, Any], *, suffix: str = "") -> PipelineStep:
+    """Return a step with its options, those of the recipe for that command, and the recipe's workers where neither has its own."""
+    extra = given.get(command) if isinstance(given.get(command), dict) else None
+    if given.get(command) is not None and extra is None:
+        raise ConfigError(f"recipe: {command}={given[command]}: expected options of `meshwright data {command}`")
+    known = {"workers": given.get("workers"), **(extra or {}), **options}
+    name = "output_prefix" if command == "tokenize" else "output"
+    if not isinstance(known.get(name), str):
+        raise ConfigError(f"recipe: {command}: {name}={known.get(name)}: expected a path")
+    manifest = Path(f"{known[name]}.manifest.json") if command == "tokenize" else Path(known[name]) / MANIFEST
+    return PipelineStep(name=f"{command}{suffix}", words=(command, *_words(known)), manifest=manifest)
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """Return options as a command line: a list repeats its flag, true is the flag alone, false and null are nothing."""
+    words: list[str] = []
+    loose: list[str] = []
+    for key, value in options.items():
+        flag, values = f"--{key.replace('_', '-')}", value if isinstance(value, list) else [value]
+        if key in _POSITIONAL:
+            loose += map(str, values)
+        elif value is True:
+            words.append(flag)
+        else:
+            words += [word for inner in values if inner is not None and inner is not False for word in (flag, str(inner))]
+    return [*loose, *words]
