@@ -11,11 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.data.corpora import gpt2_files
+from tests.data.corpora import line as json_line
 
 from meshwright.cli import run
 from meshwright.data.jobs import recipe_job
 from meshwright.data.recipe import read_recipe
 from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.indexed import IndexedFile
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENIZE = "tokenize: {vocab_file: encoder.json, merge_file: vocab.bpe, append_eod: true}\n"
@@ -51,19 +54,21 @@ def test_slimpajama_chunk_by_chunk(tmp_path: Path) -> None:
     steps = read_recipe(
         write(tmp_path, f"pipeline: slimpajama\nfolder: d\nchunks: 2\nworkers: 8\ndownload: {{tries: 3}}\n{TOKENIZE}")
     ).steps
-    assert [step.line() for step in steps[:3]] == [
+    assert [step.line() for step in steps[:4]] == [
         "meshwright data download 'https://huggingface.co/datasets/cerebras/SlimPajama-627B/resolve/main/train/chunk1/"
         "example_train_{0..5911}.jsonl.zst' --workers 8 --tries 3 --output d/raw/chunk1",
         "meshwright data tokenize d/raw/chunk1 --workers 8 --vocab-file encoder.json --merge-file vocab.bpe --append-eod"
         " --output-prefix d/tokens/slimpajama_chunk1",
+        "meshwright data verify 'd/tokens/slimpajama_chunk1_*.idx'",
         "rm -r d/raw/chunk1  # when every file of d/tokens/slimpajama_chunk1.manifest.json was read back",
     ]
-    assert [step.name for step in steps[3:]] == ["download-chunk2", "tokenize-chunk2", "remove-chunk2"]
-    assert "{0..5910}" in steps[3].line()
+    assert [step.name for step in steps[4:]] == ["download-chunk2", "tokenize-chunk2", "verify-chunk2", "remove-chunk2"]
+    assert "{0..5910}" in steps[4].line()
 
 
 @pytest.mark.parametrize(
-    ("words", "names"), [("strategy: direct\n", ["download", "tokenize"]), ("strategy: text\n", ["download", "extract", "tokenize"])]
+    ("words", "names"),
+    [("strategy: direct\n", ["download", "tokenize", "verify"]), ("strategy: text\n", ["download", "extract", "tokenize", "verify"])],
 )
 def test_other_strategies_of_slimpajama(tmp_path: Path, words: str, names: list[str]) -> None:
     steps = read_recipe(write(tmp_path, f"pipeline: slimpajama\nfolder: d\n{words}{TOKENIZE}")).steps
@@ -72,7 +77,7 @@ def test_other_strategies_of_slimpajama(tmp_path: Path, words: str, names: list[
 
 def test_wikipedia(tmp_path: Path) -> None:
     steps = read_recipe(write(tmp_path, f"pipeline: wikipedia\nfolder: d\ndump: zhwiki\ndate: 20251101\n{TOKENIZE}")).steps
-    assert [step.name for step in steps] == ["download", "wiki", "tokenize"]
+    assert [step.name for step in steps] == ["download", "wiki", "tokenize", "verify"]
     assert "https://dumps.wikimedia.org/zhwiki/20251101/zhwiki-20251101-pages-articles-multistream.xml.bz2" in steps[0].words
     assert steps[1].words == ("wiki", "d/raw", "--output", "d/articles")
 
@@ -130,6 +135,30 @@ def test_nothing_is_removed_before_its_replacement_is_whole(tmp_path: Path, caps
     assert len(list((tmp_path / "out" / "raw").iterdir())) == 40
 
 
+def test_tokenized_verified_and_then_removed(tmp_path: Path) -> None:
+    spec = gpt2_files(tmp_path / "tokenizer")
+    for name in ("a", "b"):
+        path = tmp_path / "out" / "raw" / f"{name}.jsonl.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(json_line("the quick dogs") * 50))
+    steps = [
+        {
+            "tokenize": {
+                "inputs": ["{folder}/raw"],
+                "output_prefix": "{folder}/t/x",
+                "vocab_file": spec.vocab_file,
+                "merge_file": spec.merge_file,
+            }
+        },
+        {"verify": {"output_prefix": "{folder}/t/x"}},
+        {"remove": ["{folder}/raw"]},
+    ]
+    recipe = write(tmp_path, json.dumps({"pipeline": "custom", "folder": "FOLDER", "steps": steps}))
+    assert run(["data", "run", str(recipe)]) == 0
+    assert not (tmp_path / "out" / "raw").exists()
+    assert IndexedFile(str(tmp_path / "out" / "t" / "x_text_document")).num_documents == 100
+
+
 def test_a_step_that_fails_ends_the_run(tmp_path: Path) -> None:
     recipe = custom(tmp_path)
     bad = tmp_path / "out" / "raw" / "p8.jsonl.gz"
@@ -150,7 +179,7 @@ def test_two_ranks_that_start_at_different_times(tmp_path: Path) -> None:
     alone, two = custom(tmp_path / "one"), custom(tmp_path / "two")
     assert run(["data", "run", str(alone)]) == 0
     first = start(two, RANK="0", WORLD_SIZE="2")
-    time.sleep(1.0)
+    time.sleep(0.1)
     second = start(two, RANK="1", WORLD_SIZE="2")
     assert (first.wait(60), second.wait(60)) == (0, 0)
     assert shards(tmp_path / "two") == shards(tmp_path / "one")

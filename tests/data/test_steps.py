@@ -78,6 +78,20 @@ def test_ranks_that_start_one_after_the_other_lose_and_repeat_nothing(tmp_path: 
     assert sorted(shards) == sorted(SIZES)
 
 
+def test_of_ranks_that_run_side_by_side_one_sees_the_end(tmp_path: Path) -> None:
+    """Rank 1 starts and ends while rank 0 is at its last shard."""
+    places = [Place(rank=rank, world_size=2, source="test") for rank in range(2)]
+    reports: list[StepReport] = []
+
+    def meanwhile(task: object, record: object) -> None:
+        if not reports:
+            reports.append(do(tmp_path, SIZES, place=places[1]))
+
+    tasks = tasks_in(tmp_path, SIZES)
+    last = run_step("copy", tasks, copy, state=tmp_path / "state", place=places[0], still_there=is_there, after=meanwhile, progress=False)
+    assert (reports[0].complete, last.complete, len(last.records)) == (False, True, len(SIZES))
+
+
 RUN = """
 import sys
 from pathlib import Path

@@ -74,11 +74,11 @@ def _do(
     tell: Callable[[str], None],
 ) -> int:
     """Do one step, and wait until the other ranks have done it too."""
+    if step.on == "rank 0" and place.rank:
+        return _wait(marker, place, failures, old, tell)
     if not step.removes:
         code = execute(["data", *step.words])
         return code or _wait(step.manifest, place, failures, old, tell)
-    if place.rank:
-        return _wait(marker, place, failures, old, tell)
     faults = _faults(step.manifest)
     for fault in faults:
         tell(f"nothing is removed: {fault}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from meshwright.data.footprint import RUNNABLE, DiskPlan, Footprint, footprint_of, needs_of, plan, strategy_of
 from meshwright.data.manifest import MANIFEST
@@ -24,7 +24,7 @@ PIPELINES: Mapping[str, tuple[str, ...]] = {
 }
 """Keys of a recipe by pipeline."""
 _POSITIONAL = {"inputs", "urls"}
-_COMMANDS = ("download", "extract", "concat", "wiki", "tokenize", "remove")
+_COMMANDS = ("download", "extract", "concat", "wiki", "tokenize", "verify", "remove")
 _DUMPS = "https://dumps.wikimedia.org/{wiki}/{date}/{wiki}-{date}-pages-articles-multistream.xml.bz2"
 
 
@@ -38,6 +38,8 @@ class PipelineStep:
     manifest: Path
     """What is there when all ranks are done; of a removal, what is verified first."""
     removes: tuple[Path, ...] = ()
+    on: Literal["every rank", "rank 0"] = "every rank"
+    """Who does it; the others wait."""
 
     def line(self) -> str:
         """Return it as it could be typed."""
@@ -99,7 +101,8 @@ def _slimpajama(given: Mapping[str, Any], folder: Path) -> Recipe:
             url = corpus.url.format(chunk=number, file=f"{{0..{files - 1}}}")
             steps.append(_command("download", {"urls": [url], "output": str(place)}, given, suffix=f"-chunk{number}"))
             steps.append(_command("tokenize", {"inputs": [str(place)], "output_prefix": str(prefix)}, given, suffix=f"-chunk{number}"))
-            steps.append(PipelineStep(name=f"remove-chunk{number}", manifest=steps[-1].manifest, removes=(place,)))
+            steps.append(_verify(prefix, suffix=f"-chunk{number}"))
+            steps.append(_remove((place,), steps[-1], suffix=f"-chunk{number}"))
     else:
         fetched = {"corpus": "slimpajama", "output": str(raw), **({} if chunks is None else {"chunks": chunks})}
         steps.append(_command("download", fetched, given))
@@ -108,6 +111,7 @@ def _slimpajama(given: Mapping[str, Any], folder: Path) -> Recipe:
             source = folder / "text"
             steps.append(_command("extract", {"inputs": [str(raw)], "output": str(source), "consume": True}, given))
         steps.append(_command("tokenize", {"inputs": [str(source)], "output_prefix": str(tokens / "slimpajama")}, given))
+        steps.append(_verify(tokens / "slimpajama"))
     return Recipe(pipeline="slimpajama", folder=folder, steps=tuple(steps), too_large=too_large)
 
 
@@ -125,6 +129,7 @@ def _wikipedia(given: Mapping[str, Any], folder: Path) -> Recipe:
         _command("download", {"urls": [_DUMPS.format(wiki=wiki, date=date)], "output": str(raw)}, given),
         _command("wiki", {"inputs": [str(raw)], "output": str(articles)}, given),
         _command("tokenize", {"inputs": [str(articles)], "output_prefix": str(folder / "tokens" / wiki)}, given),
+        _verify(folder / "tokens" / wiki),
     )
     return Recipe(pipeline="wikipedia", folder=folder, steps=steps)
 
@@ -144,13 +149,25 @@ def _custom(given: Mapping[str, Any], folder: Path) -> Recipe:
     return Recipe(pipeline="custom", folder=folder, steps=tuple(steps))
 
 
+def _verify(prefix: Path, *, suffix: str = "") -> PipelineStep:
+    return PipelineStep(name=f"verify{suffix}", words=("verify", f"{prefix}_*.idx"), manifest=Path(f"{prefix}.manifest.json"), on="rank 0")
+
+
+def _remove(paths: tuple[Path, ...], before: PipelineStep, *, suffix: str) -> PipelineStep:
+    return PipelineStep(name=f"remove{suffix}", manifest=before.manifest, removes=paths, on="rank 0")
+
+
 def _custom_step(command: str, options: Any, before: Sequence[PipelineStep], number: int) -> PipelineStep:
     if command == "remove":
         if not before or before[-1].removes or not isinstance(options, list) or not all(isinstance(name, str) for name in options):
             raise ConfigError(f"recipe: step {number}: remove takes a list of folders, behind the step that replaces them")
-        return PipelineStep(name=f"remove-{number}", manifest=before[-1].manifest, removes=tuple(map(Path, options)))
+        return _remove(tuple(map(Path, options)), before[-1], suffix=f"-{number}")
     if not isinstance(options, dict):
         raise ConfigError(f"recipe: step {number}: {command} takes options such as `output: plain`, got {options}")
+    if command == "verify":
+        if not isinstance(options.get("output_prefix"), str) or len(options) > 1:
+            raise ConfigError(f"recipe: step {number}: verify takes the output_prefix of a tokenize step, got {options}")
+        return _verify(Path(options["output_prefix"]), suffix=f"-{number}")
     return _command(command, options, {}, suffix=f"-{number}")
 
 

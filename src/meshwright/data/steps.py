@@ -110,7 +110,7 @@ def run_step(
     """
     if workers < 1:
         raise ConfigError(f"workers={workers}: expected 1 or more")
-    known: dict[str, Record] = {str(record["shard"]): record for record in read_journals(state / "journal") if "shard" in record}
+    known = _known(state)
     mine = set(share_of([task.size_bytes for task in tasks], place))
     done = {task.name: known[task.name] for task in tasks if task.name in known and still_there(task, known[task.name])}
     ours = [tasks[i] for i in sorted(mine)]
@@ -120,9 +120,18 @@ def run_step(
                 after(task, done[task.name])
     todo = sorted((task for task in ours if task.name not in done), key=lambda task: -task.size_bytes)
     failed, stopped = _do(step, ours, todo, work, state=state, place=place, workers=workers, done=done, after=after, progress=progress)
+    if len(done) + len(failed) < len(tasks):  # ranks that ran meanwhile: of those that end together, one sees the records of all
+        known = _known(state)
+        others = [task for i, task in enumerate(tasks) if i not in mine and task.name not in done and task.name in known]
+        done |= {task.name: known[task.name] for task in others if still_there(task, known[task.name])}
     elsewhere = [task.name for i, task in enumerate(tasks) if i not in mine and task.name not in done]
     records = {task.name: done[task.name] for task in tasks if task.name in done}
     return StepReport(step=step, place=place, records=records, failed=failed, open_elsewhere=tuple(elsewhere), stopped=stopped)
+
+
+def _known(state: Path) -> dict[str, Record]:
+    """Return the last record of each shard."""
+    return {str(record["shard"]): record for record in read_journals(state / "journal") if "shard" in record}
 
 
 def _do(
