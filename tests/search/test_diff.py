@@ -22,6 +22,7 @@ NOT_COMPARED = {
         "objective",
         "max_memory_gib",
         "headroom",
+        "min_tokens_per_s",
         "num_gpus",
         "usd_per_hour",
         "top",

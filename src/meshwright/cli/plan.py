@@ -44,7 +44,10 @@ def plan(
     megatron_version: Annotated[str | None, typer.Option(help="Version of Megatron-Core whose rules hold [default: the newest].")] = None,
     pins: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2.")] = None,
     top: Annotated[int | None, typer.Option(help="Plans to print [default: 10].")] = None,
-    objective: Annotated[str | None, typer.Option(help="step_time, tokens_per_dollar or memory [default: step_time].")] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="step_time, tokens_per_dollar, tokens_per_joule or memory [default: step_time].")
+    ] = None,
+    min_tokens_per_s: Annotated[float | None, typer.Option(help="Throughput that a plan must reach; chips may be left idle.")] = None,
     max_memory_gib: Annotated[float | None, typer.Option(help="GiB that one process may use [default: all it sees].")] = None,
     headroom: Annotated[
         float | None, typer.Option(help="Kept free: below 1 a share of memory, else GiB [default: by its interval].")
@@ -114,6 +117,7 @@ def plan(
         "pins": parse_pins(pins or []) or None,
         "top": top,
         "objective": objective,
+        "min_tokens_per_s": min_tokens_per_s,
         "max_memory_gib": max_memory_gib,
         "headroom": headroom,
         "gpus_per_node": gpus_per_node,

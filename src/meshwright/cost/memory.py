@@ -16,7 +16,7 @@ from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
-__all__ = ["MEMORY_TERMS", "Activations", "Memory", "Shards", "activation_bytes", "data_shards", "price_memory"]
+__all__ = ["MEMORY_TERMS", "MESSAGE_BUFFERS", "Activations", "Memory", "Shards", "activation_bytes", "data_shards", "price_memory"]
 
 MEMORY_TERMS = (
     "weights",
@@ -30,6 +30,8 @@ MEMORY_TERMS = (
     "slack",
     "context",
 )
+MESSAGE_BUFFERS = 2.0
+"""Buffers of a pipeline message per chunk of layers: one each way."""
 _FACTOR_OF = {name: "activations" if name in ("activations", "recompute_workspace", "logits") else "states" for name in MEMORY_TERMS[:-3]}
 """The calibration's factor that scales a term; slack follows activations, libraries and context are the software's own figures."""
 
@@ -179,7 +181,7 @@ def price_memory(
         "logits": logits,
         "communication": unsharded
         + stack.gathered_copies * acts.gathered[:, None]
-        + (layouts.pp[:, None] > 1) * 2.0 * acts.boundary[:, None] * layouts.vpp[:, None],
+        + (layouts.pp[:, None] > 1) * MESSAGE_BUFFERS * acts.boundary[:, None] * layouts.vpp[:, None],
     }
     terms = {name: getattr(stack.factors, _FACTOR_OF[name]) * size for name, size in terms.items()}
     passing = terms["activations"] + terms["recompute_workspace"]

@@ -90,6 +90,8 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
     usd_per_hour = chip.usd_per_hour if request.usd_per_hour is None else request.usd_per_hour
     if request.objective == "tokens_per_dollar" and not usd_per_hour:
         raise ConfigError(f"objective=tokens_per_dollar: the catalogue has no price of {chip.name}; give usd_per_hour (--usd-per-hour)")
+    if request.objective == "tokens_per_joule" and not chip.tdp_w:
+        raise ConfigError(f"objective=tokens_per_joule: the catalogue has no power of {chip.name}; give tdp_w in a cluster file")
     calibration = None if files.calibration is None else files.calibration.for_model(model)
     values = _calibrated(request, calibration, Calibrated(pool=pool, stack=find_stack(request.stack)))
     setting = Setting(model=model, pool=values.pool, work=work, stack=values.stack, limit_bytes=limit, calibration=calibration)

@@ -147,10 +147,16 @@ def _plan(problem: Problem, candidate: _Candidate, rank: int, stands_on: Origins
             **profile_provenance(stands_on, problem.setting),
             "error": intervals.error,
             "memory_error": intervals.memory_error,
+            "tokens_per_joule": _per_joule(tokens_per_s_per_gpu, problem.setting.pool.node.chip),
             **provenance_of(setting.calibration, time_s=priced.time_s, memory_bytes=priced.memory_bytes),
         },
         intervals=intervals,
     )
+
+
+def _per_joule(tokens_per_s_per_gpu: float, chip: Chip) -> float | None:
+    """Tokens per joule at the chip's rated power."""
+    return tokens_per_s_per_gpu / chip.tdp_w if chip.tdp_w else None
 
 
 def beats_words(request: PlanRequest, plan: Plan, after: Plan | None) -> str:

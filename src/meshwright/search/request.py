@@ -13,7 +13,7 @@ from meshwright.rules import NEWEST_MEGATRON
 
 __all__ = ["OBJECTIVES", "Objective", "PlanRequest", "parse_pins"]
 
-Objective = Literal["step_time", "tokens_per_dollar", "memory"]
+Objective = Literal["step_time", "tokens_per_dollar", "tokens_per_joule", "memory"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 PinValue = int | str
 MOST_PLANS = 1000
@@ -58,6 +58,9 @@ class PlanRequest(BaseModel):
     headroom: float | None = None
     """Kept free: below 1 a share of that memory, else GiB. Plans that need a part of it are `at risk`. None keeps free what the upper end
     of the memory's 80 % interval needs, by the published runs of this kind (docs/accuracy.md)."""
+    min_tokens_per_s: float | None = None
+    """Tokens per second that a plan must reach: a deadline. Chips may then be left idle; with tokens_per_dollar the plan that keeps it is
+    the cheapest one."""
     usd_per_hour: float | None = None
     """Price of one chip; None takes the catalogue's."""
     top: int = 10
@@ -93,7 +96,7 @@ class PlanRequest(BaseModel):
             raise ConfigError(f"top={self.top}: expected 1 to {MOST_PLANS} plans")
         if self.gbs is not None and self.max_gbs is not None:
             raise ConfigError(f"gbs={self.gbs} and max_gbs={self.max_gbs}: give one of them")
-        for name in ("max_memory_gib", "usd_per_hour"):
+        for name in ("max_memory_gib", "min_tokens_per_s", "usd_per_hour"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name}={value}: expected a positive number")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
 
-__all__ = ["Boxes", "Cuts", "Limits", "bound_s", "tightened"]
+__all__ = ["Boxes", "Cuts", "Limits", "bound_s", "likely_plans", "tightened"]
 
 Ints = NDArray[np.int64]
 _EPS = 1e-9
@@ -186,9 +186,7 @@ def bound_s(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Floa
     Checked:  tests/search/test_mixed.py::test_search_finds_what_brute_force_finds
     """
     case = _Case(boxes, cuts, limits)
-    plain = case.plain_s()
-    deep = case.interleaved_s() if (boxes.vpp > 1).any() else plain
-    return np.asarray(np.where(boxes.vpp > 1, deep, plain) + case.once_s(ceiling_s) + limits.overhead_s)
+    return np.asarray(case.chains_s() + case.once_s(ceiling_s) + limits.overhead_s)
 
 
 class _Case:
@@ -212,7 +210,6 @@ class _Case:
         work = self.n0 * layer + head
         self.total = work.sum(axis=1, keepdims=True)
         self.above = work.cumsum(axis=1) - work
-        self.below = np.maximum(0.0, self.total - self.above - self.slowest)
         stages0, stages1 = self.s0.cumsum(axis=1), self.s1.cumsum(axis=1)
         self.below0 = np.maximum(0, stages0[:, -1:] - stages0 + self.s0 - 1)  # stages below the first of a block, at least
         self.below1 = np.maximum(0, stages1[:, -1:] - stages1 + self.s1 - 1)
@@ -221,39 +218,58 @@ class _Case:
         self.near, self.far = near, np.where(self.present, cuts.far_s[ids], 0.0).max(axis=1, keepdims=True)
         self.shares = (cuts.forward_share[ids], cuts.backward_share[ids])
 
-    def plain_s(self) -> Floats:
+    def chains_s(self) -> Floats:
+        """The longest chain of any block at least, (R,).
+
+        Its slowest stage is at least at the block's first place. If no stage has more layers than even ones, then of those that have as
+        many the last lies behind the others; if one has, it has a layer more.
+        """
+        nowhere = np.zeros_like(self.slowest)
+        layer = self.cuts.layer_s[self.boxes.ids]
+        even = self.even * layer
+        behind = np.maximum(0, self.n0 - self.s1 * (self.even - 1) - 1)
+        first = self._chain(self.slowest, nowhere)
+        later = np.minimum(self._chain(even, behind), self._chain(even + layer, nowhere))
+        chains = np.where(self.present, np.maximum(first, later), 0.0)
+        return np.asarray(chains.max(axis=1))
+
+    def _chain(self, slowest: Floats, places: Any) -> Floats:
+        """The chain of a stage that takes `slowest`, so many places behind its block's first, all in between being as slow, (R, K)."""
+        above, stages = self.above + places * slowest, self.above0 + places
+        below = np.maximum(0.0, self.total - above - slowest)
+        counts = (np.maximum(0, self.below0 - places), np.maximum(0, self.below1 - places))
+        plain = self._plain(slowest, above, stages, below, *counts)
+        if not (self.boxes.vpp > 1).any():
+            return plain
+        return np.where(self.boxes.vpp[:, None] > 1, self._interleaved(slowest, above, stages, below, *counts), plain)
+
+    def _plain(self, slowest: Floats, above: Floats, stages: Any, below: Floats, below0: Any, below1: Any) -> Floats:
         m, near, far = self.micro, self.near, self.far
-        f, b = (share * self.slowest for share in self.shares)
+        f, b = (share * slowest for share in self.shares)
         full = self.n0 - self.s1 * (self.even - 1)  # stages with at least the even count
         ends = self.first.astype(np.int64) + self.last
-        alone = self.s1.sum(axis=1, keepdims=True) == 1
+        lone = self.s0.sum(axis=1, keepdims=True) < 2
         blocks = float(self.limits.blocking)
-        hold = blocks * np.where(alone | (self.s0.sum(axis=1, keepdims=True) < 2), 0.0, near * np.where(full > ends, 2.0, 1.0))
-        once = blocks * near * (self.below0 > 0)
-        trip = self.below + 2 * self.below0 * near - self.below1 * (2 * far * blocks) - far * blocks
-        steady = (
-            self.slowest * m + (m - 1 + self.below0) * hold + once
-            + np.maximum(0.0, trip - self.below1 * f) + np.maximum(0.0, trip - self.below1 * b)
-        )  # fmt: skip
-        short = np.maximum(
-            m * self.slowest + (m - 1) * hold,
-            self.slowest + self.below + 2 * self.below0 * near + (m - 1) * ((1 - self.shares[0]) * self.slowest + hold),
-        )
-        chains = self.above + 2 * self.above0 * near + np.where(m >= self.below1 + 2, np.maximum(steady, short), short)
-        return np.asarray(np.where(self.present, chains, 0.0).max(axis=1))
+        hold = blocks * np.where(lone, 0.0, near * np.where(full > ends, 2.0, 1.0))
+        once = blocks * near * (below0 > 0)
+        trip = below + 2 * below0 * near - below1 * (2 * far * blocks) - far * blocks
+        waits = np.maximum(0.0, trip - below1 * f) + np.maximum(0.0, trip - below1 * b)
+        steady = slowest * m + (m - 1 + below0) * hold + once + waits
+        half = (1 - self.shares[0]) * slowest  # the longer of its passes, at least
+        short = np.maximum(m * slowest + (m - 1) * hold, slowest + below + 2 * below0 * near + (m - 1) * (half + hold))
+        return np.asarray(above + 2 * stages * near + np.where(m >= below1 + 2, np.maximum(steady, short), short))
 
-    def interleaved_s(self) -> Floats:
+    def _interleaved(self, slowest: Floats, above: Floats, stages: Any, below: Floats, below0: Any, below1: Any) -> Floats:
         vpp, m = self.boxes.vpp[:, None].astype(np.float64), self.micro
         rounds = (vpp - 1) / vpp
-        least, most = (2 * n + (vpp - 1) * s.sum(axis=1, keepdims=True) for n, s in ((self.below0, self.s0), (self.below1, self.s1)))
-        waits = np.zeros_like(self.slowest)
+        least, most = (2 * n + (vpp - 1) * s.sum(axis=1, keepdims=True) for n, s in ((below0, self.s0), (below1, self.s1)))
+        waits = np.zeros_like(slowest)
         for share, layer in zip(self.shares, (self.forward, self.backward), strict=True):
             others = rounds * (self.n0 * layer).sum(axis=1, keepdims=True)
-            slope = self.near - share * self.slowest / vpp
-            waits = waits + np.maximum(0.0, others + self.below / vpp + np.where(slope > 0, least, most) * slope)
-        steady = np.where(m * vpp >= most + 2, m * self.slowest + waits, m * self.slowest)
-        chains = self.above / vpp + 2 * self.above0 * self.near + steady
-        return np.asarray(np.where(self.present, chains, 0.0).max(axis=1))
+            slope = self.near - share * slowest / vpp
+            waits = waits + np.maximum(0.0, others + below / vpp + np.where(slope > 0, least, most) * slope)
+        steady = m * slowest + np.where(m * vpp >= most + 2, waits, 0.0)
+        return np.asarray(above / vpp + 2 * stages * self.near + steady)
 
     def once_s(self, ceiling_s: Floats) -> Floats:
         ids, cuts, overlap = self.boxes.ids, self.cuts, self.limits.dp_overlap
@@ -286,3 +302,39 @@ def _slowest_s(layers: Ints, stages: Ints, even: Ints, layer_s: Floats, head_s: 
         of_last = np.maximum(1.0, layers - (stages - 1) * each)
         found = np.minimum(found, np.maximum(np.where(stages > 1, each * layer_s, 0.0), of_last * layer_s + head_s))
     return np.asarray(np.where(head_s > 0, np.maximum(plain * (stages == 0), found), plain))
+
+
+def likely_plans(boxes: Boxes, cuts: Cuts, limits: Limits, *, share: float) -> Boxes:
+    """One plan of each row that may be good: chips that get most from their number first, layers by speed, no stage that helps nobody.
+
+    `share` of the stages that there could be are made at most.
+    """
+    ids, present = boxes.ids, boxes.ids >= 0
+    layer_s, chips = cuts.layer_s[ids], cuts.chips[ids]
+    least = boxes.vpp[:, None] * present
+    with np.errstate(divide="ignore", invalid="ignore"):
+        worth = np.where(present, 1.0 / (layer_s * chips), -1.0)
+    order = np.argsort(-worth, axis=1, kind="stable")
+    room = limits.num_gpus - (boxes.stages_from * chips).sum(axis=1)
+    largest = np.ceil(share * boxes.stages_to).astype(np.int64)
+    left = limits.layers // boxes.vpp - boxes.stages_from.sum(axis=1)
+    stages = boxes.stages_from.copy()
+    rows = np.arange(len(boxes))
+    for rank in range(ids.shape[1]):
+        at = order[:, rank]
+        size = np.maximum(1, chips[rows, at])
+        more = np.clip(np.minimum(np.minimum(room // size, left), largest[rows, at] - stages[rows, at]), 0, None) * present[rows, at]
+        stages[rows, at] += more
+        room, left = room - more * chips[rows, at], left - more
+    layers = stages * least
+    for _ in range(limits.layers):
+        short = layers.sum(axis=1) < limits.layers
+        if not short.any():
+            break
+        with np.errstate(divide="ignore", invalid="ignore"):
+            next_s = np.where(present, (layers + 1) / stages * layer_s, np.inf)
+        at = next_s.argmin(axis=1)
+        layers[rows[short], at[short]] += 1
+    even = -(-layers // np.maximum(stages, 1))
+    stages = np.where(present, np.maximum(boxes.stages_from, -(-layers // np.maximum(even, 1))), 0)
+    return replace(boxes, stages_from=stages, stages_to=stages, layers_from=layers, layers_to=layers)

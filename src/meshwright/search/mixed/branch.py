@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, replace
 from itertools import permutations
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
 from meshwright.search.axes import MOST_UNEVEN_VPP
-from meshwright.search.mixed.bounds import Boxes, Cuts, Limits, bound_s, tightened
+from meshwright.search.mixed.bounds import Boxes, Cuts, Limits, bound_s, likely_plans, tightened
 from meshwright.search.mixed.curves import MIDDLE, Curve, Once, curves, fitting_layers, layer_times_s, once_tables
 from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.inner import Block, Case, Solved, solve, value_s
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.score import Score
+from meshwright.search.mixed.stages import StageTable
 
 __all__ = ["Found", "Outcome", "search_mixed"]
 
@@ -29,6 +30,12 @@ BOXES = 4096
 """Boxes that are split at once."""
 MOST_BOXES = 2_000_000
 """Boxes split at most; beyond, the gap says what is left open."""
+SEEDS = 16
+"""Likely plans that are solved before the search."""
+SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06)
+"""Of the stages that there could be, how many a likely plan has."""
+FILLED = 3
+"""Likely plans tried per plan that is asked for, where the search met fewer."""
 MOST_SOLVED = 600
 """Inner problems solved at most."""
 
@@ -134,13 +141,13 @@ class _Search:
         self.ceiling = np.inf
         self.open_bound = np.inf
         self.boxes = self.solved = 0
-        self.leaves: list[tuple[float, int, Boxes]] = []
-        self.pending: list[Boxes] = []
-        self.count = 0
+        self.leaves: list[Boxes] = []
+        self.likely: Boxes | None = None
 
     def run(self) -> Outcome:
         ways = self.ways
         order = np.argsort(ways.bound, kind="stable")
+        self._seed(np.argsort(ways.guess, kind="stable")[:SEEDS])
         for start in range(0, len(order), BATCH):
             batch = order[start : start + BATCH]
             batch = batch[ways.bound[batch] < self.ceiling * (1 - SAME)]
@@ -148,6 +155,7 @@ class _Search:
                 self._leave_open(ways.bound[batch])
                 break
             self._branch(self._root(ways, batch))
+        self._fill()
         best = tuple(sorted(self.groups.values(), key=lambda found: found.score))
         return Outcome(best=best, bound=min(self.open_bound, self.ceiling), ways=len(ways.bound), boxes=self.boxes, solved=self.solved)
 
@@ -156,6 +164,36 @@ class _Search:
 
     def _leave_open(self, bounds: Floats) -> None:
         self.open_bound = min(self.open_bound, float(bounds.min(initial=np.inf)))
+
+    def _seed(self, chosen: Ints) -> None:
+        """Solve a likely plan of each of some ways, so that the search begins with a ceiling."""
+        if not len(chosen):
+            return
+        root = self._root(self.ways, chosen)
+        cuts = self.cuts.table
+        roomy = replace(root, bound_s=np.zeros(len(root)))
+        boxes = tightened(roomy, cuts, self.limits, np.full(len(root), np.inf))
+        likely = Boxes.concat([likely_plans(boxes, cuts, self.limits, share=share) for share in SHARES])
+        likely = tightened(likely, cuts, self.limits, np.full(len(likely), np.inf))
+        if not len(likely):
+            return
+        likely = replace(likely, bound_s=bound_s(likely, cuts, self.limits, np.full(len(likely), np.inf)) / self.cuts.gbs[likely.ids[:, 0]])
+        likely = replace(likely, bound_s=np.asarray(self.score.of(likely.bound_s, self._rate(likely, cuts))))
+        likely = likely.take(np.argsort(likely.bound_s, kind="stable"))
+        for i in range(min(SEEDS, len(likely))):
+            if likely.bound_s[i] < self.ceiling:
+                self._solve(likely.take(slice(i, i + 1)))
+        self.likely = likely
+
+    def _fill(self) -> None:
+        """Solve more likely plans, whatever the best, until there are as many as are asked for."""
+        wanted = self.problem.request.top
+        if self.likely is None:
+            return
+        for i in range(min(FILLED * wanted, len(self.likely))):
+            if len(self.groups) >= wanted:
+                return
+            self._solve(self.likely.take(slice(i, i + 1)), beaten="kept")
 
     # Boxes
 
@@ -201,12 +239,10 @@ class _Search:
         boxes = self._priced(root)
         while len(boxes) or self.leaves:
             if self._is_spent():
-                self._leave_open(np.array([*boxes.bound_s, *(leaf[0] for leaf in self.leaves)]))
+                self._leave_open(np.concatenate([boxes.bound_s, *(leaves.bound_s for leaves in self.leaves)]))
                 self.leaves.clear()
                 return
-            boxes = boxes.take(boxes.bound_s < self.ceiling * (1 - SAME))
-            lowest = float(boxes.bound_s.min(initial=np.inf))
-            self._solve_leaves(lowest)
+            self._solve_leaves(float(boxes.bound_s.min(initial=np.inf)))
             boxes = boxes.take(boxes.bound_s < self.ceiling * (1 - SAME))
             if not len(boxes):
                 continue
@@ -228,9 +264,8 @@ class _Search:
         boxes = replace(boxes, bound_s=np.asarray(self.score.of(seconds / gbs, self._rate(boxes, cuts))))
         boxes = boxes.take(boxes.bound_s < self.ceiling * (1 - SAME))
         single = boxes.width.max(axis=1, initial=0.0) == 0
-        for i in np.flatnonzero(single):
-            self.count += 1
-            heapq.heappush(self.leaves, (float(boxes.bound_s[i]), self.count, boxes.take(slice(int(i), int(i) + 1))))
+        if single.any():
+            self.leaves.append(boxes.take(single))
         return boxes.take(~single)
 
     def _rate(self, boxes: Boxes, cuts: Cuts) -> Floats:
@@ -245,14 +280,20 @@ class _Search:
 
     def _solve_leaves(self, lowest: float) -> None:
         """Solve the plans that no open box may beat."""
-        while self.leaves and self.leaves[0][0] <= lowest and not self._is_spent():
-            bound, _, leaf = heapq.heappop(self.leaves)
-            if bound >= self.ceiling * (1 - SAME):
-                self.leaves.clear()
-                return
-            self._solve(leaf)
+        if not self.leaves:
+            return
+        leaves = Boxes.concat(self.leaves)
+        leaves = leaves.take(np.argsort(leaves.bound_s, kind="stable"))
+        at = 0
+        while at < len(leaves) and leaves.bound_s[at] <= lowest and not self._is_spent():
+            if leaves.bound_s[at] >= self.ceiling * (1 - SAME):
+                break
+            self._solve(leaves.take(slice(at, at + 1)))
+            at += 1
+        left = leaves.take(np.flatnonzero((np.arange(len(leaves)) >= at) & (leaves.bound_s < self.ceiling * (1 - SAME))))
+        self.leaves = [left] if len(left) else []
 
-    def _solve(self, leaf: Boxes) -> None:
+    def _solve(self, leaf: Boxes, *, beaten: Literal["dropped", "kept"] = "dropped") -> None:
         self.solved += 1
         ids = [int(i) for i in leaf.ids[0] if i >= 0]
         blocks = tuple(
@@ -268,7 +309,7 @@ class _Search:
             prefix=self.site.model.segments[0].num_layers if len(self.site.model.segments) > 1 else 0,
         )
         cuts = self.cuts.table
-        ceiling_s = float(self._ceiling_s(leaf, cuts)[0])
+        ceiling_s = float(self._ceiling_s(leaf, cuts)[0]) if beaten == "dropped" else np.inf
         solved = solve(blocks, case, below_s=ceiling_s)
         if solved is None:
             return
@@ -299,6 +340,8 @@ class _Ways:
     options: Ints
     common: Ints
     bound: Floats
+    guess: Floats
+    """What a plan may score, if its layers were cut to fit."""
 
 
 def _ways(problem: MixedProblem, grid: Grid, score: Score) -> _Ways:
@@ -330,7 +373,9 @@ def _ways(problem: MixedProblem, grid: Grid, score: Score) -> _Ways:
     room = np.where(present, chips, 0).sum(axis=1) <= problem.num_gpus
     bound = np.where(room & (present.sum(axis=1) <= layers), score.of((seconds + problem.site.stack.step_overhead_s) / gbs, rate), np.inf)
     keep = np.isfinite(bound)
-    return _Ways(options=options[keep], common=common[keep], bound=bound[keep])
+    deep = np.minimum(np.where(present, stages, 0.0).sum(axis=1), layers)
+    guess = np.where(keep, (micro + deep - 1) * np.where(np.isfinite(slowest), slowest, 0.0) / gbs * rate, np.inf)
+    return _Ways(options=options[keep], common=common[keep], bound=bound[keep], guess=guess[keep])
 
 
 def _pool_columns(problem: MixedProblem, grid: Grid, pool: int, index: Ints) -> list[Floats]:
@@ -366,6 +411,8 @@ class _CutBook:
         self.curves: list[Curve] = []
         self.onces: list[tuple[Once, ...]] = []
         self.keys: list[tuple[int, int, bool]] = []
+        self.fitting: list[Ints] = []
+        self.tables: list[dict[tuple[int, float, int], StageTable]] = []
         self._table: Cuts | None = None
 
     def id_of(self, pool: int, option: int, *, piped: bool) -> int:
@@ -388,8 +435,10 @@ class _CutBook:
         for number, curve, once in zip(numbers, found, onces, strict=True):
             self.ids[pool, int(number), piped] = len(self.curves)
             self.curves.append(curve)
+            self.tables.append({})
             self.onces.append(once)
             self.keys.append((pool, int(number), piped))
+            self.fitting.append(fitting_layers(curve, limit_bytes=self.limit_bytes(pool), most=problem.site.model.total_layers))
         self._table = None
 
     def limit_bytes(self, pool: int) -> float:
@@ -406,6 +455,7 @@ class _CutBook:
             chips_per_stage=int(self.grid.options[pool].chips[option]),
             domain=self.problem.cluster.pools[pool].node.domain_size,
             limit_bytes=self.limit_bytes(pool),
+            tables=self.tables[number],
         )
 
     @property
@@ -431,7 +481,6 @@ class _CutBook:
             return np.concatenate([np.stack(values), np.zeros((1, most + 1))])
 
         shares = [c.forward_layer_s / (c.forward_layer_s + b) for c, b in zip(curves_, middle, strict=True)]
-        fitting = [fitting_layers(c, limit_bytes=self.limit_bytes(k[0]), most=most) for c, k in zip(curves_, self.keys, strict=True)]
         return Cuts(
             chips=column([float(self.grid.options[pool].chips[option]) for pool, option, _ in self.keys]).astype(np.int64),
             forward_s=column([float(c.forward_layer_s.min()) for c in curves_]),
@@ -444,7 +493,7 @@ class _CutBook:
             first_backward_s=column([float(c.backward_base_s[:, 1].max()) for c in curves_]),
             near_s=column([min(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
             far_s=column([max(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
-            fitting=table([np.concatenate([[0], f[1:].cumsum()]).astype(np.float64) for f in fitting]).astype(np.int64),
+            fitting=table([np.concatenate([[0], f[1:].cumsum()]).astype(np.float64) for f in self.fitting]).astype(np.int64),
             reduce_s=table([once[MIDDLE].reduce_s for once in self.onces]),
             gather_s=table([once[MIDDLE].gather_s for once in self.onces]),
             optimizer_s=table([once[MIDDLE].optimizer_s for once in self.onces]),

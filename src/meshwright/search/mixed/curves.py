@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cost.memory import MESSAGE_BUFFERS
 from meshwright.cost.mixed import Site, message_times_s
 from meshwright.cost.once import data_exchange_s, optimizer_s
 from meshwright.cost.shapes import Floats
@@ -91,12 +92,12 @@ def curves(layouts: Layouts, ways: Sequence[Recomputation], *, pool: int, site: 
         rows, _stages(points, len(rows)), model=site.model, pool=site.cluster.pools[pool], work=site.work, stack=site.stack
     )
     reader = _Reader(points, priced)
-    chunk = _chunk_bytes(rows.take(np.arange(0, len(rows), len(listed))), reader, priced, pool=pool, site=site, step=len(listed))
+    chunk = MESSAGE_BUFFERS * site.stack.factors.states * priced.message_bytes[:: len(listed)]
     messages = _messages(base, priced.message_bytes[:: len(listed)], pool=pool, site=site)
-    full = plain.index(whole) if whole is not None else 0
+    full = plain.index(whole) if by_block and whole is not None else None
+    columns = _Columns(reader, len(rows))
     return [
-        _curve(reader, i * len(listed), listed, by_block, full, float(chunk[i]), [float(m[i]) for m in messages])
-        for i in range(len(layouts))
+        columns.curve(i * len(listed), listed, full, float(chunk[i]), [float(each[i]) for each in messages]) for i in range(len(layouts))
     ]
 
 
@@ -168,48 +169,46 @@ class _Reader:
         return np.stack([table[rows, self.at[layers, prefix, flight, role]] - of_layers for role in ROLES], axis=-1)
 
 
-def _curve(
-    reader: _Reader, start: int, ways: Sequence[Recomputation], by_block: bool, full: int, chunk_bytes: float, messages: list[float]
-) -> Curve:
-    rows = slice(start, start + len(ways))
-    forward_layer, backward_layer = (reader.slopes(t, rows) for t in (reader.forward, reader.backward))
-    one, two = (reader.slopes(reader.used, rows, flight) for flight in (1, 2))
-    bases = [
-        np.stack([reader.bases(reader.used, rows, slopes, make, flight) for make in _MAKES], axis=1)
-        for slopes, flight in ((one, 1), (two, 2))
-    ]
-    params = []
-    for table in (reader.dense, reader.expert):
-        slopes = reader.slopes(table, slice(start, start + 1))
-        params.append(np.concatenate([reader.bases(table, slice(start, start + 1), slopes)[0], slopes[0]]))
-    return Curve(
-        ways=tuple(ways),
-        by_block=by_block,
-        forward_base_s=reader.bases(reader.forward, rows, forward_layer)[0],
-        forward_layer_s=forward_layer[0],
-        backward_base_s=reader.bases(reader.backward, rows, backward_layer),
-        backward_layer_s=backward_layer,
-        redo_layer_s=backward_layer[full] - backward_layer[-1] if by_block else np.zeros(2),
-        base_bytes=2 * bases[0] - bases[1],
-        base_flight_bytes=bases[1] - bases[0],
-        layer_bytes=2 * one - two,
-        layer_flight_bytes=two - one,
-        chunk_bytes=chunk_bytes,
-        params=(params[0], params[1]),
-        message_s=messages[0],
-        cross_message_s=messages[1],
-        near_message_s=messages[2],
-    )
+class _Columns:
+    """Coefficients of all rows, (R, ...)."""
 
+    def __init__(self, reader: _Reader, rows: int) -> None:
+        whole = slice(0, rows)
+        self.forward_layer, self.backward_layer = (reader.slopes(table, whole) for table in (reader.forward, reader.backward))
+        self.forward_base = reader.bases(reader.forward, whole, self.forward_layer)
+        self.backward_base = reader.bases(reader.backward, whole, self.backward_layer)
+        self.bytes_of_one, self.bytes_of_two = (reader.slopes(reader.used, whole, flight) for flight in (1, 2))
+        self.base_of_one, self.base_of_two = (
+            np.stack([reader.bases(reader.used, whole, slopes, make, flight) for make in _MAKES], axis=1)
+            for slopes, flight in ((self.bytes_of_one, 1), (self.bytes_of_two, 2))
+        )
+        self.params = []
+        for table in (reader.dense, reader.expert):
+            slopes = reader.slopes(table, whole)
+            self.params.append(np.concatenate([reader.bases(table, whole, slopes), slopes], axis=1))
 
-def _chunk_bytes(first: Layouts, reader: _Reader, priced: StagePrices, *, pool: int, site: Site, step: int) -> Floats:
-    """What a second chunk adds to a stage of one layer, (N,), for layouts in the first way to recompute."""
-    point: Point = (1, 0, 1, ROLES[MIDDLE])
-    twice = replace(first, vpp=np.full(len(first), 2))
-    deep = price_stages(
-        twice, _stages([point], len(first)), model=site.model, pool=site.cluster.pools[pool], work=site.work, stack=site.stack
-    )
-    return np.asarray(deep.memory.used[:, 0] - reader.used[::step, reader.at[point]])
+    def curve(self, start: int, ways: Sequence[Recomputation], full: int | None, chunk_bytes: float, messages: list[float]) -> Curve:
+        """The curve of the rows from `start`, one per way; `full` recomputes all layers where the last way is block recompute."""
+        rows = slice(start, start + len(ways))
+        backward = self.backward_layer[rows]
+        return Curve(
+            ways=tuple(ways),
+            by_block=full is not None,
+            forward_base_s=self.forward_base[start],
+            forward_layer_s=self.forward_layer[start],
+            backward_base_s=self.backward_base[rows],
+            backward_layer_s=backward,
+            redo_layer_s=backward[full] - backward[-1] if full is not None else np.zeros(2),
+            base_bytes=2 * self.base_of_one[rows] - self.base_of_two[rows],
+            base_flight_bytes=self.base_of_two[rows] - self.base_of_one[rows],
+            layer_bytes=2 * self.bytes_of_one[rows] - self.bytes_of_two[rows],
+            layer_flight_bytes=self.bytes_of_two[rows] - self.bytes_of_one[rows],
+            chunk_bytes=chunk_bytes,
+            params=(self.params[0][start], self.params[1][start]),
+            message_s=messages[0],
+            cross_message_s=messages[1],
+            near_message_s=messages[2],
+        )
 
 
 def _messages(base: Layouts, size: Floats, *, pool: int, site: Site) -> list[Floats]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +40,8 @@ class Block:
     domain: int
     """Chips of a fast domain."""
     limit_bytes: float
+    tables: dict[tuple[int, float, int], StageTable] = field(default_factory=dict, compare=False, repr=False)
+    """Stages that were priced, by role, micro batches in flight and chunks: one book per curve, shared by its blocks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,8 +198,11 @@ class _Solver:
         self.total = sum(block.layers for block in blocks)
         links = links_of(blocks)
         self.links = links if case.vpp == 1 or not len(links) else np.full_like(links, links.mean())  # as the closed form has it
-        self.table = cache(self._table)
         self.down_s, self.up_s = ((case.vpp - 1) / case.vpp * each for each in self._whole_s())
+
+        self.least_s = [float(b.curve.forward_layer_s.min() + b.curve.backward_layer_s.min()) for b in blocks]
+        work = [least * block.layers for least, block in zip(self.least_s, blocks, strict=True)]
+        self.least_above_s = [sum(work[:i]) for i in range(len(blocks))]
 
     def _whole_s(self) -> tuple[float, float]:
         """Forward and backward of all stages, where nothing is recomputed that need not be."""
@@ -216,11 +220,15 @@ class _Solver:
         return forward, backward
 
     def _table(self, stage: int) -> StageTable:
-        """Stages at a place by layers 1 .. n, without layers of the prefix."""
+        """Stages at a place by layers 1 .. of all blocks, without layers of the prefix."""
         block = self.blocks[self.place[stage]]
-        most = block.layers - block.stages + 1
-        layers = np.arange(1, most + 1)
-        return self._price(stage, layers, np.zeros_like(layers))
+        role = role_of(is_first=stage == 0, is_last=stage == self.pp - 1)
+        held = in_flight(stage, pp=self.pp, vpp=self.case.vpp, num_microbatches=self.case.num_microbatches)
+        key = role, held, self.case.vpp
+        if key not in block.tables:
+            layers = np.arange(1, self.total + 1)
+            block.tables[key] = self._price(stage, layers, np.zeros_like(layers))
+        return block.tables[key]
 
     def _price(self, stage: int, layers: Ints, prefix: Ints) -> StageTable:
         block = self.blocks[self.place[stage]]
@@ -278,12 +286,17 @@ class _Solver:
         chain = np.maximum(chains, taken + below.chain_s[parent])
         if stage == 0:
             chain = chain + self._once_s(forward, backward)
-        keep = chain < self.below_s
+        keep = chain + self._above_s(stage, end - layers) < self.below_s
         return _undominated(
             _Labels(
                 layers=layers[keep], down_s=(below.down_s[parent] + taken)[keep], chain_s=chain[keep], parent=parent[keep], own=own[keep]
             )
         )
+
+    def _above_s(self, stage: int, left: Ints) -> Floats:
+        """What a micro batch takes above a stage at least, where `left` layers of its block are left."""
+        number = self.place[stage]
+        return np.asarray((self.least_above_s[number] + left * self.least_s[number]) / self.case.vpp)
 
     def _too_full(self, stage: int) -> float:
         """Layers from which on a stage is fuller than its block's may be."""
@@ -299,7 +312,7 @@ class _Solver:
         if prefix.any():
             found = self._price(stage, own, prefix)
             return found.forward_s, found.backward_s
-        table = self.table(stage)
+        table = self._table(stage)
         return table.forward_s[own - 1], table.backward_s[own - 1]
 
     def _chain(self, stage: int, forward: Floats, backward: Floats, below: Floats) -> Floats:

@@ -39,11 +39,14 @@ def search_mixed_plans(request: PlanRequest) -> PlanResult:
     _require_some(problem, grid)
     score = _score(problem)
     outcome = search_mixed(problem, grid, score)
-    if not outcome.best:
+    if not outcome.best:  # some need a part of the headroom
         problem = _without_headroom(problem)
         outcome = search_mixed(problem, grid, score)
     if not outcome.best:
-        rejections.add("memory: more than the chips have", outcome.ways)
+        least = request.min_tokens_per_s
+        rejections.add(
+            "memory: more than the chips have" + ("" if least is None else f", or below {least:g} tokens/s"), max(1, outcome.ways)
+        )
     plans = _plans(problem, grid, outcome)
     return PlanResult(
         request=request,
@@ -59,10 +62,16 @@ def search_mixed_plans(request: PlanRequest) -> PlanResult:
 def _score(problem: MixedProblem) -> Score:
     objective = problem.request.objective
     if objective == "memory":
-        raise ConfigError("objective=memory: over several kinds of chips plans are ranked by step_time or tokens_per_dollar")
+        raise ConfigError(
+            "objective=memory: over several kinds of chips plans are ranked by step_time, tokens_per_dollar or tokens_per_joule"
+        )
+    least = problem.request.min_tokens_per_s
+    most_s = float("inf") if least is None else problem.site.work.seq_len / least
     if objective == "tokens_per_dollar":
-        return Score(rates=tuple(float(part.usd_per_chip_s or 0.0) for part in problem.parts))
-    return Score(rates=None)
+        return Score(rates=tuple(float(part.usd_per_chip_s or 0.0) for part in problem.parts), most_s=most_s)
+    if objective == "tokens_per_joule":
+        return Score(rates=tuple(float(pool.node.chip.tdp_w or 0.0) for pool in problem.cluster.pools), most_s=most_s)
+    return Score(rates=None, most_s=most_s)
 
 
 def _without_headroom(problem: MixedProblem) -> MixedProblem:
@@ -108,6 +117,8 @@ def _plans(problem: MixedProblem, grid: Grid, outcome: Outcome) -> tuple[Plan, .
         rate = float(score.rate(np.array([used]), np.arange(len(used))[None])[0])
         fits = _fits(problem, priced)
         seconds = priced.step_s / priced.layout.gbs
+        if seconds > score.most_s:
+            continue
         candidates.append(_Candidate(score=float(seconds * rate), fits=fits, cuts=found.cuts, priced=priced))
     order = sorted((c for c in candidates if c.fits != "no"), key=lambda c: (c.fits == "at risk", c.score))
     first: dict[tuple[tuple[int, int], ...], _Candidate] = {}
@@ -148,6 +159,7 @@ def _plan(problem: MixedProblem, candidate: _Candidate, rank: int, shares: dict[
     prices = [part.usd_per_chip_s for part, count in zip(problem.parts, used, strict=True) if count]
     usd = sum(float(part.usd_per_chip_s or 0.0) * count for part, count in zip(problem.parts, used, strict=True))
     idle = _idle(problem, used)
+    watts = sum(float(pool.node.chip.tdp_w or np.nan) * count for pool, count in zip(problem.cluster.pools, used, strict=True) if count)
     return Plan(
         rank=rank,
         layout=layout.row(0),
@@ -169,6 +181,7 @@ def _plan(problem: MixedProblem, candidate: _Candidate, rank: int, shares: dict[
             "shares": shares,
             "error": intervals.error,
             "memory_error": intervals.memory_error,
+            "tokens_per_joule": tokens_per_s / watts if watts > 0 else None,
             "close": None,
         },
         intervals=intervals,

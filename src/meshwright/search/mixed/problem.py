@@ -55,7 +55,8 @@ def is_mixed(request: PlanRequest) -> bool:
     text = request.cluster.strip().lower()
     if text.partition(":")[0] == "local":
         return False
-    return request.num_gpus is not None or len(load_cluster(request.cluster, gpus_per_node=request.gpus_per_node).pools) > 1
+    may_idle = request.num_gpus is not None or request.min_tokens_per_s is not None
+    return may_idle or len(load_cluster(request.cluster, gpus_per_node=request.gpus_per_node).pools) > 1
 
 
 def resolve_mixed(request: PlanRequest) -> MixedProblem:
