@@ -27,6 +27,7 @@ _COMMANDS = (
     "diff",
     "export",
     "tune",
+    "autoconfigurator",
     "models",
     "chips",
     "predict",

@@ -12,12 +12,14 @@ from meshwright.confidence import fits_within
 from meshwright.cost.flops import model_flops_per_token
 from meshwright.errors import ConfigError
 from meshwright.layout import Layout
+from meshwright.models.spec import ModelSpec
+from meshwright.rules import explicit_layers
 from meshwright.runs.options import Forecast
 from meshwright.runs.record import Predicted, run_id_of
 from meshwright.search.axes import axes_of
 from meshwright.search.exhaustive import Found, search_space
 from meshwright.search.problem import Problem
-from meshwright.search.refine import Repriced, reprice, tidy
+from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.space import Rejections, make_space
 
 __all__ = ["Candidate", "Candidates", "candidates_of", "forecast_of"]
@@ -55,7 +57,7 @@ def candidates_of(problem: Problem, refusal: Refusal) -> Candidates:
     parts = [part for part in (harvest.fitting, harvest.at_risk) if part is not None]
     refused: Counter[str] = Counter()
     runnable = []
-    for layout in _in_turn(parts):
+    for layout in _in_turn(parts, problem.setting.model):
         reason = refusal(layout)
         if reason is None:
             runnable.append(layout)
@@ -65,9 +67,11 @@ def candidates_of(problem: Problem, refusal: Refusal) -> Candidates:
     if not runnable:
         shown = "; ".join(f"{reason} ({count})" for reason, count in sorted(left_out.items(), key=lambda item: -item[1])[:3])
         raise ConfigError(f"no layout of this model can be run on {problem.num_chips} chips: {shown or 'none keeps the rules'}")
-    priced = reprice(problem, _spread(runnable))
+    chosen = _spread(runnable)
+    splits = [split for group in shortlists(problem, [[layout] for layout in chosen], count=1) for split in group[1:]]
+    priced = reprice(problem, [*chosen, *(split for split in splits if refusal(split) is None)])
     members = sorted((_candidate(problem, found) for found in priced), key=lambda candidate: candidate.predicted.step_s)
-    return Candidates(problem=problem, members=tuple(_distinct(members)), left_out=left_out)
+    return Candidates(problem=problem, members=tuple(_distinct(members))[:MOST], left_out=left_out)
 
 
 def _with_near_misses(problem: Problem) -> Problem:
@@ -77,9 +81,10 @@ def _with_near_misses(problem: Problem) -> Problem:
     return replace(problem, setting=replace(setting, limit_bytes=setting.limit_bytes / min(1.0, low)), headroom_bytes=0.0)
 
 
-def _in_turn(parts: Iterable[Found]) -> list[Layout]:
-    rows = [(float(part.key[i]), tidy(part.layouts.row(i))) for part in parts for i in range(len(part))]
-    return [layout for _, layout in sorted(rows, key=lambda row: row[0])]
+def _in_turn(parts: Iterable[Found], model: ModelSpec) -> list[Layout]:
+    """Layouts by their predicted time; where the stages can't be equal, with the layers of each."""
+    rows = [(float(part.key[i]), part.layouts.row(i)) for part in parts for i in range(len(part))]
+    return [tidy(explicit_layers(layout, model)) for _, layout in sorted(rows, key=lambda row: row[0])]
 
 
 def _spread(layouts: Sequence[Layout]) -> list[Layout]:

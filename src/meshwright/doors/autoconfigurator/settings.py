@@ -18,12 +18,11 @@ from meshwright.models.params import model_params
 from meshwright.models.presets import find_model
 from meshwright.models.spec import ModelSpec
 from meshwright.search.problem import dims_of
-from meshwright.search.request import PlanRequest
 from meshwright.sizing.closed_form import Budget, classic_params
 from meshwright.sizing.shapes import shape_of
 from meshwright.units import DAY_S, TERA
 
-__all__ = ["Sizes", "TrainSettings", "chip_of", "model_of_settings", "request_of", "wanted_batch"]
+__all__ = ["Sizes", "TrainSettings", "chip_of", "model_of_settings", "request_fields", "wanted_batch"]
 
 Sizes = tuple[int, ...] | Literal["auto"]
 _WHERE = "search_config.train_settings"
@@ -111,7 +110,7 @@ class TrainSettings:
         family = str(config["search_config_value"]).partition("/")[0]
         values |= {
             name: given.pop(name, default)
-            for name, default in (("model", None), ("series", family), ("chip", "auto"), ("precision", "bf16"))
+            for name, default in (("model", None), ("series", family), ("chip", "auto"), ("precision", "auto"))
         }
         values |= {"family": family, "custom_config": given.pop("custom_config", None), "logs": str(given.pop("logs"))}
         if given:
@@ -188,25 +187,21 @@ def wanted_batch(settings: TrainSettings, model: ModelSpec) -> tuple[int, bool]:
     return max(1, tokens // settings.seq_length), False
 
 
-def request_of(settings: TrainSettings, model: ModelSpec, *, gbs: int, top: int, stack: str = "megatron") -> PlanRequest:
-    """Return the request whose best plans are the candidates."""
+def request_fields(settings: TrainSettings, model: ModelSpec, *, gbs: int, local: bool) -> dict[str, Any]:
+    """Return the request whose layouts are the candidates; `local` is this machine, unless a chip is named."""
     pins: dict[str, list[int | str]] = {axis: list(sizes) for axis, sizes in settings.sizes.items() if sizes != "auto"}
     if model.moe is None:
         pins.pop("ep", None)
-    pins |= _recompute_pins(settings.act_ckpt_layers)
-    return PlanRequest.of(
-        {
-            "model": dims_of(model),
-            "cluster": f"{chip_of(settings)}:{settings.num_gpus}",
-            "gpus_per_node": settings.gpus_per_node,
-            "seq_len": settings.seq_length,
-            "gbs": gbs,
-            "precision": settings.precision,
-            "stack": stack,
-            "pins": pins,
-            "top": top,
-        }
-    )
+    on_this = local and settings.chip == "auto"
+    fields: dict[str, Any] = {
+        "model": dims_of(model),
+        "cluster": f"local:{settings.num_gpus}" if on_this else f"{chip_of(settings)}:{settings.num_gpus}",
+        "seq_len": settings.seq_length,
+        "gbs": gbs,
+        "pins": pins | _recompute_pins(settings.act_ckpt_layers),
+    }
+    fields |= {} if on_this else {"gpus_per_node": settings.gpus_per_node}
+    return fields | ({} if settings.precision == "auto" else {"precision": settings.precision})
 
 
 def _recompute_pins(layers: Sizes) -> dict[str, list[int | str]]:

@@ -1,7 +1,8 @@
 """The tree of configurations that `key=value` words override: `config`, `cluster/*`, `search_config/<family>/<size>`.
 
 Keys, interpolations and values are those of NVIDIA's AutoConfigurator (NeMo-Framework-Launcher, auto_configurator/conf); the rows of
-`presets/nemo1_searches.csv` become `search_config` entries. Keys of ours are `chip`, `global_batch_size`, `stack` and `dry_run`.
+`presets/nemo1_searches.csv` become `search_config` entries. Keys of ours are `model`, `series`, `chip`, `precision` and
+`global_batch_size` of `train_settings`, and `parallel_runs`, `program` and `dry_run`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ __all__ = ["CLUSTERS", "clusters", "root", "search_names", "searches"]
 CLUSTERS = ("bcm", "bcp", "k8s", "interactive")
 """Kinds of clusters: Slurm (Base Command Manager), Base Command Platform, Kubernetes, and this machine."""
 _AUTO = "auto"
+_LAPTOP = "tiny"
+"""The family whose searches are for one machine with two processes."""
 _COUNTS = ("num_nodes", "limit_search_runs", "output_top_n", "max_steps_per_run", "max_minutes_per_run", "vocab_size", "seq_length")
 _NUMBERS = ("model_size_in_b", "max_training_days", "tflops_per_gpu", "num_tokens_in_b")
 
@@ -36,6 +39,8 @@ def root() -> dict[str, Any]:
         "container_mounts": [None],
         "wandb": {"enable": False, "api_key_file": None, "project": "nemo-megatron-autoconfig"},
         "search_config_value": "${hydra:runtime.choices.search_config}",
+        "parallel_runs": 8,
+        "program": None,
         "dry_run": False,
     }
 
@@ -77,13 +82,13 @@ def _search(row: dict[str, str]) -> dict[str, Any]:
     given |= {name: json.loads(row[name]) if row[name] else None for name in _NUMBERS}
     train = {
         **given,
-        "gpus_per_node": 8,
+        "gpus_per_node": 2 if row["family"] == _LAPTOP else 8,
         "gpu_memory_gb": 80,
         "chip": _AUTO,
         "model": row["model"] or None,
         "series": row["series"],
         "global_batch_size": _AUTO,
-        "precision": "bf16",
+        "precision": _AUTO,
         "custom_config": None,
         "logs": "${base_results_dir}/${search_config_value}_${.gpu_memory_gb}gb",
         "tensor_parallel_sizes": _AUTO,

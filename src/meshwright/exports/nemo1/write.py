@@ -90,7 +90,7 @@ def _require_expressible(plan: TrainingPlan) -> None:
         if given != has:
             raise CannotExpress(NAME, f"{path}={given}: NeMo 1.x has {has}", nearest=f"a model with {path}={has}, or --to nemo2")
     if layout.layers_per_stage is not None:
-        even = [size for size in range(1, model.num_layers + 1) if model.num_layers % size == 0 and size >= layout.pp]
+        even = [size for size in range(layout.pp, model.total_layers + 1) if model.total_layers % size == 0]
         raise CannotExpress(NAME, "NeMo 1.x splits the layers evenly over stages and chunks", nearest=f"pp={even[0]} with vpp=1")
     if plan.model.moe is not None and layout.ep > 1 and (layout.tp if layout.etp is None else layout.etp) != layout.tp:
         raise CannotExpress(NAME, f"etp={layout.etp}: experts are cut as all else is, by tp={layout.tp}", nearest=f"etp={layout.tp}")

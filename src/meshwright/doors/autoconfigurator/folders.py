@@ -1,0 +1,127 @@
+"""The folders that AutoConfigurator leaves: base and candidate configurations, logs of each run, final results; a view of the study."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from meshwright.doors.autoconfigurator.search import Search
+from meshwright.errors import ConfigError
+from meshwright.exports import Exported, ExportedFile
+from meshwright.runs.candidates import Candidate
+from meshwright.runs.record import RunRecord
+from meshwright.runs.store import write_whole
+from meshwright.runs.tables import StudyTables
+from meshwright.runs.trial import OWN_TRAINER, exported_of
+from meshwright.runs.tune import StudyResult
+from meshwright.yaml_text import read_yaml, write_yaml
+
+__all__ = ["base_name", "write_candidates", "write_final"]
+
+CANDIDATES, LOGS, FINAL = "candidate_configs", "training_logs", "final_results"
+
+
+def base_name(search: Search) -> str:
+    """Return the name of the base configuration, `base_cfg_5b.yaml`."""
+    return f"base_cfg_{search.size_in_b:g}b.yaml"
+
+
+def write_candidates(search: Search) -> list[Path]:
+    """Write the base configuration and one file (of several, a folder) per candidate; return the candidates' paths."""
+    for name in (CANDIDATES, LOGS, FINAL):
+        _make(search.folder / name)
+    write_whole(search.folder / base_name(search), _text(search, search.members[0], whole_run=True))
+    paths = []
+    for member in search.members:
+        path = search.folder / CANDIDATES / f"{search.names[member.run_id]}.yaml"
+        write_whole(path, _text(search, member, whole_run=False))
+        paths.append(path)
+    return paths
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror or error}") from None
+
+
+def _text(search: Search, member: Candidate, *, whole_run: bool) -> str:
+    """A configuration as text: of a short run, or of the whole training within its days."""
+    settings = search.settings
+    trial = search.tuning.trial
+    if whole_run and trial.software != OWN_TRAINER:
+        steps = max(1, round(settings.num_tokens_in_b * 1e9 / (settings.seq_length * member.layout.gbs)))
+        trial = replace(trial, settings={**trial.settings, "train_steps": steps}, steps=max(trial.steps, steps))
+    exported = exported_of(trial, search.prepared.problem, member.layout)
+    file = _main_file(exported)
+    if not file.name.endswith(".yaml"):
+        return write_yaml({"meshwright": {"command": list(exported.command), "files": {f.name: f.text for f in exported.files}}})
+    values = read_yaml(file.text, what=file.name)
+    hours = settings.max_training_days * 24 if whole_run else settings.max_minutes_per_run / 60
+    name = f"{settings.family}_{search.size_in_b:g}b" if whole_run else search.names[member.run_id]
+    return write_yaml({"run": _run_section(search, name, hours), **_limited(values, hours)})
+
+
+def _main_file(exported: Exported) -> ExportedFile:
+    return next((file for file in exported.files if file.name.endswith(".yaml")), exported.files[0])
+
+
+def _run_section(search: Search, name: str, hours: float) -> dict[str, Any]:
+    """NeMo 1.x's `run`, with the limit of time in Slurm's form."""
+    return {"name": name, "results_dir": str(search.folder / LOGS / name), "time_limit": _slurm_time(hours), "dependency": "singleton"}
+
+
+def _limited(values: dict[str, Any], hours: float) -> dict[str, Any]:
+    """The framework stops before the platform does, early enough to end by itself."""
+    margin = min(0.5, hours / 10)
+    trainer = {**values.get("trainer", {}), "max_time": _lightning_time(hours - margin)}
+    return {**values, "trainer": trainer}
+
+
+def _slurm_time(hours: float) -> str:
+    minutes = round(hours * 60)
+    return f"{minutes // 1440}-{minutes // 60 % 24:02d}:{minutes % 60:02d}:00"
+
+
+def _lightning_time(hours: float) -> str:
+    seconds = round(hours * 3600)
+    return f"{seconds // 86400:02d}:{seconds // 3600 % 24:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def write_final(search: Search, result: StudyResult) -> list[str]:
+    """Write the summary, the failures, the log of the fastest and the best configuration; return the lines of the log.
+
+    The CSVs have one row per run, joined by its id; NeMo's own headings come first, to the letter.
+    """
+    final, nodes = search.folder / FINAL, search.settings.num_nodes
+    tables = StudyTables(facts=result.facts, model=search.prepared.problem.setting.model, records=result.view.records)
+    log = tables.top_log(top=search.settings.output_top_n)
+    write_whole(final / f"final_summary_{nodes}nodes.csv", tables.results_csv())
+    write_whole(final / f"failed_jobs_{nodes}nodes.csv", tables.failed_csv())
+    write_whole(final / f"top_{nodes}nodes.log", log)
+    for record in result.view.records:
+        _link_logs(search, record, result.folder)
+    best = result.view.best
+    if best is not None:
+        member = next(member for member in search.members if member.run_id == best.run_id)
+        name = f"optimal_config_{search.size_in_b:g}b_{nodes}nodes.yaml"
+        write_whole(final / name, _text(search, member, whole_run=True))
+    return log.splitlines()
+
+
+def _link_logs(search: Search, record: RunRecord, study: Path) -> None:
+    """Show a run's output under the candidate's name: as links, or as copies where links can't be."""
+    folder = search.folder / LOGS / search.names[record.run_id]
+    _make(folder)
+    for name, shown in (("stdout.log", "log.out"), ("stderr.log", "log.err")):
+        source, path = study / "runs" / record.run_id / name, folder / shown
+        if not source.exists() or path.is_symlink():
+            continue
+        try:
+            path.symlink_to(os.path.relpath(source, folder))
+        except OSError:
+            shutil.copyfile(source, path)

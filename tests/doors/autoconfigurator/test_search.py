@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.cli import run
+from meshwright.doors.autoconfigurator.folders import write_candidates
+from meshwright.doors.autoconfigurator.search import Search, search_of
+from meshwright.doors.autoconfigurator.words import compose
+from meshwright.errors import ConfigError
+from meshwright.exports import import_text
+from meshwright.exports.nemo1 import NEMO1_SOURCE
+from meshwright.models.params import model_params
+from meshwright.models.presets import find_model
+from meshwright.search.plan import search_problem
+from meshwright.yaml_text import read_yaml
+
+TRAIN = "search_config.train_settings"
+
+
+def search(*words: str, results: Path | str = "/tmp/never-written", **train: Any) -> Search:
+    settings = [f"{TRAIN}.{name}={json.dumps(value)}" for name, value in train.items()]
+    return search_of(compose(["auto_configurator_path=/opt/tool", f"base_results_dir={results}", *words, *settings]))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gpt3/0.126b", "t5/0.22b", "bert/0.11b", "llama/llama2_7b", "mixtral/3b", "qwen2/7b"],
+)
+def test_candidates_are_valid_distinct_and_fit_and_hold_the_best(name: str) -> None:
+    found = search(f"search_config={name}", limit_search_runs=10)
+    problem = found.prepared.problem
+    assert 1 <= len(found.members) <= 10
+    assert len({member.run_id for member in found.members}) == len(found.members) == len(set(found.names.values()))
+    for member in found.members:
+        at = member.layout
+        assert at.tp * at.cp * at.pp * at.dp == found.settings.num_gpus == problem.num_chips
+        assert member.predicted.fits == "yes"
+        assert at.gbs % (at.mbs * at.dp) == 0
+    # what all layouts of the request are ranked to: the fastest that this software has words for is the first candidate
+    ranked = [plan.step_s for plan in search_problem(problem).plans]
+    best = found.members[0].predicted.step_s
+    assert best == min(member.predicted.step_s for member in found.members)
+    assert best <= ranked[-1] * 1.0001
+
+
+def test_twenty_nodes_with_a_batch_of_2048_have_candidates() -> None:
+    found = search("search_config=gpt3/5b", num_nodes=20, global_batch_size=2048)
+    assert {member.layout.pp % 5 for member in found.members} == {0}
+    assert {member.layout.gbs for member in found.members} == {2048}
+
+
+@pytest.mark.parametrize("nodes", [12, 24])
+def test_where_no_batch_is_set_one_that_divides_is_chosen_and_said(nodes: int) -> None:
+    found = search("search_config=gpt3/5b", num_nodes=nodes)
+    [gbs] = {member.layout.gbs for member in found.members}
+    assert f"global batch {gbs}" in found.notes[0]
+    if gbs != 2048:
+        assert "in place of 2048" in found.notes[0]
+
+
+def test_a_batch_that_is_set_is_never_changed() -> None:
+    with pytest.raises(ConfigError, match="gbs is divisible by mbs"):
+        search("search_config=gpt3/0.126b", global_batch_size=2047)
+
+
+def test_405b_on_512_gpus_and_llama3_70b_at_8192() -> None:
+    large = search("search_config=llama/llama3.1_405b", num_nodes=64, gpu_memory_gb=141, tensor_parallel_sizes=[8], micro_batch_sizes=[1])
+    assert large.members and large.settings.num_gpus == 512
+    long = search("search_config=llama/llama3_70b", num_nodes=16, tensor_parallel_sizes=[8], micro_batch_sizes=[1])
+    assert long.members and long.settings.seq_length == 8192
+
+
+def test_175b_on_16_gpus_says_what_it_needs() -> None:
+    with pytest.raises(ConfigError, match=r"no layout|needs|fit"):
+        search("search_config=gpt3/175b", num_nodes=2)
+
+
+def test_sizes_and_bounds_hold() -> None:
+    found = search(
+        "search_config=gpt3/5b", tensor_parallel_sizes=[2, 4], pipeline_parallel_sizes=[2], micro_batch_sizes=[1, 2], act_ckpt_layers=[0, 3]
+    )
+    for member in found.members:
+        at = member.layout
+        assert at.tp in (2, 4) and at.pp == 2 and at.mbs in (1, 2)
+        assert (at.recompute, at.recompute_layers) in (("none", None), ("full", 3))
+    assert {member.layout.recompute for member in found.members} == {"none", "full"}
+    bounded = search("search_config=gpt3/5b", min_model_parallel_size=4, max_model_parallel_size=8)
+    assert {member.layout.tp * member.layout.pp for member in bounded.members} <= {4, 8}
+    with pytest.raises(ConfigError, match="no candidate is left"):
+        search("search_config=gpt3/0.126b", min_model_parallel_size=5, max_model_parallel_size=5)
+
+
+def test_an_unknown_size_is_that_of_the_closed_form() -> None:
+    found = search("search_config=gpt3/unknown_size", num_nodes=20, max_training_days=5)
+    params = model_params(found.prepared.problem.setting.model).total
+    assert params == pytest.approx(4.03e9, rel=0.025)
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ({"num_nodes": 0}, f"{TRAIN}.num_nodes=0: expected a whole number"),
+        ({"gpu_memory_gb": 81}, "no card is known by this memory"),
+        ({"chip": "h101"}, "'h101' is no known chip"),
+        ({"max_training_days": -1}, f"{TRAIN}.max_training_days=-1: expected a positive number"),
+        ({"tensor_parallel_sizes": ["a"]}, "expected auto or a list of whole numbers"),
+        ({"custom_config": "/nowhere.yaml"}, "/nowhere.yaml: No such file"),
+        ({"max_steps_per_run": 1}, "max_steps_per_run=1: expected 4 or more"),
+    ],
+)
+def test_values_that_cannot_be(train: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        search("search_config=gpt3/5b", **train)
+    assert said in str(caught.value)
+
+
+def test_a_dry_run_writes_configurations_that_nemo_reads_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["search_config=gpt3/5b", f"auto_configurator_path={tmp_path}", f"{TRAIN}.limit_search_runs=5", "run_inference_hp_search=False"]
+    assert run(["autoconfigurator", *words, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "You can train a 5B parameter model in 7.75 days using 128 GPUs" in out
+    folder = tmp_path / "results" / "gpt3" / "5b_80gb"
+    candidates = sorted((folder / "candidate_configs").iterdir())
+    assert len(candidates) == 5 and {path.suffix for path in candidates} == {".yaml"}
+    for path in candidates:
+        read = import_text(path.read_text(), source=NEMO1_SOURCE)
+        assert (read.model.num_layers, read.model.hidden, read.work.gbs, read.num_chips) == (24, 4096, 2048, 128)
+        values = read_yaml(path.read_text(), what="test")
+        assert (values["trainer"]["max_steps"], values["run"]["time_limit"]) == (50, "0-00:20:00")
+    base = read_yaml((folder / "base_cfg_5b.yaml").read_text(), what="test")
+    assert base["run"]["time_limit"] == "5-00:00:00"
+    assert base["trainer"]["max_time"] == "04:23:30:00"
+    assert base["trainer"]["max_steps"] == round(300e9 / (2048 * 2048))
+
+
+def test_a_custom_configuration_brings_its_model_and_batch(tmp_path: Path) -> None:
+    first = search("search_config=gpt3/2b", results=tmp_path, limit_search_runs=1, tensor_parallel_sizes=[1])
+    [path] = write_candidates(first)
+    again = search("search_config=gpt3/5b", num_nodes=8, custom_config=str(path), tensor_parallel_sizes=[1])
+    assert again.prepared.problem.setting.model.num_layers == find_model("gpt3-2b").num_layers
+    assert {member.layout.gbs for member in again.members} == {1024}
+    assert not [note for note in again.notes if "global batch" in note]
+
+
+def test_jobs_have_the_containers_mounts_and_the_clusters_words() -> None:
+    words = ["container_mounts=[/raw:/data,/models]", "cluster.partition=gpu", "cluster.account=me", "training_container=image"]
+    job = search("search_config=gpt3/0.126b", *words).tuning.job
+    assert job.mounts[:2] == ("/raw:/data", "/models:/models")
+    assert "/opt/tool:/opt/tool" in job.mounts
+    assert (job.partition, job.account, job.image) == ("gpu", "me", "image")
+    assert job.words == ("--exclusive", "--mem=0")
