@@ -1,7 +1,7 @@
 """Loss curves of layouts on gloo processes of this machine: `python -m tests.trainer.curves RANK PROCESSES STORE OUT CASE ...`.
 
-A case is `model:layout words`, or `model:layout words:ring`. One group of processes runs all of them, because starting one takes longer
-than twenty steps.
+A case is `model:layout words`, with `:ring` or `:compile` behind. One group of processes runs all of them, because starting one takes
+longer than twenty steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def job_of(case: str, **changes: Any) -> Any:
     from meshwright.search.problem import model_of
     from meshwright.trainer.job import OptimizerSettings, TrainJob
 
-    model, words, *context = case.split(":")
+    model, words, *more = case.split(":")
     layout = Layout(**{"gbs": GBS, "mbs": 2, **parse_layout(words)})
     optimizer = OptimizerSettings(learning_rate=3e-3, warmup_steps=2)
     given: dict[str, Any] = {
@@ -51,8 +51,8 @@ def job_of(case: str, **changes: Any) -> Any:
         "optimizer": optimizer,
         "profile_step": 0,
     }
-    if context:
-        given["context"] = context[0]
+    given |= {"context": "ring"} if "ring" in more else {}
+    given |= {"compile": True} if "compile" in more else {}
     return TrainJob(model=model_of(MODELS[model] | {"name": model}), layout=layout, **(given | changes))
 
 
@@ -94,7 +94,7 @@ def _work(rank: int, processes: int, store: str, out: str, changes: dict[str, An
     from meshwright.trainer.job import SaveSettings
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=processes, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=processes, timeout=timedelta(minutes=5))
     if "save" in changes:
         changes = changes | {"save": SaveSettings(**changes["save"])}
     found = []
