@@ -199,11 +199,27 @@ def test_a_ring_takes_more_ranks_than_heads() -> None:
     require_trainable(job, num_processes=8)
 
 
-@pytest.mark.parametrize("case", ["moe:", "dense:tp=2", "dense:pp=2", "dense:recompute=selective"])
-def test_compiling_is_refused_where_it_was_not_tried(case: str) -> None:
-    job = replace(job_of(case), compile=True)
-    with pytest.raises(LayoutError, match="compile=true"):
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("dense:tp=2:compile", "compile=true with tp=2: compiled layers"),
+        ("dense:cp=2:ring:compile", "compile=true with context=ring"),
+        ("dense:pp=2,schedule=zero-bubble:compile", "compile=true with schedule=zero-bubble"),
+        ("dense:recompute=selective:compile", "compile=true with recompute=selective"),
+    ],
+)
+def test_compiling_is_refused_where_it_does_not_work(case: str, says: str) -> None:
+    job = job_of(case)
+    with pytest.raises(LayoutError, match=says):
         require_trainable(job, num_processes=job.layout.num_chips)
+
+
+@pytest.mark.parametrize("case", ["moe:dp=2,ep=2:compile", "dense:pp=2,vpp=2,recompute=full:compile", "dense:cp=2:compile"])
+def test_compiling_is_taken_where_it_was_tried(case: str) -> None:
+    """benchmarks/trainer_curves.py runs these."""
+    job = job_of(case)
+    assert job.compile
+    require_trainable(job, num_processes=job.layout.num_chips)
 
 
 @pytest.mark.parametrize(
