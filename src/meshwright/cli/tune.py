@@ -44,7 +44,7 @@ def tune(
     cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:16, or local: what is here.")] = None,
     seq: Annotated[int | None, typer.Option("--seq", "--seq-len", help="Tokens in one sequence [default on processors: 128].")] = None,
     gbs: Annotated[int | None, typer.Option(help="Global batch in sequences, the same for every run [default on processors: 8].")] = None,
-    launcher: Annotated[str, typer.Option(help="What starts the runs: local, slurm or k8s.")] = "local",
+    launcher: Annotated[str, typer.Option(help="What starts the runs: local, slurm, ... (docs/launchers.md).")] = "local",
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="The study [default: tune-MODEL-CLUSTER].")] = None,
     to: Annotated[
         str | None, typer.Option(help="Software that trains, as `meshwright export --to` [default: the embedded trainer].")
