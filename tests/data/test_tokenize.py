@@ -231,6 +231,8 @@ def test_other_settings_are_refused(tmp_path: Path, run: Run) -> None:
     with pytest.raises(ConfigError, match="made with another eod; give another --output-prefix, or --overwrite"):
         run(append_eod=False)
     assert run(append_eod=False, overwrite=True).exit_code == 0
+    with pytest.raises(ConfigError, match="--overwrite with 2 ranks"):
+        run(overwrite=True, place=Place(rank=0, world_size=2, source="test"))
     (tmp_path / "x_text_document.bin").write_bytes(b"theirs")
     with pytest.raises(ConfigError, match="was not made by this step"):
         run("x")

@@ -101,8 +101,6 @@ class TokenizeReport:
     """What does the work, and why."""
     seconds: float
     """Of this start."""
-    did_bytes: int = 0
-    """Input that this start tokenized."""
     rejects: int = 0
     """What was left out by the policy."""
     files_out: tuple[str, ...] = ()
@@ -148,7 +146,9 @@ def tokenize(
     begin_s = time.monotonic()
     reference = open_reference(request.tokenizer)
     settings = _settings(request, reference)
-    if overwrite and place.rank == 0:
+    if overwrite and place.world_size > 1:
+        raise ConfigError(f"--overwrite with {place.world_size} ranks: one could remove what another writes; remove the outputs before")
+    if overwrite:
         _remove(request)
     done = _already(request, settings)
     if done is not None:
@@ -310,7 +310,6 @@ def _conclude(
         manifest=manifest,
         note=note,
         seconds=time.monotonic() - begin_s,
-        did_bytes=sum(task.size_bytes for task in tasks),
         rejects=sum(record.get("rejects", 0) for _, record in known),
         files_out=tuple(path for _, record in known for path in record.get("files_out", ())),
         failed=tuple(_located(dirty)),
