@@ -88,6 +88,8 @@ class BaseCommandOptions:
     time_limit_s: int | None = None
     words: tuple[str, ...] = ()
     """More options of `ngc base-command job run`: `--preempt RUNONCE`."""
+    log_every_s: float = 30.0
+    """Time between two fetches of a running job's log."""
     patience_s: float = 120.0
     """How long a command of NGC CLI may take."""
 

@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright.errors import UnknownNameError
+from meshwright.runs.executors.base_command import BaseCommandExecutor
 from meshwright.runs.executors.executor import Executor
 from meshwright.runs.executors.kubernetes import KubernetesExecutor
 from meshwright.runs.executors.local import LocalExecutor
-from meshwright.runs.executors.options import KubernetesOptions, LocalOptions, SlurmOptions
+from meshwright.runs.executors.options import BaseCommandOptions, KubernetesOptions, LocalOptions, SlurmOptions
 from meshwright.runs.executors.slurm import SlurmExecutor
 
 __all__ = ["EXECUTORS", "executor"]
@@ -21,6 +22,7 @@ EXECUTORS: Mapping[str, tuple[Callable[[Any], Executor], Any]] = MappingProxyTyp
         "local": (LocalExecutor, LocalOptions),
         "slurm": (SlurmExecutor, SlurmOptions),
         "k8s": (KubernetesExecutor, KubernetesOptions),
+        "bcp": (BaseCommandExecutor, BaseCommandOptions),
     }
 )
 """Each launcher that runs can be started on, and the options that it takes."""
