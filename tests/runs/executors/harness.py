@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,15 @@ def programs(folder: Path, *names: str, text: str = "#!/bin/bash\nexec true\n") 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(found), prepend=os.pathsep)
         yield found
+
+
+@contextmanager
+def machine_of_its_own(folder: Path) -> Iterator[None]:
+    """Keep runs of a test from waiting for GPUs and cores that runs of another program hold."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
 
 
 @dataclass

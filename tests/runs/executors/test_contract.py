@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.exports.jobs.examples import NASTY
-from tests.runs.executors.harness import Harness, bash, programs
+from tests.runs.executors.harness import Harness, bash, machine_of_its_own, programs
 from tests.runs.executors.kubernetes_api import running_cluster
 from tests.runs.executors.test_base_command import FIELDS, installed
 from tests.slurm import require_slurm, running_slurm
@@ -32,7 +32,7 @@ SLEEP = "echo up; sleep 300"
 
 def local(folder: Path) -> Iterator[Harness]:
     handle = f"999999@no-such-run-1:{folder}/none"
-    with programs(folder, "torchrun"):
+    with programs(folder, "torchrun"), machine_of_its_own(folder):
         yield Harness(make=lambda: LocalExecutor(LocalOptions(stop_grace_s=2)), folder=folder, unknown_handle=handle)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.runs.executors.harness import TIMEOUT_S, Harness, bash
+from tests.runs.executors.harness import TIMEOUT_S, Harness, bash, machine_of_its_own
 
 from meshwright.errors import ConfigError, LauncherError
 from meshwright.runs.executors import LocalExecutor, LocalOptions
@@ -29,6 +29,12 @@ job = Job(name="a", command=("bash", "-c", sys.argv[2]), nodes=1, gpus_per_node=
 print(LocalExecutor().submit(job, directory=Path(sys.argv[1]), label="a-1"), flush=True)
 time.sleep(300)
 """
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with machine_of_its_own(tmp_path_factory.mktemp("locks")):
+        yield
 
 
 @pytest.fixture
@@ -118,6 +124,21 @@ def test_another_process_with_the_same_number_is_not_the_run(harness: Harness) -
     reused = handle.replace(str(watcher), str(os.getpid()), 1)
     assert harness.status(reused).state == "failed"
     harness.executor.cancel(reused)
+
+
+def test_a_run_of_another_machine_is_not_judged(harness: Harness) -> None:
+    """Its directory may be on a file system that both see; processes are told apart on its own machine alone."""
+    directory, label = harness.place()
+    handle = harness.executor.submit(bash("sleep 293"), directory=directory, label=label)
+    harness.wait(handle, "running")
+    spec = directory / "job" / "watch.json"
+    spec.write_text(spec.read_text().replace(f'"host": "{os.uname().nodename}"', '"host": "elsewhere"'))
+    gone = handle.replace(handle.partition("@")[0], "999999", 1)
+    assert harness.status(gone).state == "unknown"
+    assert "started on elsewhere" in harness.status(gone).reason
+    assert harness.status(handle).state == "running"
+    harness.executor.cancel(handle)
+    harness.end(handle)
 
 
 def test_runs_wait_for_their_share_of_the_machine(tmp_path: Path) -> None:

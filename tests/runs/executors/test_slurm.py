@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.exports.jobs.examples import NASTY
-from tests.runs.executors.harness import Harness, bash, programs, wait_for
+from tests.runs.executors.harness import TIMEOUT_S, Harness, bash, programs, wait_for
 from tests.slurm import ACCOUNTING, DAEMONS, Cluster, require_slurm, running_slurm
 
 from meshwright.errors import ConfigError, LauncherError, LauncherSilent
@@ -117,10 +117,14 @@ def test_requeue_starts_anew(cluster: Cluster, harness: Harness) -> None:
     line = 'echo "attempt ${SLURM_RESTART_COUNT:-0}"; [[ ${SLURM_RESTART_COUNT:-0} == 1 ]] || sleep 300'
     handle = executor.submit(bash(line), directory=directory, label=label)
     harness.wait(handle, "running")
+    end = time.monotonic() + TIMEOUT_S
+    while (directory / "stdout.log").read_text() != "attempt 0\n" and time.monotonic() < end:
+        time.sleep(0.2)
     executor.requeue(handle)
     harness.wait(handle, "queued")
     cluster.ask("scontrol", "update", f"jobid={handle}", "StartTime=now")  # a requeued job waits two minutes otherwise
-    assert harness.end(handle)[handle].state == "succeeded"
+    status = harness.end(handle)[handle]
+    assert status.state == "succeeded", f"{status}: {(directory / 'stderr.log').read_text()}"
     assert (directory / "stdout.log").read_text() == "attempt 1\n"
 
 

@@ -27,7 +27,10 @@ def put_job(run: Path, job: Job, text: JobText) -> Path:
 
 
 def put_whole(path: Path, text: str) -> None:
-    """Write a file that others see whole or not at all."""
+    """Write a file that others see whole or not at all; LauncherError where it cannot be written, and what stood there stays."""
     new = path.with_name(f"{path.name}.new")
-    new.write_text(text, encoding="utf-8", newline="")
-    new.rename(path)
+    try:
+        new.write_text(text, encoding="utf-8", newline="")
+        new.rename(path)
+    except OSError as error:
+        raise LauncherError(f"{path} could not be written: {error.strerror or error}") from None

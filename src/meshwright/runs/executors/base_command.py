@@ -116,7 +116,7 @@ class BaseCommandExecutor:
         folder = put_job(run, full, job_text(full, launcher="bcp"))
         for old in (_SAID, _END):
             (folder / old).unlink(missing_ok=True)
-        (folder / _SENT).write_text(json.dumps({"label": label, "organization": full.account or ""}))
+        put_whole(folder / _SENT, json.dumps({"label": label, "organization": full.account or ""}))
         answer = self._ask("bash", str(folder / "job.sh"), out=folder / _SAID)
         number = _number(answer.out)
         if number is None:

@@ -109,7 +109,7 @@ class KubernetesExecutor:
         folder = put_job(handle.directory, full, replace(text, text=head + write_yaml(content)))
         for old in (_CANCEL, _END):
             (folder / old).unlink(missing_ok=True)
-        (folder / _SENT).write_text(json.dumps({"label": label, "handle": str(handle)}))
+        put_whole(folder / _SENT, json.dumps({"label": label, "handle": str(handle)}))
         self._call("create_namespaced_custom_object", *self._where(kind, handle.namespace), body=content, what=f"{kind.name} {label}")
         return str(handle)
 

@@ -128,6 +128,7 @@ class LocalExecutor:
         units = self._all_units()
         return {
             "label": label,
+            "host": _here()[0],
             "token": f"{label}-{time.time_ns()}",
             "limit_s": job.time_limit_s,
             "grace_s": self.options.stop_grace_s,
@@ -150,6 +151,8 @@ class LocalExecutor:
         spec = _read(folder / "watch.json")
         if spec is None or spec["token"] != own.token:
             return JobStatus(state="unknown", reason=f"{folder} holds nothing of this job")
+        if not watched and spec["host"] != _here()[0]:
+            return JobStatus(state="unknown", reason=f"it was started on {spec['host']}, and this is {_here()[0]}", started_s=started_s)
         if not watched:
             return _lost(own, started_s)
         if started_s is None:
@@ -183,7 +186,8 @@ def _is_watched(own: _Handle) -> bool:
 
 def _start(run: Path, token: str) -> int:
     """Start a watcher, which leaves this process's session and family; return its number."""
-    words = [sys.executable, "-I", str(_WATCHER), str(run), token]
+    # -P: beside the watcher lie modules with the names of packages.
+    words = [sys.executable, "-P", str(_WATCHER), str(run), token]
     done = subprocess.run(
         words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=_STARTING_S, start_new_session=True
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from meshwright.errors import ConfigError, LauncherError, LauncherSilent
 from meshwright.exports.jobs import Job, array_script, job_text
 from meshwright.runs.executors._commands import Answer, ask, last_line, require
-from meshwright.runs.executors._files import put_job
+from meshwright.runs.executors._files import put_job, put_whole
 from meshwright.runs.executors._slurm_states import SACCT_FIELDS, SQUEUE_FIELDS, status_of_sacct, status_of_squeue
 from meshwright.runs.executors.executor import JobStatus, check_label
 from meshwright.runs.executors.options import SlurmOptions, with_defaults
@@ -223,7 +223,7 @@ def _outputs(run: Path) -> list[str]:
 
 def _note(folder: Path, *, label: str, array: str | None, task: int | None) -> None:
     (folder / _STAMP).unlink(missing_ok=True)
-    (folder / _SENT).write_text(json.dumps({"label": label, "array": array, "task": task}))
+    put_whole(folder / _SENT, json.dumps({"label": label, "array": array, "task": task}))
 
 
 def _number(text: str) -> str | None:
