@@ -19,7 +19,7 @@ from meshwright.exports.jobs import Job, job_text
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 ACCOUNTING = ("slurmdbd", "mariadbd", "mariadb-install-db")
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 CONF = """
 ClusterName=jobs
 SlurmctldHost={host}(127.0.0.1)
@@ -186,7 +186,11 @@ class Cluster:
         for process in reversed(self.processes):
             process.terminate()
         for process in self.processes:
-            process.wait(timeout=TIMEOUT_S)
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:  # slurmd waits for its jobs
+                process.kill()
+                process.wait()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from meshwright.exports import EnvVar
 from meshwright.exports.jobs import Job
 from meshwright.runs.executors import Executor, JobStatus
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 def bash(line: str) -> Job:

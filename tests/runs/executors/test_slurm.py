@@ -45,16 +45,34 @@ def test_an_exit_by_a_signal(harness: Harness) -> None:
 
 
 def test_words_of_the_user_reach_slurm(cluster: Cluster, harness: Harness) -> None:
-    options = SlurmOptions(partition="gpu", time_limit_s=1800, words=("--comment=from-options", "--hold"))
+    options = SlurmOptions(account="team", partition="gpu", time_limit_s=1800, words=("--comment=from-options", "--hold"))
     directory, label = harness.place()
     handle = SlurmExecutor(options).submit(replace(bash("true"), words=("--nice=7",)), directory=directory, label=label)
     shown = cluster.ask("scontrol", "show", "job", handle)
-    for expected in (f"JobName={label}", "Partition=gpu", "TimeLimit=00:30:00", "Comment=from-options", "Nice=7", "JobHeldUser"):
+    for expected in (
+        f"JobName={label}",
+        "Account=team",
+        "Partition=gpu",
+        "TimeLimit=00:30:00",
+        "Comment=from-options",
+        "Nice=7",
+        "JobHeldUser",
+    ):
         assert expected in shown
     assert f"StdErr={directory}/stderr.log" in shown
     SlurmExecutor().cancel(handle)
     status = harness.end(handle)[handle]
     assert (status.state, status.exit_code, status.started_s, status.nodes) == ("cancelled", None, None, ())
+
+
+def test_a_container_by_the_options(harness: Harness, tmp_path: Path) -> None:
+    """Apptainer stands in for itself: its words, up to the image, are what the program is run with."""
+    shown = '#!/bin/bash\nwhile [[ $1 != *.sif ]]; do shift; done\necho "in $1"; shift; exec "$@"\n'
+    directory, label = harness.place()
+    with programs(tmp_path, "apptainer", text=shown):
+        handle = SlurmExecutor(SlurmOptions(image="/images/a b.sif")).submit(bash("echo run"), directory=directory, label=label)
+        assert harness.end(handle)[handle].state == "succeeded"
+    assert (directory / "stdout.log").read_text() == "in /images/a b.sif\nrun\n"
 
 
 def test_what_a_job_says_goes_before_the_options(cluster: Cluster, harness: Harness) -> None:
@@ -74,7 +92,7 @@ def test_a_queue_that_does_not_start_it(harness: Harness, word: str, reason: str
 
 
 def assert_waits(harness: Harness, handle: str, reason: str) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + TIMEOUT_S
     while (status := harness.status(handle)).reason != reason and time.monotonic() < end:
         time.sleep(0.3)
     assert (status.state, status.reason, status.started_s, status.nodes) == ("queued", reason, None, ())
@@ -118,10 +136,12 @@ def test_requeue_starts_anew(cluster: Cluster, harness: Harness) -> None:
     handle = executor.submit(bash(line), directory=directory, label=label)
     harness.wait(handle, "running")
     end = time.monotonic() + TIMEOUT_S
-    while (directory / "stdout.log").read_text() != "attempt 0\n" and time.monotonic() < end:
+    log = directory / "stdout.log"
+    while not (log.exists() and log.read_text() == "attempt 0\n") and time.monotonic() < end:
         time.sleep(0.2)
     executor.requeue(handle)
     harness.wait(handle, "queued")
+    time.sleep(5)  # what Slurm still sends to the first attempt would end the second
     cluster.ask("scontrol", "update", f"jobid={handle}", "StartTime=now")  # a requeued job waits two minutes otherwise
     status = harness.end(handle)[handle]
     assert status.state == "succeeded", f"{status}: {(directory / 'stderr.log').read_text()}"
@@ -169,7 +189,7 @@ def test_found_by_its_name_where_sbatch_died_too(harness: Harness) -> None:
 def test_a_tuner_that_is_killed_while_sbatch_runs(cluster: Cluster, harness: Harness, tmp_path: Path) -> None:
     """sbatch goes on and writes the number down itself."""
     directory, label = harness.place()
-    slow = f'#!/bin/bash\nsleep 2; exec $(PATH={os.environ["PATH"]} type -P sbatch) "$@"\n'
+    slow = f'#!/bin/bash\nsleep 5; exec $(PATH={os.environ["PATH"]} type -P sbatch) "$@"\n'
     code = (
         "import sys; from pathlib import Path; from meshwright.runs.executors import SlurmExecutor; "
         "from meshwright.exports.jobs import Job; SlurmExecutor().submit("
@@ -182,7 +202,7 @@ def test_a_tuner_that_is_killed_while_sbatch_runs(cluster: Cluster, harness: Har
         tuner.kill()
         tuner.wait()
     assert SlurmExecutor().find(label, directory=directory) is None
-    end = time.monotonic() + 20
+    end = time.monotonic() + TIMEOUT_S
     while (handle := SlurmExecutor().find(label, directory=directory)) is None and time.monotonic() < end:
         time.sleep(0.2)
     assert handle is not None
@@ -279,7 +299,7 @@ def test_accounting_remembers_what_the_controller_has_forgotten(accounted: Clust
     harness.wait(handles[1], "running")
     harness.executor.cancel(handles[1])
     harness.end(*handles)
-    end = time.monotonic() + 40
+    end = time.monotonic() + TIMEOUT_S
     while accounted.ask("squeue", "-h", "--states=all") and time.monotonic() < end:
         time.sleep(0.5)
     found = SlurmExecutor().poll(handles)

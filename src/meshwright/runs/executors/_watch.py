@@ -102,14 +102,22 @@ class _Watch:
             job = subprocess.Popen(
                 ["bash", "job.sh"], cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
-        _put(self.folder / START, json.dumps({"token": self.spec["token"], "started_s": self.started_s, "units": units}))
+        try:
+            _put(self.folder / START, json.dumps({"token": self.spec["token"], "started_s": self.started_s, "units": units}))
+            self._wait_for_end(job)
+            stopped = self.stopped
+        finally:
+            _end_all(self.spec["token"], self.spec["grace_s"])
+        return self._how(job.wait(), stopped, _killed_for_memory() - killed)
+
+    def _wait_for_end(self, job: subprocess.Popen[bytes]) -> None:
+        """Return when the program ended, its limit came, or somebody wants it ended."""
+        limit_s = float("inf") if self.spec["limit_s"] is None else self.spec["limit_s"]
+        started = time.monotonic()
         while job.poll() is None and self.stopped is None:
-            if self.spec["limit_s"] is not None and time.time() - self.started_s >= self.spec["limit_s"]:
+            if time.monotonic() - started >= limit_s:
                 self.stopped = "timed_out"
             time.sleep(_TICK_S)
-        stopped = self.stopped
-        _end_all(self.spec["token"], self.spec["grace_s"])
-        return self._how(job.wait(), stopped, _killed_for_memory() - killed)
 
     def _how(self, status: int, stopped: str | None, killed: int) -> dict[str, Any]:
         """Say how it ended, from its exit status, what was done to it, and how many the kernel killed for want of memory meanwhile."""

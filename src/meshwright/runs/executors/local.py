@@ -25,7 +25,7 @@ from meshwright.runs.executors.options import LocalOptions
 
 __all__ = ["LocalExecutor"]
 
-_STARTING_S = 30.0
+_STARTING_S = 60.0
 """A watcher is on its way within a second, or the machine is in no state to measure anything."""
 _QUERY = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
 _WATCHER = Path(__file__).parent / "_watch.py"
