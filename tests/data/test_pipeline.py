@@ -159,6 +159,25 @@ def test_tokenized_verified_and_then_removed(tmp_path: Path) -> None:
     assert IndexedFile(str(tmp_path / "out" / "t" / "x_text_document")).num_documents == 100
 
 
+def test_raw_data_stays_while_a_file_of_it_was_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    raw = tmp_path / "out" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "good.jsonl").write_bytes(json_line("good"))
+    (raw / "cut.jsonl.gz").write_bytes(gzip.compress(json_line("x" * 5000))[:-9])
+    spec = gpt2_files(tmp_path / "tokenizer")
+    words = {"vocab_file": spec.vocab_file, "merge_file": spec.merge_file, "on_error": "skip"}
+    steps = [
+        {"tokenize": {"inputs": ["{folder}/raw"], "output_prefix": "{folder}/t/x", **words}},
+        {"verify": {"output_prefix": "{folder}/t/x"}},
+        {"remove": ["{folder}/raw"]},
+    ]
+    recipe = write(tmp_path, json.dumps({"pipeline": "custom", "folder": "FOLDER", "steps": steps}))
+    for _ in range(2):  # the second start finds the output complete
+        assert run(["data", "run", str(recipe)]) == 3
+        assert sorted(path.name for path in raw.iterdir()) == ["cut.jsonl.gz", "good.jsonl"]
+
+
 def test_a_step_that_fails_ends_the_run(tmp_path: Path) -> None:
     recipe = custom(tmp_path)
     bad = tmp_path / "out" / "raw" / "p8.jsonl.gz"

@@ -158,6 +158,8 @@ def test_what_is_no_document_is_named(
     kept = run(on_error="quarantine")
     assert (kept.exit_code, kept.rejects, sorted(Path(name).name for name in kept.files_out)) == (3, 10, ["b.jsonl", "c.jsonl.gz"])
     assert outputs(tmp_path) == bin_and_idx(plain_ids(spec, ["fine", "good"]), eod=end_of(spec))
+    again = run(on_error="quarantine")  # the output is there, and still not all of the input is in it
+    assert (again.exit_code, again.files_out) == (3, kept.files_out)
     rows = [json.loads(row) for row in (tmp_path / "out.rejected.jsonl").read_text().splitlines()]
     assert {row["line"]: row["reason"] for row in rows if row["file"].endswith("a.jsonl")} == REASONS
     assert rows[0]["record"] == '{"text": 3}'

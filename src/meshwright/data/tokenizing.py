@@ -91,6 +91,10 @@ class TokenizeRequest:
         return {key: Path(f"{self.output_prefix}_{key}_{level}") for key in self.keys}
 
 
+_LEFT_OUT = "files_left_out"
+"""In the manifest: whole files that the policy left out, so that a later start says it again instead of calling the output whole."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeReport:
     """What a run of `tokenize` has come to."""
@@ -152,7 +156,8 @@ def tokenize(
         _remove(request)
     done = _already(request, settings)
     if done is not None:
-        return TokenizeReport(manifest=done, note=f"complete since an earlier start: {request.folder / request.manifest_name}", seconds=0.0)
+        note = f"complete since an earlier start: {request.folder / request.manifest_name}"
+        return TokenizeReport(manifest=done, note=note, seconds=0.0, files_out=tuple(done.settings.get(_LEFT_OUT, ())))
     scratch = request.state / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     with locked(request.state / f"rank{place.rank}of{place.world_size}.lock"):
@@ -333,8 +338,9 @@ def _put_together(request: TokenizeRequest, settings: dict[str, Any], records: S
             rejects = _rejects_path(request) if request.on_error != "fail" else None
             done: list[Assembled] = assemble(records, scratch=scratch, prefixes=request.prefixes(), dtype=dtype, rejects=rejects)
             files = [record for output in done for record in output.files]
-            asked = {"inputs": list(request.inputs), **settings}
-            manifest = write_manifest(request.folder, step="tokenize", settings=asked, files=files, name=request.manifest_name)
+            left_out = [path for _, record in records for path in record.get("files_out", ())]
+            said = {"inputs": list(request.inputs), **settings, **({_LEFT_OUT: left_out} if left_out else {})}
+            manifest = write_manifest(request.folder, step="tokenize", settings=said, files=files, name=request.manifest_name)
             clear(scratch)
             return manifest
     except ConfigError as error:
