@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from meshwright.cost.shapes import Floats
 from meshwright.search.axes import MOST_UNEVEN_VPP
 from meshwright.search.mixed.bounds import Boxes, Cuts, Limits, bound_s, likely_plans, tightened
-from meshwright.search.mixed.curves import MIDDLE, Curve, Once, curves, fitting_layers, layer_times_s, once_tables
+from meshwright.search.mixed.cut_book import CutBook
 from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.inner import Block, Case, Solved, solve, value_s
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.score import Score
-from meshwright.search.mixed.stages import StageTable
+from meshwright.search.mixed.ways import Ways, ways_of
 
 __all__ = ["Found", "Outcome", "search_mixed"]
 
@@ -83,7 +83,7 @@ def search_mixed(problem: MixedProblem, grid: Grid, score: Score, *, most_solved
     Plans with one chunk per stage and interleaved ones are searched apart: the closed form of the latter is less sure, so that the best of
     both are told apart by the simulation.
     """
-    ways, cuts = _ways(problem, grid, score), _CutBook(problem, grid)
+    ways, cuts = ways_of(problem, grid, score), CutBook(problem, grid)
     chunks = _chunks(problem, grid)
     families = [family for family in ([v for v in chunks if v == 1], [v for v in chunks if v > 1]) if family]
     outcomes = [_Search(problem, grid, score, most_solved, ways, cuts, family).run() for family in families]
@@ -122,7 +122,7 @@ class _Search:
     """One run over all ways to cut, with the given numbers of chunks per stage."""
 
     def __init__(
-        self, problem: MixedProblem, grid: Grid, score: Score, most_solved: int, ways: _Ways, cuts: _CutBook, chunks: list[int]
+        self, problem: MixedProblem, grid: Grid, score: Score, most_solved: int, ways: Ways, cuts: CutBook, chunks: list[int]
     ) -> None:
         self.problem, self.grid, self.score, self.most_solved = problem, grid, score, most_solved
         self.site = problem.site
@@ -197,7 +197,7 @@ class _Search:
 
     # Boxes
 
-    def _root(self, ways: _Ways, batch: Ints) -> Boxes:
+    def _root(self, ways: Ways, batch: Ints) -> Boxes:
         """One box per order of the pools and number of chunks."""
         self.cuts.add(ways.options[batch])
         rows: list[_Row] = []
@@ -331,170 +331,3 @@ class _Search:
         if known is None or found.score < known.score:
             self.groups[found.cuts] = found
         self.ceiling = min(self.ceiling, scored)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Ways:
-    """Ways to cut: for each pool an option, or -1, (R, P)."""
-
-    options: Ints
-    common: Ints
-    bound: Floats
-    guess: Floats
-    """What a plan may score, if its layers were cut to fit."""
-
-
-def _ways(problem: MixedProblem, grid: Grid, score: Score) -> _Ways:
-    """Combine the options of all pools that share the rest, each with a bound of its score.
-
-    Formula:  a step takes at least M times the time of the slowest stage, which is no less than if all chips worked on layers all the time;
-              and at least all layers once and the slowest stage's longer pass M - 1 times
-    """
-    pools = len(grid.options)
-    by_common: list[list[Ints]] = [[np.flatnonzero(options.common == c) for options in grid.options] for c in range(len(grid.gbs))]
-    tables = [
-        np.stack(np.meshgrid(*[np.concatenate([[-1], found]) for found in each], indexing="ij"), axis=-1).reshape(-1, pools)[1:]
-        for each in by_common
-    ]
-    options = np.concatenate([t for t in tables if len(t)] or [np.zeros((0, pools), dtype=np.int64)]).astype(np.int64)
-    common = np.repeat(np.arange(len(tables)), [len(t) for t in tables])
-    micro, gbs = grid.num_microbatches[common].astype(np.float64), grid.gbs[common]
-    parts = [_pool_columns(problem, grid, pool, options[:, pool]) for pool in range(pools)]
-    layer, forward, chips, stages = (np.stack([part[i] for part in parts], axis=1) for i in range(4))
-    present = options >= 0
-    speed = _most_speed(layer, chips, stages, present, problem.num_gpus)
-    layers = problem.site.model.total_layers
-    with np.errstate(divide="ignore"):
-        slowest = np.maximum(layers / speed, np.where(present, layer, 0.0).max(axis=1))
-    quickest = np.where(present, layer, np.inf).min(axis=1)
-    backward_share = (1 - np.where(present, forward / np.maximum(layer, 1e-30), 1.0)).min(axis=1)
-    seconds = np.maximum(micro * slowest, layers * quickest + (micro - 1) * slowest * backward_share)
-    rate = score.rate(np.where(present, chips, 0), np.where(present, np.arange(pools)[None], -1))
-    room = np.where(present, chips, 0).sum(axis=1) <= problem.num_gpus
-    bound = np.where(room & (present.sum(axis=1) <= layers), score.of((seconds + problem.site.stack.step_overhead_s) / gbs, rate), np.inf)
-    keep = np.isfinite(bound)
-    deep = np.minimum(np.where(present, stages, 0.0).sum(axis=1), layers)
-    guess = np.where(keep, (micro + deep - 1) * np.where(np.isfinite(slowest), slowest, 0.0) / gbs * rate, np.inf)
-    return _Ways(options=options[keep], common=common[keep], bound=bound[keep], guess=guess[keep])
-
-
-def _pool_columns(problem: MixedProblem, grid: Grid, pool: int, index: Ints) -> list[Floats]:
-    """Of each row's option of a pool: its quickest layer, that one's forward, its chips a stage, its stages; zeros where absent."""
-    options = grid.options[pool]
-    if not len(options.common):
-        return [np.zeros(len(index)) for _ in range(4)]
-    forward, backward = layer_times_s(options.layouts, pool=pool, site=problem.site)
-    columns = [(forward + backward).min(axis=1), forward.max(axis=1), options.chips.astype(np.float64), options.stages.astype(np.float64)]
-    return [np.where(index >= 0, column[index], 0.0) for column in columns]
-
-
-def _most_speed(layer: Floats, chips: Floats, stages: Floats, present: NDArray[np.bool_], num_gpus: int) -> Floats:
-    """Layers per second of all stages that the chips can make at most: those that get most from a chip first, (R,)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        each = np.where(present, 1.0 / layer, 0.0)
-        order = np.argsort(-np.where(present, each / chips, -1.0), axis=1, kind="stable")
-        room, speed = np.full(len(layer), float(num_gpus)), np.zeros(len(layer))
-        for rank in range(layer.shape[1]):
-            at = order[:, rank : rank + 1]
-            one, size, most = (np.take_along_axis(a, at, axis=1)[:, 0] for a in (each, chips, stages))
-            taken = np.where(size > 0, np.minimum(most, room / np.where(size > 0, size, 1.0)), 0.0)
-            room, speed = room - taken * size, speed + taken * one
-    return speed
-
-
-class _CutBook:
-    """Ways to cut a stage that the search has met, by id, with their curves; a book that grows."""
-
-    def __init__(self, problem: MixedProblem, grid: Grid) -> None:
-        self.problem, self.grid = problem, grid
-        self.ids: dict[tuple[int, int, bool], int] = {}
-        self.curves: list[Curve] = []
-        self.onces: list[tuple[Once, ...]] = []
-        self.keys: list[tuple[int, int, bool]] = []
-        self.fitting: list[Ints] = []
-        self.tables: list[dict[tuple[int, float, int], StageTable]] = []
-        self._table: Cuts | None = None
-
-    def id_of(self, pool: int, option: int, *, piped: bool) -> int:
-        return self.ids[pool, int(option), piped]
-
-    def add(self, options: Ints) -> None:
-        """Price what some ways need and is not known."""
-        for pool in range(options.shape[1]):
-            own = np.unique(options[options[:, pool] >= 0, pool])
-            alone = np.unique(options[(options >= 0).sum(axis=1) == 1][:, pool])
-            for piped, wanted in ((True, own), (False, alone[alone >= 0])):
-                self._add(pool, np.array([o for o in wanted if (pool, int(o), piped) not in self.ids], dtype=np.int64), piped)
-
-    def _add(self, pool: int, numbers: Ints, piped: bool) -> None:
-        if not len(numbers):
-            return
-        problem, layouts = self.problem, self.grid.options[pool].layouts.take(numbers)
-        found = curves(layouts, self.grid.axes.recomputations, pool=pool, site=problem.site, piped=piped)
-        onces = once_tables(found, layouts, pool=pool, site=problem.site, most=problem.site.model.total_layers)
-        for number, curve, once in zip(numbers, found, onces, strict=True):
-            self.ids[pool, int(number), piped] = len(self.curves)
-            self.curves.append(curve)
-            self.tables.append({})
-            self.onces.append(once)
-            self.keys.append((pool, int(number), piped))
-            self.fitting.append(fitting_layers(curve, limit_bytes=self.limit_bytes(pool), most=problem.site.model.total_layers))
-        self._table = None
-
-    def limit_bytes(self, pool: int) -> float:
-        part = self.problem.parts[pool]
-        return part.setting.limit_bytes - part.headroom_bytes
-
-    def block(self, number: int, *, stages: int, layers: int) -> Block:
-        pool, option, _ = self.keys[number]
-        return Block(
-            curve=self.curves[number],
-            once=self.onces[number],
-            stages=stages,
-            layers=layers,
-            chips_per_stage=int(self.grid.options[pool].chips[option]),
-            domain=self.problem.cluster.pools[pool].node.domain_size,
-            limit_bytes=self.limit_bytes(pool),
-            tables=self.tables[number],
-        )
-
-    @property
-    def table(self) -> Cuts:
-        """All cuts in columns, an absent one last."""
-        if self._table is None:
-            self._table = self._columns()
-            self.pools = np.array([*(key[0] for key in self.keys), -1])
-            self.numbers = np.array([*(key[1] for key in self.keys), -1])
-            options = [self.grid.options[key[0]] for key in self.keys]
-            self.commons = np.array([*(int(o.common[key[1]]) for o, key in zip(options, self.keys, strict=True)), -1])
-            self.gbs = np.array([*(int(self.grid.gbs[c]) for c in self.commons[:-1]), 1])
-        return self._table
-
-    def _columns(self) -> Cuts:
-        most = self.problem.site.model.total_layers
-        curves_, middle = self.curves, [curve.backward_layer_s.min(axis=0) for curve in self.curves]
-
-        def column(values: list[float]) -> Floats:
-            return np.array([*values, 0.0])
-
-        def table(values: list[Floats]) -> Floats:
-            return np.concatenate([np.stack(values), np.zeros((1, most + 1))])
-
-        shares = [c.forward_layer_s / (c.forward_layer_s + b) for c, b in zip(curves_, middle, strict=True)]
-        return Cuts(
-            chips=column([float(self.grid.options[pool].chips[option]) for pool, option, _ in self.keys]).astype(np.int64),
-            forward_s=column([float(c.forward_layer_s.min()) for c in curves_]),
-            backward_s=column([float(b.min()) for b in middle]),
-            forward_share=column([float(share.max()) for share in shares]),
-            backward_share=column([float((1 - share).max()) for share in shares]),
-            slow_backward_s=column([float(c.backward_layer_s.max()) for c in curves_]),
-            head_s=column([float(c.forward_base_s[2] + c.backward_base_s[:, 2].min()) for c in curves_]),
-            first_forward_s=column([float(c.forward_base_s[1]) for c in curves_]),
-            first_backward_s=column([float(c.backward_base_s[:, 1].max()) for c in curves_]),
-            near_s=column([min(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
-            far_s=column([max(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
-            fitting=table([np.concatenate([[0], f[1:].cumsum()]).astype(np.float64) for f in self.fitting]).astype(np.int64),
-            reduce_s=table([once[MIDDLE].reduce_s for once in self.onces]),
-            gather_s=table([once[MIDDLE].gather_s for once in self.onces]),
-            optimizer_s=table([once[MIDDLE].optimizer_s for once in self.onces]),
-        )
