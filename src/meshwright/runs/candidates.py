@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
 
 from meshwright.accuracy.machines import Machines, stage_chips
 from meshwright.accuracy.rows import Case, MemoryFigure
@@ -56,18 +57,17 @@ def candidates_of(problem: Problem, refusal: Refusal) -> Candidates:
     harvest = search_space(wide, make_space(problem, axes_of(problem), rejections), rejections)
     parts = [part for part in (harvest.fitting, harvest.at_risk) if part is not None]
     refused: Counter[str] = Counter()
-    runnable = []
-    for layout in _in_turn(parts, problem.setting.model):
+
+    def runs(layout: Layout) -> bool:
         reason = refusal(layout)
-        if reason is None:
-            runnable.append(layout)
-        else:
-            refused[reason] += 1
+        refused.update([] if reason is None else [reason])
+        return reason is None
+
+    chosen = _spread(_in_turn(parts, problem.setting.model), runs)
     left_out = {**rejections.counts, **refused}
-    if not runnable:
+    if not chosen:
         shown = "; ".join(f"{reason} ({count})" for reason, count in sorted(left_out.items(), key=lambda item: -item[1])[:3])
         raise ConfigError(f"no layout of this model can be run on {problem.num_chips} chips: {shown or 'none keeps the rules'}")
-    chosen = _spread(runnable)
     splits = [split for group in shortlists(problem, [[layout] for layout in chosen], count=1) for split in group[1:]]
     priced = reprice(problem, [*chosen, *(split for split in splits if refusal(split) is None)])
     members = sorted((_candidate(problem, found) for found in priced), key=lambda candidate: candidate.predicted.step_s)
@@ -87,14 +87,17 @@ def _in_turn(parts: Iterable[Found], model: ModelSpec) -> list[Layout]:
     return [tidy(explicit_layers(layout, model)) for _, layout in sorted(rows, key=lambda row: row[0])]
 
 
-def _spread(layouts: Sequence[Layout]) -> list[Layout]:
-    """The best of every cut, then the second best of each, and so on: predictions that are wrong about one cut are then not the end."""
+def _spread(layouts: Sequence[Layout], runs: Callable[[Layout], bool]) -> list[Layout]:
+    """The best of every cut that runs, then the second best of each, and so on: a prediction wrong about one cut is then not the end.
+
+    What the software can run is asked of as many layouts as are needed, for the answer takes the writing of an export.
+    """
     cuts: dict[tuple[int, ...], list[Layout]] = defaultdict(list)
     for layout in layouts:
         cuts[layout.tp, layout.cp, layout.ep, layout.pp, layout.dp, layout.mbs].append(layout)
-    longest = max(map(len, cuts.values()))
-    turns = [group[turn] for turn in range(longest) for group in cuts.values() if turn < len(group)]
-    return turns[:MOST]
+    groups = [filter(runs, group) for group in cuts.values()]
+    turns = zip_longest(*groups)
+    return list(islice((layout for turn in turns for layout in turn if layout is not None), MOST))
 
 
 def _distinct(members: Iterable[Candidate]) -> Iterable[Candidate]:
