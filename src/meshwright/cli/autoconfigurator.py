@@ -56,9 +56,13 @@ def autoconfigurator(
 
 def _search(config: dict[str, Any], *, dry_run: bool) -> None:
     from meshwright.doors.autoconfigurator.folders import base_name, write_candidates, write_final
-    from meshwright.doors.autoconfigurator.search import search_of
+    from meshwright.doors.autoconfigurator.search import NothingFits, search_of
 
-    search = search_of(config)
+    try:
+        search = search_of(config)
+    except NothingFits as error:
+        typer.echo(f"{config['search_config_value']}: {error}")
+        raise typer.Exit(1) from None
     for note in search.notes:
         typer.echo(f"note: {note}", err=True)
     for line in _opening(search):

@@ -19,8 +19,10 @@ from meshwright.runs.options import options_of
 from meshwright.runs.trackers import Tracking, read_key
 from meshwright.runs.trial import OWN_TRAINER, Trial
 from meshwright.runs.tune import Prepared, Tuning
+from meshwright.search.request import PlanRequest
+from meshwright.units import GIB
 
-__all__ = ["Search", "candidate_name", "search_of"]
+__all__ = ["NothingFits", "Search", "candidate_name", "search_of"]
 
 LAUNCHERS = {"bcm": "slurm", "bcp": "bcp", "k8s": "k8s", "interactive": "local"}
 """The launcher of runs behind each `cluster_type`."""
@@ -98,7 +100,24 @@ def _prepared(
             except ConfigError as error:
                 first = first or error
     assert first is not None
-    raise first
+    raise _with_remedy(first, request_fields(settings, model, gbs=gbs, local=local))
+
+
+class NothingFits(ConfigError):
+    """No layout fits these GPUs; the message says what would."""
+
+
+def _with_remedy(error: ConfigError, fields: Mapping[str, Any]) -> ConfigError:
+    """Where the model is too large for the GPUs, say what it needs; else the error stands."""
+    try:
+        miss = api.plan(PlanRequest.of({**fields, "top": 1})).nearest_miss
+    except ConfigError:
+        return error
+    if miss is None:
+        return error
+    larger = [remedy for remedy in miss.remedies if remedy.change.startswith("more chips")]
+    needs = f"; needs at least {larger[0].num_chips} GPUs" if larger else ""
+    return NothingFits(f"does not fit: {miss.over_bytes / GIB:.1f} GiB too much on the fullest GPU{needs}")
 
 
 def _near(gbs: int) -> list[int]:
