@@ -1,0 +1,1 @@
+"""Runs that go on for days: whether to start one again that ended."""
