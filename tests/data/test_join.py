@@ -34,6 +34,12 @@ def test_one_line_end_between_documents(tmp_path: Path) -> None:
     assert result.to_dict()["documents"] == 13
 
 
+@pytest.mark.parametrize("blank", [b"", b" ", b"\t", b"\r", b"\v", b"\f"])
+def test_a_line_of_white_space_is_blank_wherever_it_stands(tmp_path: Path, blank: bytes) -> None:
+    concat([fill(tmp_path / "in", [blank + b"\na\n" + blank + b"\nb\n" + blank])], output=tmp_path / "out", progress=False)
+    assert shards(tmp_path / "out") == [b"a\nb\n"]
+
+
 @settings(max_examples=30)
 @given(
     contents=st.lists(st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"x")), max_size=9).map(b"\n".join), max_size=12),

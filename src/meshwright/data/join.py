@@ -32,8 +32,8 @@ MIN_BYTES = 12 * GIB
 MAX_BYTES = 16 * GIB
 """The size of shards in NVIDIA's recipe for SlimPajama."""
 _BLOCK_BYTES = 8 << 20
-_BLANK = re.compile(rb"^[ \t\r]*\n", flags=re.MULTILINE)
-_SIGNS_OF_BLANKS = (b"\n\n", b"\n\r", b"\n ", b"\n\t")
+_BLANK = re.compile(rb"^[ \t\r\v\f]*\n", flags=re.MULTILINE)
+_SIGNS_OF_BLANKS = (b"\n\n", b"\n\r", b"\n ", b"\n\t", b"\n\v", b"\n\f")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
