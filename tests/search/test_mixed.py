@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, pairwise, permutations, product
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from meshwright import api
 from meshwright.cost.mixed import price_mixed
 from meshwright.errors import ConfigError
+from meshwright.search.mixed.alike import solve_alike
 from meshwright.search.mixed.branch import Outcome, search_mixed
 from meshwright.search.mixed.curves import Curve, Once, curves, once_tables
 from meshwright.search.mixed.grid import Grid, make_grid
@@ -21,7 +23,7 @@ from meshwright.search.mixed.inner import Block, Case, Chosen, Solved, in_flight
 from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
 from meshwright.search.mixed.reprice import layout_of
 from meshwright.search.mixed.score import Score
-from meshwright.search.mixed.stages import role_of, stage_table
+from meshwright.search.mixed.stages import OneWay, role_of, stage_table
 from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections
 
@@ -63,11 +65,17 @@ def priced(blocks: tuple[Block, ...], case: Case, layers: tuple[int, ...]) -> fl
             in_flight=in_flight(number, pp=len(place), vpp=case.vpp, num_microbatches=case.num_microbatches),
             vpp=case.vpp,
             limit_bytes=block.limit_bytes,
+            only=block.only,
         )
         if np.isinf(table.backward_s[0]):
             return None
         stages.append(Chosen(layers=own, way=0, redone=0, forward_s=float(table.forward_s[0]), backward_s=float(table.backward_s[0])))
     return value_s(blocks, case, Solved(stages=tuple(stages), bound_s=0.0))
+
+
+def alike(block: Block) -> list[Block]:
+    """The block under each of its ways to recompute."""
+    return [replace(block, only=OneWay(way=way)) for way in range(len(block.curve.backward_layer_s))]
 
 
 def a_curve(draw: st.DrawFn) -> Curve:
@@ -131,6 +139,34 @@ def test_inner_problem_is_solved_exactly(inner: tuple[tuple[Block, ...], Case]) 
     if case.blocking:  # messages that overlap can stretch the steady state beyond the chains that the bound knows
         assert solved.bound_s == pytest.approx(min(values), rel=1e-12)
         assert value_s(blocks, case, solved) == pytest.approx(min(values), rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(inner=inner_cases(), even=st.booleans())
+def test_stages_that_must_be_alike_are_assigned_exactly(inner: tuple[tuple[Block, ...], Case], even: bool) -> None:
+    blocks, case = inner[0], replace(inner[1], blocking=True, even=even)
+    if even:
+        blocks = tuple(replace(block, layers=block.stages * (1 + block.layers % 3)) for block in blocks)
+    splits = [
+        [(block.layers // block.stages,) * block.stages] if even else list(compositions(block.layers, block.stages)) for block in blocks
+    ]
+    values = [
+        value
+        for ways in product(*[alike(block) for block in blocks])
+        for parts in product(*splits)
+        if (value := priced(ways, case, tuple(n for part in parts for n in part))) is not None
+    ]
+    solved = solve_alike(blocks, case)
+    if not values:
+        assert solved is None
+        return
+    assert solved is not None and solved.bound_s == pytest.approx(min(values), rel=1e-12)
+    assert value_s(blocks, case, solved) == pytest.approx(min(values), rel=1e-12)
+    numbers = iter(solved.stages)
+    for block in blocks:
+        own = [next(numbers) for _ in range(block.stages)]
+        assert len({stage.way for stage in own}) == 1
+        assert not even or {stage.layers for stage in own} == {block.layers // block.stages}
 
 
 # The whole search
@@ -243,6 +279,21 @@ def test_curves_give_what_the_cost_model_gives(data: st.DataObject) -> None:
             assert found.step_s == pytest.approx(whole.step_s, rel=1e-9)
 
 
+def test_what_stages_must_share_they_share() -> None:
+    fields: dict[str, Any] = {"model": "llama3-8b", "seq_len": 4096, "gbs": 32, "max_memory_gib": 45.0, "pins": {"cp": [1], "vpp": [1]}}
+    free = api.plan(asked("a800:8,h800:8", **fields))
+    held = api.plan(asked("a800:8,h800:8", **fields, same=["tp", "recompute"]))
+    assert free.proof is not None and held.plans[0].step_s >= free.proof.bound_s * (1 - 1e-9)
+    for plan in held.plans:
+        assert plan.mixed is not None and len({stage.tp for stage in plan.mixed.stages}) == 1
+        ways = {(stage.pool, stage.recompute, stage.recompute_layers, stage.recompute_modules) for stage in plan.mixed.stages}
+        assert len(ways) == len(plan.mixed.pools)
+    even = api.plan(asked("a800:8,h800:8", **fields, same=["layers"]))
+    assert all(
+        len({(stage.pool, stage.layers) for stage in plan.mixed.stages}) == len(plan.mixed.pools) for plan in even.plans if plan.mixed
+    )
+
+
 def test_more_chips_are_never_slower_and_idle_ones_are_said() -> None:
     few, many = (api.plan(asked(cluster)) for cluster in ("a800:4,h800:4", "a800:8,h800:4"))
     assert many.plans[0].step_s <= few.plans[0].step_s * (1 + 1e-9)
@@ -310,6 +361,8 @@ def test_two_pools_of_like_chips_are_one_pool(tmp_path: Any) -> None:
         ({"cluster": "a800:8,h800:8", "usd_per_hour": 2.0}, "usd_per_hour is the price of one kind of chip"),
         ({"cluster": "a800:8,h800:8", "pins": {"layers_per_stage": ["2+3"]}}, "layers_per_stage"),
         ({"cluster": "a800:8,h800:8", "pins": {"schedule": ["gpipe"]}}, "schedule"),
+        ({"cluster": "a800:16", "same": ["tp"]}, "same=tp: of plans over several kinds of chips, or with num_gpus"),
+        ({"cluster": "a800:8,h800:8", "same": ["pp"]}, "same.0='pp': input should be 'tp', 'recompute' or 'layers'"),
         ({"cluster": "a800:8,h800:8", "calibration": "own.yaml"}, "one kind of chip"),
     ],
 )

@@ -28,6 +28,7 @@ _COMMANDS = (
     "export",
     "tune",
     "autoconfigurator",
+    "apss",
     "models",
     "chips",
     "predict",

@@ -43,6 +43,13 @@ def plan(
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote on this chip.")] = None,
     megatron_version: Annotated[str | None, typer.Option(help="Version of Megatron-Core whose rules hold [default: the newest].")] = None,
     pins: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2.")] = None,
+    same: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT[,WHAT...]",
+            help="Over several kinds of chips: one tp for all kinds, recompute or layers alike on a kind's stages.",
+        ),
+    ] = None,
     top: Annotated[int | None, typer.Option(help="Plans to print [default: 10].")] = None,
     objective: Annotated[
         str | None, typer.Option(help="step_time, tokens_per_dollar, tokens_per_joule or memory [default: step_time].")
@@ -100,7 +107,7 @@ def plan(
     from meshwright.cli._layout_case import file_name
     from meshwright.cli._traces import make_folder, write_steps
     from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.request import PlanRequest, parse_pins
+    from meshwright.search.request import PlanRequest, parse_pins, parse_same
 
     given: dict[str, Any] = {
         "model": _model(model, hf),
@@ -115,6 +122,7 @@ def plan(
         "profile": file_name(profile),
         "megatron_version": megatron_version,
         "pins": parse_pins(pins or []) or None,
+        "same": None if same is None else parse_same(same),
         "top": top,
         "objective": objective,
         "min_tokens_per_s": min_tokens_per_s,

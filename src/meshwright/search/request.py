@@ -11,10 +11,13 @@ from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.layout import parse_layout
 from meshwright.rules import NEWEST_MEGATRON
 
-__all__ = ["OBJECTIVES", "Objective", "PlanRequest", "parse_pins"]
+__all__ = ["OBJECTIVES", "SHARED", "Objective", "PlanRequest", "Shared", "parse_pins", "parse_same"]
 
 Objective = Literal["step_time", "tokens_per_dollar", "tokens_per_joule", "memory"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+Shared = Literal["tp", "recompute", "layers"]
+"""What stages of plans over several kinds of chips can be held to have in common."""
+SHARED: tuple[Shared, ...] = get_args(Shared)
 PinValue = int | str
 MOST_PLANS = 1000
 """More plans than anybody reads; each is simulated."""
@@ -52,6 +55,9 @@ class PlanRequest(BaseModel):
     """What `meshwright profile` wrote on this chip; with it, `cluster` may be `local`, the machine of the profile, or `local:16`."""
     pins: dict[str, list[PinValue]] = {}
     """Allowed values by field of Layout; what is not named is searched."""
+    same: list[Shared] = []
+    """Over several kinds of chips, or with `num_gpus`: `tp` is one for all kinds, `recompute` one for all stages of a kind, and `layers`
+    are as many on all stages of a kind."""
     objective: Objective = "step_time"
     max_memory_gib: float | None = None
     """What one process may use; None is all that the chip gives it."""
@@ -122,6 +128,15 @@ def parse_pins(words: Iterable[str]) -> dict[str, list[PinValue]]:
             raise ConfigError(f"--set {key}: given twice; join the values by commas: {key}=1,2")
         pins[name] = parsed
     return pins
+
+
+def parse_same(words: str) -> list[str]:
+    """Read `tp,recompute`; UnknownNameError for what stages can't be held to have in common."""
+    found = [word.strip() for word in words.split(",")]
+    for word in found:
+        if word not in SHARED:
+            raise UnknownNameError("word of --same", word, SHARED)
+    return list(dict.fromkeys(found))
 
 
 def _pin(key: str, values: Iterable[PinValue]) -> tuple[str, list[PinValue]]:

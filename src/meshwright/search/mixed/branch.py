@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
 from meshwright.search.axes import MOST_UNEVEN_VPP
+from meshwright.search.mixed.alike import solve_alike
 from meshwright.search.mixed.bounds import Boxes, Cuts, Limits, bound_s, likely_plans, tightened
 from meshwright.search.mixed.cut_book import CutBook
 from meshwright.search.mixed.grid import Grid
@@ -294,7 +295,6 @@ class _Search:
         self.leaves = [left] if len(left) else []
 
     def _solve(self, leaf: Boxes, *, beaten: Literal["dropped", "kept"] = "dropped") -> None:
-        self.solved += 1
         ids = [int(i) for i in leaf.ids[0] if i >= 0]
         blocks = tuple(
             self.cuts.block(i, stages=int(stages), layers=int(layers))
@@ -307,10 +307,15 @@ class _Search:
             dp_overlap=self.limits.dp_overlap,
             overhead_s=self.limits.overhead_s,
             prefix=self.site.model.segments[0].num_layers if len(self.site.model.segments) > 1 else 0,
+            even="layers" in self.problem.request.same,
         )
+        if case.even and any(block.layers % block.stages for block in blocks):
+            return
+        self.solved += 1
         cuts = self.cuts.table
         ceiling_s = float(self._ceiling_s(leaf, cuts)[0]) if beaten == "dropped" else np.inf
-        solved = solve(blocks, case, below_s=ceiling_s)
+        solver = solve_alike if "recompute" in self.problem.request.same else solve
+        solved = solver(blocks, case, below_s=ceiling_s)
         if solved is None:
             return
         seconds, gbs, rate = value_s(blocks, case, solved), int(self.cuts.gbs[ids[0]]), float(self._rate(leaf, cuts)[0])

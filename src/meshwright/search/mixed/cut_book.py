@@ -9,7 +9,7 @@ from meshwright.cost.shapes import Floats
 from meshwright.search.mixed.bounds import Cuts
 from meshwright.search.mixed.curves import MIDDLE, Curve, Once, curves, fitting_layers, once_tables
 from meshwright.search.mixed.grid import Grid
-from meshwright.search.mixed.inner import Block
+from meshwright.search.mixed.inner import Block, TableKey
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.stages import StageTable
 
@@ -28,7 +28,7 @@ class CutBook:
         self.onces: list[tuple[Once, ...]] = []
         self.keys: list[tuple[int, int, bool]] = []
         self.fitting: list[Ints] = []
-        self.tables: list[dict[tuple[int, float, int], StageTable]] = []
+        self.tables: list[dict[TableKey, StageTable]] = []
         self._table: Cuts | None = None
 
     def id_of(self, pool: int, option: int, *, piped: bool) -> int:

@@ -18,11 +18,13 @@ from meshwright.cost.pipeline import chain_s, interleaved_chain_s, pipeline_of_s
 from meshwright.cost.shapes import Floats
 from meshwright.layout import SCHEDULES
 from meshwright.search.mixed.curves import MIDDLE, ROLES, Curve, Once
-from meshwright.search.mixed.stages import StageTable, role_of, stage_table
+from meshwright.search.mixed.stages import OneWay, StageTable, role_of, stage_table
 
-__all__ = ["Block", "Case", "Chosen", "Solved", "in_flight", "links_of", "once_s", "solve", "value_s"]
+__all__ = ["Block", "Case", "Chosen", "Solved", "TableKey", "in_flight", "links_of", "once_s", "solve", "value_s"]
 
 Ints = NDArray[np.int64]
+TableKey = tuple[int, float, int, OneWay | None]
+"""Role, micro batches in flight, chunks, and how the stage must recompute."""
 _SAME = 1e-12
 """Relative difference below which two times are the same."""
 
@@ -40,8 +42,10 @@ class Block:
     domain: int
     """Chips of a fast domain."""
     limit_bytes: float
-    tables: dict[tuple[int, float, int], StageTable] = field(default_factory=dict, compare=False, repr=False)
-    """Stages that were priced, by role, micro batches in flight and chunks: one book per curve, shared by its blocks."""
+    only: OneWay | None = None
+    """How all its stages recompute; None leaves it to each."""
+    tables: dict[TableKey, StageTable] = field(default_factory=dict, compare=False, repr=False)
+    """Stages that were priced: one book per curve, shared by its blocks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +60,8 @@ class Case:
     overhead_s: float
     prefix: int
     """Layers of the model's first segment, where it has two."""
+    even: bool = False
+    """Whether all stages of a block have equally many layers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,7 +230,7 @@ class _Solver:
         block = self.blocks[self.place[stage]]
         role = role_of(is_first=stage == 0, is_last=stage == self.pp - 1)
         held = in_flight(stage, pp=self.pp, vpp=self.case.vpp, num_microbatches=self.case.num_microbatches)
-        key = role, held, self.case.vpp
+        key = role, held, self.case.vpp, block.only
         if key not in block.tables:
             layers = np.arange(1, self.total + 1)
             block.tables[key] = self._price(stage, layers, np.zeros_like(layers))
@@ -240,6 +246,7 @@ class _Solver:
             in_flight=in_flight(stage, pp=self.pp, vpp=self.case.vpp, num_microbatches=self.case.num_microbatches),
             vpp=self.case.vpp,
             limit_bytes=block.limit_bytes,
+            only=block.only,
         )
 
     def run(self, least: tuple[_Fullness, ...], most: tuple[float, ...]) -> Solved | None:
@@ -269,6 +276,8 @@ class _Solver:
         least = self.case.vpp
         most = end - above * least - below.layers  # what is left, if each stage above takes the least
         lowest = np.where(above == 0, end - below.layers, least)
+        if self.case.even:
+            most = lowest = np.full_like(most, self.blocks[self.place[stage]].layers // self.blocks[self.place[stage]].stages)
         counts = np.maximum(0, most - lowest + 1)
         parent = np.repeat(np.arange(len(below.layers)), counts)
         own = np.arange(len(parent)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(lowest, counts)

@@ -43,6 +43,9 @@ def ways_of(problem: MixedProblem, grid: Grid, score: Score) -> Ways:
     ]
     options = np.concatenate([t for t in tables if len(t)] or [np.zeros((0, pools), dtype=np.int64)]).astype(np.int64)
     common = np.repeat(np.arange(len(tables)), [len(t) for t in tables])
+    if "tp" in problem.request.same:
+        alike = _of_one_tp(grid, options)
+        options, common = options[alike], common[alike]
     micro, gbs = grid.num_microbatches[common].astype(np.float64), grid.gbs[common]
     parts = [_pool_columns(problem, grid, pool, options[:, pool]) for pool in range(pools)]
     layer, forward, chips, stages = (np.stack([part[i] for part in parts], axis=1) for i in range(4))
@@ -61,6 +64,13 @@ def ways_of(problem: MixedProblem, grid: Grid, score: Score) -> Ways:
     deep = np.minimum(np.where(present, stages, 0.0).sum(axis=1), layers)
     guess = np.where(keep, (micro + deep - 1) * np.where(np.isfinite(slowest), slowest, 0.0) / gbs * rate, np.inf)
     return Ways(options=options[keep], common=common[keep], bound=bound[keep], guess=guess[keep])
+
+
+def _of_one_tp(grid: Grid, options: Ints) -> NDArray[np.bool_]:
+    """Whether all pools that take part have the same tp, (R,)."""
+    sizes = [np.append(pool.layouts.tp, 0)[options[:, i]] for i, pool in enumerate(grid.options)]  # option -1 is the last
+    table = np.stack(sizes, axis=1)
+    return np.asarray(((table == 0) | (table == table.max(axis=1, keepdims=True))).all(axis=1))
 
 
 def _pool_columns(problem: MixedProblem, grid: Grid, pool: int, index: Ints) -> list[Floats]:
