@@ -6,8 +6,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from meshwright.cli._terminal import print_page
 from meshwright.units import format_seconds
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from meshwright.runs.loop import View
     from meshwright.runs.record import RunRecord
 
-__all__ = ["progress", "result_lines"]
+__all__ = ["print_result", "progress"]
 
 _SHOWN_RUNS = 15
 _EVIDENCE = 160
@@ -24,8 +25,11 @@ _EVIDENCE = 160
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[View], None]]:
-    """Give what a study's moments are shown to."""
+def progress(*, quiet: bool = False) -> Iterator[Callable[[View], None]]:
+    """Give what a study's moments are shown to; a quiet one shows nothing."""
+    if quiet:
+        yield lambda view: None
+        return
     if not sys.stderr.isatty():
         yield _Lines().show
         return
@@ -99,16 +103,21 @@ def _state(record: RunRecord, view: View) -> str:
     return "best" if view.best is not None and view.best.run_id == record.run_id else record.state
 
 
-def result_lines(view: View) -> list[str]:
-    """Return the study's end as a table in plain text: runs that finished, the fastest first, then those that failed, with why."""
-    rows = [("", "run", "step", "predicted", "off", "tokens/s", "layout")]
+def print_result(view: View) -> None:
+    """Print the study's end: runs that finished, the fastest first, then those that failed, with why."""
+    from rich.console import Console
+
+    from meshwright.report.columns import Column, print_columns
+
     finished = [record for record in _by_interest(view) if record.measured is not None]
-    for place, record in enumerate(finished, start=1):
-        rows.append(_row(place, record))
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows] if finished else []
-    failed = [record for record in view.records if record.failure is not None]
-    return [*lines, *(f"failed  {record.run_id}: {_why(record)}" for record in failed)]
+    if finished:
+        columns = [Column(heading=heading, justify="left") for heading in ("", "run", "step", "predicted", "off", "tokens/s")]
+        columns.append(Column(heading="layout", justify="left", spare=1, under=True))
+        rows = [_row(place, record) for place, record in enumerate(finished, start=1)]
+        print_columns(Console(), columns, rows, more="results.csv has them")
+    failed = [f"failed  {record.run_id}: {_why(record)}" for record in view.records if record.failure is not None]
+    if failed:
+        print_page(failed, indent=8)
 
 
 def _why(record: RunRecord) -> str:
@@ -119,7 +128,7 @@ def _why(record: RunRecord) -> str:
     return f"{failure.failure_class}: {failure.message}{evidence}"
 
 
-def _row(place: int, record: RunRecord) -> Any:
+def _row(place: int, record: RunRecord) -> tuple[str, ...]:
     measured = record.measured
     assert measured is not None
     off = f"x{measured.step_s / record.predicted.step_s:.2f}"

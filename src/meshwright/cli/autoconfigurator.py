@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshwright.cli._terminal import QuietFlag
+
 if TYPE_CHECKING:
     from meshwright.doors.autoconfigurator.search import Search
     from meshwright.runs.tune import StudyResult
@@ -21,6 +23,7 @@ def autoconfigurator(
     config_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="More of cluster/ and search_config/, as YAML files.")] = None,
     write_conf: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the tree of configurations there, and stop.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the base configuration and the candidates, and start nothing.")] = False,
+    quiet: QuietFlag = False,
 ) -> None:
     """Find the fastest configuration of a model as NVIDIA's AutoConfigurator for NeMo 1.x does, by the same words and folders.
 
@@ -51,10 +54,10 @@ def autoconfigurator(
     if not config["run_training_hp_search"]:
         typer.echo("note: run_training_hp_search=False: nothing to do", err=True)
         return
-    _search(config, dry_run=dry_run or bool(config["dry_run"]))
+    _search(config, dry_run=dry_run or bool(config["dry_run"]), quiet=quiet)
 
 
-def _search(config: dict[str, Any], *, dry_run: bool) -> None:
+def _search(config: dict[str, Any], *, dry_run: bool, quiet: bool) -> None:
     from meshwright.doors.autoconfigurator.folders import base_name, write_candidates, write_final
     from meshwright.doors.autoconfigurator.search import NothingFits, search_of
 
@@ -71,7 +74,7 @@ def _search(config: dict[str, Any], *, dry_run: bool) -> None:
     typer.echo(f"{search.folder / base_name(search)} and {len(paths)} candidates in {paths[0].parent}")
     if dry_run:
         return
-    result = _run(search)
+    result = _run(search, quiet=quiet)
     for line in write_final(search, result):
         typer.echo(line)
     typer.echo(f"results in {search.folder / 'final_results'}; stopped: {result.view.stop}")
@@ -101,12 +104,12 @@ def _opening(search: Search) -> list[str]:
     return lines
 
 
-def _run(search: Search) -> StudyResult:
+def _run(search: Search, *, quiet: bool) -> StudyResult:
     from meshwright.cli._tune_view import progress
     from meshwright.runs.tune import Interrupted, run_study
 
     try:
-        with progress() as show:
+        with progress(quiet=quiet) as show:
             return run_study(search.prepared, search.tuning, show=show)
     except Interrupted as error:
         typer.echo(str(error), err=True)

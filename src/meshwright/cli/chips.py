@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -36,8 +36,6 @@ _FIGURES: tuple[tuple[str, str, str, str], ...] = (
     ("price", "usd_per_hour", "USD/h", "price_source"),
 )
 """What one chip's page shows: words, key of the record, unit, column with the source."""
-
-_TABLE_WIDTH = 125
 
 
 def chips(
@@ -120,28 +118,35 @@ def _link_record(link: Link) -> dict[str, Any]:
     }
 
 
+_COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
+    ("chip", "left", 0),
+    ("GB", "right", 2),
+    ("usable GiB", "right", 0),
+    ("TB/s", "right", 0),
+    ("bf16", "right", 0),
+    ("fp8", "right", 0),
+    ("in the domain", "left", 0),
+    ("of", "right", 0),
+    ("network", "left", 1),
+    ("W", "right", 3),
+    ("USD/h", "right", 0),
+    ("confidence", "left", 4),
+)
+"""Heading, side, and the order in which they go where a terminal is narrow."""
+
+
 def _print_table(rows: tuple[ChipRow, ...]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("chip", no_wrap=True)
-    for heading in ("GB", "usable GiB", "TB/s", "bf16", "fp8"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("in the domain", no_wrap=True)
-    table.add_column("of", justify="right", no_wrap=True)
-    table.add_column("network", no_wrap=True)
-    for heading in ("W", "USD/h"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("confidence", no_wrap=True)
-    for row in rows:
-        table.add_row(*_cells_of(row))
+    from meshwright.report.columns import Column, print_columns
+
     console = Console()
-    if console.width < _TABLE_WIDTH:  # a narrow terminal or a pipe: long lines, rather than cut names
-        console = Console(width=_TABLE_WIDTH)
-    console.print(table)
+    columns = [Column(heading=heading, justify=side, spare=spare) for heading, side, spare in _COLUMNS]
+    print_columns(console, columns, [_cells_of(row) for row in rows], more="`meshwright chips NAME` has them, and --json")
     console.print(
-        "\nbf16 (fp16 where a chip has no bf16) and fp8: dense TFLOPS. `meshwright chips NAME` shows the sources.", highlight=False
+        "\nbf16 (fp16 where a chip has no bf16) and fp8: dense TFLOPS. `meshwright chips NAME` shows the sources.",
+        highlight=False,
+        soft_wrap=not console.is_terminal,
     )
 
 

@@ -139,6 +139,7 @@ def estimate(
 
 def _print(found: RunEstimate, *, json_output: bool) -> None:
     from meshwright.cli._layout_case import narrow_console
+    from meshwright.cli._terminal import print_page
     from meshwright.report.plan_table import print_miss
     from meshwright.report.sizing_text import estimate_lines
 
@@ -147,4 +148,4 @@ def _print(found: RunEstimate, *, json_output: bool) -> None:
     elif found.plan is None:
         print_miss(found.result, narrow_console())
     else:
-        typer.echo("\n".join(estimate_lines(found)))
+        print_page(estimate_lines(found), indent=12)

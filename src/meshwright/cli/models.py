@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from meshwright.models.describe import ModelInfo, ModelRow
 
 __all__ = ["models"]
-
-_TABLE_WIDTH = 120
 
 
 def models(
@@ -78,19 +76,29 @@ def _show_list(rows: list[ModelRow], *, json_output: bool) -> None:
         _print_list(rows)
 
 
-def _print_list(rows: list[ModelRow]) -> None:
-    from rich.table import Table
+_COLUMNS: tuple[tuple[str, Literal["left", "right"], int], ...] = (
+    ("model", "left", 0),
+    ("series", "left", 3),
+    ("family", "left", 0),
+    ("layers", "right", 0),
+    ("hidden", "right", 0),
+    ("params B", "right", 0),
+    ("active B", "right", 0),
+    ("published B", "right", 1),
+    ("difference", "right", 2),
+)
+"""Heading, side, and the order in which they go where a terminal is narrow."""
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("model", no_wrap=True)
-    table.add_column("series", no_wrap=True)
-    table.add_column("family", no_wrap=True)
-    for heading in ("layers", "hidden", "params B", "active B", "published B", "difference"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row.name, row.series, row.family, *_figures(row))
-    console = _console()
-    console.print(table)
+
+def _print_list(rows: list[ModelRow]) -> None:
+    from rich.console import Console
+
+    from meshwright.report.columns import Column, print_columns
+
+    console = Console()
+    columns = [Column(heading=heading, justify=side, spare=spare) for heading, side, spare in _COLUMNS]
+    cells = [[row.name, row.series, row.family, *_figures(row)] for row in rows]
+    print_columns(console, columns, cells, more="`meshwright models NAME` has them, and --json")
     console.print("\n~ beside a published count: the size that the model is called by, no exact count.", highlight=False)
     console.print("`meshwright models NAME` shows dims, parts and sources.", highlight=False)
 
@@ -108,9 +116,10 @@ def _show_model(info: ModelInfo, notes: tuple[str, ...], *, json_output: bool) -
 
         print(json.dumps(_record(info, notes), indent=2))
         return
+    from rich.console import Console
     from rich.markup import escape
 
-    console = _console()
+    console = Console()
     for line in _page(info):
         console.print(escape(line), highlight=False, soft_wrap=True)
 
@@ -156,10 +165,3 @@ def _published_lines(row: ModelRow | None) -> list[str]:
         return []
     figures = f"{row.published_params:>22,}  ({row.published_kind}; the shape differs by {row.difference_frac:+.2%})"
     return [f"  {'published':<24} {figures}", "", f"  source: {row.source}"]
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    console = Console()
-    return console if console.width >= _TABLE_WIDTH else Console(width=_TABLE_WIDTH)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshwright.cli._terminal import QuietFlag
+
 if TYPE_CHECKING:
     from meshwright.cli._run_files import Run
     from meshwright.search.asked import Asked
@@ -67,6 +69,7 @@ def plan(
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
     request: Annotated[Path | None, typer.Option(help="A request in YAML or JSON; flags go before its values.")] = None,
     save_request: Annotated[Path | None, typer.Option(help="Write the request as YAML.")] = None,
+    quiet: QuietFlag = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
     csv_path: Annotated[Path | None, typer.Option("--csv", metavar="PATH", help="Write one row per plan.")] = None,
     trace: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a step of each plan as a trace for Perfetto.")] = None,
@@ -146,7 +149,7 @@ def plan(
     current = None if run is None or isinstance(problem, MixedProblem) else run.asked(problem)
     if trace is not None:
         make_folder(trace)
-    with _progress() as progress:
+    with _progress(quiet=quiet) as progress:
         result = api.plan(asked, progress=progress)
     if csv_path is not None:
         _write(csv_path, _csv(result))
@@ -241,9 +244,9 @@ def _require(fields: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
+def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     """Show a bar on a terminal's stderr while the search runs."""
-    if not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

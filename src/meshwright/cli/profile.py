@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshwright.cli._terminal import QuietFlag
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -32,6 +34,7 @@ def profile(
     full: Annotated[bool, typer.Option("--full", help="A fine grid, and more repeats.")] = False,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Measure this model's own shapes too.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Measure all again where FILE exists.")] = False,
+    quiet: QuietFlag = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
 ) -> None:
     """Measure the operators of training on this machine, for plans that rest on it.
@@ -59,7 +62,7 @@ def profile(
 
     _check_folder(output)
     earlier = load_profile(output) if output.exists() and not overwrite else None
-    found = profile_device(request, earlier=earlier, tell=_tell, keep=lambda so_far: _write(output, so_far, form))
+    found = profile_device(request, earlier=earlier, tell=_keep_quiet if quiet else _tell, keep=lambda so_far: _write(output, so_far, form))
     if not _is_first_rank():
         return
     _write(output, found, form)
@@ -127,6 +130,10 @@ def _is_first_rank() -> bool:
     import os
 
     return os.environ.get("RANK", "0") == "0"
+
+
+def _keep_quiet(line: str) -> None:
+    """Say nothing of a series."""
 
 
 def _tell(line: str) -> None:

@@ -74,6 +74,7 @@ def size(
     """
     from meshwright import api
     from meshwright.cli._layout_case import file_name
+    from meshwright.cli._terminal import print_page
     from meshwright.cli._training_flags import training_of
     from meshwright.report.sizing_text import size_lines
     from meshwright.units import parse_count
@@ -106,6 +107,9 @@ def size(
         vocab=vocab,
         **{name: value for name, value in given.items() if value is not None},
     )
-    typer.echo(json.dumps(found.to_dict()) if json_output else "\n".join(size_lines(found)))
+    if json_output:
+        print(json.dumps(found.to_dict()))
+    else:
+        print_page(size_lines(found), indent=13)
     if found.best is None:
         raise typer.Exit(1)

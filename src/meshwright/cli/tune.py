@@ -29,6 +29,7 @@ from meshwright.cli._layout_case import (
     ProfileFlag,
     StackFlag,
 )
+from meshwright.cli._terminal import QuietFlag
 
 if TYPE_CHECKING:
     from meshwright.runs.trackers import Tracking
@@ -85,6 +86,7 @@ def tune(
     ] = None,
     wandb_offline: Annotated[bool, typer.Option("--wandb-offline", help="With --wandb: leave runs for `wandb sync`.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the candidates and the first job, and start nothing.")] = False,
+    quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Prove by a few short real runs which layout is fastest.
@@ -137,7 +139,7 @@ def tune(
     if dry_run:
         _print_dry(prepared, tuning)
         return
-    result = _run(prepared, tuning)
+    result = _run(prepared, tuning, quiet=quiet)
     _print(result, json_output=json_output)
     if result.view.best is None:
         raise typer.Exit(1)
@@ -179,13 +181,14 @@ def _job_options(path: Path | None, flags: dict[str, Any]) -> Any:
     return JobOptions.of({**({} if path is None else read_job_file(path)), **said})
 
 
-def _run(prepared: Prepared, tuning: Tuning) -> StudyResult:
+def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:
     from meshwright.cli._tune_view import progress
     from meshwright.runs.tune import Interrupted, run_study
 
-    typer.echo(f"study: {tuning.folder}; {len(prepared.candidates.members)} layouts may be run", err=True)
+    if not quiet:
+        typer.echo(f"study: {tuning.folder}; {len(prepared.candidates.members)} layouts may be run", err=True)
     try:
-        with progress() as show:
+        with progress(quiet=quiet) as show:
             return run_study(prepared, tuning, show=show, warn=lambda line: typer.echo(f"warning: {line}", err=True))
     except Interrupted as error:
         typer.echo(str(error), err=True)
@@ -198,10 +201,9 @@ def _print(result: StudyResult, *, json_output: bool) -> None:
 
         print(json.dumps(result.to_dict(), indent=2))
         return
-    from meshwright.cli._tune_view import result_lines
+    from meshwright.cli._tune_view import print_result
 
-    for line in result_lines(result.view):
-        print(line)
+    print_result(result.view)
     print(f"stopped: {result.view.stop}; {result.view.gpu_hours:.3g} GPU-hours" if result.view.stop else "")
     if result.view.best is not None:
         print(f"best: --layout {result.view.best.layout.words()}; {result.folder / 'best.yaml'} and {result.folder / 'best'} hold it")

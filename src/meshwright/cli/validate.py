@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["validate"]
 
-_TABLE_WIDTH = 150
-
 
 def validate(
     truth: Annotated[list[Path], typer.Argument(metavar="TRUTH.csv...", help="Tables of measured training runs.", show_default=False)],
@@ -86,23 +84,18 @@ def _print_json(found: Validation) -> None:
 
 def _print_table(found: Validation) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     from meshwright.accuracy.report import SUMMARY, show
+    from meshwright.report.columns import Column, print_columns
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("table", no_wrap=True)
-    for _, words in SUMMARY:
-        table.add_column(words, justify="right", no_wrap=True)
-    for name, figures in found.figures.items():
-        table.add_row(name, *(show(key, getattr(figures, key)) for key, _ in SUMMARY))
+    columns = [Column(heading="table", justify="left"), *(Column(heading=words) for _, words in SUMMARY)]
+    rows = [(name, *(show(key, getattr(figures, key)) for key, _ in SUMMARY)) for name, figures in found.figures.items()]
     console = Console()
-    console = console if console.width >= _TABLE_WIDTH else Console(width=_TABLE_WIDTH)
-    console.print(table, highlight=False)
+    print_columns(console, columns, rows, more="--json has them")
     for name, reasons in found.unanswered.items():
         for reason, count in reasons.items():
-            console.print(f"{name}: {count} rows not answered: {reason}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{name}: {count} rows not answered: {reason}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
     for quantity, held in found.coverage.items():
         noun = quantity.replace("_", " ")
         words = f"{noun}: 80 % intervals made without a table hold {100 * held.without_table:.0f} % of its runs; docs/accuracy.md has each"
-        console.print(words, highlight=False, markup=False, soft_wrap=True)
+        console.print(words, highlight=False, markup=False, soft_wrap=not console.is_terminal)

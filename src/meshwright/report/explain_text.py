@@ -10,6 +10,7 @@ from rich.table import Table
 
 from meshwright.calibration import provenance_of
 from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
+from meshwright.report.columns import blocks
 from meshwright.search.origins import origins_of, profile_provenance
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
 from meshwright.units import GIB, format_seconds
@@ -125,15 +126,21 @@ def _time_table(found: Explanation) -> Table:
 
 
 def print_memory(quote: Quote, console: Console) -> None:
-    """Print memory by stage and term; terms that are nothing everywhere are left out."""
+    """Print memory by stage and term, in several tables where one is too wide; terms that are nothing everywhere are left out."""
     terms = [term for term in quote.stages[0].memory_bytes if any(stage.memory_bytes[term] > 0.005 * GIB for stage in quote.stages)]
-    table = plain_table("Memory, GiB", "stage", "layers", *(MEMORY_READINGS[term].short for term in terms), "used")
-    for stage in quote.stages:
-        mark = " <" if stage is quote.fullest else ""
-        cells = [f"{stage.memory_bytes[term] / GIB:.2f}" for term in terms]
-        style = "bold" if mark else None
-        table.add_row(f"{stage.stage}{mark}", str(stage.num_layers), *cells, f"{stage.used_bytes / GIB:.2f}", style=style)
-    console.print(table)
+    headings = ["layers", *(MEMORY_READINGS[term].short for term in terms), "used"]
+    rows = [
+        (str(stage.num_layers), *(f"{stage.memory_bytes[term] / GIB:.2f}" for term in terms), f"{stage.used_bytes / GIB:.2f}")
+        for stage in quote.stages
+    ]
+    names = [f"{stage.stage} <" if stage is quote.fullest else str(stage.stage) for stage in quote.stages]
+    widths = [max(len(heading), *(len(row[k]) for row in rows)) for k, heading in enumerate(headings)]
+    first = max(len("stage"), *(len(name) for name in names)) + 1
+    for number, part in enumerate(blocks(range(len(headings)), widths, limit=console.width - first, gap=1)):
+        table = plain_table("Memory, GiB" if not number else "Memory, GiB, further terms", "stage", *(headings[k] for k in part))
+        for name, row, stage in zip(names, rows, quote.stages, strict=True):
+            table.add_row(name, *(row[k] for k in part), style="bold" if stage is quote.fullest else None)
+        console.print(table)
     words = [f"{MEMORY_READINGS[term].short}: {MEMORY_READINGS[term].what}" for term in terms]
     console.print(f"< fullest. {'; '.join(words)}.", style="dim")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from meshwright.report.columns import Column, print_columns
 from meshwright.report.mixed_words import mixed_words, recompute_words, runs_of
 from meshwright.report.plan_table import between, say, tflops_words
 from meshwright.search.result import Plan, PlanResult
@@ -59,39 +60,36 @@ def _chips(plan: Plan) -> str:
     return f"{used}, {idle} idle" if idle else str(used)
 
 
-_COLUMNS: tuple[tuple[str, Callable[[Plan], str], bool], ...] = (
-    ("#", lambda p: str(p.rank), False),
-    ("stages: chip, tp, layers", _stages, True),
-    ("cp", _mixed("cp"), False),
-    ("vpp", _mixed("vpp"), False),
-    ("ep", _mixed("ep"), False),
-    ("dp", _runs("dp"), False),
-    ("mbs", _runs("mbs"), False),
-    ("recompute", _recompute, True),
-    ("chips", _chips, False),
-    ("step s", lambda p: f"{p.step_s:.4g}", False),
-    ("tokens/s/GPU", lambda p: f"{p.tokens_per_s_per_gpu:.0f}", False),
-    ("MFU %", lambda p: f"{p.mfu * 100:.1f}", False),
-    ("tokens/$", lambda p: "-" if p.tokens_per_dollar is None else format_count(p.tokens_per_dollar), False),
-    ("GiB", _memory, False),
-    ("fits", lambda p: str(p.fits), True),
+def _dollar(plan: Plan) -> str:
+    return "-" if plan.tokens_per_dollar is None else format_count(plan.tokens_per_dollar)
+
+
+_COLUMNS: tuple[tuple[Column, Callable[[Plan], str]], ...] = (
+    (Column(heading="#"), lambda p: str(p.rank)),
+    (Column(heading="stages: chip, tp, layers", justify="left", spare=4, under=True), _stages),
+    (Column(heading="cp"), _mixed("cp")),
+    (Column(heading="vpp"), _mixed("vpp")),
+    (Column(heading="ep"), _mixed("ep")),
+    (Column(heading="dp"), _runs("dp")),
+    (Column(heading="mbs"), _runs("mbs")),
+    (Column(heading="recompute", justify="left", spare=3, under=True), _recompute),
+    (Column(heading="chips", spare=1, under=True), _chips),
+    (Column(heading="step s"), lambda p: f"{p.step_s:.4g}"),
+    (Column(heading="tokens/s/GPU"), lambda p: f"{p.tokens_per_s_per_gpu:.0f}"),
+    (Column(heading="MFU %"), lambda p: f"{p.mfu * 100:.1f}"),
+    (Column(heading="tokens/$", spare=2), _dollar),
+    (Column(heading="GiB"), _memory),
+    (Column(heading="fits", justify="left"), lambda p: str(p.fits)),
 )
-"""Heading, cell, and whether it is words."""
 
 
 def print_mixed_plans(result: PlanResult, console: Console) -> None:
     """Print what was asked, the ranked plans, what they leave idle, and how near to the best they are proven to be."""
-    from rich.table import Table
-
     for line in (*_heading(result), ""):
         say(console, line)
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    shown = [(name, cell, words) for name, cell, words in _COLUMNS if {cell(plan) for plan in result.plans} != {_ONE.get(name, "")}]
-    for heading, _, is_words in shown:
-        table.add_column(heading, justify="left" if is_words else "right", no_wrap=not is_words)
-    for plan in result.plans:
-        table.add_row(*(cell(plan) for _, cell, _ in shown))
-    console.print(table, highlight=False, markup=False)
+    shown = [(column, cell) for column, cell in _COLUMNS if {cell(plan) for plan in result.plans} != {_ONE.get(column.heading, "")}]
+    rows = [[cell(plan) for _, cell in shown] for plan in result.plans]
+    print_columns(console, [column for column, _ in shown], rows, more="--json and --csv have them")
     for line in ("", *_footing(result)):
         say(console, line)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from meshwright.layout import Layout
+from meshwright.report.columns import Column, print_columns
 from meshwright.report.mixed_words import mixed_words
 from meshwright.search.result import NearestMiss, Plan, PlanResult, layout_dict, mixed_dict
 from meshwright.units import GIB, TERA, format_count, format_seconds
@@ -32,8 +33,14 @@ class _Column:
     cell: Callable[[Plan], str]
     always: bool = False
     """Else it is left out where every plan has the same."""
-    justify: str = "right"
-    """Of rich."""
+    justify: Literal["left", "right"] = "right"
+    spare: int = 0
+    under: bool = False
+
+    @property
+    def shown(self) -> Column:
+        """What of it a table needs."""
+        return Column(heading=self.heading, justify=self.justify, spare=self.spare, under=self.under)
 
 
 def _recompute(layout: Layout) -> str:
@@ -65,15 +72,15 @@ _COLUMNS = (
     _Column(heading="ep", cell=_axis("ep")),
     _Column(heading="etp", cell=lambda p: str(p.layout.expert_tp if p.layout.ep > 1 or p.layout.etp is not None else "-")),
     _Column(heading="dp", cell=_axis("dp"), always=True),
-    _Column(heading="sharding", cell=lambda p: _sharding(p.layout), justify="left"),
+    _Column(heading="sharding", cell=lambda p: _sharding(p.layout), justify="left", spare=1, under=True),
     _Column(heading="mbs", cell=_axis("mbs"), always=True),
     _Column(heading="gbs", cell=_axis("gbs")),
-    _Column(heading="recompute", cell=lambda p: _recompute(p.layout), always=True, justify="left"),
+    _Column(heading="recompute", cell=lambda p: _recompute(p.layout), always=True, justify="left", spare=3, under=True),
     _Column(heading="step s", cell=lambda p: f"{p.step_s:.4g}", always=True),
     _Column(heading="tokens/s/GPU", cell=lambda p: f"{p.tokens_per_s_per_gpu:.0f}", always=True),
     _Column(heading="MFU %", cell=lambda p: f"{p.mfu * 100:.1f}", always=True),
 )
-_CAUSAL = _Column(heading="causal", cell=lambda p: f"{p.causal_mfu * 100:.1f}", always=True)
+_CAUSAL = _Column(heading="causal", cell=lambda p: f"{p.causal_mfu * 100:.1f}", always=True, spare=2)
 _TFLOPS = _Column(heading="TFLOPS", cell=lambda p: f"{p.flops_per_s_per_gpu / TERA:.0f}", always=True)
 _DOLLAR = _Column(heading="tokens/$", cell=lambda p: "-" if p.tokens_per_dollar is None else format_count(p.tokens_per_dollar), always=True)
 _MEMORY = (
@@ -125,10 +132,14 @@ def tflops_words(peak: float) -> str:
 def _print_table(result: PlanResult, console: Console, *, wide: bool) -> None:
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
     columns = _chosen(result, wide=wide)
+    if not wide:
+        rows = [[column.cell(plan) for column in columns] for plan in result.plans]
+        print_columns(console, [column.shown for column in columns], rows, more="--json and --csv have them")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        table.add_column(column.heading, justify="left" if column.justify == "left" else "right", no_wrap=column is not _WHY)
+        table.add_column(column.heading, justify=column.justify, no_wrap=column is not _WHY)
     for plan in result.plans:
         table.add_row(*(column.cell(plan) for column in columns))
     console.print(table, highlight=False, markup=False)

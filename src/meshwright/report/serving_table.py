@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from meshwright.report.columns import Column, print_columns
 from meshwright.serving.result import ServingOption, ServingPlan
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def print_miss(found: ServingPlan, console: Console) -> None:
     if not found.nearest:
         console.print("no deployment fits:", highlight=False)
         for reason, count in sorted(found.rejected.items(), key=lambda item: -item[1])[:12]:
-            console.print(f"  {count} x {reason}", highlight=False, soft_wrap=True)
+            console.print(f"  {count} x {reason}", highlight=False, soft_wrap=not console.is_terminal)
         return
     console.print("no deployment keeps the limits; the nearest:", highlight=False)
     for name, option in found.nearest.items():
@@ -49,17 +50,27 @@ def print_miss(found: ServingPlan, console: Console) -> None:
 _AXES = {"ttft_s": "least TTFT", "tpot_s": "least TPOT", "e2e_s": "least end to end", "least excess": "least excess over all limits"}
 
 
-def _options(options: Iterable[ServingOption], console: Console, *, ranked: bool) -> None:
-    from rich.table import Table
+_COLUMNS = (
+    Column(heading="mode", justify="left"),
+    Column(heading="weights", justify="left", spare=3, under=True),
+    Column(heading="cache", justify="left", spare=3, under=True),
+    Column(heading="GPUs", justify="left"),
+    Column(heading="deployment", justify="left", spare=4, under=True),
+    Column(heading="requests"),
+    Column(heading="TTFT ms"),
+    Column(heading="TPOT ms"),
+    Column(heading="e2e s", spare=1),
+    Column(heading="req/s", spare=4),
+    Column(heading="tok/s/GPU"),
+    Column(heading="tok/s/user", spare=2),
+    Column(heading="USD/M", spare=1),
+    Column(heading="GiB"),
+)
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("#",) * ranked + ("mode", "weights", "cache", "GPUs", "deployment"):
-        table.add_column(heading, no_wrap=heading != "deployment")
-    for heading in ("requests", "TTFT ms", "TPOT ms", "e2e s", "req/s", "tok/s/GPU", "tok/s/user", "USD/M", "GiB"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for rank, option in enumerate(options, 1):
-        table.add_row(*((str(rank),) if ranked else ()), *_cells(option))
-    console.print(table, highlight=False)
+
+def _options(options: Iterable[ServingOption], console: Console, *, ranked: bool) -> None:
+    rows = [(*((str(rank),) if ranked else ()), *_cells(option)) for rank, option in enumerate(options, 1)]
+    print_columns(console, [Column(heading="#", justify="left"), *_COLUMNS] if ranked else _COLUMNS, rows, more="--json has them")
 
 
 def _cells(option: ServingOption) -> tuple[str, ...]:
@@ -94,7 +105,7 @@ def _words(found: ServingPlan, console: Console) -> None:
     modes = {option.mode for option in (*found.options, *found.nearest.values())}
     lines = (*_DEFINITIONS, *((_STATIC,) if "static" in modes else ()), *(f"note: {note}" for note in found.notes))
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(line, highlight=False, soft_wrap=not console.is_terminal, markup=False)
 
 
 def print_load(seen: Seen, console: Console) -> None:
@@ -111,8 +122,12 @@ def print_load(seen: Seen, console: Console) -> None:
     found = seen.to_dict()
     rate = f"{found['tokens_per_s']:.0f} new tokens/s, {found['tokens_per_s_per_gpu']:.1f} per GPU"
     chips = f"{seen.chips} GPUs in {seen.copies} copies"
-    console.print(f"{found['requests']} requests in {found['makespan_s']:.1f} s: {rate} on {chips}", highlight=False, soft_wrap=True)
-    console.print(_OVER_REQUESTS, highlight=False, soft_wrap=True)
+    console.print(
+        f"{found['requests']} requests in {found['makespan_s']:.1f} s: {rate} on {chips}",
+        highlight=False,
+        soft_wrap=not console.is_terminal,
+    )
+    console.print(_OVER_REQUESTS, highlight=False, soft_wrap=not console.is_terminal)
 
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from meshwright.cli._terminal import QuietFlag
 from meshwright.cli.data._flags import ConsumeFlag, InputsArgument, JsonFlag, OutputFlag, WorkersFlag, show
 
 __all__ = ["concat"]
@@ -18,6 +19,7 @@ def concat(
     max_size: Annotated[str, typer.Option(metavar="SIZE", help="Of a shard.")] = "16GiB",
     workers: WorkersFlag = 1,
     consume: ConsumeFlag = False,
+    quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Join files of one document per line into shards between two sizes.
@@ -46,5 +48,6 @@ def concat(
         max_bytes=parse_size(max_size, name="--max-size"),
         workers=workers,
         consume=consume,
+        progress=not quiet,
     )
     show(result, json_output=json_output)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from meshwright.cli._terminal import QuietFlag
 from meshwright.cli.data._flags import JsonFlag, OutputFlag, show
 
 __all__ = ["download"]
@@ -24,6 +25,7 @@ def download(
     workers: Annotated[int, typer.Option("--workers", "-j", metavar="N", help="Files at the same time, of this rank.")] = 4,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Without a byte, until a server counts as hanging.")] = 60.0,
     tries: Annotated[int, typer.Option(metavar="N", help="Attempts in a row that bring nothing.")] = 8,
+    quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Fetch files into a folder: URLs, a corpus by name, or a Hugging Face dataset.
@@ -57,6 +59,7 @@ def download(
         hf=hf,
         include=include or (),
         workers=workers,
+        progress=not quiet,
         patience=Patience(timeout_s=timeout, tries=tries),
     )
     show(result, json_output=json_output)

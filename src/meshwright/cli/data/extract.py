@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from meshwright.cli._terminal import QuietFlag
 from meshwright.cli.data._flags import ConsumeFlag, InputsArgument, JsonFlag, OutputFlag, WorkersFlag, show
 
 __all__ = ["extract"]
 
 
 def extract(
-    inputs: InputsArgument, output: OutputFlag, workers: WorkersFlag = 1, consume: ConsumeFlag = False, json_output: JsonFlag = False
+    inputs: InputsArgument,
+    output: OutputFlag,
+    workers: WorkersFlag = 1,
+    consume: ConsumeFlag = False,
+    quiet: QuietFlag = False,
+    json_output: JsonFlag = False,
 ) -> None:
     """Extract .zst, .gz, .bz2 and .xz files.
 
@@ -28,4 +34,4 @@ def extract(
     """
     from meshwright.data.unpack import extract as run
 
-    show(run(inputs, output=output, workers=workers, consume=consume), json_output=json_output)
+    show(run(inputs, output=output, workers=workers, consume=consume, progress=not quiet), json_output=json_output)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshwright.cli._terminal import QuietFlag
+
 if TYPE_CHECKING:
     from meshwright.data.tokenizing import TokenizeReport
 
@@ -54,7 +56,7 @@ def tokenize(
     chunk_size: Annotated[int | None, typer.Option(help="Megatron's; has no effect here.")] = None,
     log_interval: Annotated[int | None, typer.Option(help="Megatron's; has no effect here.")] = None,
     partitions: Annotated[int | None, typer.Option(help="Megatron's; has no effect here.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: QuietFlag = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
 ) -> None:
     """Tokenize JSON lines, JSON, text or Parquet, also compressed, to Megatron's .bin/.idx.

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from meshwright.cli._terminal import QuietFlag
 from meshwright.cli.data._flags import InputsArgument, JsonFlag, OutputFlag, WorkersFlag, show
 
 __all__ = ["wiki"]
@@ -16,6 +17,7 @@ def wiki(
     output: OutputFlag,
     workers: WorkersFlag = 1,
     piece_size: Annotated[str, typer.Option(metavar="SIZE", help="Of a dump per output file.")] = "32MiB",
+    quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Turn MediaWiki dumps into JSON lines of plain text.
@@ -38,5 +40,5 @@ def wiki(
     from meshwright.data.articles import wiki as run
     from meshwright.data.sizes import parse_size
 
-    result = run(inputs, output=output, workers=workers, piece_bytes=parse_size(piece_size, name="--piece-size"))
+    result = run(inputs, output=output, workers=workers, piece_bytes=parse_size(piece_size, name="--piece-size"), progress=not quiet)
     show(result, json_output=json_output)

@@ -9,8 +9,6 @@ import typer
 
 __all__ = ["plan"]
 
-_PIPE_WIDTH = 200
-
 
 def plan(
     model: Annotated[
@@ -98,7 +96,6 @@ def plan(
         from meshwright.report.serving_table import print_miss, print_serving_plan
 
         console = Console()
-        console = console if console.is_terminal else Console(width=_PIPE_WIDTH)
         if found.options:
             print_serving_plan(found, console, top=top)
         else:

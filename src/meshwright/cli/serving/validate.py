@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["validate"]
 
-_TABLE_WIDTH = 220
-
 
 def validate(
     truth: Annotated[list[Path], typer.Argument(metavar="TRUTH.csv...", help="Tables of measured serving runs.", show_default=False)],
@@ -67,19 +65,13 @@ def _print(figures: Mapping[str, ServingFigures], reasons: Mapping[str, Mapping[
         print(json.dumps({"tables": {name: found.to_dict() for name, found in figures.items()}, "unanswered": reasons}, indent=2))
         return
     from rich.console import Console
-    from rich.table import Table
 
     from meshwright.accuracy.serving.page import HEADINGS, cells_of
+    from meshwright.report.columns import Column, print_columns
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("table", no_wrap=True)
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, found in figures.items():
-        table.add_row(name, *cells_of(found))
+    columns = [Column(heading="table", justify="left"), *(Column(heading=heading) for heading in HEADINGS)]
     console = Console()
-    console = console if console.width >= _TABLE_WIDTH else Console(width=_TABLE_WIDTH)
-    console.print(table, highlight=False)
+    print_columns(console, columns, [(name, *cells_of(found)) for name, found in figures.items()], more="--json has them")
     for name, found_reasons in reasons.items():
         for reason, count in found_reasons.items():
-            console.print(f"{name}: {count} rows not answered: {reason}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{name}: {count} rows not answered: {reason}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
