@@ -27,6 +27,7 @@ _COMMANDS = (
     "diff",
     "export",
     "tune",
+    "ckpt",
     "autoconfigurator",
     "apss",
     "models",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshwright.errors import ConfigError
 from meshwright.units import GB, HOUR_S, MINUTE_S
 
-__all__ = ["Goodput", "Reliability", "best_interval_s", "checkpoint_bytes", "goodput", "write_s"]
+__all__ = ["Goodput", "Reliability", "best_interval_s", "checkpoint_bytes", "goodput", "share_of", "write_s"]
 
 CHECKPOINT_BYTES_PER_PARAM = 14.0
 """Weights in bf16 (2), and in fp32 a master copy and Adam's two moments (12)."""
@@ -82,24 +82,38 @@ def best_interval_s(*, write_s: float, mtbf_s: float) -> float:
     return math.sqrt(2 * write_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write_s
 
 
-def goodput(*, params: float, train_s: float, chips: int, nodes: int, reliability: Reliability) -> Goodput:
-    """Share of the wall time that goes into steps, with failures that come at random; the last step is followed by a checkpoint.
+def share_of(interval_s: float, *, write_s: float, mtbf_s: float, restart_s: float) -> float | None:
+    """Share of the wall time that goes into steps at an interval; None where such a run hardly ever reaches its next checkpoint.
 
-    Formula:  share = interval / (mtbf * exp(restart / mtbf) * (exp((interval + write) / mtbf) - 1)), mtbf = chip_mtbf / chips
+    Formula:  interval / (mtbf * exp(restart / mtbf) * (exp((interval + write) / mtbf) - 1))
     Units:    seconds; a share in (0, 1]
     Source:   Daly (2006): the mean time of a run whose failures are exponential and lose the work since the last checkpoint
     Valid:    checkpoints that stop the run while they are written; asynchronous ones cost less
+    Checked:  tests/sizing/test_goodput.py: against a simulation
+    """
+    exponent = (interval_s + write_s) / mtbf_s
+    if exponent + restart_s / mtbf_s > _MOST_EXPONENT:
+        return None
+    return interval_s / (mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1(exponent))
+
+
+def goodput(*, params: float, train_s: float, chips: int, nodes: int, reliability: Reliability) -> Goodput:
+    """Share of the wall time that goes into steps, with failures that come at random; the last step is followed by a checkpoint.
+
+    Formula:  `share_of` the interval that is asked for, else of the best one; mtbf = chip_mtbf / chips
+    Units:    seconds; a share in (0, 1]
+    Source:   Daly (2006)
+    Valid:    14 bytes a parameter
     Checked:  tests/sizing/test_goodput.py: against a simulation
     """
     mtbf_s = reliability.chip_mtbf_s / chips
     written_s = write_s(checkpoint_bytes(params), nodes=nodes, reliability=reliability)
     asked_s = reliability.save_interval_s or best_interval_s(write_s=written_s, mtbf_s=mtbf_s)
     interval_s = min(asked_s, train_s)
-    exponent = (interval_s + written_s) / mtbf_s
-    if exponent + reliability.restart_s / mtbf_s > _MOST_EXPONENT:
+    share = share_of(interval_s, write_s=written_s, mtbf_s=mtbf_s, restart_s=reliability.restart_s)
+    if share is None:
         raise ConfigError(
             f"{chips} chips fail every {mtbf_s / HOUR_S:.2g} h, but a restart and the way to the next checkpoint take "
             f"{(interval_s + written_s + reliability.restart_s) / HOUR_S:.2g} h: such a run never ends; write faster or save more often"
         )
-    wall_s = mtbf_s * math.exp(reliability.restart_s / mtbf_s) * math.expm1(exponent)
-    return Goodput(share=interval_s / wall_s, interval_s=interval_s, write_s=written_s, mtbf_s=mtbf_s)
+    return Goodput(share=share, interval_s=interval_s, write_s=written_s, mtbf_s=mtbf_s)

@@ -1,0 +1,128 @@
+"""`meshwright ckpt plan`: size, interval and disk of a training's checkpoints."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from meshwright.cli._layout_case import (
+    ClusterFlag,
+    GbsFlag,
+    GpusPerNodeFlag,
+    HfFlag,
+    JsonFlag,
+    ModelArgument,
+    PrecisionFlag,
+    StackFlag,
+)
+from meshwright.cli._training_flags import MtbfFlag, RestartFlag, WriteFlag
+
+__all__ = ["plan"]
+
+OptionalSeqFlag = Annotated[int | None, typer.Option("--seq", help="Tokens in one sequence; with --gbs the best plan's step is taken.")]
+StepFlag = Annotated[float | None, typer.Option("--step-s", help="Seconds of one step.")]
+StepsFlag = Annotated[int | None, typer.Option("--steps", help="Of the whole run.")]
+TokensFlag = Annotated[str | None, typer.Option("--tokens", help="Of the whole run, 300B, instead of --steps; needs --seq and --gbs.")]
+SaveEveryFlag = Annotated[int | None, typer.Option("--save-every", help="Steps between checkpoints [default: 2000].")]
+BestFlag = Annotated[int | None, typer.Option("--best", help="As many are kept with the least validation loss [default: 10].")]
+LastFlag = Annotated[int | None, typer.Option("--last", help="As many of the newest are kept [default: 1].")]
+KeepEveryFlag = Annotated[int | None, typer.Option("--keep-every", help="Each at a multiple of so many steps is kept for ever.")]
+DropFlag = Annotated[bool, typer.Option("--drop-states", help="All but the newest lose their optimizer states.")]
+OptimizerFlag = Annotated[
+    str | None, typer.Option("--optimizer", help="adam, adam-bf16, adam-8bit, muon, lion, sgd-momentum or sgd [default: adam].")
+]
+LossesFlag = Annotated[
+    str | None,
+    typer.Option("--losses", help="Validation losses to simulate, one a save: 2.9,2.7,2.8, or a file of lines `LOSS` or `STEP LOSS`."),
+]
+QuotaFlag = Annotated[float | None, typer.Option("--quota-gib", help="Disk that there is.")]
+
+
+def plan(
+    cluster: ClusterFlag,
+    model: ModelArgument = None,
+    hf: HfFlag = None,
+    seq: OptionalSeqFlag = None,
+    gbs: GbsFlag = None,
+    step_s: StepFlag = None,
+    steps: StepsFlag = None,
+    tokens: TokensFlag = None,
+    save_every: SaveEveryFlag = None,
+    best: BestFlag = None,
+    last: LastFlag = None,
+    keep_every: KeepEveryFlag = None,
+    drop_states: DropFlag = False,
+    losses: LossesFlag = None,
+    quota_gib: QuotaFlag = None,
+    optimizer: OptimizerFlag = None,
+    chip_mtbf_hours: MtbfFlag = None,
+    restart: RestartFlag = None,
+    write_gb_per_s: WriteFlag = None,
+    gpus_per_node: GpusPerNodeFlag = None,
+    precision: PrecisionFlag = None,
+    stack: StackFlag = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Size, interval and disk of a training's checkpoints.
+
+    A checkpoint holds weights, their fp32 copy and the optimizer's states: 14 bytes a parameter for bf16 with Adam. The interval that loses
+    least balances the time to write against the work that a failure undoes (Young 1974, Daly 2006). The disk holds the best by validation
+    loss, the newest, and the one that is being written, which is whole before an older one goes.
+
+    Prints size by part, write time, the best interval beside the asked one, the peak of the disk, and with --losses which checkpoints
+    stay after each save. Where --quota-gib is too small the exit code is 1, and what would fit is said.
+
+    Examples:
+
+      meshwright ckpt plan llama3-70b --cluster h100:256 --seq 8192 --gbs 512
+
+      meshwright ckpt plan gpt3-175b --cluster a100-80:1024 --step-s 12 --steps 100000 --keep-every 10000 --drop-states --quota-gib 20000
+
+      meshwright ckpt plan gpt3-5b --cluster a100-80:64 --best 2 --losses 2.91,2.74,2.78,2.69 --json
+    """
+    from meshwright import api
+    from meshwright.checkpoints.plan import SAVE_EVERY, Schedule
+    from meshwright.checkpoints.retention import Retention
+    from meshwright.checkpoints.size import OPTIMIZERS
+    from meshwright.cli._layout_case import model_words
+    from meshwright.cli._training_flags import training_of
+    from meshwright.errors import ConfigError, UnknownNameError
+    from meshwright.report.checkpoint_text import checkpoint_lines
+    from meshwright.units import GIB, parse_count
+
+    if optimizer is not None and optimizer not in OPTIMIZERS:
+        raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
+    if tokens is not None and (steps is not None or seq is None or gbs is None):
+        raise ConfigError("--tokens: needs --seq and --gbs, and goes without --steps")
+    if tokens is not None and seq is not None and gbs is not None:
+        steps = -(-parse_count(tokens, name="tokens") // (seq * gbs))
+    reliability = training_of(
+        1, eval_interval=None, eval_steps=None, mtbf_hours=chip_mtbf_hours, restart=restart, save_every=None, write_gb_per_s=write_gb_per_s
+    ).reliability
+    rule: dict[str, Any] = {"best": best, "last": last, "keep_every": keep_every}
+    found = api.ckpt_plan(
+        model=model_words(model, hf),
+        cluster=cluster,
+        schedule=Schedule(save_every=SAVE_EVERY if save_every is None else save_every, step_s=step_s, steps=steps),
+        retention=Retention(drop_states=drop_states, **{name: value for name, value in rule.items() if value is not None}),
+        reliability=reliability,
+        optimizer=optimizer or "adam",
+        losses=() if losses is None else api.read_losses(losses, save_every=save_every or SAVE_EVERY),
+        quota_bytes=None if quota_gib is None else quota_gib * GIB,
+        **{
+            name: value
+            for name, value in {
+                "seq_len": seq,
+                "gbs": gbs,
+                "gpus_per_node": gpus_per_node,
+                "precision": precision,
+                "stack": stack,
+            }.items()
+            if value is not None
+        },
+    )
+    typer.echo(json.dumps(found.to_dict()) if json_output else "\n".join(checkpoint_lines(found)))
+    if not found.fits:
+        raise typer.Exit(1)
