@@ -24,8 +24,8 @@ from meshwright.hardware.catalogue import find_chip
 from meshwright.models.presets import find_model
 from meshwright.stack import find_stack
 
-KIND = Kind(stack="megatron", family="megatron", experts="dense", generation="hopper", vendor="NVIDIA")
-UNKNOWN = Kind(stack="nobody's", family="nobody's", experts="moe", generation="none", vendor="nobody")
+KIND = Kind(stack="megatron", family="megatron", model="dense", generation="hopper", vendor="NVIDIA")
+UNKNOWN = Kind(stack="nobody's", family="nobody's", model="moe", generation="none", vendor="nobody")
 OWN = Spread(
     quantity="step_time",
     level="generation",
@@ -52,7 +52,17 @@ def test_names_of_a_kind_from_fine_to_coarse() -> None:
 
 def test_kind_of_a_run() -> None:
     found = kind_of(model=find_model("mixtral-8x7b"), chip=find_chip("mi300x"), stack=find_stack("torchtitan"))
-    assert found == Kind(stack="torchtitan", family="fsdp", experts="moe", generation="cdna3", vendor="AMD")
+    assert found == Kind(stack="torchtitan", family="fsdp", model="moe", generation="cdna3", vendor="AMD")
+
+
+def test_small_models_are_a_kind_of_their_own_in_time_alone() -> None:
+    kind = kind_of(model=find_model("gpt3-0.126b"), chip=find_chip("h100"), stack=find_stack("megatron"))
+    assert kind == replace(KIND, model="small dense")
+    assert kind.of("step_time").at("generation") == "megatron, small dense, hopper"
+    assert kind.of("peak_memory") == KIND
+    own = {(spread.quantity, spread.kind): spread for spread in (OWN, replace(OWN, quantity="peak_memory"), OF_ALL)}
+    assert find_spread(own, kind, "step_time") is OF_ALL
+    assert find_spread(own, kind, "peak_memory").quantity == "peak_memory"
 
 
 def test_finest_known_kind_is_taken() -> None:

@@ -13,8 +13,8 @@ from meshwright.accuracy.spreads import coverage, fit_spreads, spreads_csv, wide
 from meshwright.accuracy.verdicts import judge
 from meshwright.confidence import Kind, Quantity
 
-HOPPER = Kind(stack="megatron", family="megatron", experts="dense", generation="hopper", vendor="NVIDIA")
-ADA = Kind(stack="megatron", family="megatron", experts="dense", generation="ada", vendor="NVIDIA")
+HOPPER = Kind(stack="megatron", family="megatron", model="dense", generation="hopper", vendor="NVIDIA")
+ADA = Kind(stack="megatron", family="megatron", model="dense", generation="ada", vendor="NVIDIA")
 
 
 def residual(
@@ -108,7 +108,7 @@ def test_biased_table_is_seen() -> None:
 def test_csv_is_read_back_in_order() -> None:
     text = spreads_csv(fit_spreads(study(4, models=3, runs=3, between=0.1, within=0.1, seed=5)))
     lines = list(csv.DictReader(text.splitlines()))
-    assert [line["level"] for line in lines] == ["generation", "vendor", "family", "experts", "all"]
+    assert [line["level"] for line in lines] == ["generation", "vendor", "family", "model", "all"]
     for line in lines:
         points = [float(line[name]) for name in ("low", "p10", "p25", "p50", "p75", "p90", "high")]
         assert all(a <= b for a, b in pairwise(points))

@@ -32,7 +32,7 @@ SETTING = Setting(
 def spread(quantity: Quantity) -> Spread:
     return Spread(
         quantity=quantity,
-        level="experts",
+        level="model",
         kind="dense",
         p10=0.9,
         p25=0.95,

@@ -58,7 +58,10 @@ def residuals_of(read: Read, answers: Answers) -> list[Residual]:
     for row, case, prediction in _answered(read, answers):
         kind, run = _kind(case), _run(case)
         for quantity, ratio in _ratios(row, case, prediction):
-            found.append(Residual(quantity=quantity, table=case.source, model=row["model"], run=run, kind=kind, log_ratio=math.log(ratio)))
+            residual = Residual(
+                quantity=quantity, table=case.source, model=row["model"], run=run, kind=kind.of(quantity), log_ratio=math.log(ratio)
+            )
+            found.append(residual)
     return found
 
 
