@@ -19,6 +19,7 @@ NOT_COMPARED = {
         "profile",
         "gpus_per_node",
         "pins",
+        "same",
         "objective",
         "max_memory_gib",
         "headroom",
