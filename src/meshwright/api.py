@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from meshwright.checkpoints.size import Optimizer
     from meshwright.exports import Exported, ModelDetails, TrainingSettings
     from meshwright.exports.jobs import JobOptions
+    from meshwright.health import Health
     from meshwright.runs.loop import StudyLimits, View
     from meshwright.runs.trackers import Tracking
     from meshwright.runs.trial import Trial
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ckpt_plan",
     "diff",
+    "doctor",
     "estimate",
     "explain",
     "export",
@@ -342,6 +344,19 @@ def diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], /, *, has_exper
     """Return what differs between two layouts (words, or fields; those of a Workload too), and what each difference means for a run."""
     left, right = (parse_layout(side) if isinstance(side, str) else side for side in (a, b))
     return compare(left, right, has_experts=has_experts)
+
+
+def doctor(*, calibration: str | Path | None = None, profile: str | Path | None = None) -> Health:
+    """Return what this installation and this machine have. ConfigError for a file that can't be read.
+
+    Calibration and profile are those that plans are to use.
+    """
+    from meshwright.health.examine import examine
+
+    return examine(
+        calibration=None if calibration is None else read_calibration(calibration),
+        profile=None if profile is None else load_profile(Path(profile)),
+    )
 
 
 def problem_of(request: PlanRequest) -> Problem:

@@ -14,6 +14,7 @@ import typer
 import typer.core
 import typer.main
 
+from meshwright.cli._complete import add_values, is_asked, rejoin_words
 from meshwright.errors import MeshwrightError, UnknownNameError
 
 __all__ = ["app", "commands", "main", "run"]
@@ -36,6 +37,7 @@ _COMMANDS = (
     "validate",
     "calibrate",
     "profile",
+    "doctor",
     "serving",
     "data",
 )
@@ -66,7 +68,10 @@ class _Commands(typer.core.TyperGroup):
             return _group(cmd_name, module)
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(name=cmd_name, context_settings=_SETTINGS)(_function(cmd_name, module))
-        return typer.main.get_command(single)
+        command = typer.main.get_command(single)
+        if is_asked():
+            add_values(command, item=import_module(f"{_UsageError.__module__.rpartition('.')[0]}.shell_completion").CompletionItem)
+        return command
 
 
 def _module(name: str, package: str) -> str:
@@ -102,7 +107,7 @@ def _functions(group: Any, before: str) -> dict[str, Any]:
 app = typer.Typer(
     name="meshwright",
     cls=_Commands,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=_SETTINGS,
@@ -129,10 +134,12 @@ def _root(
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors that were foreseen are one line on stderr."""
     command = typer.main.get_command(app)
+    if is_asked():
+        rejoin_words()
     try:
         outcome = command.main(args=list(args) or ["--help"], prog_name="meshwright", standalone_mode=False)
     except MeshwrightError as error:
-        return _refuse(str(error))
+        return 0 if is_asked() else _refuse(str(error))  # a line that can't be completed yet is no error
     except _UsageError as error:
         return _refuse(cast("Any", error).format_message())
     except (typer.Abort, KeyboardInterrupt):
