@@ -13,7 +13,7 @@ import pytest
 import meshwright
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = ["numpy", "yaml", "pydantic", "torch", "plotly"]
+HEAVY = ["numpy", "yaml", "pydantic", "torch", "plotly", "jinja2"]
 HELP_CPU_S = 0.3
 
 # What the installed command does, and then what it has loaded; sys.exit of the command is the expected way out.

@@ -29,6 +29,7 @@ _COMMANDS = (
     "export",
     "tune",
     "ckpt",
+    "report",
     "autoconfigurator",
     "apss",
     "models",

@@ -1,0 +1,1 @@
+"""Charts: what one shows (`forms`), and how it is drawn as SVG."""

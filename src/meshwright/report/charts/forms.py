@@ -1,0 +1,269 @@
+"""What charts and tables of a report show, as values: computed and tested apart from how they are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "Axis",
+    "Bar",
+    "Cell",
+    "Chart",
+    "Column",
+    "Grid",
+    "Group",
+    "Guide",
+    "Heat",
+    "HeatCell",
+    "Op",
+    "Point",
+    "Points",
+    "Series",
+    "Stack",
+    "Timeline",
+]
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """One column of a table; of a CSV its heading is the key."""
+
+    key: str
+    title: str
+    digits: int | None = None
+    """Significant digits that people read; None is text, or a count written whole. A CSV has every digit."""
+    wide: bool = False
+    """Whether it holds sentences."""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its cells are aligned and sorted as numbers."""
+        return self.digits is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """A table."""
+
+    key: str
+    """Names its CSV and its place in the page."""
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    sentence: str = ""
+    """What a reader should take from it."""
+    marked: int | None = None
+    """Row that is the answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """One part of a stack, the same in every bar."""
+
+    key: str
+    title: str
+    colour: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """One bar of a stack."""
+
+    label: str
+    values: tuple[float, ...]
+    """One per series; they sum to the bar."""
+    low: float | None = None
+    """Ends of the interval of the sum."""
+    high: float | None = None
+
+    @property
+    def total(self) -> float:
+        """The sum of the parts."""
+        return sum(self.values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """Horizontal bars, each cut into the same parts."""
+
+    key: str
+    title: str
+    sentence: str
+    unit: str
+    series: tuple[Series, ...]
+    bars: tuple[Bar, ...]
+    over: str = "bar"
+    """What a bar is: heading of the first column of its table."""
+    limit: float | None = None
+    """A line that bars should stay within."""
+    limit_words: str = ""
+
+    @property
+    def data(self) -> Grid:
+        """Its numbers as a table."""
+        ends = any(bar.low is not None for bar in self.bars)
+        between = (Column(key="low", title="low, 80 %", digits=4), Column(key="high", title="high, 80 %", digits=4)) if ends else ()
+        parts = tuple(Column(key=part.key, title=part.title, digits=4) for part in self.series)
+        columns = (Column(key=self.over, title=self.over), *parts, Column(key="total", title=f"total, {self.unit}", digits=4), *between)
+        rows = tuple((bar.label, *bar.values, bar.total, *((bar.low, bar.high) if ends else ())) for bar in self.bars)
+        return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """One axis."""
+
+    key: str
+    title: str
+    log: bool = False
+    from_zero: bool = False
+    """Whether a linear axis starts at 0, where lengths are compared."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One point."""
+
+    x: float
+    y: float
+    label: str
+    low: float | None = None
+    """Ends of the interval of y."""
+    high: float | None = None
+    named: bool = False
+    """Whether its label is written beside it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Points that belong together; their mark differs from that of other groups, not only their colour."""
+
+    title: str
+    colour: str
+    points: tuple[Point, ...]
+    mark: Literal["disc", "ring", "square", "diamond", "cross", "none"] = "disc"
+    joined: Literal["no", "line", "steps"] = "no"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guide:
+    """A line to compare with: a limit, a roof, equality."""
+
+    title: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Points:
+    """Points in a plane."""
+
+    key: str
+    title: str
+    sentence: str
+    x: Axis
+    y: Axis
+    groups: tuple[Group, ...]
+    guides: tuple[Guide, ...] = ()
+
+    @property
+    def data(self) -> Grid:
+        """Its numbers as a table."""
+        every = [(group, point) for group in self.groups for point in group.points]
+        ends = any(point.low is not None for _, point in every)
+        between = (Column(key="low", title="low, 80 %", digits=4), Column(key="high", title="high, 80 %", digits=4)) if ends else ()
+        columns = (
+            *(Column(key="group", title="group"), Column(key="label", title="label")),
+            *(Column(key=axis.key, title=axis.title, digits=4) for axis in (self.x, self.y)),
+            *between,
+        )
+        rows = tuple((g.title, p.label, p.x, p.y, *((p.low, p.high) if ends else ())) for g, p in every)
+        return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeatCell:
+    """One cell of a heat map."""
+
+    value: float | None
+    """None where nothing here is an answer; `reason` says why."""
+    reason: str = ""
+    short: str = ""
+    """The reason in a few letters, written into the cell."""
+    detail: str = ""
+    """What the value belongs to."""
+    possible: bool = True
+    """Of a cell without value: whether a rule forbids it (False), or memory alone does (True)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heat:
+    """A map of cells by two axes; the smallest value is the best."""
+
+    key: str
+    title: str
+    sentence: str
+    row_axis: str
+    column_axis: str
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    cells: tuple[tuple[HeatCell, ...], ...]
+    """By row, then column."""
+    value_title: str
+
+    @property
+    def data(self) -> Grid:
+        """Its numbers as a table."""
+        columns = (
+            *(Column(key=axis, title=axis, digits=4) for axis in (self.row_axis, self.column_axis)),
+            Column(key="value", title=self.value_title, digits=4),
+            *(Column(key="detail", title="layout", wide=True), Column(key="reason", title="why not", wide=True)),
+        )
+        rows = tuple(
+            (row, column, cell.value, cell.detail, cell.reason)
+            for row, cells in zip(self.rows, self.cells, strict=True)
+            for column, cell in zip(self.columns, cells, strict=True)
+        )
+        return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Op:
+    """One operation of a pipeline stage."""
+
+    stage: int
+    kind: Literal["F", "B", "W"]
+    chunk: int
+    microbatch: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """One step of a pipeline: a row per stage."""
+
+    key: str
+    title: str
+    sentence: str
+    stages: int
+    step_s: float
+    """Of the pipeline alone."""
+    ops: tuple[Op, ...]
+    chunks: int = 1
+
+    @property
+    def data(self) -> Grid:
+        """Its numbers as a table."""
+        columns = (
+            *(Column(key="stage", title="stage", digits=6), Column(key="kind", title="kind")),
+            *(Column(key="chunk", title="chunk", digits=6), Column(key="microbatch", title="micro batch", digits=6)),
+            *(Column(key="start_s", title="start, s", digits=6), Column(key="end_s", title="end, s", digits=6)),
+        )
+        rows = tuple((op.stage, op.kind, op.chunk, op.microbatch, op.start_s, op.end_s) for op in self.ops)
+        return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
+
+
+Chart = Stack | Points | Heat | Timeline

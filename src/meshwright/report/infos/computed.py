@@ -1,0 +1,110 @@
+"""What a report computes from a plan's request, by the cost model that planned: memory by stage, the pipeline, the map of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from meshwright.report.charts.forms import Heat, HeatCell, Op, Stack, Timeline
+from meshwright.report.charts.words import number
+from meshwright.report.infos.layouts import layout_of, short_words
+from meshwright.report.infos.terms import memory_stack
+from meshwright.units import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from meshwright.search.cells import Cell, Cells
+    from meshwright.search.problem import Problem
+
+__all__ = ["MOST_DRAWN", "cells_info", "stage_memory_info", "timeline_info"]
+
+MOST_DRAWN = 50_000
+"""Operations of a timeline: about 1.5 MB of the page."""
+
+
+def stage_memory_info(plan: Mapping[str, Any], problem: Problem) -> Stack:
+    """Return a plan's memory, every stage of it."""
+    from meshwright.search.quote import quotes
+
+    [quote] = quotes([layout_of(plan["layout"])], problem.setting)
+    bars = [
+        (f"stage {stage.stage}, {stage.num_layers} layers", {term: held / GIB for term, held in stage.memory_bytes.items()})
+        for stage in quote.stages
+    ]
+    sentence = f"Stage {quote.fullest.stage} is the fullest: early stages hold activations of more micro batches, the last one the loss."
+    return memory_stack(
+        bars,
+        key="stages",
+        title=f"Memory by stage of {short_words(plan)}",
+        sentence=sentence if len(bars) > 1 else "One stage holds the whole model.",
+        limit_gib=problem.setting.limit_bytes / GIB,
+    )
+
+
+def timeline_info(plan: Mapping[str, Any], problem: Problem) -> Timeline | str:
+    """Return one step of a plan's pipeline, operation by operation; a sentence where there is none, or one too long to draw."""
+    from meshwright.cost.simulate import timeline
+    from meshwright.search.refine import pipeline_of
+
+    layout = layout_of(plan["layout"])
+    count = 2 * layout.num_microbatches * layout.pp * layout.vpp
+    if layout.pp == 1:
+        return "The best plan has no pipeline (pp=1), so there is no timeline."
+    if count > MOST_DRAWN:
+        return f"Its pipeline has {count:,} operations, too many to draw here; `meshwright plan --trace DIR` writes them for Perfetto."
+    found = timeline(pipeline_of(problem, layout))
+    ops = tuple(Op(stage=o.stage, kind=o.kind, chunk=o.chunk, microbatch=o.microbatch, start_s=o.start_s, end_s=o.end_s) for o in found)
+    step_s = max(op.end_s for op in ops)
+    busy = sum(op.end_s - op.start_s for op in ops) / (layout.pp * step_s)
+    sentence = (
+        f"{layout.num_microbatches} micro batches through {layout.pp} stages of {layout.vpp} "
+        f"chunk{'s' if layout.vpp > 1 else ''}: stages work {100 * busy:.1f} % of the pipeline's {number(step_s)} s. "
+        "Gradient exchange and optimizer come after it."
+    )
+    return Timeline(
+        key="timeline",
+        title=f"Pipeline of {short_words(plan)}",
+        sentence=sentence,
+        stages=layout.pp,
+        step_s=step_s,
+        ops=ops,
+    )
+
+
+def cells_info(cells: Cells, plans: Sequence[Mapping[str, Any]], problem: Problem) -> Heat:
+    """Return the map of tp x pp; a cell in which ranked plans lie has the best one's step, which was simulated."""
+    given = problem.request.gbs is not None
+    best = {(cell.tp, cell.pp): _heat_cell(cell, problem) for cell in cells.cells}
+    for plan in reversed(plans):
+        layout = plan["layout"]
+        value = plan["step_s"] if given else plan["step_s"] / layout["gbs"]
+        there = best.get((layout["tp"], layout["pp"]))
+        if plan["fits"] == "yes" and there is not None:
+            best[layout["tp"], layout["pp"]] = HeatCell(value=value, detail=short_words(plan))
+    how = "all" if cells.is_whole else "a part of the space,"
+    return Heat(
+        key="cells",
+        title="Tensor parallelism against pipeline stages",
+        sentence=f"The fastest layout of each pair, of {how} {cells.priced:,} layouts priced by the closed form for this page; "
+        "ranked plans stand with their simulated steps.",
+        row_axis="tp",
+        column_axis="pp",
+        rows=cells.tp,
+        columns=cells.pp,
+        cells=tuple(tuple(best[tp, pp] for pp in cells.pp) for tp in cells.tp),
+        value_title="step, s" if given else "s per sequence",
+    )
+
+
+def _heat_cell(cell: Cell, problem: Problem) -> HeatCell:
+    if cell.best is None:
+        return HeatCell(value=None, reason=cell.reason, possible=False)
+    limit = problem.setting.limit_bytes
+    over = (cell.used_bytes - limit) / GIB
+    if over > 0:
+        reason = f"needs {number(cell.used_bytes / GIB)} GiB at the least, {number(over)} more than a chip has ({cell.best.words()})"
+        return HeatCell(value=None, reason=reason, short=f"+{number(over, digits=2)}")
+    value = cell.step_s if problem.request.gbs is not None else cell.step_s / cell.best.gbs
+    risk = " (at risk: needs a part of the headroom)" if cell.used_bytes > limit - problem.headroom_bytes else ""
+    return HeatCell(value=value, detail=cell.best.words() + risk)

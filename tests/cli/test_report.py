@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report.answers import plan_answer, plan_of
+
+from meshwright.cli import run
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "plan.json"
+    answer = plan_answer(plan_of(1), plan_of(2, longer_s=0.5), cluster="h100:16")
+    answer["request"]["calibration"] = "gone.yaml"  # nothing is computed beyond the answer
+    path.write_text(json.dumps(answer))
+    return path
+
+
+def test_a_page_is_written_and_says_what_could_not_be_computed(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "plan.json"]) == 0
+    assert capsys.readouterr().out.startswith("written to report.html (0.")
+    page = (plan.parent / "report.html").read_text(encoding="utf-8")
+    assert "Run llama3-8b on h100:16 with tp=4" in page
+    assert "gone.yaml" in page
+
+
+def test_what_came_from_files_is_text_and_never_markup(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = json.loads(plan.read_text())
+    answer["request"]["model"] = "<script>alert(1)</script>"
+    answer["rejected"] = {"</table><img src=x onerror=alert(1)>": 1}
+    plan.write_text(json.dumps(answer))
+    assert run(["report", "plan.json", "--title", "</title><b>"]) == 0
+    page = (plan.parent / "report.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "<b>" not in page
+
+
+def test_standard_input_is_read_and_two_results_make_two_parts(
+    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"differences": [{"field": "tp", "a": 8, "b": 4}], "labels": ["reshard"]})))
+    assert run(["report", "plan.json", "-", "--json"]) == 0
+    parts = json.loads(capsys.readouterr().out)["parts"]
+    assert parts[0]["kind"] == "plan"
+    assert parts[1]["sections"][-1]["blocks"][0]["rows"] == [["tp", 8, 4]]
+    assert not (plan.parent / "report.html").exists()
+
+
+@pytest.mark.parametrize(("form", "begins"), [("svg", b"<svg"), ("md", b"## Step time by term"), ("png", b"\x89PNG")])
+def test_one_chart_alone(plan: Path, form: str, begins: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    if form == "png":
+        pytest.importorskip("resvg_py", reason="PNG needs resvg-py: pip install 'meshwright[report]'")
+    assert run(["report", "plan.json", "--format", form, "--chart", "time"]) == 0
+    assert (plan.parent / f"time.{form}").read_bytes().startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan.json", "--format", "svg"], "--format svg writes one chart: give --chart, one of time, memory"),
+        (["plan.json", "--format", "svg", "--chart", "tim"], "'tim' is no known chart of this report; did you mean 'time'"),
+        (["plan.json", "--format", "svg", "--chart", "7:time"], "'7:time' is no known chart of this report"),
+        (["plan.json", "--chart", "time"], "--chart time has no effect on a page"),
+        (["plan.json", "--format", "pdf"], "'pdf' is no known format"),
+        (["absent.json"], "absent.json: cannot be read (No such file or directory)"),
+        (["broken.json"], "broken.json: not what a command prints with --json"),
+        (["list.json"], "list.json: expected one JSON object, as commands print with --json, got list"),
+        (["plan.json", "-o", "no/such/folder.html"], "no/such/folder.html: cannot be written (No such file or directory)"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(plan: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (plan.parent / "broken.json").write_text("step 12\n")
+    (plan.parent / "list.json").write_text("[1]")
+    assert run(["report", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_without_its_extra_the_command_to_install_it_is_named(
+    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent: Any = None
+    monkeypatch.setitem(sys.modules, "jinja2", absent)
+    assert run(["report", "plan.json"]) == 2
+    assert "pip install 'meshwright[report]'" in capsys.readouterr().err
