@@ -54,3 +54,23 @@ def test_bad_requests_are_one_line(pairs: Path, capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().err
     assert says in printed
     assert printed.count("\n") == 1
+
+
+def test_answers_go_to_files_too(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["data", "blend", "a", "b", "-o", "out/blend.json"]) == 0
+    assert json.loads((pairs / "out" / "blend.json").read_text())["blend"][0]["tokens"] == 5
+    assert run(["data", "stats", "a", "-o", "out"]) == 2
+    assert capsys.readouterr().err.startswith("error: --output out: ")
+
+
+def test_a_step_is_read_back(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["data", "merge", "a", "b", "-o", "m"]) == 0
+    assert run(["data", "check", "m.manifest.json"]) == 0
+    assert capsys.readouterr().out.endswith("2 files, 114 B: all are well\n")
+    assert run(["data", "check", "m.manifest.json", "--corpus", "slimpajama", "--chunks", "1", "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["faults"]) == 5912
+    (pairs / "m.bin").write_bytes((pairs / "m.bin").read_bytes()[::-1])
+    assert run(["data", "check", "m.manifest.json"]) == 1
+    assert "m.bin: does not have the sha256 of m.manifest.json" in capsys.readouterr().out
+    assert run(["data", "check", "."]) == 2
+    assert "a step writes it when the last rank has ended" in capsys.readouterr().err

@@ -110,3 +110,19 @@ def test_sizes_as_people_write_them() -> None:
     assert [parse_size(text) for text in ("16GiB", "1.5 GB", "7", "2.5TB", 12)] == [2**34, 1_500_000_000, 7, 2_500_000_000_000, 12]
     with pytest.raises(ConfigError, match=r"--max-size=16G: expected a size such as 500MB"):
         parse_size("16G", name="--max-size")
+
+
+def test_a_number_of_even_shards(tmp_path: Path) -> None:
+    """300 lines of 10 bytes in 7 shards: 428 or 429 bytes each, cut at the line end behind."""
+    source = fill(tmp_path / "in", [b"".join(b"%09d\n" % number for number in range(at, at + 50)) for at in range(0, 300, 50)])
+    concat([source], output=tmp_path / "out", shards=7, progress=False)
+    found = shards(tmp_path / "out")
+    assert b"".join(found) == b"".join(b"%09d\n" % number for number in range(300))
+    assert sorted(len(shard) for shard in found) == [420] * 1 + [430] * 6
+    with pytest.raises(ConfigError, match="--shards 0: expected 1 to"):
+        concat([source], output=tmp_path / "none", shards=0, progress=False)
+
+
+def test_more_shards_than_lines(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"part_0\.jsonl is longer than one of 9 even shards"):
+        concat([fill(tmp_path / "in", [b"long line\nother\n"])], output=tmp_path / "out", shards=9, progress=False)

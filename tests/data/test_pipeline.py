@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.data.corpora import gpt2_files
 from tests.data.corpora import line as json_line
+from tests.test_indexed import write as write_pair
 
 from meshwright.cli import run
 from meshwright.data.jobs import recipe_job
@@ -233,7 +234,14 @@ def test_jobs_ask_for_no_gpus(tmp_path: Path) -> None:
     base = recipe_job(recipe, launcher="bcp", nodes=4, options={"image": "i", "instance": "cpu.x86.tiny"}).text
     assert "bcprun" in base
     assert "--npernode 1" in base
-    with pytest.raises(UnknownNameError, match="known: bcp, k8s-jobset, slurm"):
+    runai = recipe_job(recipe, launcher="runai", nodes=4, options={"image": "i"}).text
+    assert "gpu-devices" not in runai
+    assert 'NODE_RANK="$RANK"' in runai
+    assert "NNODES=4" in recipe_job(recipe, launcher="lepton", nodes=4, options={"image": "i", "instance": "cpu.large"}).text
+    sky = recipe_job(recipe, launcher="sky", nodes=4, options={"instance": "m6i.8xlarge"}).text
+    assert "accelerators" not in sky
+    assert "instance_type: m6i.8xlarge" in sky
+    with pytest.raises(UnknownNameError, match="known: bcp, k8s-jobset, lepton, runai, sky, slurm"):
         recipe_job(recipe, launcher="torchrun", nodes=1, options={})
 
 
@@ -243,3 +251,21 @@ def test_flags_of_jobs_need_a_launcher(tmp_path: Path, capsys: pytest.CaptureFix
     assert "nodes, time: of no effect without --launcher" in capsys.readouterr().err
     assert run(["data", "run", str(recipe), "--launcher", "slurm", "-o", str(tmp_path / "jobs")]) == 0
     assert (tmp_path / "jobs" / "job.sbatch").exists()
+
+
+def test_pairs_are_merged_counted_and_weighed_by_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    write_pair(tmp_path / "out" / "a", [[[5, 6, 7]]], "<u2")
+    write_pair(tmp_path / "out" / "b", [[[1]], [[2]]], "<u2")
+    pairs = 'inputs: ["{folder}/a", "{folder}/b"]'
+    steps = f"""- merge: {{{pairs}, output_prefix: "{{folder}}/both"}}
+- stats: {{inputs: ["{{folder}}/both"], output: "{{folder}}/stats.json"}}
+- blend: {{{pairs}, output: "{{folder}}/blend.json"}}
+"""
+    recipe = write(tmp_path, f"pipeline: custom\nfolder: FOLDER\nsteps:\n{steps}")
+    assert [step.on for step in read_recipe(recipe).steps] == ["rank 0"] * 3
+    assert run(["data", "run", str(recipe)]) == 0
+    assert json.loads((tmp_path / "out" / "stats.json").read_text())[0]["documents"] == 3
+    assert [row["weight"] for row in json.loads((tmp_path / "out" / "blend.json").read_text())["blend"]] == [0.6, 0.4]
+    (tmp_path / "out" / ".meshwright" / "run" / "001-merge-1.done").unlink()  # as after a kill behind the merge
+    assert run(["data", "run", str(recipe)]) == 0

@@ -41,6 +41,7 @@ _COMMANDS = (
     "doctor",
     "serving",
     "data",
+    "workflow",
 )
 """In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`; a package with COMMANDS is a group."""
 

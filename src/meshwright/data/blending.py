@@ -12,7 +12,7 @@ from meshwright.data.prefixes import prefixes_of
 from meshwright.errors import ConfigError
 from meshwright.indexed import IndexedFile
 
-__all__ = ["FORMS", "Blend", "By", "blend"]
+__all__ = ["FORMS", "Blend", "By", "blend", "even_sum"]
 
 By = Literal["tokens", "documents", "equal"]
 _DIGITS = 6
@@ -76,7 +76,7 @@ def blend(
         raw = [size ** (1 / temperature) for size in sizes[by]]
     else:
         raw = _given(prefixes, weights)
-    return Blend(prefixes=tuple(prefixes), weights=tuple(_shares(raw)), tokens=tuple(file.num_tokens for file in files))
+    return Blend(prefixes=tuple(prefixes), weights=tuple(even_sum(raw)), tokens=tuple(file.num_tokens for file in files))
 
 
 def _given(prefixes: Sequence[str], weights: Sequence[float] | Mapping[str, float]) -> list[float]:
@@ -93,7 +93,7 @@ def _given(prefixes: Sequence[str], weights: Sequence[float] | Mapping[str, floa
     return given
 
 
-def _shares(raw: Sequence[float]) -> list[float]:
+def even_sum(raw: Sequence[float]) -> list[float]:
     """Round shares so that they sum to 1 as written: down, and what is left to those that lost the most. ConfigError where one vanishes."""
     unit = 10**_DIGITS
     exact = [weight / sum(raw) * unit for weight in raw]

@@ -64,6 +64,7 @@ def concat(
     output: Path,
     min_bytes: int = MIN_BYTES,
     max_bytes: int = MAX_BYTES,
+    shards: int | None = None,
     workers: int = 1,
     consume: bool = False,
     place: Place | None = None,
@@ -73,15 +74,21 @@ def concat(
 
     Between documents is exactly one line end: a file without one at its end gets it, blank lines are left out. `consume` removes an input
     when every shard that holds a part of it was read back. One shard is smaller than `min_bytes` where all inputs together are.
+    `shards` is their number instead of sizes: each has an even share of the bytes, to a line.
     ConfigError where no number of shards fits between the sizes, naming ones that do, or where a document is longer than `max_bytes`.
     """
-    settings = {"step": "concat", "min_bytes": min_bytes, "max_bytes": max_bytes}
+    sizes = {"min_bytes": min_bytes, "max_bytes": max_bytes} if shards is None else {"shards": shards}
+    settings = {"step": "concat", **sizes}
     state = state_folder(output, "concat")
     files = settle(state / "list.jsonl", inputs, settings=settings)
     packed = next((file for file in files if archive_of(file.name)), None)
     if packed is not None:
         raise ConfigError(f"{packed.path}: is compressed; extract it first, or tokenize it as it is")
-    tasks = _tasks(files, state / "cuts.json", output, min_bytes=min_bytes, max_bytes=max_bytes, consume=consume)
+    if shards is not None:
+        min_bytes, max_bytes = _even(sum(file.size_bytes for file in files), shards)
+    tasks = _tasks(files, state / "cuts.json", output, min_bytes=min_bytes, max_bytes=max_bytes, number=shards, consume=consume)
+    if shards is not None and len(tasks) != shards:
+        raise ConfigError(f"--shards {shards}: a line is longer than a shard would be; the inputs make {len(tasks)}")
     report = run_step(
         "concat",
         tasks,
@@ -98,10 +105,19 @@ def concat(
     return conclude(report, output=output, settings=settings)
 
 
-def _tasks(files: Sequence[InputFile], cuts: Path, output: Path, *, min_bytes: int, max_bytes: int, consume: bool) -> list[_Join]:
+def _even(total: int, shards: int) -> tuple[int, int]:
+    """Return sizes that leave the cuts free; their number makes them even."""
+    if not 1 <= shards <= max(1, total):
+        raise ConfigError(f"--shards {shards}: expected 1 to {max(1, total):,}, the bytes of the inputs")
+    return 1, max(1, total)
+
+
+def _tasks(
+    files: Sequence[InputFile], cuts: Path, output: Path, *, min_bytes: int, max_bytes: int, number: int | None, consume: bool
+) -> list[_Join]:
     """Return the shards; the cuts are found once, so that they stay when inputs are consumed."""
     if not cuts.exists():
-        create_once(cuts, json.dumps(cuts_of(files, min_bytes=min_bytes, max_bytes=max_bytes)).encode())
+        create_once(cuts, json.dumps(cuts_of(files, min_bytes=min_bytes, max_bytes=max_bytes, number=number)).encode())
     bounds = json.loads(cuts.read_bytes())
     digits = max(2, len(str(len(bounds) - 2)))
     return [
@@ -127,13 +143,14 @@ def _parts(files: Sequence[InputFile], begin: int, end: int) -> Iterator[Part]:
             yield Part(path=files[place].path, begin=first - starts[place], end=last - starts[place], is_whole=is_whole)
 
 
-def cuts_of(files: Sequence[InputFile], *, min_bytes: int, max_bytes: int) -> list[int]:
-    """Return the bounds of the shards in the joined bytes, each at the end of a line or of a file, (shards + 1,).
+def cuts_of(files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, number: int | None = None) -> list[int]:
+    """Return the bounds of the shards in the joined bytes, each at the end of a line or of a file, (shards + 1,); None: as few as fit.
 
     A cut is looked for at an even share of what is left; where the line there ends too late for `max_bytes`, it is the line before.
     """
     total = sum(file.size_bytes for file in files)
-    number = _number_of_shards(total, min_bytes, max_bytes)
+    limit = f"--max-size {format_size(max_bytes)}" if number is None else f"one of {number} even shards"
+    number = number or _number_of_shards(total, min_bytes, max_bytes)
     starts = [0, *accumulate(file.size_bytes for file in files)]
     bounds = [0]
     while bounds[-1] < total:
@@ -146,7 +163,7 @@ def cuts_of(files: Sequence[InputFile], *, min_bytes: int, max_bytes: int) -> li
         if cut - bounds[-1] > max_bytes:
             cut = _line_end_before(files, starts, wanted, least=bounds[-1])
         if cut <= bounds[-1]:
-            raise ConfigError(f"a document of {_path_at(files, starts, wanted)} is longer than --max-size {format_size(max_bytes)}")
+            raise ConfigError(f"a document of {_path_at(files, starts, wanted)} is longer than {limit}")
         bounds.append(cut)
     return bounds if total else [0, 0]
 

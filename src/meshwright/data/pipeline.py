@@ -9,10 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from meshwright.data.atomic import create_once, write_whole
-from meshwright.data.manifest import sha256_of
+from meshwright.data.checking import faults_of
 from meshwright.data.ranks import Place, find_place
 from meshwright.data.recipe import PipelineStep, read_recipe
 from meshwright.data.steps import STATE
@@ -79,7 +78,7 @@ def _do(
     if not step.removes:
         code = execute(["data", *step.words])
         return code or _wait(step.manifest, place, failures, old, tell)
-    faults = _faults(step.manifest)
+    faults = faults_of(step.manifest)
     for fault in faults:
         tell(f"nothing is removed: {fault}")
     if faults:
@@ -111,24 +110,6 @@ def _wait(path: Path, place: Place, failures: Path, old: Mapping[str, int], tell
 
 def _seen(failures: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in failures.glob("[0-9]*")}
-
-
-def _faults(manifest: Path) -> list[str]:
-    """Read every file of a manifest back, and return what is wrong."""
-    try:
-        rows: list[dict[str, Any]] = json.loads(manifest.read_bytes())["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return [f"{manifest}: {error}"]
-    if not rows:
-        return [f"{manifest}: names no file"]
-    found = []
-    for row in rows:
-        path = manifest.parent / row["name"]
-        if not path.exists() or path.stat().st_size != row["size_bytes"]:
-            found.append(f"{path}: is not there with its {row['size_bytes']:,} bytes")
-        elif "sha256" not in row or sha256_of(path) != row["sha256"]:
-            found.append(f"{path}: does not have the sha256 of {manifest.name}")
-    return found
 
 
 def _marker(number: int, step: PipelineStep) -> str:

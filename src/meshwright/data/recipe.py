@@ -24,7 +24,11 @@ PIPELINES: Mapping[str, tuple[str, ...]] = {
 }
 """Keys of a recipe by pipeline."""
 _POSITIONAL = {"inputs", "urls"}
-_COMMANDS = ("download", "extract", "concat", "wiki", "tokenize", "verify", "remove")
+_OUTPUT = {"tokenize": "output_prefix", "merge": "output_prefix"}
+"""What a command calls its output; `output` of the others."""
+_ALONE: Mapping[str, Mapping[str, Any]] = {"merge": {"overwrite": True}, "stats": {}, "blend": {}}
+"""Commands of one process, and what is given to each so that it can be done again after a kill."""
+_COMMANDS = ("download", "extract", "concat", "wiki", "tokenize", "merge", "verify", "stats", "blend", "remove")
 _DUMPS = "https://dumps.wikimedia.org/{wiki}/{date}/{wiki}-{date}-pages-articles-multistream.xml.bz2"
 
 
@@ -185,12 +189,14 @@ def _command(command: str, options: Mapping[str, Any], given: Mapping[str, Any],
     extra = given.get(command) if isinstance(given.get(command), dict) else None
     if given.get(command) is not None and extra is None:
         raise ConfigError(f"recipe: {command}={given[command]}: expected options of `meshwright data {command}`")
-    known = {"workers": given.get("workers"), **(extra or {}), **options}
-    name = "output_prefix" if command == "tokenize" else "output"
+    known = {"workers": given.get("workers"), **(extra or {}), **options, **_ALONE.get(command, {})}
+    name = _OUTPUT.get(command, "output")
     if not isinstance(known.get(name), str):
         raise ConfigError(f"recipe: {command}: {name}={known.get(name)}: expected a path")
-    manifest = Path(f"{known[name]}.manifest.json") if command == "tokenize" else Path(known[name]) / MANIFEST
-    return PipelineStep(name=f"{command}{suffix}", words=(command, *_words(known)), manifest=manifest)
+    made = Path(known[name])
+    manifest = Path(f"{made}.manifest.json") if command in _OUTPUT else made if command in _ALONE else made / MANIFEST
+    on: Literal["every rank", "rank 0"] = "rank 0" if command in _ALONE else "every rank"
+    return PipelineStep(name=f"{command}{suffix}", words=(command, *_words(known)), manifest=manifest, on=on)
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:

@@ -4,5 +4,19 @@ from __future__ import annotations
 
 __all__ = ["COMMANDS"]
 
-COMMANDS = ("run", "download", "extract", "concat", "wiki", "train-tokenizer", "tokenize", "merge", "verify", "stats", "blend", "plan")
+COMMANDS = (
+    "run",
+    "download",
+    "extract",
+    "concat",
+    "wiki",
+    "train-tokenizer",
+    "tokenize",
+    "merge",
+    "check",
+    "verify",
+    "stats",
+    "blend",
+    "plan",
+)
 """In the order of the help; each is a module of this package."""

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from meshwright.data.results import StepResult
 
-__all__ = ["ConsumeFlag", "InputsArgument", "JsonFlag", "OutputFlag", "WorkersFlag", "show"]
+__all__ = ["ConsumeFlag", "InputsArgument", "JsonFlag", "OutputFileFlag", "OutputFlag", "WorkersFlag", "show", "write_json"]
 
 InputsArgument = Annotated[
     list[str],
@@ -19,6 +19,7 @@ InputsArgument = Annotated[
 OutputFlag = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the results go.", show_default=False)]
 WorkersFlag = Annotated[int, typer.Option("--workers", "-j", metavar="N", help="Processes of this rank.")]
 ConsumeFlag = Annotated[bool, typer.Option("--consume", help="Remove each input once what replaces it was read back and is the same.")]
+OutputFileFlag = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the JSON object here too.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 
 
@@ -33,3 +34,17 @@ def show(result: StepResult, *, json_output: bool) -> None:
             print(line)
     if result.exit_code:
         raise typer.Exit(result.exit_code)
+
+
+def write_json(path: Path, record: object) -> None:
+    """Write an answer to a file as well, whole or not at all."""
+    import json
+
+    from meshwright.data.atomic import write_whole
+    from meshwright.errors import ConfigError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, (json.dumps(record, indent=2) + "\n").encode())
+    except OSError as error:
+        raise ConfigError(f"--output {path}: {error.strerror}") from None

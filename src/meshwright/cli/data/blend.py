@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.data._flags import JsonFlag
+from meshwright.cli.data._flags import JsonFlag, OutputFileFlag, write_json
 
 __all__ = ["blend"]
 
@@ -18,6 +18,7 @@ def blend(
     weights: Annotated[str | None, typer.Option(metavar="W,W,... | PREFIX=W,...", help="A mixture of your own.")] = None,
     train_tokens: Annotated[str | None, typer.Option(metavar="TOKENS", help="Say how often each corpus is read, such as 300B.")] = None,
     form: Annotated[str | None, typer.Option("--to", metavar="PROGRAM", help="Only its line: megatron, nemo or bridge.")] = None,
+    output: OutputFileFlag = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Weigh corpora by their tokens or by a mixture of your own; the weights sum to 1 as they are printed.
@@ -49,12 +50,15 @@ def blend(
         raise UnknownNameError("value of --to", form, FORMS)
     mixture = run(inputs, by=by, temperature=temperature, weights=None if weights is None else _weights(weights))  # type: ignore[arg-type]
     epochs = None if train_tokens is None else mixture.epochs(parse_count(train_tokens, name="--train-tokens"))
+    rows = [
+        {"prefix": prefix, "weight": weight, "tokens": tokens, "epochs": None if epochs is None else epochs[place]}
+        for place, (prefix, weight, tokens) in enumerate(zip(mixture.prefixes, mixture.weights, mixture.tokens, strict=True))
+    ]
+    record = {"blend": rows, "forms": mixture.forms()}
+    if output is not None:
+        write_json(output, record)
     if json_output:
-        rows = [
-            {"prefix": prefix, "weight": weight, "tokens": tokens, "epochs": None if epochs is None else epochs[place]}
-            for place, (prefix, weight, tokens) in enumerate(zip(mixture.prefixes, mixture.weights, mixture.tokens, strict=True))
-        ]
-        print(json.dumps({"blend": rows, "forms": mixture.forms()}, indent=2))
+        print(json.dumps(record, indent=2))
         return
     if form is not None:
         print(mixture.forms()[form])

@@ -15,8 +15,9 @@ __all__ = ["concat"]
 def concat(
     inputs: InputsArgument,
     output: OutputFlag,
-    min_size: Annotated[str, typer.Option(metavar="SIZE", help="Of a shard: 500MB, 12GiB, or bytes.")] = "12GiB",
-    max_size: Annotated[str, typer.Option(metavar="SIZE", help="Of a shard.")] = "16GiB",
+    min_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Of a shard: 500MB, bytes [default: 12GiB].")] = None,
+    max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Of a shard [default: 16GiB].")] = None,
+    shards: Annotated[int | None, typer.Option(metavar="N", help="So many even shards, instead of sizes.")] = None,
     workers: WorkersFlag = 1,
     consume: ConsumeFlag = False,
     quiet: QuietFlag = False,
@@ -36,16 +37,21 @@ def concat(
 
       meshwright data concat 'plain/**/*.jsonl' -o shards --min-size 500MB --max-size 1GB --workers 8
 
-      meshwright data concat plain -o shards --consume
+      meshwright data concat plain -o shards --shards 74 --consume
     """
+    from meshwright.data.join import MAX_BYTES, MIN_BYTES
     from meshwright.data.join import concat as run
     from meshwright.data.sizes import parse_size
+    from meshwright.errors import ConfigError
 
+    if shards is not None and (min_size or max_size):
+        raise ConfigError("--shards: their sizes follow from it; leave --min-size and --max-size out")
     result = run(
         inputs,
         output=output,
-        min_bytes=parse_size(min_size, name="--min-size"),
-        max_bytes=parse_size(max_size, name="--max-size"),
+        min_bytes=MIN_BYTES if min_size is None else parse_size(min_size, name="--min-size"),
+        max_bytes=MAX_BYTES if max_size is None else parse_size(max_size, name="--max-size"),
+        shards=shards,
         workers=workers,
         consume=consume,
         progress=not quiet,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshwright.cli.data._flags import JsonFlag
+from meshwright.cli.data._flags import JsonFlag, OutputFileFlag, write_json
 
 if TYPE_CHECKING:
     from meshwright.data.counting import LengthStats
@@ -18,6 +18,7 @@ _BAR = 40
 
 def stats(
     inputs: Annotated[list[str], typer.Argument(metavar="PAIRS...", help="Prefixes, folders, quoted patterns.", show_default=False)],
+    output: OutputFileFlag = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Count documents and tokens, with quantiles and a histogram of the documents' lengths.
@@ -40,8 +41,11 @@ def stats(
     from meshwright.data.counting import stats as run
 
     found = run(inputs)
+    record = [{**asdict(entry), "mean": entry.mean} for entry in found]
+    if output is not None:
+        write_json(output, record)
     if json_output:
-        print(json.dumps([{**asdict(entry), "mean": entry.mean} for entry in found], indent=2))
+        print(json.dumps(record, indent=2))
         return
     for entry in found:
         _print(entry)

@@ -11,6 +11,7 @@ from meshwright.exports.jobs.job import Job, JobText, Launch, Mount, parse_mount
 from meshwright.exports.jobs.jobset import jobset
 from meshwright.exports.jobs.lepton import lepton_script
 from meshwright.exports.jobs.mpijob import mpijob
+from meshwright.exports.jobs.node_script import Copy, on_nodes
 from meshwright.exports.jobs.options import JobOptions, job_of
 from meshwright.exports.jobs.pytorchjob import pytorchjob
 from meshwright.exports.jobs.runai import runai_script
@@ -22,6 +23,7 @@ from meshwright.exports.jobs.trainjob import trainjob
 __all__ = [
     "LAUNCHERS",
     "WITHOUT_GPUS",
+    "Copy",
     "Job",
     "JobOptions",
     "JobText",
@@ -30,6 +32,7 @@ __all__ = [
     "array_script",
     "job_of",
     "job_text",
+    "on_nodes",
     "parse_mount",
 ]
 
@@ -48,7 +51,7 @@ LAUNCHERS: Mapping[str, Callable[[Job], JobText]] = MappingProxyType(
     }
 )
 """Every platform that a job can be written for."""
-WITHOUT_GPUS = ("slurm", "k8s-jobset", "bcp")
+WITHOUT_GPUS = ("slurm", "k8s-jobset", "bcp", "runai", "lepton", "sky")
 """Those on which a process per node knows its number without torchrun, MPI or GPUs."""
 
 

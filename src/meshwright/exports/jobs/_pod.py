@@ -82,6 +82,8 @@ def container(job: Job, platform: str, *, name: str, command: Sequence[str]) -> 
         found["workingDir"] = job.workdir
     if job.environment:
         found["env"] = env(job)
+    if job.port:
+        found["ports"] = [{"containerPort": job.port}]
     return {**found, "resources": resources, "volumeMounts": volumes(job, platform)[1]}
 
 

@@ -148,7 +148,7 @@ def title(job: Job, how: str = "") -> str:
     nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
     if job.asks_for == "nodes":
         return f"# {job.name}: {nodes}, no GPUs. One task per node: the program finds its rank in the environment."
-    return f"# {job.name}: {job.num_gpus} GPUs on {nodes}. {how}"
+    return f"# {job.name}: {job.num_gpus} GPU{'' if job.num_gpus == 1 else 's'} on {nodes}. {how}"
 
 
 def script(blocks: Iterable[str]) -> str:

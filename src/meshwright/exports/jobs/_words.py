@@ -10,7 +10,7 @@ from meshwright.exports.jobs.job import Job, Launch, Mount
 
 __all__ = ["check_fields", "dns_label", "mount_of", "no_files", "required", "way"]
 
-_OPTIONAL = ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "words")
+_OPTIONAL = ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "port", "words")
 
 
 def check_fields(job: Job, platform: str, known: Collection[str]) -> None:

@@ -32,7 +32,7 @@ _RANKS = "One task per GPU: bcprun starts every process and sets RANK, LOCAL_RAN
 
 def base_command_script(job: Job) -> JobText:
     """Write a script that submits a job; several nodes are an array of type PYTORCH, whose ranks bcprun starts."""
-    check_fields(job, "bcp", ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "words"))
+    check_fields(job, "bcp", ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "port", "words"))
     no_files(job, "bcp")
     ranks = job.nodes > 1 and job.runs_on == "rank"
     way(job, "bcp", ("ranks",) if ranks else ("torchrun",))
@@ -64,6 +64,7 @@ def _submit(job: Job) -> list[str]:
         *(("--ace", job.partition) if job.partition else ()),
         *(("--replicas", str(job.nodes), "--array-type", "PYTORCH") if job.nodes > 1 else ()),
         *("--result", job.log_dir or RESULT_DIR),
+        *(("--port", str(job.port)) if job.port else ()),
         # A graceful stop: the job is told to end, and is killed later.
         *(("--total-runtime", base_command_time(job.time_limit_s)) if job.time_limit_s else ()),
     ]

@@ -70,6 +70,8 @@ class Job:
     instance: str | None = None
     """The kind of node, in the platform's words."""
     log_dir: str | None = None
+    port: int | None = None
+    """Where the program answers, to be reached from outside: JupyterLab's 8888."""
     words: tuple[str, ...] = ()
     """More options for the platform's own command, as they are."""
 
@@ -78,6 +80,8 @@ class Job:
         for name in ("nodes", "gpus_per_node"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+        if self.port is not None and not 1 <= self.port <= 65535:
+            raise ConfigError(f"port={self.port}: expected 1 to 65535")
         if self.asks_for == "nodes" and (self.runs_on != "node" or self.gpus_per_node != 1):
             raise ConfigError("a job without GPUs runs its program once per node")
         if not self.command:

@@ -19,7 +19,7 @@ _JOB = "node"
 def jobset(job: Job) -> JobText:
     """Write a JobSet. Its pods find the first one by the name that JobSet gives it, and their rank in the index of their Job."""
     platform = "k8s-jobset"
-    check_fields(job, platform, KNOWN)
+    check_fields(job, platform, (*KNOWN, "port"))
     way(job, platform, ("torchrun",))
     name = dns_label(job, platform, _MOST_LETTERS)
     # Kubernetes itself puts the value of $(JOB_COMPLETION_INDEX) here.

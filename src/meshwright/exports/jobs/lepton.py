@@ -30,7 +30,7 @@ _LOCAL = "node-local"
 
 def lepton_script(job: Job) -> JobText:
     """Write a script that creates a job with one worker per node; Lepton has no limit on its time, so `timeout` stops it."""
-    check_fields(job, "lepton", ("image", "mounts", "workdir", "partition", "instance", "words"))
+    check_fields(job, "lepton", ("image", "mounts", "workdir", "partition", "instance", "port", "words"))
     way(job, "lepton", ("torchrun",))
     blocks = [
         f"#!/usr/bin/env bash\n{title(job)}\n# Submit it: bash job.sh\n{STRICT}",
@@ -47,6 +47,7 @@ def _submit(job: Job) -> list[str]:
         *("--resource-shape", required(job, "lepton", "instance", "gpu.8xh100-sxm")),
         *("--num-workers", str(job.nodes)),
         *(("--node-group", job.partition) if job.partition else ()),
+        *(("--container-port", f"{job.port}:tcp") if job.port else ()),
     ]
     for mount in job.mounts:
         words += ["--mount", _mount_word(mount)]

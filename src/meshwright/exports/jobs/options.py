@@ -93,8 +93,9 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
 
 
 def _names(word: str, file: str) -> bool:
-    """Whether a word of the command is about a file: by its name, or as a module of Python."""
-    return file in word or (file.endswith(".py") and word == file.removesuffix(".py").replace("/", "."))
+    """Whether a word of the command is about a file: by its name, as a module of Python, or as a configuration of Hydra."""
+    module = file.endswith(".py") and word == file.removesuffix(".py").replace("/", ".")
+    return file in word or module or (file.endswith(".yaml") and word == f"--config-name={file.removesuffix('.yaml')}")
 
 
 def _name(model: str) -> str:

@@ -30,7 +30,7 @@ def runai_script(job: Job) -> JobText:
 
     Run:ai has no limit on the time of a workload, so `timeout` stops it; its operator sets MASTER_ADDR, MASTER_PORT and each pod's RANK.
     """
-    check_fields(job, "runai", ("image", "mounts", "workdir", "account", "partition", "instance", "words"))
+    check_fields(job, "runai", ("image", "mounts", "workdir", "account", "partition", "instance", "port", "words"))
     way(job, "runai", ("torchrun",))
     blocks = [
         f"#!/usr/bin/env bash\n{title(job)}\n# Submit it: bash job.sh\n{STRICT}",
@@ -45,11 +45,12 @@ def _submit(job: Job) -> list[str]:
         *(("--project", job.account) if job.account else ()),
         *("--image", required(job, "runai", "image", "nvcr.io/nvidia/pytorch:25.04-py3")),
         *(("--workers", str(job.nodes - 1)) if job.nodes > 1 else ()),
-        *("--gpu-devices-request", str(job.gpus_per_node)),
+        *(("--gpu-devices-request", str(job.gpus_per_node)) if job.asks_for == "gpus" else ()),
         "--large-shm",
         *(("--node-pools", job.partition) if job.partition else ()),
         *(("--node-type", job.instance) if job.instance else ()),
         *(("--working-dir", job.workdir) if job.workdir else ()),
+        *(("--external-url", f"container={job.port}") if job.port else ()),
     ]
     for mount in job.mounts:
         words += _mount_words(mount_of(mount, "runai", ("path", "pvc")))

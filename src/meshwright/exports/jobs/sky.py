@@ -16,11 +16,15 @@ _MOST_LETTERS = 50
 
 
 def sky_task(job: Job) -> JobText:
-    """Write a task; SkyPilot has no limit on its time, so `timeout` stops it. `instance` is an accelerator such as H100."""
-    check_fields(job, "sky", ("image", "mounts", "workdir", "partition", "instance"))
+    """Write a task; SkyPilot has no limit on its time, so `timeout` stops it.
+
+    `instance` is an accelerator such as H100; of jobs without GPUs a machine of the cloud.
+    """
+    check_fields(job, "sky", ("image", "mounts", "workdir", "partition", "instance", "port"))
     way(job, "sky", ("torchrun",))
-    accelerator = required(job, "sky", "instance", "H100")
-    resources: dict[str, Any] = {"accelerators": f"{accelerator}:{job.gpus_per_node}"}
+    resources = _chips(job)
+    if job.port:
+        resources["ports"] = job.port
     if job.image:
         resources["image_id"] = f"docker:{job.image}"
     if job.partition:
@@ -31,6 +35,13 @@ def sky_task(job: Job) -> JobText:
     content["run"] = _run(job)
     comment = f"{title(job)}\n# Submit it: sky launch job.sky.yaml"
     return JobText(file_name="job.sky.yaml", text=f"{comment}\n{write_yaml(content)}", submit="sky launch job.sky.yaml")
+
+
+def _chips(job: Job) -> dict[str, Any]:
+    """Without GPUs `instance` is a machine of the cloud, and the cloud's usual one without it."""
+    if job.asks_for == "gpus":
+        return {"accelerators": f"{required(job, 'sky', 'instance', 'H100')}:{job.gpus_per_node}"}
+    return {"instance_type": job.instance} if job.instance else {}
 
 
 def _source(mount: Mount) -> str | dict[str, str]:

@@ -27,7 +27,7 @@ _HERE_TOO = '"$PWD:$PWD"'
 
 def slurm_script(job: Job) -> JobText:
     """Write a script for sbatch; `log_dir` must exist when it is submitted, or Slurm drops the output."""
-    check_fields(job, "slurm", ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "words"))
+    check_fields(job, "slurm", ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "port", "words"))
     if job.mounts and job.image is None:
         raise ConfigError("slurm: mounts need an image; without a container the program sees the node's own paths")
     launch = _way(job)

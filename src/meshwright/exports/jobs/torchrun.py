@@ -15,7 +15,7 @@ _HERE = 'cd -- "$(dirname -- "${BASH_SOURCE[0]}")"'
 
 def torchrun_script(job: Job) -> JobText:
     """Write a script of torchrun; on several nodes each must be told the first one's name and its own number."""
-    check_fields(job, "torchrun", ("workdir", "log_dir", "words"))
+    check_fields(job, "torchrun", ("workdir", "log_dir", "port", "words"))
     way(job, "torchrun", ("torchrun",))
     if job.runs_on == "node" and (job.log_dir or job.words):
         raise ConfigError(f"torchrun: log_dir and words are options of torchrun, and {job.command[0]} is run without it")

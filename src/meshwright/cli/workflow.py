@@ -1,0 +1,101 @@
+"""`meshwright workflow`: every job from a corpus to a trained model, for one platform."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from meshwright.cli._job_flags import AccountFlag, ImageFlag, InstanceFlag, MountFlag, PartitionFlag
+from meshwright.cli._layout_case import JsonFlag
+
+__all__ = ["workflow"]
+
+
+def workflow(
+    spec: Annotated[str, typer.Argument(metavar="NAME|FILE.yaml", help="slimpajama-8b, or a file like it.", show_default=False)],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY.SUB=V]...", help="Go before its values: train.time=3D.", show_default=False)
+    ] = None,
+    launcher: Annotated[str, typer.Option(metavar="PLATFORM", help="bcp, slurm, k8s-jobset, runai, lepton or sky.")] = "bcp",
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over files that differ.")] = False,
+    spec_only: Annotated[bool, typer.Option("--spec", help="Print the description in YAML, to change it.")] = False,
+    blend: Annotated[Path | None, typer.Option(metavar="FILE", help="Weights by tokens: tokens/blend.json of `preprocess`.")] = None,
+    no_token: Annotated[bool, typer.Option("--no-token", help="JupyterLab lets anybody in who has its address.")] = False,
+    image: ImageFlag = None,
+    mount: MountFlag = None,
+    account: AccountFlag = None,
+    partition: PartitionFlag = None,
+    instance: InstanceFlag = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Write every job of a work flow for one platform, checked: download, verify, extract, concat, preprocess, train, JupyterLab.
+
+    One description makes the jobs of all platforms. Each node logs to a file of its own, the exit code is the program's, and what a job
+    needs is looked for before it starts. Checked are mounts, node counts, memory, weights, limits and length.
+
+    Writes a folder for each job, and prints what was checked. Exit code 1, and nothing is written, where a check fails.
+
+    Examples:
+
+      meshwright workflow slimpajama-8b --mount workspace=ID:/mount/data --instance dgxa100.80g.8.norm -o jobs
+
+      meshwright workflow slimpajama-8b --launcher slurm --mount /lustre/slimpajama:/mount/data --partition gpu -o jobs
+
+      meshwright workflow slimpajama-8b --spec > mine.yaml
+    """
+    from meshwright.cli.export import read_settings
+
+    values = [(key, value) for word in words or [] for key, value in read_settings([word]).items()]
+    given = {"image": image, "mounts": mount, "account": account, "partition": partition, "instance": instance}
+    values += [(f"job.{key}", value) for key, value in given.items() if value]
+    if no_token:
+        values.append(("notebook.token", False))
+    if spec_only:
+        from meshwright.workflows import plain_spec
+        from meshwright.yaml_text import write_yaml
+
+        print(write_yaml(plain_spec(spec, words=values)), end="")
+        return
+    _deliver(spec, values, launcher=launcher, blend=blend, output=output, dry_run=dry_run, force=force, json_output=json_output)
+
+
+def _deliver(
+    spec: str,
+    values: list[tuple[str, Any]],
+    *,
+    launcher: str,
+    blend: Path | None,
+    output: Path | None,
+    dry_run: bool,
+    force: bool,
+    json_output: bool,
+) -> None:
+    import json
+
+    from meshwright.cli.export import deliver
+    from meshwright.errors import ConfigError
+    from meshwright.workflows import workflow as run
+
+    found = run(spec, launcher=launcher, blend=blend, words=values)
+    if json_output:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        typer.echo(f"{found.title}: {len(found.jobs)} jobs for {found.launcher}", err=True)
+        for check in found.checks:
+            typer.echo(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.found}", err=True)
+        for note in found.notes:
+            typer.echo(f"note: {note}", err=True)
+    if not found.passed:
+        raise typer.Exit(1)
+    if json_output and output is None:
+        return
+    if output is None and not dry_run:
+        raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")
+    deliver(tuple(job.file() for job in found.jobs), output, dry_run=dry_run, force=force)
+    if not json_output:
+        for job in found.jobs:
+            typer.echo(f"{job.folder}: {job.nodes} node{'' if job.nodes == 1 else 's'}, {job.does}; `{job.text.submit}`", err=True)

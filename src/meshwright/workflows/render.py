@@ -1,0 +1,168 @@
+"""A work flow for one platform: the text of every job, and what was checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from meshwright.data.footprint import footprint_of, needs_of
+from meshwright.data.progress import format_size
+from meshwright.data.sources import find_corpus
+from meshwright.exports import ExportedFile
+from meshwright.exports.jobs import Job, JobText, job_text
+from meshwright.units import DAY_S, HOUR_S
+from meshwright.workflows.spec import WorkflowSpec, read_spec
+from meshwright.workflows.stages import Stage, data_stages, notebook_stage
+from meshwright.workflows.training import Trained, read_blend, replicas_that_work, train_stage
+
+__all__ = ["Check", "RenderedJob", "Workflow", "workflow"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    passed: bool
+    found: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RenderedJob:
+    """One job as a platform wants it."""
+
+    stage: str
+    does: str
+    nodes: int
+    folder: str
+    text: JobText
+
+    def file(self) -> ExportedFile:
+        """Return its file."""
+        return ExportedFile(name=f"{self.folder}/{self.text.file_name}", text=self.text.text, executable=self.text.text.startswith("#!"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workflow:
+    """All jobs of a work flow."""
+
+    name: str
+    title: str
+    launcher: str
+    jobs: tuple[RenderedJob, ...]
+    """In the order in which they are submitted, each when the one before has ended well; JupyterLab may run at any time."""
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "launcher": self.launcher,
+            "jobs": [
+                {
+                    "stage": job.stage,
+                    "does": job.does,
+                    "nodes": job.nodes,
+                    "file": job.file().name,
+                    "submit": job.text.submit,
+                    "text": job.text.text,
+                }
+                for job in self.jobs
+            ],
+            "checks": [{"name": check.name, "passed": check.passed, "found": check.found} for check in self.checks],
+            "notes": list(self.notes),
+        }
+
+
+def workflow(spec: WorkflowSpec | str, *, launcher: str, blend: Path | None = None, words: Sequence[tuple[str, Any]] = ()) -> Workflow:
+    """Write every job of a work flow for a platform, and check what can be checked before anything runs.
+
+    Args:
+        spec: what is made; a text is a name or a file, with `words` before its values.
+        launcher: a platform, as of `meshwright export --launcher`.
+        blend: the weights by tokens that the job `preprocess` wrote; None: all pairs alike.
+
+    Raises:
+        ConfigError: the platform has no word for what a job says; a layout that breaks a rule is a LayoutError.
+    """
+    if isinstance(spec, str):
+        spec = read_spec(spec, words=words)
+    trained = None
+    if spec.train is not None:
+        trained = train_stage(spec, launcher=launcher, weights=None if blend is None else read_blend(blend, spec))
+    stages = [*data_stages(spec), *([trained.stage] if trained else []), *([notebook_stage(spec)] if spec.notebook else [])]
+    jobs = tuple(_rendered(number, stage, launcher) for number, stage in enumerate(stages, start=1))
+    checks = [_mounted(spec, stage.job) for stage in stages if stage.job.image]
+    checks = [check for check in checks if not check.passed] or checks[:1]
+    return Workflow(
+        name=spec.name,
+        title=spec.title,
+        launcher=launcher,
+        jobs=jobs,
+        checks=(*checks, *(_of_training(trained) if trained else ())),
+        notes=(_disk(spec), *(trained.notes if trained else ())),
+    )
+
+
+def _rendered(number: int, stage: Stage, launcher: str) -> RenderedJob:
+    folder = f"{number}-{stage.name}"
+    return RenderedJob(stage=stage.name, does=stage.does, nodes=stage.job.nodes, folder=folder, text=job_text(stage.job, launcher=launcher))
+
+
+def _mounted(spec: WorkflowSpec, job: Job) -> Check:
+    """What is made in a container and outside of its mounts is gone with it."""
+    folder = PurePosixPath(spec.folder)
+    for mount in job.mounts:
+        if folder.is_relative_to(mount.target):
+            writable = not mount.read_only and mount.kind != "dataset"
+            return Check(name="mount", passed=writable, found=f"{spec.folder} is on {mount.source}{'' if writable else ', read only'}")
+    return Check(name="mount", passed=False, found=f"{job.name}: {spec.folder} is on none of its mounts, and would be lost with the job")
+
+
+def _of_training(trained: Trained) -> Sequence[Check]:
+    layout, nodes = trained.plan.layout, trained.stage.job.nodes
+    replicas = replicas_that_work(trained.plan)
+    total_s = trained.steps * trained.step_s
+    rounds = math.ceil(total_s / (trained.stop_s or trained.limit_s))
+    stop = "has no stop of its own here" if trained.stop_s is None else f"stops at {_hours(trained.stop_s)}"
+    return (
+        Check(
+            name="replicas",
+            passed=nodes in replicas,
+            found=f"{nodes} nodes make dp={layout.dp}; tp={layout.tp} pp={layout.pp} cp={layout.cp} mbs={layout.mbs} gbs={layout.gbs}"
+            f" also divide on {', '.join(str(other) for other in replicas if other != nodes)} nodes",
+        ),
+        Check(name="memory", passed=trained.fits != "no", found=f"fits by our prediction: {trained.fits}"),
+        Check(
+            name="weights",
+            passed=abs(sum(trained.weights) - 1) < 1e-9,
+            found=f"{len(trained.weights)} pairs of {min(trained.weights):.6f} to {max(trained.weights):.6f}, their sum is 1",
+        ),
+        Check(name="limits", passed=True, found=f"the platform's {_hours(trained.limit_s)}; the software {stop}"),
+        Check(
+            name="length",
+            passed=True,
+            found=f"{trained.steps:,} steps of {trained.step_s:.3g} s (predicted): {total_s / DAY_S:.1f} days, "
+            + ("in one job" if rounds == 1 else f"{rounds} jobs one after the other; each goes on from the newest checkpoint"),
+        ),
+    )
+
+
+def _hours(seconds: int) -> str:
+    return f"{seconds / HOUR_S:g} h"
+
+
+def _disk(spec: WorkflowSpec) -> str:
+    found = footprint_of(find_corpus(spec.corpus), chunks=spec.data.chunks)
+    peak = next(need.peak_bytes for need in needs_of(found) if need.strategy == "text")
+    return f"{spec.folder} needs {format_size(peak)} at its peak, checkpoints not counted; archives and text go as they are replaced"
