@@ -30,6 +30,7 @@ NOT_HERE = {
     "autoconfigurator": "starts runs and takes its time; tests/doors/autoconfigurator runs its words",
     "doctor": "answers for the machine that it runs on; tests/cli/test_doctor.py asks it on an empty one",
     "data": "works on corpora and the network; tests/data runs the steps on small ones",
+    "train": "starts jobs; tests/cli/test_train.py does so with a torchrun of its own",
     "tune": "starts runs; tests/cli/test_tune.py does so with a torchrun of its own",
     "profile": "measures a machine for minutes, with torch; tests/trainer/test_profile.py runs it on small shapes",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.calibration import Calibration, check_profile
 from meshwright.calibration.file import parse_calibration
 from meshwright.errors import ConfigError
-from meshwright.hardware.profile import load_profile
+from meshwright.hardware.profile import Profile, load_profile
 from meshwright.hardware.profile_chip import profile_words
 from meshwright.layout import parse_layout
 from meshwright.local import LOCAL, cluster_from_flag, find_local_cluster
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from meshwright.sizing.estimate import Limits, RunEstimate
     from meshwright.sizing.goodput import Reliability
     from meshwright.sizing.size import SizeResult
+    from meshwright.training.request import TrainRequest
+    from meshwright.training.session import TrainState
+    from meshwright.training.start import Start
 
 __all__ = [
     "ckpt_plan",
@@ -58,6 +61,7 @@ __all__ = [
     "files_of",
     "plan",
     "prepare_study",
+    "prepare_training",
     "problem_of",
     "read_calibration",
     "read_losses",
@@ -66,6 +70,7 @@ __all__ = [
     "request_to_yaml",
     "size",
     "study_runs",
+    "train",
     "tune",
     "why_oom",
 ]
@@ -316,16 +321,58 @@ def prepare_study(fields: Mapping[str, Any], tuning: Tuning) -> Prepared:
 
     `local` without a GPU is the processor's cores, with defaults that a laptop trains in seconds.
     """
+    from meshwright.runs.tune import prepare
+
+    problem, machine = _problem_here(fields, tuning.folder)
+    return prepare(problem, tuning.trial, machine=machine)
+
+
+def _problem_here(fields: Mapping[str, Any], folder: Path) -> tuple[Problem, Profile | None]:
+    """Return a problem; where `local` has no GPU, that of the cores, and what they were probed to do, now or when the folder was begun."""
     from meshwright.hardware.parse import parse_count
     from meshwright.runs.processors import ON_PROCESSORS, probed_processors
-    from meshwright.runs.tune import kept_machine, prepare
+    from meshwright.runs.tune import kept_machine
 
     word, colon, count = str(fields.get("cluster", "")).strip().lower().partition(":")
     if word != LOCAL or fields.get("profile") is not None or (not colon and find_local_cluster() is not None):
-        return prepare(problem_of(PlanRequest.of(fields)), tuning.trial)
+        return problem_of(PlanRequest.of(fields)), None
     cores = parse_count(count, kind=LOCAL) if colon else None
-    machine = kept_machine(tuning.folder) or probed_processors(cores=cores)
-    return prepare(resolve(PlanRequest.of({**ON_PROCESSORS, **fields}), files=Files(profile=machine)), tuning.trial, machine=machine)
+    machine = kept_machine(folder) or probed_processors(cores=cores)
+    return resolve(PlanRequest.of({**ON_PROCESSORS, **fields}), files=Files(profile=machine)), machine
+
+
+def train(
+    request: TrainRequest,
+    /,
+    *,
+    folder: str | Path,
+    layout: Mapping[str, Any] | None = None,
+    follow: bool = False,
+    allow: Collection[str] = (),
+    say: Callable[[str], None] = lambda line: None,
+) -> TrainState:
+    """Return how a training is after its next job was sent: `train(TrainRequest(plan={...}, settings={...}), folder="run")`.
+
+    The plan's best layout is taken unless one is given. With `follow`, return when the last token is trained, or nobody can go on. The
+    same call goes on where an earlier one stopped. ConfigError where preflight finds a problem that `allow` does not name.
+    """
+    from meshwright.training.preflight import preflight, require_clear
+    from meshwright.training.session import start_training
+
+    start = prepare_training(request, folder=folder, layout=layout)
+    require_clear(preflight(start.prepared), allow=allow)
+    return start_training(start.prepared, plan=start.plan, machine=start.machine, follow=follow, say=say)
+
+
+def prepare_training(request: TrainRequest, *, folder: str | Path, layout: Mapping[str, Any] | None = None) -> Start:
+    """Return a training before its next job: of the given layout, of the one that the folder has, else of the best that its software runs.
+
+    ConfigError where nothing can be run, NothingFits where no layout fits.
+    """
+    from meshwright.training.start import begin
+
+    problem, machine = _problem_here(request.plan, Path(folder))
+    return begin(request, folder=Path(folder), problem=problem, machine=machine, layout=layout)
 
 
 def study_runs(folder: str | Path, *, stack: str | None = None) -> Runs:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tests.runs.records import measured, predicted
 
-from meshwright.exports.jobs import Job
+from meshwright.exports.jobs import Job, JobText
 from meshwright.layout import Layout
 from meshwright.runs.belief import Prior
 from meshwright.runs.candidates import Candidate
@@ -39,6 +39,9 @@ class StandIn:
 
     def slots(self, job: Job) -> int | None:
         return self.room
+
+    def written(self, job: Job, *, directory: Path, label: str) -> JobText:
+        return JobText(file_name="job.sh", text="", submit="")
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         with (self.folder / "submitted.log").open("a") as log:

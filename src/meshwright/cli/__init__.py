@@ -28,6 +28,11 @@ _COMMANDS = (
     "diff",
     "export",
     "tune",
+    "train",
+    "train status",
+    "train logs",
+    "train cancel",
+    "train list",
     "ckpt",
     "report",
     "autoconfigurator",
@@ -43,7 +48,8 @@ _COMMANDS = (
     "data",
     "workflow",
 )
-"""In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`; a package with COMMANDS is a group."""
+"""In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`; a package with COMMANDS is a group.
+`train logs` is the function `train_logs`, beside `train`, which takes other words too."""
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _INTERRUPTED = 130
@@ -59,7 +65,14 @@ class _Commands(typer.core.TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        return [name for name in self.names if find_spec(_module(name, self.package)) is not None]
+        # A shell completes one word at a time: names of two are none.
+        names = [name for name in self.names if " " not in name] if is_asked() else self.names
+        return [name for name in names if find_spec(_module(name, self.package)) is not None]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Read two words where they are one command's name."""
+        two = " ".join(args[:2])
+        return super().resolve_command(ctx, [two, *args[2:]] if " " in two and two in self.names else args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return one command, or a group of them; UnknownNameError where there is none of that name."""
@@ -77,11 +90,15 @@ class _Commands(typer.core.TyperGroup):
 
 
 def _module(name: str, package: str) -> str:
-    return f"{package}.{name.replace('-', '_')}"
+    return f"{package}.{_identifier(name)}"
 
 
 def _function(name: str, module: ModuleType) -> Any:
-    return getattr(module, name.replace("-", "_"))
+    return getattr(module, _identifier(name))
+
+
+def _identifier(name: str) -> str:
+    return name.replace("-", "_").replace(" ", "_")
 
 
 def _group(name: str, module: ModuleType) -> Any:

@@ -55,7 +55,7 @@ def _items(_context: Any, incomplete: str, *, find: Callable[[str], Iterable[str
 
 
 def _of_param(command: str, name: str) -> Callable[[str], Iterable[str]] | None:
-    own = {("models", "name"): _models, ("chips", "name"): _chips, ("export", "plan"): _models}
+    own = {("models", "name"): _models, ("chips", "name"): _chips, ("export", "plan"): _models, ("train", "plan"): _models}
     names = {"model": _models, "cluster": _clusters, "layout": _layouts, "a": _layouts, "b": _layouts, "pins": _layouts}
     table = _TABLES.get((command, name)) or _TABLES.get(("", name))
     return own.get((command, name)) or names.get(name) or (partial(_listed, *table) if table else None)
@@ -68,6 +68,8 @@ _TABLES: dict[tuple[str, str], tuple[str, str]] = {
     ("", "stack"): ("stack", "stack_names"),
     ("", "objective"): ("search.request", "OBJECTIVES"),
     ("export", "launcher"): ("exports.jobs", "LAUNCHERS"),
+    ("train", "launcher"): ("training.platforms", "PLATFORMS"),
+    ("train", "to"): ("training.software", "SOFTWARE"),
     ("tune", "launcher"): ("runs.executors.registry", "EXECUTORS"),
 }
 """Module and name of what an option may be, by command (all where empty) and parameter."""

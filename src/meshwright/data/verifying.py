@@ -16,7 +16,7 @@ from meshwright.data.prefixes import prefixes_of
 from meshwright.errors import ConfigError
 from meshwright.indexed import IndexedFile, chunks_of, token_dtype
 
-__all__ = ["Check", "Verified", "verify"]
+__all__ = ["Check", "Verified", "quick_look", "verify"]
 
 _SHOWN = 60
 _CHUNK_BYTES = 1 << 24
@@ -62,13 +62,35 @@ def verify(words: Sequence[str], *, vocab_size: int | None = None, encoder: Enco
     return [_verify(prefix, vocab_size or (encoder.vocab_size if encoder else None), encoder, samples) for prefix in prefixes_of(words)]
 
 
+def quick_look(prefix: str) -> Verified:
+    """Look at a pair's index and its sizes, and at no id: seconds for a corpus that takes hours to read.
+
+    Raises:
+        ConfigError: a file does not exist.
+    """
+    [prefix] = prefixes_of([prefix])
+    try:
+        file = IndexedFile(prefix)
+    except ConfigError as error:
+        return _broken(prefix, error)
+    return Verified(prefix=prefix, checks=tuple(_structure(file)))
+
+
+def _broken(prefix: str, error: ConfigError) -> Verified:
+    return Verified(prefix=prefix, checks=(Check(name="header and sizes", passed=False, found=str(error)),))
+
+
+def _structure(file: IndexedFile) -> list[Check]:
+    head = f"version 1, ids {file.dtype.name}, {file.num_sequences:,} sequences, {file.num_documents:,} documents"
+    return [Check(name="header and sizes", passed=True, found=head), _lengths(file), _pointers(file), _bounds(file), _size(file)]
+
+
 def _verify(prefix: str, vocab_size: int | None, encoder: Encoder | None, samples: int) -> Verified:
     try:
         file = IndexedFile(prefix)
     except ConfigError as error:
-        return Verified(prefix=prefix, checks=(Check(name="header and sizes", passed=False, found=str(error)),))
-    head = f"version 1, ids {file.dtype.name}, {file.num_sequences:,} sequences, {file.num_documents:,} documents"
-    checks = [Check(name="header and sizes", passed=True, found=head), _lengths(file), _pointers(file), _bounds(file), _size(file)]
+        return _broken(prefix, error)
+    checks = _structure(file)
     manifest = _manifest_of(prefix)
     known = vocab_size or (manifest["settings"].get("vocab_size") if manifest else None)
     sound = all(check.passed for check in checks)

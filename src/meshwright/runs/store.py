@@ -15,7 +15,7 @@ from uuid import uuid4
 from meshwright.errors import ConfigError, StudyError
 from meshwright.runs.record import DIGITS, Event, RunRecord, record_of
 
-__all__ = ["RUN_LOGS", "Store", "Study", "read_store", "study_folder", "write_whole"]
+__all__ = ["RUN_LOGS", "Store", "Study", "append_line", "read_lines", "read_store", "study_folder", "write_whole"]
 
 FORM = 1
 """Version of the directory's form."""
@@ -68,7 +68,7 @@ class Store:
     def add(self, record: RunRecord, event: Event) -> RunRecord:
         """Append an event to a run, on the disk before this returns."""
         line = json.dumps(event.to_dict()) + "\n"
-        _append(self.run_folder(record.run_id) / _EVENTS, line)
+        append_line(self.run_folder(record.run_id) / _EVENTS, line)
         return record.after(event)
 
 
@@ -148,11 +148,11 @@ def _read_run(folder: Path) -> RunRecord:
         content = json.loads((folder / _RUN).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StudyError(f"{folder / _RUN}: cannot be read ({error})") from None
-    return record_of(content, _read_events(folder / _EVENTS), source=str(folder))
+    return record_of(content, read_lines(folder / _EVENTS), source=str(folder))
 
 
-def _read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file; one that a killed process left half written is no event."""
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of JSON lines; one that a killed process left half written is none."""
     try:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:
@@ -168,7 +168,7 @@ def _read_events(path: Path) -> Iterator[dict[str, Any]]:
             yield found
 
 
-def _append(path: Path, line: str) -> None:
+def append_line(path: Path, line: str) -> None:
     """Append a line and wait for the disk; the half line of a killed process is closed first."""
     with _writing(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)

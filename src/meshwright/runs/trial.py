@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from meshwright.search.problem import Problem, dims_of
 from meshwright.trainer.checks import require_trainable
 from meshwright.trainer.job import TrainJob
 
-__all__ = ["OWN_TRAINER", "Trial", "exported_of", "job_of_layout", "refusal_of"]
+__all__ = ["OWN_TRAINER", "Trial", "exported_of", "job_of_layout", "own_trainer", "refusal_of", "with_program"]
 
 OWN_TRAINER = "meshwright"
 """The software's name where the embedded trainer runs."""
@@ -66,14 +66,15 @@ LEAST_STEPS = 4
 def exported_of(trial: Trial, problem: Problem, layout: Layout) -> Exported:
     """Return what runs a layout; ConfigError where the software can't."""
     if trial.software == OWN_TRAINER:
-        return _own(trial, problem, layout)
+        return own_trainer(problem, layout, words=(f"steps={trial.steps}", f"device={trial.device}"))
     settings = TrainingSettings.of({**trial.settings, "train_steps": trial.steps, "log_interval": 1, "eval_steps": 0})
     plan = plan_of(Asked(layout=layout, problem=problem), settings=settings)
     exported = export_plan(plan, target=find_target(trial.software))
-    return exported if trial.program is None else _with_program(exported, trial.program)
+    return exported if trial.program is None else with_program(exported, trial.program)
 
 
-def _own(trial: Trial, problem: Problem, layout: Layout) -> Exported:
+def own_trainer(problem: Problem, layout: Layout, *, words: Sequence[str]) -> Exported:
+    """Return what runs a layout in the embedded trainer; `words` are its `key=value`. ConfigError where it can't."""
     setting, request = problem.setting, problem.request
     if setting.work.precision not in _PRECISIONS:
         raise ConfigError(f"precision={setting.work.precision}: the embedded trainer computes in bf16 or fp32")
@@ -86,12 +87,12 @@ def _own(trial: Trial, problem: Problem, layout: Layout) -> Exported:
     return Exported(
         target=OWN_TRAINER,
         files=(ExportedFile(name="plan.json", text=json.dumps(content, indent=1) + "\n"),),
-        command=("-m", "meshwright.trainer", "plan.json", f"steps={trial.steps}", f"device={trial.device}"),
+        command=("-m", "meshwright.trainer", "plan.json", *words),
     )
 
 
-def _with_program(exported: Exported, program: str) -> Exported:
-    """Put the user's path in the place of the program's name."""
+def with_program(exported: Exported, program: str) -> Exported:
+    """Return an export whose program is at the user's path; ConfigError where it is started by no path."""
     first, *rest = exported.command
     if not first.endswith(".py"):
         raise ConfigError(f"--program {program}: {exported.target} is started as `{' '.join(exported.command[:2])}`, which has no path")

@@ -52,7 +52,7 @@ def _write(plan: TrainingPlan) -> Exported:
             ExportedFile(name="overrides.yaml", text=comment + write_yaml(found)),
             ExportedFile(name="overrides.txt", text="\n".join(_words(found)) + "\n"),
         ),
-        command=(_SCRIPT,),
+        command=(_SCRIPT, *plan.settings.extra),
         environment=environment(plan),
         notes=(
             f"{_SCRIPT} is complete by itself; overrides.yaml and overrides.txt say the same for a recipe of Megatron-Bridge's own",

@@ -177,6 +177,7 @@ def trainer_words(plan: TrainingPlan, *, name: str) -> tuple[str, ...]:
         *("--logging_steps", str(settings.log_interval)),
         *_checkpoints(plan),
         *precisions[work.precision],
+        *settings.extra,
     )
 
 

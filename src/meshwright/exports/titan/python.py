@@ -73,7 +73,7 @@ def _write(plan: TrainingPlan) -> Exported:
     return Exported(
         target=_NAME,
         files=(ExportedFile(name=f"{_MODULE}.py", text=text + "\n"),),
-        command=("-m", "torchtitan.train", "--module", _MODULE, "--config", _FUNCTION),
+        command=("-m", "torchtitan.train", "--module", _MODULE, "--config", _FUNCTION, *plan.settings.extra),
         environment=ENVIRONMENT,
         notes=(f"put the folder of {_MODULE}.py on PYTHONPATH", *notes(plan), *model.notes),
     )

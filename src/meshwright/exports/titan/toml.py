@@ -50,7 +50,7 @@ def _write(plan: TrainingPlan) -> Exported:
     return Exported(
         target=_NAME,
         files=(ExportedFile(name="torchtitan.toml", text=text), ExportedFile(name=f"{MODULE}.py", text=_module(model))),
-        command=("-m", "torchtitan.train", "--job.config_file", "torchtitan.toml"),
+        command=("-m", "torchtitan.train", "--job.config_file", "torchtitan.toml", *plan.settings.extra),
         environment=ENVIRONMENT,
         notes=(f"put the folder of {MODULE}.py on PYTHONPATH", *notes(plan), *model.notes),
     )

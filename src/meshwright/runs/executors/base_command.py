@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright.errors import LauncherError, LauncherSilent
-from meshwright.exports.jobs import Job, job_text
+from meshwright.exports.jobs import Job, JobText, job_text
 from meshwright.runs.executors._commands import Answer, ask, last_line, require
 from meshwright.runs.executors._files import put_job, put_whole
 from meshwright.runs.executors.executor import JobState, JobStatus, check_label
@@ -106,14 +106,14 @@ class BaseCommandExecutor:
         """Base Command has a queue for as many as there are."""
         return None
 
+    def written(self, job: Job, *, directory: Path, label: str) -> JobText:
+        """Return the script that calls ngc."""
+        return job_text(self._full(job, label), launcher="bcp")
+
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Write `job/job.sh` and run it."""
-        run, own = directory.absolute(), self.options
-        named = replace(job, name=check_label(label), words=(*job.words, *own.words, "--format_type", "json"))
-        full = with_defaults(
-            named, account=own.organization, partition=own.ace, instance=own.instance, image=own.image, time_limit_s=own.time_limit_s
-        )
-        folder = put_job(run, full, job_text(full, launcher="bcp"))
+        run, full = directory.absolute(), self._full(job, label)
+        folder = put_job(run, full, self.written(job, directory=run, label=label))
         for old in (_SAID, _END):
             (folder / old).unlink(missing_ok=True)
         put_whole(folder / _SENT, json.dumps({"label": label, "organization": full.account or ""}))
@@ -155,6 +155,13 @@ class BaseCommandExecutor:
         answer = self._ask("ngc", "base-command", "job", "kill", own.number, *_of(own.organization))
         if answer.code and self.poll([handle])[handle].state in ("queued", "running"):
             raise LauncherError(f"bcp: job {own.number} is not killed: {last_line(answer)}")
+
+    def _full(self, job: Job, label: str) -> Job:
+        own = self.options
+        named = replace(job, name=check_label(label), words=(*job.words, *own.words, "--format_type", "json"))
+        return with_defaults(
+            named, account=own.organization, partition=own.ace, instance=own.instance, image=own.image, time_limit_s=own.time_limit_s
+        )
 
     def _status(self, handle: _Handle, job: Mapping[str, Any] | None) -> JobStatus:
         job = job or self._info(handle)

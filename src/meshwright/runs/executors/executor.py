@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from meshwright.errors import ConfigError
-from meshwright.exports.jobs import Job
+from meshwright.exports.jobs import Job, JobText
 
 __all__ = ["Executor", "JobState", "JobStatus", "check_label"]
 
@@ -65,6 +65,9 @@ class Executor(Protocol):
 
     def slots(self, job: Job) -> int | None:
         """Return how many such jobs run here at a time; None: the launcher has a queue for as many as there are."""
+
+    def written(self, job: Job, *, directory: Path, label: str) -> JobText:
+        """Return what `submit` would send, to the letter, and the command that would send it; nothing is written or asked."""
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Start a job and return its handle.

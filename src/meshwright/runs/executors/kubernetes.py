@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright.errors import ConfigError, LauncherError, LauncherSilent, MissingExtraError
-from meshwright.exports.jobs import Job, job_text
+from meshwright.exports.jobs import Job, JobText, job_text
 from meshwright.runs.executors._files import put_job, put_whole
 from meshwright.runs.executors._kubernetes_states import status_of
 from meshwright.runs.executors.executor import JobStatus, check_label
 from meshwright.runs.executors.options import KubernetesOptions, with_defaults
-from meshwright.yaml_text import write_yaml
+from meshwright.yaml_text import read_yaml, write_yaml
 
 __all__ = ["KubernetesExecutor"]
 
@@ -98,15 +98,19 @@ class KubernetesExecutor:
         """The cluster has a queue for as many as there are."""
         return None
 
+    def written(self, job: Job, *, directory: Path, label: str) -> JobText:
+        """Return the manifest, which goes through the API as `kubectl create` would send it."""
+        text = job_text(self._full(job, label), launcher=f"k8s-{self.options.kind}")
+        head = "".join(line + "\n" for line in text.text.splitlines() if line.startswith("#"))
+        return replace(text, text=head + write_yaml(_marked(text.text)))
+
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Create the resource that `job/` holds."""
         own, kind = self.options, _KINDS[self.options.kind]
         handle = _Handle(namespace=self._namespace(), kind=own.kind, name=check_label(label), directory=directory.absolute())
-        full = with_defaults(replace(job, name=label), image=own.image, partition=own.queue, time_limit_s=own.time_limit_s)
-        text = job_text(full, launcher=f"k8s-{own.kind}")
-        content = _marked(text.text)
-        head = "".join(line + "\n" for line in text.text.splitlines() if line.startswith("#"))
-        folder = put_job(handle.directory, full, replace(text, text=head + write_yaml(content)))
+        text = self.written(job, directory=directory, label=label)
+        content = read_yaml(text.text, what=text.file_name)
+        folder = put_job(handle.directory, self._full(job, label), text)
         for old in (_CANCEL, _END):
             (folder / old).unlink(missing_ok=True)
         put_whole(folder / _SENT, json.dumps({"label": label, "handle": str(handle)}))
@@ -149,6 +153,11 @@ class KubernetesExecutor:
         where = self._where(kind, own.namespace)
         with suppress(_NotThere):
             self._call("delete_namespaced_custom_object", *where, own.name, propagation_policy="Foreground", what=f"{kind.name} {own.name}")
+
+    def _full(self, job: Job, label: str) -> Job:
+        own = self.options
+        named = replace(job, name=check_label(label))
+        return with_defaults(named, image=own.image, partition=own.queue, time_limit_s=own.time_limit_s)
 
     def _poll(self, kind: _Kind, namespace: str, handles: Sequence[_Handle]) -> dict[str, JobStatus]:
         jobs = {job["metadata"]["name"]: job for job in self._list_jobs(kind, namespace)}
@@ -293,9 +302,7 @@ def _connect(options: KubernetesOptions) -> tuple[Any, str]:
 
 def _marked(text: str) -> dict[str, Any]:
     """Return the manifest with our mark, by which all runs are listed in one call."""
-    import yaml
-
-    content: dict[str, Any] = yaml.safe_load(text)
+    content = read_yaml(text, what="manifest")
     content["metadata"].setdefault("labels", {}).update(_MARK)
     return content
 

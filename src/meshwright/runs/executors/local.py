@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.errors import ConfigError, LauncherError, MissingExtraError
-from meshwright.exports.jobs import Job, job_text
+from meshwright.exports.jobs import Job, JobText, job_text
 from meshwright.runs.executors._files import put_job
 from meshwright.runs.executors.executor import JobStatus, check_label
 from meshwright.runs.executors.options import LocalOptions
@@ -79,13 +79,15 @@ class LocalExecutor:
             raise ConfigError(f"local: {job.name} starts {job.num_gpus} processes, and runs may use {len(units)} {kind} here ({option})")
         return len(units) // job.num_gpus
 
+    def written(self, job: Job, *, directory: Path, label: str) -> JobText:
+        """Return the script that a watcher starts."""
+        return job_text(_watched(job, label), launcher="torchrun")
+
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Start a watcher; the job itself starts when as many GPUs or cores are free as it has processes."""
         self.slots(job)
         run = directory.absolute()
-        # The watcher holds the limit: it also ends what `timeout` around torchrun would leave behind.
-        named = replace(job, name=check_label(label), time_limit_s=None)
-        put_job(run, named, job_text(named, launcher="torchrun"))
+        put_job(run, _watched(job, label), self.written(job, directory=run, label=label))
         spec = self._spec(job, label)
         try:
             for old in ("pid", "start.json", "cancel", "end.json"):
@@ -158,6 +160,11 @@ class LocalExecutor:
         if started_s is None:
             return JobStatus(state="queued", reason=f"waits for {spec['count']} of {len(spec['units'])} GPUs or cores that other runs hold")
         return JobStatus(state="running", started_s=started_s, nodes=_here())
+
+
+def _watched(job: Job, label: str) -> Job:
+    """The watcher holds the limit: it also ends what `timeout` around torchrun would leave behind."""
+    return replace(job, name=check_label(label), time_limit_s=None)
 
 
 def _lost(own: _Handle, started_s: float | None) -> JobStatus:

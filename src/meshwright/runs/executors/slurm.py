@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshwright.errors import ConfigError, LauncherError, LauncherSilent
-from meshwright.exports.jobs import Job, array_script, job_text
+from meshwright.exports.jobs import Job, JobText, array_script, job_text
 from meshwright.runs.executors._commands import Answer, ask, last_line, require
 from meshwright.runs.executors._files import put_job, put_whole
 from meshwright.runs.executors._slurm_states import SACCT_FIELDS, SQUEUE_FIELDS, status_of_sacct, status_of_squeue
@@ -67,14 +68,17 @@ class SlurmExecutor:
         """Slurm has a queue for as many as there are."""
         return None
 
+    def written(self, job: Job, *, directory: Path, label: str) -> JobText:
+        """Return the script and the whole command of sbatch."""
+        text = job_text(self._full(job, label), launcher="slurm")
+        return replace(text, submit=shlex.join([*_SBATCH, *_words(directory.absolute(), label)]))
+
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Write `job/job.sbatch` and hand it to sbatch."""
         run = directory.absolute()
-        full = self._full(job, label)
-        folder = put_job(run, full, job_text(full, launcher="slurm"))
+        folder = put_job(run, self._full(job, label), self.written(job, directory=run, label=label))
         _note(folder, label=label, array=None, task=None)
-        words = [*_outputs(run), f"--chdir={folder}", f"--job-name={label}", str(folder / "job.sbatch")]
-        return self._sbatch(words, folder, label)
+        return self._sbatch(_words(run, label), folder, label)
 
     def submit_array(self, runs: Sequence[ArrayRun], *, directory: Path, label: str) -> tuple[str, ...]:
         """Hand several jobs of the same size to sbatch at once; a handle for each, in order. `directory` holds the array's own script."""
@@ -132,9 +136,8 @@ class SlurmExecutor:
         return with_defaults(named, account=own.account, partition=own.partition, time_limit_s=own.time_limit_s, image=own.image)
 
     def _sbatch(self, words: Sequence[str], folder: Path, label: str) -> str:
-        # Without kill-on-invalid-dep a job whose dependency failed waits for ever.
         stamp = folder / _STAMP
-        answer = self._ask("sbatch", "--parsable", "--kill-on-invalid-dep=yes", *words, out=stamp)
+        answer = self._ask(*_SBATCH, *words, out=stamp)
         number = _number(answer.out)
         if number is None:
             stamp.unlink(missing_ok=True)
@@ -205,6 +208,8 @@ class SlurmExecutor:
         return answer
 
 
+_SBATCH = ("sbatch", "--parsable", "--kill-on-invalid-dep=yes")
+"""Without kill-on-invalid-dep a job whose dependency failed waits for ever."""
 _SACCT = ("--noheader", "--parsable2", "--allocations")
 
 
@@ -213,6 +218,11 @@ def _environment() -> dict[str, str]:
     dropped = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SPRIO_")
     kept = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(dropped)}
     return {**kept, "SLURM_TIME_FORMAT": "%s"}
+
+
+def _words(run: Path, label: str) -> list[str]:
+    folder = run / "job"
+    return [*_outputs(run), f"--chdir={folder}", f"--job-name={label}", str(folder / "job.sbatch")]
 
 
 def _outputs(run: Path) -> list[str]:

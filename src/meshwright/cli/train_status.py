@@ -1,0 +1,36 @@
+"""`meshwright train status`: how a training is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright.cli._layout_case import JsonFlag
+
+__all__ = ["train_status"]
+
+FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the training.", show_default=False)]
+
+
+def train_status(folder: FolderArgument, json_output: JsonFlag = False) -> None:
+    """Say how a training is, on whatever platform: its step, loss and rate, its newest checkpoint, and each of its jobs.
+
+    The platform is asked for the jobs, their logs for the steps; nothing is changed. The rate is that of the last report, beside it what
+    the plan predicts. A platform that does not answer is named, and no state is made up.
+
+    Prints a few lines. Exit code 2: there is no training.
+
+    Examples:
+
+      meshwright train status train-llama3-8b-h100-64
+
+      meshwright train status run --json
+
+      meshwright train status run --json | jq .done_steps
+    """
+    from meshwright.cli._train_view import print_state
+    from meshwright.training.session import state_of, training_in
+
+    print_state(state_of(training_in(folder)), json_output=json_output)

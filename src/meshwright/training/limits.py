@@ -1,0 +1,98 @@
+"""Limits on a job's time, in the order in which they must strike: the software stops, saves, and only then the platform would kill it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.errors import ConfigError
+from meshwright.exports.jobs.base_command import base_command_time
+from meshwright.exports.jobs.slurm import slurm_time
+from meshwright.units import DAY_S, HOUR_S, MINUTE_S
+
+__all__ = ["LEAST_MARGIN_S", "TimeForm", "TimeLimits", "default_margin_s", "limits_of", "needed_margin_s", "written"]
+
+TimeForm = Literal["days-hours:minutes:seconds", "nDnHnMnS", "days:hours:minutes:seconds", "seconds", "minutes", "decimal minutes"]
+"""Of Slurm, of Base Command, of Lightning and NeMo, of Kubernetes and `timeout`, of Megatron-LM, of the embedded trainer."""
+LEAST_MARGIN_S = 30 * MINUTE_S
+"""NVIDIA's walk-through for Base Command leaves 30 minutes of a limit of five days (5D, and 4:23:30:00 in the software)."""
+_MARGIN_SHARE = 20
+"""Of a short limit no more than a twentieth is left for the end, unless the end needs more."""
+_WRITES = 2
+"""Checkpoints that may have to be written: the one under way, and the last."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeLimits:
+    """Of one job."""
+
+    platform_s: int
+    """After which the platform ends it."""
+    framework_s: int | None
+    """After which the software ends by itself; None: it can't."""
+    margin_s: int
+    """What lies between, for the step at hand and the last checkpoint."""
+    needed_s: int
+    """What the end needs by prediction."""
+
+    @property
+    def steps_s(self) -> int:
+        """Seconds of a job in which it may step."""
+        return self.platform_s if self.framework_s is None else self.framework_s
+
+
+def needed_margin_s(*, write_s: float, step_s: float) -> int:
+    """Seconds that the end of a job needs.
+
+    Formula:  2 * write + step, rounded up
+    Units:    s.
+    Why:      a checkpoint may be under way when the time is over; the step at hand ends, and the last checkpoint is written
+    Checked:  tests/training/test_limits.py
+    """
+    return math.ceil(_WRITES * write_s + step_s)
+
+
+def default_margin_s(limit_s: int, *, needed_s: int) -> int:
+    """Seconds that are left free before a limit where the user says nothing.
+
+    Formula:  max(needed, min(30 minutes, limit / 20)), rounded up to minutes where the limit is ten minutes or more
+    Units:    s.
+    Source:   30 minutes of five days, as NVIDIA's walk-through for Base Command has it
+    Checked:  tests/training/test_limits.py
+    """
+    wanted = max(needed_s, min(LEAST_MARGIN_S, limit_s // _MARGIN_SHARE))
+    return wanted if limit_s < 10 * MINUTE_S else -(-wanted // MINUTE_S) * MINUTE_S
+
+
+def limits_of(limit_s: int, *, needed_s: int, stops: bool, margin_s: int | None = None) -> TimeLimits:
+    """Return the limits of a job in their order; ConfigError where they leave no time to train.
+
+    `stops` says whether the software can end by itself; `margin_s` is the user's.
+    """
+    margin = default_margin_s(limit_s, needed_s=needed_s) if margin_s is None else margin_s
+    if margin >= limit_s:
+        raise ConfigError(
+            f"time={limit_s} s: {margin} s of it are left for the last checkpoint, and none to train; ask for more than {2 * margin} s"
+            f"{'' if margin_s is None else ', or for a smaller --save-margin'}"
+        )
+    return TimeLimits(platform_s=limit_s, framework_s=limit_s - margin if stops else None, margin_s=margin, needed_s=needed_s)
+
+
+def written(seconds: int, form: TimeForm) -> str:
+    """Return a duration in the form that a platform or a software reads; ConfigError where it is too short for the form."""
+    if form == "days-hours:minutes:seconds":
+        return slurm_time(seconds)
+    if form == "nDnHnMnS":
+        return base_command_time(seconds)
+    if form == "seconds":
+        return str(seconds)
+    if form == "decimal minutes":
+        return f"{seconds / MINUTE_S:.6g}"
+    if form == "minutes":
+        if seconds < MINUTE_S:
+            raise ConfigError(f"time: the software counts whole minutes, and {seconds} s are left for its steps; ask for more time")
+        return str(seconds // MINUTE_S)
+    days, rest = divmod(seconds, DAY_S)
+    hours, rest = divmod(rest, HOUR_S)
+    return f"{days:02}:{hours:02}:{rest // MINUTE_S:02}:{rest % MINUTE_S:02}"

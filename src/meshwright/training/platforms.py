@@ -1,0 +1,62 @@
+"""Where a training is started: one row for each launcher, with the form of its limit on time and what it can't do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.errors import UnknownNameError
+from meshwright.training.limits import TimeForm
+
+__all__ = ["PLATFORMS", "Platform", "find_platform"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Platform:
+    """One launcher."""
+
+    name: str
+    script: str
+    """The platform of `meshwright export --launcher` that writes its job."""
+    limit: str
+    """Where the limit on time stands; {time} is it in the platform's form."""
+    form: TimeForm
+    sees_here: bool = False
+    """Whether a job without a container sees the paths of the machine that submits it."""
+    chains: bool = False
+    """Whether the platform itself starts a job when another has ended."""
+    caveats: tuple[str, ...] = ()
+    """Of limits and of what can't be followed."""
+
+
+PLATFORMS: tuple[Platform, ...] = (
+    Platform(name="local", script="torchrun", limit="its watcher ends it after {time} s", form="seconds", sees_here=True),
+    Platform(
+        name="slurm",
+        script="slurm",
+        limit="#SBATCH --time={time}",
+        form="days-hours:minutes:seconds",
+        sees_here=True,
+        chains=True,
+        caveats=("Slurm counts minutes and ends a job up to half a minute late",),
+    ),
+    Platform(name="k8s", script="k8s-trainjob", limit="activeDeadlineSeconds: {time}", form="seconds"),
+    Platform(
+        name="bcp",
+        script="bcp",
+        limit="--total-runtime {time}",
+        form="nDnHnMnS",
+        caveats=(
+            "--total-runtime is a graceful stop: the job is told to end, and killed later",
+            "NeMo's run.time_limit does nothing on Base Command; the limit above is the platform's own",
+        ),
+    ),
+)
+"""In the order of help. Sources: docs/jobs.md."""
+
+
+def find_platform(name: str) -> Platform:
+    """Return a row; UnknownNameError with the nearest names."""
+    for row in PLATFORMS:
+        if row.name == name:
+            return row
+    raise UnknownNameError("launcher", name, [row.name for row in PLATFORMS])

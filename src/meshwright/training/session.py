@@ -1,0 +1,208 @@
+"""A training from a command: begun or gone on with, looked at, ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from meshwright.errors import ConfigError, LauncherSilent
+from meshwright.hardware.profile import Profile
+from meshwright.runs.lock import locked
+from meshwright.training.chain import Decision
+from meshwright.training.folder import TrainFolder, find_trainings, open_folder, read_folder
+from meshwright.training.launch import Launch, Watched, past_jobs
+from meshwright.training.prepare import Prepared, launcher_of
+from meshwright.training.progress import newest_checkpoint, read_progress
+
+__all__ = ["TrainState", "cancel_training", "follow_logs", "list_trainings", "start_training", "state_of", "training_in"]
+
+_TICK_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainState:
+    """How a training is."""
+
+    folder: Path
+    launcher: str
+    software: str
+    model: str
+    total_steps: int | None
+    """None before its first job."""
+    done_steps: int | None
+    """By its logs; None where they say nothing."""
+    saved_steps: int | None
+    """Of the newest whole checkpoint; None where the folder is not seen from here."""
+    first_loss: float | None
+    last_loss: float | None
+    tokens_per_s: float | None
+    """Of all chips, the last report."""
+    predicted_tokens_per_s: float
+    tokens_per_step: int
+    jobs: tuple[Watched, ...]
+    decision: Decision | None = None
+    """What follows, where somebody decided."""
+    silent: str | None = None
+    """Why the launcher could not be asked."""
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds that the rest takes at the last reported rate; None where none is known, or nothing runs."""
+        running = any(job.status.state == "running" for job in self.jobs)
+        if not running or not self.tokens_per_s or self.done_steps is None or self.total_steps is None:
+            return None
+        return (self.total_steps - self.done_steps) * self.tokens_per_step / self.tokens_per_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that `train status --json` prints."""
+        values = {
+            name: getattr(self, name)
+            for name in (
+                *("launcher", "software", "model", "total_steps", "done_steps", "saved_steps", "first_loss", "last_loss"),
+                *("tokens_per_s", "predicted_tokens_per_s", "eta_s", "silent"),
+            )
+        }
+        jobs = [{**asdict(job.note), "handle": job.handle, "status": asdict(job.status)} for job in self.jobs]
+        decision = None if self.decision is None else asdict(self.decision)
+        return {"training": str(self.folder), **values, "jobs": jobs, "decision": decision}
+
+
+def start_training(
+    prepared: Prepared, *, plan: dict[str, Any], machine: Profile | None, follow: bool, say: Callable[[str], None]
+) -> TrainState:
+    """Send the next job of a training, or find the one that runs; with `follow`, stay until it is done or can't go on.
+
+    StudyError where the folder is another training's, or another process follows it; LauncherError where the launcher is not there.
+    """
+    starter = prepared.launcher()
+    starter.check()
+    if prepared.request.launcher == "local":
+        starter.slots(prepared.job())
+    there = read_folder(prepared.folder)
+    training = open_folder(prepared.folder, prepared.request, plan=plan, machine=machine) if there is None else there
+    with locked(training.folder) as lock:
+        training = training.with_request(prepared.request)
+        launch = Launch(training=training, prepared=prepared, starter=starter, lock=lock, say=say)
+        launch.recover()
+        launch.found_jobs = len(training.jobs())
+        decision = launch.next()
+        if decision.action == "wait":
+            say(decision.why)
+        elif decision.action == "done":
+            say(f"{decision.why}; nothing is sent")
+        else:
+            # Where the rules would stop, somebody asked all the same: what was wrong may be mended.
+            launch.submit(why=decision.why if decision.action == "submit" else f"asked for; {decision.why}")
+            decision = Decision(action="wait", why="sent")
+        if follow and decision.action == "wait":
+            decision = launch.follow()
+    return state_of(training, decision=decision)
+
+
+def training_in(folder: Path) -> TrainFolder:
+    """Return the training of a folder; ConfigError where there is none."""
+    found = read_folder(folder)
+    if found is None:
+        raise ConfigError(f"{folder}: no training here (train.yaml is missing); `meshwright train list` finds them")
+    return found
+
+
+def state_of(training: TrainFolder, *, decision: Decision | None = None) -> TrainState:
+    """Return how a training is; its launcher is asked."""
+    plan, silent, jobs = training.plan, None, list[Watched]()
+    try:
+        jobs = past_jobs(training, launcher_of(training.request))
+    except LauncherSilent as error:
+        silent = str(error)
+    readings = [read_progress(training.job_folder(job.number)).reading for job in training.jobs()]
+    reports = [report for reading in readings if reading is not None for report in reading.reports]
+    losses = [report.loss for report in reports if report.loss is not None]
+    steps = [report.step for report in reports if report.step is not None]
+    best, gbs = plan["plans"][0], plan["plans"][0]["layout"]["gbs"]
+    work = {"seq_len": plan["request"]["seq_len"], "gbs": gbs}
+    chips = _chips(best["layout"])
+    seconds = reports[-1].seconds(**work, num_chips=chips) if reports else None
+    model = plan["request"]["model"]
+    return TrainState(
+        folder=training.folder,
+        launcher=training.request.launcher,
+        software=training.request.software,
+        model=model if isinstance(model, str) else str(model.get("name", "custom")),
+        total_steps=notes[-1].total_steps if (notes := training.jobs()) else None,
+        done_steps=max(steps, default=None),
+        saved_steps=newest_checkpoint(Path(training.request.save_dir or training.checkpoints)),
+        first_loss=losses[0] if losses else None,
+        last_loss=losses[-1] if losses else None,
+        tokens_per_s=None if seconds is None else work["seq_len"] * gbs / seconds,
+        predicted_tokens_per_s=best["tokens_per_s_per_gpu"] * chips,
+        tokens_per_step=work["seq_len"] * gbs,
+        jobs=tuple(jobs),
+        decision=decision,
+        silent=silent,
+    )
+
+
+def _chips(layout: dict[str, Any]) -> int:
+    chips: int = layout["tp"] * layout["cp"] * layout["pp"] * layout["dp"]
+    return chips
+
+
+def cancel_training(training: TrainFolder, *, now: Callable[[], float] = time.time) -> list[int]:
+    """End every job of a training that has not ended; return their numbers. It needs no lock, so that one who follows is no hindrance."""
+    starter = launcher_of(training.request)
+    ended = []
+    for watched in reversed(past_jobs(training, starter)):  # the last first, or the next of a chain would start
+        if watched.handle is not None and not watched.status.ended:
+            starter.cancel(watched.handle)
+            ended.append(watched.note.number)
+    return ended[::-1]
+
+
+def list_trainings(root: Path) -> list[TrainState]:
+    """Return every training below a folder."""
+    return [state_of(training) for training in find_trainings(root)]
+
+
+def follow_logs(
+    training: TrainFolder, *, number: int | None, name: str, follow: bool, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """Yield what a job prints, the last one's unless a number is given; with `follow`, until it and those behind it have ended."""
+    jobs = training.jobs()
+    known = [job.number for job in jobs]
+    if not jobs or (number is not None and number not in known):
+        raise ConfigError(f"{training.folder}: {'no job was sent yet' if not jobs else f'no job {number}; it has {known}'}")
+    place = known[-1] if number is None else number
+    starter, read = launcher_of(training.request), 0
+    while True:
+        watched = {job.note.number: job for job in _polled(training, starter)}
+        chunk = _read_from(training.job_folder(place) / name, read)
+        read += len(chunk)
+        if chunk:
+            yield chunk.decode("utf-8", errors="replace")
+        ended = watched[place].status.ended if place in watched else False
+        if not follow or (ended and not chunk):
+            later = [job for job in watched if job > place]
+            if not follow or number is not None or not later:
+                return
+            place, read = min(later), 0
+            continue
+        sleep(_TICK_S if starter.name == "local" else 20 * _TICK_S)
+
+
+def _polled(training: TrainFolder, starter: Any) -> list[Watched]:
+    with suppress(LauncherSilent):
+        return past_jobs(training, starter)
+    return []
+
+
+def _read_from(path: Path, start: int) -> bytes:
+    try:
+        with path.open("rb") as handle:
+            handle.seek(start)
+            return handle.read()
+    except OSError:
+        return b""
