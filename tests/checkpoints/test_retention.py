@@ -45,6 +45,12 @@ def test_marked_ones_stay_and_old_ones_lose_their_states_once() -> None:
     assert [moment.bytes for moment in found] == [10, 12, 14, 14]
 
 
+def test_what_a_run_can_not_go_on_from_is_not_the_newest() -> None:
+    """Somebody took the optimizer states of step 900 away: it goes, and step 500 stays."""
+    found = [Saved(step=500), Saved(step=900, has_states=False)]
+    assert choose(found, Retention(best=0)) == Choice(delete=(900,), strip=())
+
+
 @given(RULES, LOSSES)
 def test_the_newest_always_stays_whole_and_the_disk_keeps_its_bound(rule: Retention, losses: list[float | None]) -> None:
     given_saves = saves(*losses)

@@ -57,7 +57,7 @@ def job_of(case: str, **changes: Any) -> Any:
 
 
 def curves(processes: int, cases: Sequence[str], *, timeout_s: float = 1200, changes: dict[str, Any] | None = None) -> list[Any]:
-    """Return for each case the lines that rank 0 tells, or the reason why it failed."""
+    """Return for each case the lines of steps, and of evaluations where `changes` asks for them, that rank 0 tells."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.json")
@@ -91,19 +91,19 @@ def _work(rank: int, processes: int, store: str, out: str, changes: dict[str, An
 
     from meshwright.trainer._run import train
     from meshwright.trainer.checks import require_trainable
-    from meshwright.trainer.job import SaveSettings
+    from meshwright.trainer.job import SaveSettings, ValidSettings
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=processes, timeout=timedelta(minutes=5))
-    if "save" in changes:
-        changes = changes | {"save": SaveSettings(**changes["save"])}
+    kinds: dict[str, Any] = {"save": SaveSettings, "valid": ValidSettings}
+    changes = changes | {name: kind(**changes[name]) for name, kind in kinds.items() if name in changes}
     found = []
     for case in cases:
         lines: list[str] = []
         job = job_of(case, **changes)
         require_trainable(job, num_processes=processes)
         train(job, torch.device("cpu"), tell=lines.append, started=perf_counter())
-        found.append([line for line in map(json.loads, lines) if line["event"] == "step"])
+        found.append([line for line in map(json.loads, lines) if line["event"] in ("step", "validation")])
         print(case, "done", flush=True)
     if rank == 0:
         Path(out).write_text(json.dumps(found), encoding="utf-8")

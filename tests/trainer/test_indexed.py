@@ -80,6 +80,18 @@ def test_a_blend_holds_each_source_by_its_share(tmp_path: Path) -> None:
     assert (firsts.count(1), firsts.count(2)) == (3072, 1024)
 
 
+def test_the_last_documents_are_held_out_of_training(tmp_path: Path, prefix: str) -> None:
+    """Documents 5 6 7 and 8 50256: half of them is one, and a tenth is one at least."""
+    for share in (0.5, 0.1):
+        rest, held_out = (
+            open_blend([prefix], length=2, seed=1, vocab=50257, epochs=1, held_out=share, part=part) for part in ("rest", "held-out")
+        )
+        assert sorted(rest.read(number).tolist() for number in range(2)) == [[5, 6], [6, 7]]
+        assert held_out.read(0).tolist() == [8, 50256]
+    with pytest.raises(ConfigError, match=r"2 tokens in 1 of 2 documents \(valid.share\), fewer than one sequence of 3"):
+        open_blend([prefix], length=3, seed=1, vocab=50257, epochs=1, held_out=0.5, part="held-out")
+
+
 def test_tokens_beyond_the_vocabulary_are_named(prefix: str) -> None:
     with pytest.raises(ConfigError, match="token 50256 is beyond the model's vocabulary of 2048"):
         open_blend([prefix], length=3, seed=1, vocab=2048, epochs=1)

@@ -21,7 +21,7 @@ class Retention:
     best: int = 10
     """As many with the least validation loss; of equal ones the newer. One without a loss, or whose loss is no number, is never best."""
     last: int = 1
-    """The newest, from which a run goes on."""
+    """The newest with optimizer states, from which a run goes on."""
     keep_every: int | None = None
     """And each whose step is a multiple of this, for ever; None keeps none for that."""
     drop_states: bool = False
@@ -73,7 +73,7 @@ class Moment:
 def choose(saved: Iterable[Saved], rule: Retention) -> Choice:
     """Return what goes of the checkpoints on disk."""
     found = sorted(saved, key=lambda one: one.step)
-    newest = {one.step for one in found[-rule.last :]}
+    newest = {one.step for one in [one for one in found if one.has_states][-rule.last :]}
     rated = [one for one in found if one.loss is not None and math.isfinite(one.loss)]
     best = {one.step for one in sorted(rated, key=lambda one: (one.loss, -one.step))[: rule.best]}
     marked = {one.step for one in found if rule.keep_every is not None and one.step % rule.keep_every == 0}

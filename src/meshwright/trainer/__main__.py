@@ -57,7 +57,7 @@ def _run(job: TrainJob) -> int:
     except MeshwrightError as error:  # data or checkpoints of this rank alone may be at fault
         print(f"error: rank {rank}: {error}", file=sys.stderr)
         return _REFUSED
-    except (ConnectionError, MemoryError) as error:
+    except (OSError, MemoryError) as error:  # a rank is lost, the disk full, memory out
         return _failed(f"rank {rank}: {error}")
     return _DONE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from meshwright.trainer._mesh import Meshes
 from meshwright.trainer.job import TrainJob
 
-__all__ = ["Samples", "StepData", "open_samples"]
+__all__ = ["Samples", "StepData", "open_held_out", "open_samples"]
 
 
 class Samples(Protocol):
@@ -34,12 +34,35 @@ class RandomSamples:
 
 
 def open_samples(job: TrainJob) -> Samples:
-    """Return what the job reads."""
+    """Return what the job trains on."""
     if job.data.blend:
         from meshwright.trainer.indexed import open_blend
 
-        return open_blend(job.data.blend, length=job.seq_len + 1, seed=job.seed, vocab=job.model.vocab, epochs=job.data.epochs)
+        return open_blend(job.data.blend, epochs=job.data.epochs, held_out=job.valid.share, part="rest", **_facts(job))
     return RandomSamples(vocab=job.model.vocab, length=job.seq_len + 1, seed=job.seed)
+
+
+def open_held_out(job: TrainJob) -> Samples | None:
+    """Return what the job evaluates on; None where it never does."""
+    if not job.valid.every:
+        return None
+    blend = job.valid.blend or job.data.blend
+    if blend:
+        from meshwright.trainer.indexed import open_blend
+
+        part: Literal["all", "held-out"] = "all" if job.valid.blend else "held-out"
+        return open_blend(blend, epochs=_AGAIN, held_out=job.valid.share, part=part, **_facts(job))
+    return RandomSamples(vocab=job.model.vocab, length=job.seq_len + 1, seed=job.seed + _OTHER_SEED)
+
+
+def _facts(job: TrainJob) -> dict[str, int]:
+    return {"length": job.seq_len + 1, "seed": job.seed, "vocab": job.model.vocab}
+
+
+_AGAIN = 10**9
+"""Epochs of what is evaluated on."""
+_OTHER_SEED = 2**32
+"""Far from any seed that trains."""
 
 
 class StepData:

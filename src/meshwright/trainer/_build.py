@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from meshwright.trainer._batches import StepData, open_samples
+from meshwright.trainer._batches import StepData, open_held_out, open_samples
 from meshwright.trainer._feedforward import BalanceRule
 from meshwright.trainer._mesh import Meshes, make_meshes
 from meshwright.trainer._model import Chunk, padded_vocab, token_loss
@@ -41,6 +41,8 @@ class Parts:
     ends: dist.ProcessGroup | None
     """First and last stage, where each holds a copy of one tied weight; None also where one stage holds both."""
     data: StepData
+    held_out: StepData | None
+    """What is evaluated on; None where nothing is."""
     phases: Phases
 
 
@@ -61,6 +63,7 @@ def build(job: TrainJob, device: torch.device) -> Parts:
             logits = DTensor.from_local(logits, meshes.tp, (Shard(-1),), run_check=False)
         return token_loss(logits, targets) / tokens
 
+    held_out = open_held_out(job)
     return Parts(
         job=job,
         meshes=meshes,
@@ -71,6 +74,7 @@ def build(job: TrainJob, device: torch.device) -> Parts:
         gradients=Gradients(chunks=chunks, meshes=meshes, tied_copies=_tied_copies(chunks, meshes)),
         ends=_ends_group(meshes) if model.tied and layout.pp > 1 and not is_v(layout) else None,
         data=StepData(open_samples(job), job, meshes, device),
+        held_out=None if held_out is None else StepData(held_out, job, meshes, device),
         phases=phases,
     )
 

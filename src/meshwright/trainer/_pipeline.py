@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
@@ -18,6 +19,7 @@ from meshwright.trainer._mesh import Meshes
 from meshwright.trainer._model import Chunk
 from meshwright.trainer._phases import Phases
 from meshwright.trainer._shard import set_last_backward
+from meshwright.trainer.parts import stage_of
 
 __all__ = ["Runner", "Shapes", "make_runner"]
 
@@ -29,6 +31,10 @@ class Runner(Protocol):
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Take (local samples, tokens) twice; return this rank's part of the loss, 0 where it does not hold the head."""
+        ...
+
+    def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The same without gradients: forward alone, one micro batch after another."""
         ...
 
 
@@ -85,7 +91,7 @@ class _MicroBatches:
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         layout = self.meshes.layout
         total = torch.zeros((), device=tokens.device)
-        parts = list(zip(tokens.split(layout.mbs), targets.split(layout.mbs), strict=True))
+        parts = _micro_batches(tokens, targets, layout)
         for place, (ids, wanted) in enumerate(parts):
             set_last_backward(self.chunk, layout, last=place == len(parts) - 1)
             with _vocabulary_cut(layout):
@@ -95,6 +101,17 @@ class _MicroBatches:
                     part.backward()
             total += _plain(part.detach())
         return total
+
+    def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        total = torch.zeros((), device=tokens.device)
+        with _vocabulary_cut(self.meshes.layout):
+            for ids, wanted in _micro_batches(tokens, targets, self.meshes.layout):
+                total += _plain(self.loss(self.chunk(ids), wanted))
+        return total
+
+
+def _micro_batches(tokens: Tensor, targets: Tensor, layout: Layout) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(tokens.split(layout.mbs), targets.split(layout.mbs), strict=True))
 
 
 def _plain(x: Tensor) -> Tensor:
@@ -128,6 +145,7 @@ class _Pipeline:
     ) -> None:
         layout = meshes.layout
         self.meshes, self.chunks, self.phases = meshes, chunks, phases
+        self.shapes, self.loss, self.by_place = shapes, loss, dict(zip(places, chunks, strict=True))
         group = meshes.group("pp")
         stages = [
             _Stage(
@@ -163,6 +181,26 @@ class _Pipeline:
                 self.schedule.step(*inputs)
         parts = [_plain(part.detach()) for part in losses]
         return torch.stack(parts).sum() if parts else torch.zeros((), device=tokens.device)
+
+    def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Chunks pass each micro batch on by plain messages: torch's schedules would set their buffers up anew for a forward alone."""
+        total = torch.zeros((), device=tokens.device)
+        with _vocabulary_cut(self.meshes.layout):
+            for ids, wanted in _micro_batches(tokens, targets, self.meshes.layout):
+                x = ids
+                for place, chunk in sorted(self.by_place.items()):
+                    if place > 0 and place - 1 not in self.by_place:
+                        x = torch.empty_like(self.shapes.entering(chunk), requires_grad=False)
+                        dist.recv(x, self._rank_of(place - 1), group=self.meshes.group("pp"))
+                    x = chunk(x)
+                    if chunk.head is not None:
+                        total += _plain(self.loss(x, wanted))
+                    elif place + 1 not in self.by_place:
+                        dist.send(x.contiguous(), self._rank_of(place + 1), group=self.meshes.group("pp"))
+        return total
+
+    def _rank_of(self, place: int) -> int:
+        return dist.get_global_rank(self.meshes.group("pp"), stage_of(place, self.meshes.layout))
 
 
 def _schedule(layout: Layout) -> tuple[type[Any], bool]:

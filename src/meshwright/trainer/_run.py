@@ -18,10 +18,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from meshwright.errors import ConfigError
 from meshwright.trainer._build import Parts, build
 from meshwright.trainer._checkpoints import Checkpoints
 from meshwright.trainer._phases import peak_bytes, reset_peaks
 from meshwright.trainer._recorder import memory_history, profiled_step
+from meshwright.trainer._validation import total_loss, validate
 from meshwright.trainer.job import TrainJob
 from meshwright.trainer.reports import ENDINGS, Ending, Rates, StepReport, Summary, Tally
 from meshwright.trainer.schedule import learning_rate
@@ -36,14 +38,11 @@ def train(job: TrainJob, device: torch.device, *, tell: Callable[[str], None], s
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # of logits, which nothing changes in place
     with memory_history(job.memory_snapshot) as dump_memory, _lines(job, tell) as say:
         parts = build(job, device)
-        checkpoints = None if job.save.folder is None else Checkpoints(job.save.folder, keep=job.save.keep)
+        checkpoints = None if job.save.folder is None else Checkpoints(job.save, device_type=device.type)
         done = _resume(parts, checkpoints)
         tally = Tally(rates=Rates(job=job, processes=dist.get_world_size(), device_name=_device_name(device)))
         began = perf_counter()
         done, ended_by = _steps(parts, checkpoints, tally, done=done, say=say, dump_memory=dump_memory)
-        if checkpoints is not None:
-            checkpoints.save(done, parts.chunks, parts.optimizers, _facts(job))
-            checkpoints.finish()
         words = {"device": _device_name(device) or "cpu", "torch_version": str(torch.__version__)}
         summary = tally.summary(done=done, start_s=began - started, ended_by=ended_by, **words)
         say(summary.to_dict())
@@ -59,32 +58,59 @@ def _steps(
     say: Callable[[dict[str, Any]], None],
     dump_memory: Callable[[], None],
 ) -> tuple[int, Ending]:
-    """Step until the end; return the steps done in all, and what ended them."""
+    """Step until the end, evaluate and save on the way; return the steps done in all, and what ended them."""
     job, began, asked_to_stop = parts.job, perf_counter(), _watch_for_stop()
-    while done < job.steps:
+    ending: Ending = "steps"
+    while done < job.steps and ending == "steps":
         report = _reported_step(parts, done, tally)
         done += 1
         late = job.minutes is not None and perf_counter() - began > MINUTE_S * job.minutes
-        report, ending = _shared(parts, report, ending="signal" if asked_to_stop() else "minutes" if late else "steps")
+        is_written = checkpoints is not None and checkpoints.is_written()
+        ending = "signal" if asked_to_stop() else "minutes" if late else "steps"
+        report, ending, is_written = _shared(parts, report, ending=ending, is_written=is_written)
         tally.add(report)
         say(report.to_dict())
         if tally.num_steps == job.profile_step:
             dump_memory()
-        if ending != "steps":
-            return done, ending
-        if checkpoints is not None and job.save.every and done % job.save.every == 0 and done < job.steps:
-            checkpoints.save(done, parts.chunks, parts.optimizers, _facts(job))
-    return done, "steps"
+        is_last = ending != "steps" or done == job.steps
+        is_saved = checkpoints is not None and (is_last or (job.save.every > 0 and done % job.save.every == 0))
+        loss = _validation_loss(parts, done, say) if ending != "signal" and _is_evaluated(job, done, at=is_last or is_saved) else None
+        if checkpoints is not None and (is_written or is_saved):
+            _tell_checkpoint(checkpoints, say)
+        if checkpoints is not None and is_saved:
+            checkpoints.save(done, parts.chunks, parts.optimizers, _facts(job), loss=loss)
+            if is_last or not checkpoints.behind:
+                _tell_checkpoint(checkpoints, say)
+    return done, ending
 
 
-def _shared(parts: Parts, report: StepReport, *, ending: Ending) -> tuple[StepReport, Ending]:
-    """The report with every rank's peaks of memory; and what ends the run, as soon as one rank says so."""
-    own = [ENDINGS.index(ending), *report.peak_allocated_bytes, *report.peak_reserved_bytes]
+def _is_evaluated(job: TrainJob, done: int, *, at: bool) -> bool:
+    """Whether the validation loss is taken: every so many steps, at each checkpoint, and at the end."""
+    return job.valid.every > 0 and (at or done % job.valid.every == 0)
+
+
+def _validation_loss(parts: Parts, done: int, say: Callable[[dict[str, Any]], None]) -> float:
+    report = validate(parts, done)
+    say(report.to_dict())
+    return report.loss
+
+
+def _tell_checkpoint(checkpoints: Checkpoints, say: Callable[[dict[str, Any]], None]) -> None:
+    """Make what was written whole, and say so."""
+    report = checkpoints.finish()
+    if report is not None:
+        say(report.to_dict())
+
+
+def _shared(parts: Parts, report: StepReport, *, ending: Ending, is_written: bool) -> tuple[StepReport, Ending, bool]:
+    """The report with every rank's peaks of memory; what ends the run, as soon as one rank says so; and whether all ranks have written
+    their part of a checkpoint."""
+    own = [ENDINGS.index(ending), int(is_written), *report.peak_allocated_bytes, *report.peak_reserved_bytes]
     mine = torch.tensor(own, device=parts.device)
     every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(every, mine)
-    endings, allocated, reserved = torch.stack(every).T.tolist()
-    return replace(report, peak_allocated_bytes=allocated, peak_reserved_bytes=reserved), ENDINGS[max(endings)]
+    endings, written, allocated, reserved = torch.stack(every).T.tolist()
+    return replace(report, peak_allocated_bytes=allocated, peak_reserved_bytes=reserved), ENDINGS[max(endings)], all(written)
 
 
 def _device_name(device: torch.device) -> str | None:
@@ -114,7 +140,7 @@ def _step(parts: Parts, done: int, rates: Rates) -> StepReport:
         norm = parts.gradients.norm()
         if 0 < job.optimizer.clip_norm < norm:
             parts.gradients.scale(job.optimizer.clip_norm / (norm + 1e-6))
-        total = _total_loss(parts, loss)
+        total = total_loss(parts, loss)
     if not math.isfinite(total) or not math.isfinite(norm):
         raise ArithmeticError(f"step {done + 1}: the loss is {total}, the gradient norm {norm}; nothing of this step was kept")
     rate = learning_rate(done, job.optimizer, steps=job.steps)
@@ -155,13 +181,6 @@ def _sum_tied(parts: Parts) -> None:
 def _local_gradient(weight: Tensor) -> Tensor:
     assert weight.grad is not None
     return weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
-
-
-def _total_loss(parts: Parts, part: Tensor) -> float:
-    """Sum over data and context ranks, on every rank: tensor-parallel ranks have the same part each."""
-    total = part.detach().double() / parts.meshes.layout.tp
-    dist.all_reduce(total)
-    return float(total)
 
 
 @contextmanager
@@ -209,15 +228,18 @@ def _facts(job: TrainJob) -> dict[str, Any]:
         "seq_len": job.seq_len,
         "gbs": job.layout.gbs,
         "seed": job.seed,
+        "valid_share": job.valid.share,
     }
 
 
 def _resume(parts: Parts, checkpoints: Checkpoints | None) -> int:
     job = parts.job
-    if checkpoints is None or not job.save.resume:
+    if checkpoints is None:
         return 0
     newest = checkpoints.newest()
     if newest is None:
         return 0
+    if not job.save.resume:
+        raise ConfigError(f"save.resume=false: {checkpoints.folder} holds checkpoints up to step {newest}; give another save.folder")
     checkpoints.load(newest, parts.chunks, parts.optimizers, _facts(job))
     return newest

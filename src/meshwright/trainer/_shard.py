@@ -16,7 +16,7 @@ from meshwright.trainer._feedforward import MoeFeedForward
 from meshwright.trainer._mesh import Meshes
 from meshwright.trainer._model import Chunk
 
-__all__ = ["set_last_backward", "shard_data"]
+__all__ = ["drop_gathered", "set_last_backward", "shard_data"]
 
 
 def shard_data(chunk: Chunk, meshes: Meshes, *, compute_dtype: torch.dtype) -> None:
@@ -42,6 +42,12 @@ def set_last_backward(chunk: nn.Module, layout: Layout, *, last: bool) -> None:
         module.set_requires_gradient_sync(last or each_time, recurse=False)
         module.set_reshard_after_backward(last or layout.sharding in ("zero3", "hybrid"), recurse=False)
         module.set_is_last_backward(last)
+
+
+def drop_gathered(chunk: nn.Module) -> None:
+    """Keep the shards alone of weights that a forward pass without a backward left whole."""
+    for module in _units(chunk):
+        module.reshard()
 
 
 def _units(chunk: nn.Module) -> list[FSDPModule]:

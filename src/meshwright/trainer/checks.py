@@ -46,9 +46,32 @@ def _value_reasons(job: TrainJob) -> Iterator[str]:
         value = getattr(job, name)
         if value is not None and not 0 < value < math.inf:
             yield f"{name}={value}: expected a positive number"
+    yield from _saving_reasons(job)
     for name in ("trace", "memory_snapshot"):
         if getattr(job, name) is not None and not 0 < job.profile_step <= job.steps:
             yield f"{name}={getattr(job, name)}: it is of profile_step={job.profile_step}, which a run of steps={job.steps} does not have"
+
+
+def _saving_reasons(job: TrainJob) -> Iterator[str]:
+    save, valid = job.save, job.valid
+    counts = {"save.every": save.every, "save.keep_every": save.keep_every, "save.best": save.best, "valid.every": valid.every}
+    for name, value in counts.items():
+        if value < 0:
+            yield f"{name}={value}: expected 0 (none) or more"
+    if save.keep < 1:
+        yield f"save.keep={save.keep}: expected 1 or more; a run goes on from the newest checkpoint"
+    if save.best and not valid.every:
+        yield f"save.best={save.best}: the validation loss says which are best; valid.every says how often it is taken"
+    if valid.batches < 1:
+        yield f"valid.batches={valid.batches}: expected 1 or more"
+    if not 0 <= valid.share < 1:
+        yield f"valid.share={valid.share}: expected a share in [0, 1)"
+    if valid.share and valid.blend:
+        yield f"valid.share={valid.share}: it holds out documents of data.blend, and valid.blend names other files; give one of them"
+    if valid.share and not job.data.blend:
+        yield f"valid.share={valid.share}: random tokens have no documents to hold out; give data.blend"
+    if valid.every and job.data.blend and not (valid.blend or valid.share):
+        yield f"valid.every={valid.every}: nothing is held out; name files by valid.blend, or a share of data.blend by valid.share=0.01"
 
 
 def _model_reasons(model: ModelSpec, seq_len: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,15 @@ __all__ = ["open_blend"]
 class PackedSamples:
     """Sequences cut from the stream of an epoch's shuffled documents; neighbours share one token, the last target of the first."""
 
-    def __init__(self, file: IndexedFile, *, length: int, seed: int, epochs: int) -> None:
+    def __init__(self, file: IndexedFile, *, length: int, seed: int, epochs: int, documents: range | None = None) -> None:
+        """Of all documents, or of some."""
         self.file, self.length, self.seed, self.epochs = file, length, seed, epochs
-        self.per_epoch = (file.num_tokens - 1) // (length - 1)
+        self.documents = range(file.num_documents) if documents is None else documents
+        self.num_tokens = int(file.starts[self.documents.stop]) - int(file.starts[self.documents.start])
+        self.per_epoch = (self.num_tokens - 1) // (length - 1)
         if self.per_epoch < 1:
-            raise ConfigError(f"data holds {file.num_tokens} tokens, fewer than one sequence of {length}")
+            part = "" if documents is None else f" in {len(documents)} of {file.num_documents} documents (valid.share)"
+            raise ConfigError(f"data {file.prefix!r} holds {self.num_tokens} tokens{part}, fewer than one sequence of {length}")
         self._epoch = -1
         self._order: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._ends: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -40,7 +45,7 @@ class PackedSamples:
 
     def _open(self, epoch: int) -> None:
         draw = np.random.default_rng((self.seed, epoch))
-        self._order = draw.permutation(self.file.num_documents)
+        self._order = draw.permutation(len(self.documents)) + self.documents.start
         sizes = np.diff(self.file.starts)[self._order]
         self._ends = np.cumsum(sizes)
         self._shuffle = draw.permutation(self.per_epoch)
@@ -100,19 +105,39 @@ class BlendedSamples:
 _BLOCK = 4096
 
 
-def open_blend(words: Sequence[str], *, length: int, seed: int, vocab: int, epochs: int) -> PackedSamples | BlendedSamples:
-    """Open `0.7 a 0.3 b`, or prefixes alone, weighed by their tokens."""
+def open_blend(
+    words: Sequence[str],
+    *,
+    length: int,
+    seed: int,
+    vocab: int,
+    epochs: int,
+    held_out: float = 0.0,
+    part: Literal["all", "rest", "held-out"] = "all",
+) -> PackedSamples | BlendedSamples:
+    """Open `0.7 a 0.3 b`, or prefixes alone, weighed by their tokens: all documents, or the last of each file, or all but those."""
     weights, prefixes = _parse(words)
     files = [IndexedFile(prefix) for prefix in prefixes]
     for prefix, file in zip(prefixes, files, strict=True):
         most = int(file.tokens[:_PROBE].max(initial=0))
         if most >= vocab:
             raise ConfigError(f"data {prefix!r}: token {most} is beyond the model's vocabulary of {vocab}")
-    sources = [PackedSamples(file, length=length, seed=seed + place, epochs=epochs) for place, file in enumerate(files)]
+    sources = [
+        PackedSamples(file, length=length, seed=seed + place, epochs=epochs, documents=_documents(file, held_out, part))
+        for place, file in enumerate(files)
+    ]
     if len(sources) == 1:
         return sources[0]
-    shares = weights if weights is not None else [float(file.num_tokens) for file in files]
+    shares = weights if weights is not None else [float(source.num_tokens) for source in sources]
     return BlendedSamples(sources, shares, seed=seed)
+
+
+def _documents(file: IndexedFile, held_out: float, part: Literal["all", "rest", "held-out"]) -> range | None:
+    """The last documents are held out, one at least."""
+    if part == "all" or not held_out:
+        return None
+    border = file.num_documents - max(1, round(held_out * file.num_documents))
+    return range(border) if part == "rest" else range(border, file.num_documents)
 
 
 _PROBE = 1 << 24

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from meshwright.checkpoints.retention import Retention
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
 from meshwright.search.problem import model_of
 from meshwright.trainer.tokens import ContextWord
 
-__all__ = ["DataSettings", "OptimizerSettings", "SaveSettings", "TrainJob", "job_keys", "read_job"]
+__all__ = ["DataSettings", "OptimizerSettings", "SaveSettings", "TrainJob", "ValidSettings", "job_keys", "read_job"]
 
 DeviceWord = Literal["auto", "cpu", "cuda"]
 
@@ -53,8 +54,36 @@ class SaveSettings:
     every: int = 0
     """Steps between checkpoints; 0 saves at the end and on SIGTERM only."""
     keep: int = 2
+    """Newest ones that stay."""
+    best: int = 0
+    """As many with the least validation loss stay too."""
+    keep_every: int = 0
+    """And each at a multiple of so many steps; 0 is none."""
+    drop_states: bool = False
+    """Whether all but the newest lose their optimizer states."""
+    wait: Literal["auto", "yes", "no"] = "auto"
+    """Whether steps wait until a checkpoint is written; auto waits on processors, where writing takes the steps' cores and memory."""
     resume: bool = True
     """Go on from the newest whole checkpoint of the folder."""
+
+    @property
+    def retention(self) -> Retention:
+        """Which checkpoints stay; ConfigError for a rule that keeps none."""
+        return Retention(best=self.best, last=self.keep, keep_every=self.keep_every or None, drop_states=self.drop_states)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValidSettings:
+    """The validation loss."""
+
+    every: int = 0
+    """Steps between evaluations; each checkpoint, and the end, has one too. 0 never evaluates."""
+    batches: int = 10
+    """Global batches of one evaluation, the same each time; more than are held out are read again."""
+    blend: tuple[str, ...] = ()
+    """As `data.blend`, of files that no step trains on."""
+    share: float = 0.0
+    """Instead: of the documents of each file of `data.blend` the last are held out, as many. 0 holds none out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +122,7 @@ class TrainJob:
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     data: DataSettings = field(default_factory=DataSettings)
     save: SaveSettings = field(default_factory=SaveSettings)
+    valid: ValidSettings = field(default_factory=ValidSettings)
 
 
 def read_job(plan: Path, words: Iterable[str] = ()) -> TrainJob:

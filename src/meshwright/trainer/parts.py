@@ -10,7 +10,7 @@ from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
 from meshwright.rules.split import even_split
 
-__all__ = ["Part", "is_v", "own_parts"]
+__all__ = ["Part", "is_v", "own_parts", "stage_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +37,11 @@ def own_parts(model: ModelSpec, layout: Layout, stage: int) -> list[tuple[int, P
     last = len(sizes) - 1
     places = (stage, last - stage) if is_v(layout) else range(stage, len(sizes), layout.pp)
     return [(i, Part(layers=tuple(range(starts[i], starts[i] + sizes[i])), first=i == 0, last=i == last)) for i in places]
+
+
+def stage_of(place: int, layout: Layout) -> int:
+    """Return the stage that holds a chunk."""
+    return min(place, 2 * layout.pp - 1 - place) if is_v(layout) else place % layout.pp
 
 
 def is_v(layout: Layout) -> bool:

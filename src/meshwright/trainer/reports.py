@@ -15,7 +15,7 @@ from meshwright.trainer.job import TrainJob
 from meshwright.units import TERA
 from meshwright.workload import Workload
 
-__all__ = ["ENDINGS", "WARMUP_STEPS", "Ending", "Rates", "StepReport", "Summary", "Tally"]
+__all__ = ["ENDINGS", "WARMUP_STEPS", "CheckpointReport", "Ending", "Rates", "StepReport", "Summary", "Tally", "ValidationReport"]
 
 WARMUP_STEPS = 2
 """First steps of a process that no typical figure counts: allocators, kernels and connections are made then."""
@@ -98,6 +98,43 @@ class StepReport:
     peak_allocated_bytes: list[int]
     """Of each rank."""
     peak_reserved_bytes: list[int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValidationReport:
+    """What an evaluation tells."""
+
+    event: Literal["validation"] = "validation"
+    step: int
+    """Steps done."""
+    loss: float
+    """Mean cross-entropy of the held-out tokens."""
+    tokens: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointReport:
+    """What a checkpoint tells when it is whole."""
+
+    event: Literal["checkpoint"] = "checkpoint"
+    step: int
+    validation_loss: float | None
+    """At that step; None where nobody evaluated."""
+    write_s: float
+    """From its start until all of this rank was written; steps go on meanwhile unless they wait."""
+    deleted: list[int]
+    """Steps of the checkpoints that went."""
+    stripped: list[int]
+    """Steps of those that lost their optimizer states."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types."""
