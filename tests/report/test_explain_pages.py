@@ -21,6 +21,7 @@ from meshwright.report.explain_text import print_explanation
 from meshwright.report.oom_text import print_ladder
 from meshwright.report.trace import chrome_trace, write_trace
 from meshwright.search.diff import compare
+from meshwright.search.request import PlanRequest
 
 WIDTH = 80
 DIFFERENT = compare(parse_layout("tp=8,pp=4,mbs=1,recompute=none"), parse_layout("tp=4,pp=4,mbs=2,sp=1,recompute_modules=mlp+moe"))
@@ -54,18 +55,23 @@ def test_page_is_as_it_was(name: str) -> None:
     assert text == golden.read_text(encoding="utf-8"), "read the difference; to accept it, run pytest once with MESHWRIGHT_ACCEPT=1"
 
 
+ASKED = PlanRequest(model="llama3-8b", cluster="h100:16", seq_len=8192, gbs=64)
+
+
 @pytest.mark.parametrize("name", list(PAGES))
 def test_page_keeps_to_a_terminal_of_80_columns(name: str) -> None:
     assert max(map(len, text_of(PAGES[name]).splitlines())) <= WIDTH
 
 
-@pytest.mark.parametrize("record", [explanation_record(EXPLANATION), ladder_record(LADDER, SETTING), comparison_record(DIFFERENT)])
+@pytest.mark.parametrize(
+    "record", [explanation_record(EXPLANATION, ASKED), ladder_record(LADDER, SETTING, ASKED), comparison_record(DIFFERENT)]
+)
 def test_records_are_json_without_nan(record: dict[str, object]) -> None:
     assert json.loads(json.dumps(record, allow_nan=False))
 
 
 def test_record_of_an_explanation_has_the_keys_of_a_plan() -> None:
-    record = explanation_record(EXPLANATION)
+    record = explanation_record(EXPLANATION, ASKED)
     assert set(record) >= {
         "layout",
         "step_s",

@@ -89,6 +89,6 @@ def explain(
     if json_output:
         import json
 
-        print(json.dumps(explanation_record(found), indent=2))
+        print(json.dumps(explanation_record(found, asked.problem.request), indent=2))
     else:
         print_explanation(found, narrow_console())

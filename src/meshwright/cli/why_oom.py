@@ -80,6 +80,6 @@ def why_oom(
     if json_output:
         import json
 
-        print(json.dumps(ladder_record(found, setting), indent=2))
+        print(json.dumps(ladder_record(found, setting, asked.problem.request), indent=2))
     else:
         print_ladder(found, setting, narrow_console())

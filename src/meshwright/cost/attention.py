@@ -189,7 +189,15 @@ def _flash(site: Site, block: Block) -> Part:
         saved_bytes=tokens * heads * 4.0,  # row sums
         redone_by=CORE,
         freed_by=CORE,
+        flops=_flash_flops(site, block),
+        moved_bytes=_core_saved(site, block) + tokens * heads * _widths(site)[1] * site.activation_bytes,
     )
+
+
+def _flash_flops(site: Site, block: Block) -> Floats:
+    """Arithmetic of the forward pass, skipped tiles not counted."""
+    heads, _ = _local_heads(site)
+    return 2.0 * site.tokens(block) * scores_per_query(site, block) * heads * sum(_widths(site))
 
 
 def _library_share(site: Site) -> float:
@@ -203,13 +211,11 @@ def _library_share(site: Site) -> float:
 def _roofline_flash_s(site: Site, block: Block) -> Floats:
     """Forward time at the chip's share of its half-precision peak (fp32 peak where activations are fp32)."""
     chip = site.pool.node.chip
-    heads, _ = _local_heads(site)
-    qk, value = _widths(site)
+    qk, _ = _widths(site)
     keys = scores_per_query(site, block)
-    flops = 2.0 * site.tokens(block) * keys * heads * (qk + value)
     piece = keys / site.shapes.cp  # one step of a ring sees a piece of the keys
     speed = piece / (piece + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
-    return np.asarray(flops / (chip.peak_flops_per_s(_half(site)) * chip.attention_forward_efficiency * speed))
+    return np.asarray(_flash_flops(site, block) / (chip.peak_flops_per_s(_half(site)) * chip.attention_forward_efficiency * speed))
 
 
 def _measured_flash_s(site: Site, block: Block, lookup: Callable[..., Lookup | None]) -> Floats | None:
@@ -271,6 +277,8 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
         saved_bytes=saved_scores,
         redone_by=CORE,
         freed_by=CORE,
+        flops=2.0 * scores * sum(_widths(site)),
+        moved_bytes=moved[0] + 2.0 * scores * site.activation_bytes + _core_saved(site, block),
     )
 
 
@@ -359,6 +367,8 @@ def mamba_parts(site: Site, block: Block) -> list[Part]:
         kernels_backward=12,
         saved_bytes=tokens * (wide + inner + states) * site.activation_bytes,
         redone_by=CORE,
+        flops=flops,
+        moved_bytes=tokens * wide * 2 * site.activation_bytes,
     )
     conv = tokens * (inner + states) * 2 * site.activation_bytes
     return [

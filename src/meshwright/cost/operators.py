@@ -95,6 +95,10 @@ class Part:
     """Of `backward_s`, the gradient of the weights, which a zero-bubble schedule can postpone."""
     unread_s: Floats | float = 0.0
     """Of `forward_s`, what only makes the layer's output, and so need not run again where recompute stops early."""
+    flops: Floats | float = 0.0
+    """Arithmetic of the forward pass that matrix units do."""
+    moved_bytes: Floats | float = 0.0
+    """Device memory that the forward pass reads and writes at the least: operands and results once each; 0 for exchanges."""
 
 
 def linear(
@@ -123,6 +127,8 @@ def linear(
     data = gemm_s(chip, m=tokens, n=into, k=out, precision=precision, groups=groups, role="dgrad")
     weight = gemm_s(chip, m=out, n=into, k=tokens, precision=precision, groups=groups, role=_weight_role(site.stack))
     loops = np.where(np.asarray(groups) > 1, groups, 0.0) * np.ones_like(forward)
+    size = element_bytes(precision)
+    moved = groups * (size * (tokens * into + into * out) + max(size, HALF) * tokens * out)
     cast_forward, cast_backward, casts = np.zeros_like(forward), np.zeros_like(forward), 0.0
     if element_bytes(precision) <= 1:
         casts = 1.0
@@ -144,6 +150,8 @@ def linear(
         saved_bytes=saved,
         redone_by=redone_by,
         freed_by=freed_by,
+        flops=2.0 * tokens * out * into * groups,
+        moved_bytes=moved,
     )
 
 
@@ -205,6 +213,7 @@ def passes(
         saved_bytes=saved,
         redone_by=redone_by,
         freed_by=freed_by,
+        moved_bytes=forward_bytes * scale,
     )
 
 

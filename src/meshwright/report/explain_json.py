@@ -9,7 +9,7 @@ from meshwright.calibration import provenance_of
 from meshwright.cost.flops import model_flops_per_token
 from meshwright.search.origins import origins_of, profile_provenance
 from meshwright.search.result import layout_dict
-from meshwright.units import GIB, TERA
+from meshwright.units import GB, GIB, TERA
 
 if TYPE_CHECKING:
     from meshwright.search.diff import Comparison
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from meshwright.search.oom import Ladder, Rung
     from meshwright.search.operators import LayerTable
     from meshwright.search.quote import Quote, Setting, StageQuote
+    from meshwright.search.request import PlanRequest
     from meshwright.search.terms import Provenance
 
 __all__ = ["comparison_record", "explanation_record", "ladder_record", "quote_record"]
@@ -49,12 +50,20 @@ def _gib(stage: StageQuote) -> dict[str, float]:
     return {term: held / GIB for term, held in stage.memory_bytes.items()}
 
 
-def explanation_record(found: Explanation) -> dict[str, Any]:
+def explanation_record(found: Explanation, request: PlanRequest) -> dict[str, Any]:
     """Return what `explain --json` prints."""
+    chip, precision = found.setting.pool.node.chip, found.setting.work.precision
     bases = {term.term: term.provenance for term in found.time} | found.memory_provenance
     return {
+        "request": request.to_dict(),
         **quote_record(found.quote, found.setting),
         "limit_gib": found.quote.limit_bytes / GIB,
+        "roof": {
+            "chip": chip.name,
+            "precision": precision,
+            "tflops": chip.peak_flops_per_s(precision) / TERA,
+            "gb_per_s": chip.memory_bytes_per_s / GB,
+        },
         "error": found.setting.intervals(found.quote).error,
         "memory_error": found.setting.intervals(found.quote).memory_error,
         "binding": found.binding,
@@ -100,10 +109,11 @@ def _provenance_record(basis: Provenance) -> dict[str, Any]:
     return {"kind": "formula", "formula": f"meshwright.{basis.formula}", "constants": [asdict(constant) for constant in basis.constants]}
 
 
-def ladder_record(found: Ladder, setting: Setting) -> dict[str, Any]:
+def ladder_record(found: Ladder, setting: Setting, request: PlanRequest) -> dict[str, Any]:
     """Return what `why-oom --json` prints."""
     fullest = found.quote.fullest
     return {
+        "request": request.to_dict(),
         **quote_record(found.quote, setting),
         "limit_gib": found.quote.limit_bytes / GIB,
         "over_gib": found.quote.over_bytes / GIB,

@@ -28,6 +28,10 @@ class OperatorRow:
     backward_s: float
     saved_bytes: float
     """Kept from forward to backward when nothing is recomputed."""
+    flops: float = 0.0
+    """Of the forward pass, on matrix units."""
+    moved_bytes: float = 0.0
+    """Of device memory, by the forward pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +102,8 @@ def _row(block: str, part: Part, count: float) -> OperatorRow:
         forward_s=count * _number(part.forward_s),
         backward_s=count * _number(part.backward_s),
         saved_bytes=count * _number(part.saved_bytes),
+        flops=count * _number(part.flops),
+        moved_bytes=count * _number(part.moved_bytes),
     )
 
 

@@ -133,6 +133,8 @@ class Point:
     low: float | None = None
     """Ends of the interval of y."""
     high: float | None = None
+    detail: str = ""
+    """More of it, for its tip."""
     named: bool = False
     """Whether its label is written beside it."""
 
@@ -174,12 +176,13 @@ class Points:
         every = [(group, point) for group in self.groups for point in group.points]
         ends = any(point.low is not None for _, point in every)
         between = (Column(key="low", title="low, 80 %", digits=4), Column(key="high", title="high, 80 %", digits=4)) if ends else ()
+        more = (Column(key="detail", title="detail", wide=True),) if any(point.detail for _, point in every) else ()
         columns = (
-            *(Column(key="group", title="group"), Column(key="label", title="label")),
+            *(Column(key="group", title="group"), Column(key="label", title="label"), *more),
             *(Column(key=axis.key, title=axis.title, digits=4) for axis in (self.x, self.y)),
             *between,
         )
-        rows = tuple((g.title, p.label, p.x, p.y, *((p.low, p.high) if ends else ())) for g, p in every)
+        rows = tuple((g.title, p.label, *((p.detail,) if more else ()), p.x, p.y, *((p.low, p.high) if ends else ())) for g, p in every)
         return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
 
 

@@ -10,7 +10,7 @@ __all__ = ["draw_points"]
 
 HIGH = 340.0
 """Of the plane."""
-LEFT, RIGHT = 66.0, 24.0
+LEFT, RIGHT = 76.0, 24.0
 SIZE = 5.0
 """Of a mark, from its middle."""
 
@@ -20,10 +20,11 @@ def draw_points(chart: Points) -> str:
     entries = [(f'<g transform="translate(6 6)">{_mark(group, 0, 0)}</g>', group.title) for group in chart.groups if group.points]
     dash = '<path class="limit" d="M0 6h14"/>'
     parts, top = legend([*entries, *((dash, guide.title) for guide in chart.guides)], 0.0)
-    top += 10
+    top += 28
     every = [point for group in chart.groups for point in group.points]
-    xs = [point.x for point in every]
-    ys = [value for point in every for value in (point.y, point.low, point.high) if value is not None]
+    lines = [corner for guide in chart.guides for corner in guide.points]
+    xs = [point.x for point in every] + [x for x, _ in lines]
+    ys = [value for point in every for value in (point.y, point.low, point.high) if value is not None] + [y for _, y in lines]
     across = scale_of(chart.x, xs, start=LEFT, end=WIDTH - RIGHT)
     up = scale_of(chart.y, ys, start=top + HIGH, end=top)
     parts += _axes(chart, across, up, top)
@@ -45,7 +46,7 @@ def _axes(chart: Points, across: Scale, up: Scale, top: float) -> list[str]:
         parts.append(text(across(tick), bottom + 18, tick_words(tick), kind="soft", anchor="middle"))
     parts.append(f'<path class="axis" d="M{LEFT} {top}V{bottom}H{right}"/>')
     parts.append(text(right, bottom + 38, chart.x.title, kind="ink", anchor="end"))
-    parts.append(text(14, top, chart.y.title, kind="ink", anchor="end", rotate=True))
+    parts.append(text(0, top - 12, chart.y.title, kind="ink"))
     return parts
 
 
@@ -68,7 +69,7 @@ def _group(chart: Points, group: Group, across: Scale, up: Scale) -> list[str]:
             parts.append(f'<path d="{ends}" fill="none" stroke="{group.colour}" stroke-width="1.2"/>')
         parts.append(tipped(_mark(group, x, y), _tip(chart, point)) if group.mark != "none" else "")
         if point.named:
-            parts.append(_name(point, x, y))
+            parts.append(_name_below(point, x, y) if group.joined == "line" else _name(point, x, y))
     return parts
 
 
@@ -78,11 +79,16 @@ def _name(point: Point, x: float, y: float) -> str:
     return text(x + SIZE + 5 if beside else x - SIZE - 5, y - 6, point.label, kind="strong", anchor="start" if beside else "end")
 
 
+def _name_below(point: Point, x: float, y: float) -> str:
+    """Write the label where the line does not run through it."""
+    return text(x, y + 22, point.label, kind="strong", anchor="middle")
+
+
 def _tip(chart: Points, point: Point) -> str:
     lines = [point.label, f"{chart.x.title}: {number(point.x, digits=4)}", f"{chart.y.title}: {number(point.y, digits=4)}"]
     if point.low is not None and point.high is not None:
         lines.append(f"80 %: {number(point.low)} to {number(point.high)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *([point.detail] if point.detail else [])])
 
 
 def _mark(group: Group, x: float, y: float) -> str:

@@ -33,11 +33,10 @@ def tipped(mark: str, tip: str) -> str:
     return f"{mark[:-2]}><title>{escape(tip)}</title></{name}>"
 
 
-def text(x: float, y: float, words: str, *, kind: str = "ink", anchor: str = "start", rotate: bool = False) -> str:
+def text(x: float, y: float, words: str, *, kind: str = "ink", anchor: str = "start") -> str:
     """Write words; `kind` is a class of `style.py`."""
-    turned = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if rotate else ""
     placed = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}"{placed}{turned}>{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}"{placed}>{escape(words)}</text>'
 
 
 def on_colour(colour: str) -> str:
@@ -92,8 +91,10 @@ def scale_of(axis: Axis, values: Sequence[float], *, start: float, end: float) -
     if axis.log:
         air = (high / low) ** 0.06 if high > low else 2.0
         return Scale(low / air, high * air, start=start, end=end, log=True)
+    if axis.from_zero:
+        return Scale(0.0, 1.08 * high, start=start, end=end)
     air = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
-    return Scale(0.0 if axis.from_zero else low - air, high + air, start=start, end=end)
+    return Scale(low - air, high + air, start=start, end=end)
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from meshwright.report.charts.forms import Heat, HeatCell, Op, Stack, Timeline
+from meshwright.report.charts.forms import Axis, Group, Guide, Heat, HeatCell, Op, Point, Points, Stack, Timeline
+from meshwright.report.charts.style import SEQUENCE
 from meshwright.report.charts.words import number
 from meshwright.report.infos.layouts import layout_of, short_words
 from meshwright.report.infos.terms import memory_stack
+from meshwright.search.result import layout_dict
 from meshwright.units import GIB
 
 if TYPE_CHECKING:
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
 
     from meshwright.search.cells import Cell, Cells
     from meshwright.search.problem import Problem
+    from meshwright.search.scaling import Scaled
 
-__all__ = ["MOST_DRAWN", "cells_info", "stage_memory_info", "timeline_info"]
+__all__ = ["MOST_DRAWN", "cells_info", "scaling_info", "stage_memory_info", "timeline_info"]
 
 MOST_DRAWN = 50_000
 """Operations of a timeline: about 1.5 MB of the page."""
@@ -108,3 +111,31 @@ def _heat_cell(cell: Cell, problem: Problem) -> HeatCell:
     value = cell.step_s if problem.request.gbs is not None else cell.step_s / cell.best.gbs
     risk = " (at risk: needs a part of the headroom)" if cell.used_bytes > limit - problem.headroom_bytes else ""
     return HeatCell(value=value, detail=cell.best.words() + risk)
+
+
+def scaling_info(found: Sequence[Scaled], problem: Problem) -> Points | str:
+    """Return throughput over numbers of chips; a sentence where only one number works."""
+    there = [one for one in found if one.layout is not None]
+    if len(there) < 2:
+        reasons = "; ".join(f"{one.num_chips}: {one.reason}" for one in found if one.reason)
+        return f"No other number of chips works near this layout: {reasons}."
+    base = next((one for one in there if one.num_chips == problem.num_chips), there[0])
+    points = tuple(_scaled_point(one, base) for one in there)
+    level = base.tokens_per_s / base.num_chips
+    left_out = "".join(f" {one.num_chips} chips: {one.reason}." for one in found if one.layout is None)
+    return Points(
+        key="scaling",
+        title="Throughput per GPU over the number of GPUs",
+        sentence="The same batch on more and fewer of the same chips: the fastest plan within half and twice each axis of the best one, "
+        f"searched for this page. Per cent: against {base.num_chips} GPUs.{left_out}",
+        x=Axis(key="gpus", title="GPUs", log=True),
+        y=Axis(key="tokens_per_s_per_gpu", title="tokens/s per GPU", from_zero=True),
+        groups=(Group(title="predicted", colour=SEQUENCE[0], points=points, joined="line"),),
+        guides=(Guide(title=f"as fast per GPU as {base.num_chips}", points=((there[0].num_chips, level), (there[-1].num_chips, level))),),
+    )
+
+
+def _scaled_point(one: Scaled, base: Scaled) -> Point:
+    share = one.tokens_per_s / one.num_chips / (base.tokens_per_s / base.num_chips)
+    words = "" if one.layout is None else short_words({"layout": layout_dict(one.layout)})
+    return Point(x=one.num_chips, y=one.tokens_per_s / one.num_chips, label=f"{100 * share:.0f} %", detail=words, named=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.layout import Layout
 
-__all__ = ["layout_of", "layout_words", "recompute_words", "short_words"]
+__all__ = ["is_mixed", "layout_of", "layout_words", "recompute_words", "short_words"]
 
 
 def layout_of(content: Mapping[str, Any]) -> Layout:
@@ -17,16 +17,21 @@ def layout_of(content: Mapping[str, Any]) -> Layout:
     return Layout(**values)
 
 
+def is_mixed(plan: Mapping[str, Any]) -> bool:
+    """Whether a plan's stages run on chips of several kinds, or differ in more than their layers; the stages of `explain` are no layout."""
+    return "chip" in next(iter(plan.get("stages", [])), {})
+
+
 def layout_words(plan: Mapping[str, Any]) -> str:
     """Write a plan's layout as `--layout` takes it, or the stages of one over several kinds of chips."""
-    return _stage_words(plan["stages"]) if "stages" in plan else layout_of(plan["layout"]).words()
+    return _stage_words(plan["stages"]) if is_mixed(plan) else layout_of(plan["layout"]).words()
 
 
 def short_words(plan: Mapping[str, Any]) -> str:
     """Name a plan in a chart: `#1 tp4 cp2 pp4x20 dp8 mbs1`, recomputation only where there is some."""
     layout, rank = plan["layout"], plan.get("rank")
     place = [] if rank is None else [f"#{rank}"]
-    if "stages" in plan:
+    if is_mixed(plan):
         return " ".join([*place, _stage_words(plan["stages"])])
     axes = [f"{axis}{layout[axis]}" for axis in ("tp", "cp", "ep", "dp", "mbs") if layout[axis] > 1 or axis in ("tp", "dp", "mbs")]
     axes.insert(1, f"pp{layout['pp']}{'x' + str(layout['vpp']) if layout['vpp'] > 1 else ''}")
