@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from meshwright.runs.loop import StudyLimits, View
     from meshwright.runs.trackers import Tracking
     from meshwright.runs.trial import Trial
-    from meshwright.runs.tune import Prepared, StudyResult, Tuning
+    from meshwright.runs.tune import Finder, Prepared, StudyResult, Tuning
     from meshwright.sizing.duration import Training
     from meshwright.sizing.estimate import Limits, RunEstimate
     from meshwright.sizing.goodput import Reliability
@@ -316,15 +316,16 @@ def tune(
     return run_study(prepared, tuning, show=show or (lambda view: None), warn=lambda line: warnings.warn(line, stacklevel=3))
 
 
-def prepare_study(fields: Mapping[str, Any], tuning: Tuning) -> Prepared:
+def prepare_study(fields: Mapping[str, Any], tuning: Tuning, *, find: Finder | None = None) -> Prepared:
     """Return a study before its first run; ConfigError where nothing can be run.
 
+    `find` searches the candidates in another way than `tune` does.
     `local` without a GPU is the processor's cores, with defaults that a laptop trains in seconds.
     """
     from meshwright.runs.tune import prepare
 
     problem, machine = _problem_here(fields, tuning.folder)
-    return prepare(problem, tuning.trial, machine=machine)
+    return prepare(problem, tuning.trial, machine=machine, find=find)
 
 
 def _problem_here(fields: Mapping[str, Any], folder: Path) -> tuple[Problem, Profile | None]:

@@ -59,7 +59,8 @@ def autoconfigurator(
 
 def _search(config: dict[str, Any], *, dry_run: bool, quiet: bool) -> None:
     from meshwright.doors.autoconfigurator.folders import base_name, write_candidates, write_final
-    from meshwright.doors.autoconfigurator.search import NothingFits, search_of
+    from meshwright.doors.autoconfigurator.ready import NothingFits
+    from meshwright.doors.autoconfigurator.search import search_of
 
     try:
         search = search_of(config)

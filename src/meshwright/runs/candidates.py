@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice, zip_longest
 
 from meshwright.accuracy.machines import Machines, stage_chips
@@ -18,15 +19,21 @@ from meshwright.rules import explicit_layers
 from meshwright.runs.options import Forecast
 from meshwright.runs.record import Predicted, run_id_of
 from meshwright.search.axes import axes_of
-from meshwright.search.exhaustive import Found, search_space
+from meshwright.search.exhaustive import Found, Harvest, search_space
 from meshwright.search.problem import Problem
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.space import Rejections, make_space
 
-__all__ = ["Candidate", "Candidates", "candidates_of", "forecast_of"]
+__all__ = ["Candidate", "Candidates", "Refusal", "candidates_of", "fitting_candidates", "forecast_of"]
 
 MOST = 160
 """Layouts that are weighed. A study runs a handful; the joint distribution of more takes seconds for each choice."""
+SURE = 48
+"""Of them, the fastest that fit with the usual headroom: layouts that may just not fit are faster, and would leave no room for them."""
+KEPT_TOP = 64
+"""As many layouts are kept as for so many plans: enough where the software has words for one of a hundred (Mixtral in NeMo 1.x)."""
+SIMULATED_TOO = 16
+"""Layouts beyond those asked for whose pipelines are simulated, for the simulation may put one of them first."""
 Refusal = Callable[[Layout], str | None]
 """Why the software that trains can't run a layout; None where it can."""
 
@@ -52,39 +59,96 @@ class Candidates:
 
 def candidates_of(problem: Problem, refusal: Refusal) -> Candidates:
     """Search the layouts of a problem and return those worth a run; ConfigError where there is none."""
-    rejections = Rejections()
-    wide = _with_near_misses(problem)
-    harvest = search_space(wide, make_space(problem, axes_of(problem), rejections), rejections)
-    parts = [part for part in (harvest.fitting, harvest.at_risk) if part is not None]
-    refused: Counter[str] = Counter()
+    seen = _Seen(refusal)
+    harvest = seen.search(_with_near_misses(problem))
+    fitting, at_risk = (_in_turn(part, problem.setting.model) for part in (harvest.fitting, harvest.at_risk))
+    sure = islice(filter(seen.runs, (layout for layout, _ in fitting)), SURE)
+    spread = _spread([layout for layout, _ in sorted([*fitting, *at_risk], key=lambda row: row[1])], seen.runs)
+    members = _priced(problem, list(dict.fromkeys([*sure, *spread]))[:MOST], seen)
+    return Candidates(problem=problem, members=_kept(members), left_out=seen.left_out)
 
-    def runs(layout: Layout) -> bool:
-        reason = refusal(layout)
-        refused.update([] if reason is None else [reason])
+
+def fitting_candidates(problem: Problem, refusal: Refusal, *, count: int) -> Candidates:
+    """Return at most `count` layouts that fit with the usual headroom, the fastest predicted among them, without any that may just fit.
+
+    Half of them are the fastest of all; the others are the fastest of further cuts, for neighbours of one cut share its errors.
+    """
+    seen = _Seen(refusal)
+    harvest = seen.search(replace(problem, request=problem.request.model_copy(update={"top": KEPT_TOP})))
+    layouts = [layout for layout, _ in _in_turn(harvest.fitting, problem.setting.model)]
+    fastest = islice(filter(seen.runs, layouts), count + SIMULATED_TOO)
+    firsts = (next(filter(seen.runs, group), None) for group in _cuts(layouts).values())
+    chosen = dict.fromkeys([*fastest, *islice((layout for layout in firsts if layout is not None), count)])
+    members = [member for member in _priced(problem, list(chosen), seen) if member.predicted.fits == "yes"]
+    return Candidates(problem=problem, members=_varied(members, count), left_out=seen.left_out)
+
+
+class _Seen:
+    """What was left out so far, by reason; each layout is asked for once."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self._refusal = cache(refusal)
+        self._rejections = Rejections()
+        self._refused: dict[Layout, str] = {}
+
+    def search(self, problem: Problem) -> Harvest:
+        return search_space(problem, make_space(problem, axes_of(problem), self._rejections), self._rejections)
+
+    def runs(self, layout: Layout) -> bool:
+        reason = self._refusal(layout)
+        if reason is not None:
+            self._refused[layout] = reason
         return reason is None
 
-    chosen = _spread(_in_turn(parts, problem.setting.model), runs)
-    left_out = {**rejections.counts, **refused}
+    @property
+    def left_out(self) -> dict[str, int]:
+        return {**self._rejections.counts, **Counter(self._refused.values())}
+
+
+def _priced(problem: Problem, chosen: list[Layout], seen: _Seen) -> list[Candidate]:
+    """Price layouts and their uneven splits with the pipelines simulated, the fastest first; ConfigError where there are none."""
     if not chosen:
-        shown = "; ".join(f"{reason} ({count})" for reason, count in sorted(left_out.items(), key=lambda item: -item[1])[:3])
+        shown = "; ".join(f"{reason} ({count})" for reason, count in sorted(seen.left_out.items(), key=lambda item: -item[1])[:3])
         raise ConfigError(f"no layout of this model can be run on {problem.num_chips} chips: {shown or 'none keeps the rules'}")
     splits = [split for group in shortlists(problem, [[layout] for layout in chosen], count=1) for split in group[1:]]
-    priced = reprice(problem, [*chosen, *(split for split in splits if refusal(split) is None)])
-    members = sorted((_candidate(problem, found) for found in priced), key=lambda candidate: candidate.predicted.step_s)
-    return Candidates(problem=problem, members=tuple(_distinct(members))[:MOST], left_out=left_out)
+    priced = reprice(problem, [*chosen, *filter(seen.runs, splits)])
+    return list(_distinct(sorted((_candidate(problem, found) for found in priced), key=lambda candidate: candidate.predicted.step_s)))
+
+
+def _varied(members: Sequence[Candidate], count: int) -> tuple[Candidate, ...]:
+    """Half of the count as they come, then the first of each other cut, then what is left; the fastest first."""
+    half = -(-count // 2)
+    cuts = [_cut(member.layout) for member in members]
+    new = [i for i in range(half, len(members)) if cuts[i] not in cuts[:i]]
+    order = list(dict.fromkeys([*range(min(half, len(members))), *new, *range(len(members))]))[:count]
+    return tuple(members[i] for i in sorted(order))
+
+
+def _kept(members: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """The fastest that fit, whatever else is faster, and of all others the fastest."""
+    sure = [member.run_id for member in members if member.predicted.fits == "yes"][:SURE]
+    others = [member.run_id for member in members if member.run_id not in sure][: MOST - len(sure)]
+    kept = {*sure, *others}
+    return tuple(member for member in members if member.run_id in kept)
 
 
 def _with_near_misses(problem: Problem) -> Problem:
-    """The same with as much memory as lets layouts in whose need may, by the interval, be below the limit."""
+    """The same with as much memory as lets layouts in whose need may, by the interval, be below the limit.
+
+    What leaves the headroom free of the real memory is still told apart: the best of them are kept by themselves.
+    """
     setting = problem.setting
     low = setting.intervals_at(step_s=1.0, peak_bytes=1.0).peak_bytes[0]
-    return replace(problem, setting=replace(setting, limit_bytes=setting.limit_bytes / min(1.0, low)), headroom_bytes=0.0)
+    limit = setting.limit_bytes / min(1.0, low)
+    free = setting.limit_bytes - problem.headroom_bytes
+    request = problem.request.model_copy(update={"top": KEPT_TOP})
+    return replace(problem, request=request, setting=replace(setting, limit_bytes=limit), headroom_bytes=limit - free)
 
 
-def _in_turn(parts: Iterable[Found], model: ModelSpec) -> list[Layout]:
-    """Layouts by their predicted time; where the stages can't be equal, with the layers of each."""
-    rows = [(float(part.key[i]), part.layouts.row(i)) for part in parts for i in range(len(part))]
-    return [tidy(explicit_layers(layout, model)) for _, layout in sorted(rows, key=lambda row: row[0])]
+def _in_turn(part: Found | None, model: ModelSpec) -> list[tuple[Layout, float]]:
+    """Layouts with their predicted time, the fastest first; where the stages can't be equal, with the layers of each."""
+    rows = [] if part is None else [(part.layouts.row(i), float(part.key[i])) for i in range(len(part))]
+    return [(tidy(explicit_layers(layout, model)), key) for layout, key in rows]
 
 
 def _spread(layouts: Sequence[Layout], runs: Callable[[Layout], bool]) -> list[Layout]:
@@ -92,12 +156,21 @@ def _spread(layouts: Sequence[Layout], runs: Callable[[Layout], bool]) -> list[L
 
     What the software can run is asked of as many layouts as are needed, for the answer takes the writing of an export.
     """
-    cuts: dict[tuple[int, ...], list[Layout]] = defaultdict(list)
-    for layout in layouts:
-        cuts[layout.tp, layout.cp, layout.ep, layout.pp, layout.dp, layout.mbs].append(layout)
-    groups = [filter(runs, group) for group in cuts.values()]
+    groups = [filter(runs, group) for group in _cuts(layouts).values()]
     turns = zip_longest(*groups)
     return list(islice((layout for turn in turns for layout in turn if layout is not None), MOST))
+
+
+def _cuts(layouts: Iterable[Layout]) -> dict[tuple[int, ...], list[Layout]]:
+    """Group layouts by what they do with chips and batch, in their order."""
+    cuts: dict[tuple[int, ...], list[Layout]] = defaultdict(list)
+    for layout in layouts:
+        cuts[_cut(layout)].append(layout)
+    return cuts
+
+
+def _cut(layout: Layout) -> tuple[int, ...]:
+    return layout.tp, layout.cp, layout.ep, layout.pp, layout.dp, layout.mbs
 
 
 def _distinct(members: Iterable[Candidate]) -> Iterable[Candidate]:

@@ -14,7 +14,7 @@ from meshwright.exports.jobs import Job, JobOptions, JobText, job_text
 from meshwright.hardware.profile import Profile, load_profile, profile_to_bytes
 from meshwright.layout import Layout
 from meshwright.models.params import model_params
-from meshwright.runs.candidates import Candidate, Candidates, candidates_of
+from meshwright.runs.candidates import Candidate, Candidates, Refusal, candidates_of
 from meshwright.runs.choose import Choice, Options, choose
 from meshwright.runs.executors import EXECUTORS, Executor, executor
 from meshwright.runs.judge import judge_runs
@@ -30,6 +30,7 @@ from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.search.problem import Problem
 
 __all__ = [
+    "Finder",
     "Interrupted",
     "Prepared",
     "StudyResult",
@@ -110,11 +111,15 @@ def default_folder(fields: Mapping[str, Any]) -> Path:
     return Path(re.sub(r"[^A-Za-z0-9.]+", "-", f"tune-{model}-{Path(str(fields['cluster'])).name}").strip("-").lower())
 
 
-def prepare(problem: Problem, trial: Trial, *, machine: Profile | None = None) -> Prepared:
+Finder = Callable[[Problem, Refusal], Candidates]
+"""How candidates are found."""
+
+
+def prepare(problem: Problem, trial: Trial, *, machine: Profile | None = None, find: Finder | None = None) -> Prepared:
     """Search what may be run and form the beliefs that choices are made by; ConfigError where nothing can be run."""
     if problem.request.gbs is None:
         raise ConfigError("tune compares layouts of one batch: give --gbs")
-    candidates = candidates_of(problem, lambda layout: refusal_of(trial, problem, layout))
+    candidates = (find or candidates_of)(problem, lambda layout: refusal_of(trial, problem, layout))
     options = options_of([candidate.forecast for candidate in candidates.members])
     return Prepared(problem=problem, candidates=candidates, options=options, machine=machine)
 

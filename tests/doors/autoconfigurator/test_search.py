@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from meshwright.exports import import_text
 from meshwright.exports.nemo1 import NEMO1_SOURCE
 from meshwright.models.params import model_params
 from meshwright.models.presets import find_model
-from meshwright.search.plan import search_problem
 from meshwright.yaml_text import read_yaml
 
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 TRAIN = "search_config.train_settings"
 
 
@@ -26,25 +27,12 @@ def search(*words: str, results: Path | str = "/tmp/never-written", **train: Any
     return search_of(compose(["auto_configurator_path=/opt/tool", f"base_results_dir={results}", *words, *settings]))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["gpt3/0.126b", "t5/0.22b", "bert/0.11b", "llama/llama2_7b", "mixtral/3b", "qwen2/7b"],
-)
+@pytest.mark.parametrize("name", ["t5/0.22b", "mixtral/3b", "tiny/llama"])
 def test_candidates_are_valid_distinct_and_fit_and_hold_the_best(name: str) -> None:
-    found = search(f"search_config={name}", limit_search_runs=10)
-    problem = found.prepared.problem
-    assert 1 <= len(found.members) <= 10
-    assert len({member.run_id for member in found.members}) == len(found.members) == len(set(found.names.values()))
-    for member in found.members:
-        at = member.layout
-        assert at.tp * at.cp * at.pp * at.dp == found.settings.num_gpus == problem.num_chips
-        assert member.predicted.fits == "yes"
-        assert at.gbs % (at.mbs * at.dp) == 0
-    # what all layouts of the request are ranked to: the fastest that this software has words for is the first candidate
-    ranked = [plan.step_s for plan in search_problem(problem).plans]
-    best = found.members[0].predicted.step_s
-    assert best == min(member.predicted.step_s for member in found.members)
-    assert best <= ranked[-1] * 1.0001
+    """Some of the families; the script has all 69 searches, and docs/nemo_searches.md what it found."""
+    outcome = run_path(str(BENCHMARKS / "nemo_searches.py"))["check"](name)
+    assert outcome.faults == ()
+    assert (outcome.candidates, outcome.gap) == (10, 0.0) and outcome.fitting > 10
 
 
 def test_twenty_nodes_with_a_batch_of_2048_have_candidates() -> None:

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright import api
-from meshwright.doors.autoconfigurator.settings import TrainSettings, model_of_settings, request_fields, wanted_batch
-from meshwright.errors import ConfigError
+from meshwright.doors.autoconfigurator.ready import prepare_search
+from meshwright.doors.autoconfigurator.settings import TrainSettings, model_of_settings, wanted_batch
 from meshwright.exports.jobs import JobOptions
 from meshwright.layout import Layout
 from meshwright.models.params import model_params
 from meshwright.runs.candidates import Candidate
 from meshwright.runs.loop import StudyLimits
-from meshwright.runs.options import options_of
 from meshwright.runs.trackers import Tracking, read_key
-from meshwright.runs.trial import OWN_TRAINER, Trial
+from meshwright.runs.trial import Trial
 from meshwright.runs.tune import Prepared, Tuning
-from meshwright.search.request import PlanRequest
-from meshwright.units import GIB
 
-__all__ = ["NothingFits", "Search", "candidate_name", "search_of"]
+__all__ = ["Search", "candidate_name", "search_of"]
 
 LAUNCHERS = {"bcm": "slurm", "bcp": "bcp", "k8s": "k8s", "interactive": "local"}
 """The launcher of runs behind each `cluster_type`."""
-_SOFTWARE = ("nemo1-script", "megatron-lm")
-"""What candidates are written for, in the order of preference; Megatron-LM takes models that NeMo 1.x has no words for."""
 _STUDY = "study"
-_TRIES = 24
-"""Batches that are tried, nearest first, where the tool's own divides on no layout."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,88 +57,15 @@ def search_of(config: Mapping[str, Any]) -> Search:
     kind = str(config["cluster_type"])
     local = kind == "interactive"
     gbs, given = wanted_batch(settings, model)
-    software = (OWN_TRAINER,) if local and config.get("program") is None else _SOFTWARE
-    prepared, trial, used = _prepared(settings, config, model, gbs=gbs, given=given, software=software, local=local)
-    members = [member for member in prepared.candidates.members if _asked_for(member, settings)][: settings.limit_search_runs]
-    if not members:
-        raise ConfigError(_nothing(settings, prepared))
-    kept = replace(
-        prepared,
-        candidates=replace(prepared.candidates, members=tuple(members)),
-        options=options_of([member.forecast for member in members]),
-    )
+    ready = prepare_search(settings, model, program=config.get("program"), gbs=gbs, given=given, local=local)
     size = settings.model_size_in_b or round(model_params(model).total / 1e9, 2)
     return Search(
         settings=settings,
-        prepared=kept,
-        tuning=_tuning(settings, config, trial, LAUNCHERS[kind]),
-        names=_names(members, settings, size),
+        prepared=ready.prepared,
+        tuning=_tuning(settings, config, ready.trial, LAUNCHERS[kind]),
+        names=_names(ready.prepared.candidates.members, settings, size),
         size_in_b=size,
-        notes=(*_batch_notes(gbs, used, given), *_idle_words(config)),
-    )
-
-
-def _prepared(
-    settings: TrainSettings, config: Mapping[str, Any], model: Any, *, gbs: int, given: bool, software: tuple[str, ...], local: bool
-) -> tuple[Prepared, Trial, int]:
-    """Prepare with the first software that takes the model and the first batch that works; a batch that the user set is never changed."""
-    first: ConfigError | None = None
-    for batch in (gbs,) if given else _near(gbs):
-        for name in software:
-            trial = Trial(software=name, steps=settings.max_steps_per_run, program=None if name == OWN_TRAINER else config.get("program"))
-            fields = request_fields(settings, model, gbs=batch, local=local)
-            try:
-                return api.prepare_study(fields, Tuning(folder=Path(settings.logs), trial=trial)), trial, batch
-            except ConfigError as error:
-                first = first or error
-    assert first is not None
-    raise _with_remedy(first, request_fields(settings, model, gbs=gbs, local=local))
-
-
-class NothingFits(ConfigError):
-    """No layout fits these GPUs; the message says what would."""
-
-
-def _with_remedy(error: ConfigError, fields: Mapping[str, Any]) -> ConfigError:
-    """Where the model is too large for the GPUs, say what it needs; else the error stands."""
-    try:
-        miss = api.plan(PlanRequest.of({**fields, "top": 1})).nearest_miss
-    except ConfigError:
-        return error
-    if miss is None:
-        return error
-    larger = [remedy for remedy in miss.remedies if remedy.change.startswith("more chips")]
-    needs = f"; needs at least {larger[0].num_chips} GPUs" if larger else ""
-    return NothingFits(f"does not fit: {miss.over_bytes / GIB:.1f} GiB too much on the fullest GPU{needs}")
-
-
-def _near(gbs: int) -> list[int]:
-    """The batch, then others by their distance; those that more sizes divide come first among equals."""
-    step = max(1, gbs // 128)
-    return [
-        gbs,
-        *sorted(
-            (gbs + sign * step * count for count in range(1, _TRIES) for sign in (1, -1) if gbs > step * count), key=lambda b: abs(b - gbs)
-        ),
-    ]
-
-
-def _asked_for(member: Candidate, settings: TrainSettings) -> bool:
-    """Whether a layout fits by prediction and its model parallelism is within the bounds."""
-    at = member.layout
-    size = at.tp * at.pp * at.cp * at.ep
-    low = 1 if settings.min_model_parallel_size == "auto" else settings.min_model_parallel_size
-    high = settings.num_gpus * at.ep if settings.max_model_parallel_size == "auto" else settings.max_model_parallel_size
-    return member.predicted.fits == "yes" and low <= size <= high
-
-
-def _nothing(settings: TrainSettings, prepared: Prepared) -> str:
-    tightest = min(prepared.candidates.members, key=lambda member: member.predicted.peak_bytes)
-    sizes = {member.layout.tp * member.layout.pp * member.layout.cp * member.layout.ep for member in prepared.candidates.members}
-    return (
-        f"no candidate is left: of {len(prepared.candidates.members)} layouts none fits with min_model_parallel_size="
-        f"{settings.min_model_parallel_size} and max_model_parallel_size={settings.max_model_parallel_size} (theirs are "
-        f"{', '.join(map(str, sorted(sizes)))}); the smallest needs {tightest.predicted.peak_bytes / 2**30:.1f} GiB"
+        notes=(*_batch_notes(gbs, ready.gbs, given), *_idle_words(config)),
     )
 
 
@@ -215,7 +134,7 @@ def _idle_words(config: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _names(members: list[Candidate], settings: TrainSettings, size: float) -> dict[str, str]:
+def _names(members: Sequence[Candidate], settings: TrainSettings, size: float) -> dict[str, str]:
     names: dict[str, str] = {}
     for member in members:
         name = candidate_name(member.layout, family=settings.family, size_in_b=size, nodes=settings.num_nodes)

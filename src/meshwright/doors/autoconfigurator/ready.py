@@ -1,0 +1,124 @@
+"""Which software and which batch a search is done with, and the layouts of it that are asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshwright import api
+from meshwright.doors.autoconfigurator.settings import TrainSettings, request_fields
+from meshwright.errors import ConfigError
+from meshwright.layout import Layout
+from meshwright.models.spec import ModelSpec
+from meshwright.runs.candidates import Candidates, Refusal, fitting_candidates
+from meshwright.runs.trial import OWN_TRAINER, Trial
+from meshwright.runs.tune import Prepared, Tuning
+from meshwright.search.problem import Problem
+from meshwright.search.request import PlanRequest
+from meshwright.units import GIB
+
+__all__ = ["NothingFits", "Ready", "prepare_search"]
+
+_SOFTWARE = ("nemo1-script", "megatron-lm")
+"""What candidates are written for, in the order of preference; Megatron-LM takes models that NeMo 1.x has no words for."""
+_TRIES = 24
+"""Batches that are tried, nearest first, where the tool's own divides on no layout."""
+
+
+class NothingFits(ConfigError):
+    """No layout fits these GPUs; the message says what would."""
+
+
+class _NoneLeft(ConfigError):
+    """Layouts fit, but none within the bounds of model parallelism; the message says which there are."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """A search with candidates."""
+
+    prepared: Prepared
+    """Its candidates fit and are asked for, the fastest predicted first."""
+    trial: Trial
+    gbs: int
+
+
+def prepare_search(settings: TrainSettings, model: ModelSpec, *, program: str | None, gbs: int, given: bool, local: bool) -> Ready:
+    """Prepare with the first batch that works and the first software that takes the model; a batch that is given is never changed."""
+    software = (OWN_TRAINER,) if local and program is None else _SOFTWARE
+    first: ConfigError | None = None
+    for batch in (gbs,) if given else _near(gbs):
+        fields = request_fields(settings, model, gbs=batch, local=local)
+        for name in software:
+            trial = Trial(software=name, steps=settings.max_steps_per_run, program=None if name == OWN_TRAINER else program)
+            try:
+                return _ready(settings, trial, fields)
+            except _NoneLeft:
+                raise
+            except ConfigError as error:
+                first = first or error
+        if batch == gbs:
+            dividing = gbs if given else max(1, round(gbs / settings.num_gpus)) * settings.num_gpus
+            _require_room(request_fields(settings, model, gbs=dividing, local=local))
+    assert first is not None
+    raise first
+
+
+def _ready(settings: TrainSettings, trial: Trial, fields: Mapping[str, Any]) -> Ready:
+    bounds = _Bounds(settings)
+
+    def find(problem: Problem, refusal: Refusal) -> Candidates:
+        return fitting_candidates(problem, lambda layout: bounds.refusal(layout) or refusal(layout), count=settings.limit_search_runs)
+
+    try:
+        prepared = api.prepare_study(fields, Tuning(folder=Path(settings.logs), trial=trial), find=find)
+    except ConfigError:
+        if bounds.outside:
+            raise _NoneLeft(f"no candidate is left with {bounds.words}: layouts that fit have {bounds.sizes}") from None
+        raise
+    return Ready(prepared=prepared, trial=trial, gbs=fields["gbs"])
+
+
+class _Bounds:
+    """Bounds of model parallelism, and the sizes outside them that were met."""
+
+    def __init__(self, settings: TrainSettings) -> None:
+        low, high = settings.min_model_parallel_size, settings.max_model_parallel_size
+        self.low, self.high = 1 if low == "auto" else low, math.inf if high == "auto" else high
+        self.words = f"min_model_parallel_size={low} and max_model_parallel_size={high}"
+        self.outside: set[int] = set()
+
+    def refusal(self, layout: Layout) -> str | None:
+        size = layout.tp * layout.pp * layout.cp * layout.ep
+        if self.low <= size <= self.high:
+            return None
+        self.outside.add(size)
+        return self.words
+
+    @property
+    def sizes(self) -> str:
+        return ", ".join(map(str, sorted(self.outside)))
+
+
+def _require_room(fields: Mapping[str, Any]) -> None:
+    """NothingFits where the model is too large for the GPUs, with what it needs."""
+    try:
+        miss = api.plan(PlanRequest.of({**fields, "top": 1})).nearest_miss
+    except ConfigError:
+        return  # no layout keeps the rules, which is said better of the batch that was asked for
+    if miss is None:
+        return
+    larger = [remedy for remedy in miss.remedies if remedy.change.startswith("more chips")]
+    needs = f"; needs at least {larger[0].num_chips} GPUs" if larger else ""
+    raise NothingFits(f"does not fit: {miss.over_bytes / GIB:.1f} GiB too much on the fullest GPU{needs}")
+
+
+def _near(gbs: int) -> Iterator[int]:
+    """The batch, then others by their distance, the larger of equals first."""
+    step = max(1, gbs // 128)
+    yield gbs
+    for count in range(1, _TRIES):
+        yield from (batch for batch in (gbs + step * count, gbs - step * count) if batch > 0)
