@@ -15,7 +15,7 @@ from meshwright import cli
 from meshwright.indexed import write_index
 
 Capture = pytest.CaptureFixture[str]
-HERE = ["train", "tiny-llama", "--cluster", "local:1", "--steps", "30"]
+HERE = ["train", "tiny-llama", "--cluster", "local:1", "--layout", "mbs=1", "--steps", "30"]
 
 
 @pytest.fixture(autouse=True)

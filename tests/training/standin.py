@@ -30,7 +30,8 @@ def put_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a folder with that torchrun on the PATH and none beside Python."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("meshwright.runs.executors.local._path", lambda: os.environ["PATH"])
-    monkeypatch.setattr("meshwright.training.launch.POLL_S", 0.1)
+    monkeypatch.setattr("meshwright.training.launch.POLL_S", 0.05)
+    monkeypatch.setattr("meshwright.runs.processors._PROBE_S", 0.0)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "bin").mkdir()
     path = tmp_path / "bin" / "torchrun"

@@ -47,7 +47,22 @@ def test_two_jobs_in_a_row_then_the_same_command(
 ) -> None:
     put_torchrun(tmp_path, monkeypatch)
     monkeypatch.setenv("STEPS_A_JOB", "12")
-    words = ["train", "tiny-llama", "--cluster", "local:1", "--launcher", "slurm", "--steps", "30", "--time", "2m", "-o", "run"]
+    words = [
+        "train",
+        "tiny-llama",
+        "--cluster",
+        "local:1",
+        "--layout",
+        "mbs=1",
+        "--launcher",
+        "slurm",
+        "--steps",
+        "30",
+        "--time",
+        "2m",
+        "-o",
+        "run",
+    ]
     # Predicted are about 20 s: two jobs of 12 s of steps each are sent at once.
     assert cli.run([*words, "--save-margin", "108s", "--jobs", "2"]) == 0
     assert capsys.readouterr().err.count(" was sent: mw-") == 2
@@ -71,7 +86,22 @@ def test_a_failure_drops_what_waits_behind_it(
 ) -> None:
     put_torchrun(tmp_path, monkeypatch)
     monkeypatch.setenv("FAILS", "not today")
-    words = ["train", "tiny-llama", "--cluster", "local:1", "--launcher", "slurm", "--steps", "30", "--time", "2m", "-o", "run"]
+    words = [
+        "train",
+        "tiny-llama",
+        "--cluster",
+        "local:1",
+        "--layout",
+        "mbs=1",
+        "--launcher",
+        "slurm",
+        "--steps",
+        "30",
+        "--time",
+        "2m",
+        "-o",
+        "run",
+    ]
     assert cli.run([*words, "--save-margin", "108s", "--jobs", "2"]) == 0
     states = wait_for_end("run", capsys)
     assert states[0] == "failed"

@@ -50,7 +50,7 @@ def train(
             metavar="PLAN|MODEL|FOLDER", help="A file of `plan --json` (FILE#2: its second), a model, or a training.", show_default=False
         ),
     ] = None,
-    launcher: Annotated[str | None, typer.Option(help="local, slurm, k8s or bcp [default: local].")] = None,
+    launcher: Annotated[str | None, typer.Option(help="local, slurm, k8s, bcp, runai, lepton or sky [default: local].")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="The training [default: train-MODEL-CLUSTER].")
     ] = None,

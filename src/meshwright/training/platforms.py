@@ -28,6 +28,8 @@ class Platform:
     """Of limits and of what can't be followed."""
 
 
+_OWN_TIMEOUT = "the platform has no limit on time: coreutils' timeout around the program ends it, in every node by its own clock"
+_TELLS_LITTLE = "it tells no exit code, keeps no stderr apart, and a job that its limit ended reads as failed"
 PLATFORMS: tuple[Platform, ...] = (
     Platform(name="local", script="torchrun", limit="its watcher ends it after {time} s", form="seconds", sees_here=True),
     Platform(
@@ -50,8 +52,11 @@ PLATFORMS: tuple[Platform, ...] = (
             "NeMo's run.time_limit does nothing on Base Command; the limit above is the platform's own",
         ),
     ),
+    Platform(name="runai", script="runai", limit="timeout {time}", form="seconds", caveats=(_OWN_TIMEOUT, _TELLS_LITTLE)),
+    Platform(name="lepton", script="lepton", limit="timeout {time}", form="seconds", caveats=(_OWN_TIMEOUT, _TELLS_LITTLE)),
+    Platform(name="sky", script="sky", limit="timeout {time}", form="seconds", caveats=(_OWN_TIMEOUT, _TELLS_LITTLE)),
 )
-"""In the order of help. Sources: docs/jobs.md."""
+"""In the order of help. Sources: docs/jobs.md; SkyPilot, Run:ai and Lepton have no option of that kind."""
 
 
 def find_platform(name: str) -> Platform:

@@ -22,6 +22,7 @@ from meshwright.search.asked import Asked
 from meshwright.search.problem import Problem
 from meshwright.sizing.goodput import Reliability, write_s
 from meshwright.training.chain import jobs_needed
+from meshwright.training.clouds import CLOUDS, CloudExecutor
 from meshwright.training.embedded import split_settings, trainer_words
 from meshwright.training.limits import TimeLimits, limits_of, needed_margin_s
 from meshwright.training.platforms import Platform, find_platform
@@ -169,6 +170,8 @@ class Prepared:
 
 def launcher_of(request: TrainRequest, *, grace_s: float = 0.0, write_s: float = 0.0) -> Executor:
     """Return the executor of a training's launcher; a local job has time to save before it is killed."""
+    if request.launcher in CLOUDS:
+        return CloudExecutor(CLOUDS[request.launcher])
     if request.launcher == "local":
         return executor("local", stop_grace_s=max(_LEAST_GRACE_S, grace_s, 2 * write_s))
     return executor(request.launcher, **({} if request.kind is None else {"kind": request.kind}))
