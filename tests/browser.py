@@ -36,8 +36,8 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(browser: Browser, path: Path, **options: Any) -> Iterator[tuple[Page, list[str]]]:
-    """Open a page in a window of its own, with a list that everything its console says is put in; downloads go to memory."""
+def opened(browser: Browser, place: Path | str, **options: Any) -> Iterator[tuple[Page, list[str]]]:
+    """Open a file or an address in a window of its own, with a list that everything its console says is put in; downloads go to memory."""
     context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True, **options)
     page = context.new_page()
     page.set_default_timeout(10_000)
@@ -45,7 +45,7 @@ def opened(browser: Browser, path: Path, **options: Any) -> Iterator[tuple[Page,
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("requestfailed", lambda request: said.append(f"failed: {request.url[:80]}"))
-    page.goto(path.as_uri())
+    page.goto(place if isinstance(place, str) else place.as_uri())
     yield page, said
     context.close()
 

@@ -28,6 +28,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 MEASURED = {"step_time_s": "10", "peak_mem_gib": "30", "oom": "0", "notes": "", "source": "", "group": "g", "release": "", "task": ""}
 NOT_HERE = {
     "autoconfigurator": "starts runs and takes its time; tests/doors/autoconfigurator runs its words",
+    "ui": "serves until it is stopped; tests/whatif/test_page.py does so for a browser",
     "doctor": "answers for the machine that it runs on; tests/cli/test_doctor.py asks it on an empty one",
     "data": "works on corpora and the network; tests/data runs the steps on small ones",
     "train": "starts jobs; tests/cli/test_train.py does so with a torchrun of its own",

@@ -9,7 +9,7 @@ __all__ = ["__version__"]
 __version__ = "0.1.0"
 
 _API = dict.fromkeys(
-    ("ckpt_plan", "diff", "doctor", "estimate", "explain", "export", "plan", "size", "train", "tune", "why_oom"), "meshwright.api"
+    ("ckpt_plan", "diff", "doctor", "estimate", "explain", "export", "plan", "size", "train", "tune", "ui", "why_oom"), "meshwright.api"
 ) | {"apss": "meshwright.doors.apss", "workflow": "meshwright.workflows", "write_report": "meshwright.reporting"}
 """Functions of the Python API, by the module that holds them; loaded when first asked for, so that `--help` stays light."""
 

@@ -72,6 +72,7 @@ __all__ = [
     "study_runs",
     "train",
     "tune",
+    "ui",
     "why_oom",
 ]
 
@@ -405,6 +406,31 @@ def doctor(*, calibration: str | Path | None = None, profile: str | Path | None 
         calibration=None if calibration is None else read_calibration(calibration),
         profile=None if profile is None else load_profile(Path(profile)),
     )
+
+
+def ui(
+    state: str = "",
+    /,
+    *,
+    port: int = 0,
+    calibration: str | Path | None = None,
+    profile: str | Path | None = None,
+    ready: Callable[[str], None] = print,
+) -> None:
+    """Serve the what-if page on 127.0.0.1 until interrupted: `ui("model=llama3-8b&cluster=h100:8")`.
+
+    `ready` is called once with its address. ConfigError where the port is taken, MissingExtraError without the extra `ui`.
+    """
+    from meshwright.whatif.answer import Answers
+    from meshwright.whatif.server import serve
+
+    names = {"calibration": calibration, "profile": profile}
+    files = Files(
+        calibration=None if calibration is None else read_calibration(calibration),
+        profile=None if profile is None else load_profile(Path(profile)),
+    )
+    answers = Answers(files, **{name: str(path) for name, path in names.items() if path is not None})
+    serve(answers, port=port, state=state, ready=ready)
 
 
 def problem_of(request: PlanRequest) -> Problem:

@@ -43,6 +43,7 @@ _COMMANDS = (
     "validate",
     "calibrate",
     "profile",
+    "ui",
     "doctor",
     "serving",
     "data",

@@ -20,15 +20,25 @@ if TYPE_CHECKING:
     from meshwright.search.request import PlanRequest
     from meshwright.search.terms import Provenance
 
-__all__ = ["comparison_record", "explanation_record", "ladder_record", "quote_record"]
+__all__ = ["comparison_record", "explanation_record", "figures_record", "ladder_record", "quote_record"]
 
 
 def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
-    """Return the price of a layout with the keys of a plan."""
+    """Return the price of a layout with the keys of a plan, and what it stands on."""
+    [stands_on] = origins_of([quote.layout], setting)
+    return {
+        **figures_record(quote, setting),
+        "shares": stands_on.to_dict(),
+        **profile_provenance(stands_on, setting),
+        **provenance_of(setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes),
+    }
+
+
+def figures_record(quote: Quote, setting: Setting) -> dict[str, Any]:
+    """Return the figures of a layout alone."""
     layout, chip = quote.layout, setting.pool.node.chip
     tokens_per_s = layout.gbs * setting.work.seq_len / quote.step_s / layout.num_chips
     flops_per_s = tokens_per_s * model_flops_per_token(setting.model, setting.work)
-    [stands_on] = origins_of([layout], setting)
     return {
         "layout": asdict(layout),
         "step_s": quote.step_s,
@@ -37,9 +47,6 @@ def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
         "tflops_per_gpu": flops_per_s / TERA,
         "fits": quote.verdict,
         "interval": setting.intervals(quote).to_dict(),
-        "shares": stands_on.to_dict(),
-        **profile_provenance(stands_on, setting),
-        **provenance_of(setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes),
         "peak_memory_gib": [stage.used_bytes / GIB for stage in quote.stages],
         "time": dict(quote.time_s),
         "memory": _gib(quote.fullest),

@@ -9,7 +9,7 @@ from meshwright.search.quote import Quote, Setting
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS, bound_words
 from meshwright.units import GIB
 
-__all__ = ["binding_words"]
+__all__ = ["binding_words", "cost_words"]
 
 USEFUL = ("matmul", "attention", "head")
 """Terms that are the model's own arithmetic; everything else is a loss."""
@@ -30,11 +30,16 @@ class Alternative(Protocol):
 def binding_words(quote: Quote, rivals: Iterable[Alternative], setting: Setting) -> str:
     """Say what stands in the way: of running at all, or of running faster."""
     if not quote.fits:
-        return _too_much_memory(quote)
+        return cost_words(quote, setting)
     faster = [(rival.words, rival.quote) for rival in rivals if rival.quote is not None and rival.quote.step_s < quote.step_s]
     return " ".join(
-        [_largest_costs(quote, setting), *_faster_words(quote, [pair for pair in faster if pair[1].fits]), *_blocked_words(quote, faster)]
+        [cost_words(quote, setting), *_faster_words(quote, [pair for pair in faster if pair[1].fits]), *_blocked_words(quote, faster)]
     )
+
+
+def cost_words(quote: Quote, setting: Setting) -> str:
+    """Say what one layout costs most, without a look at others: memory where it does not fit, else the share of its own arithmetic."""
+    return _largest_costs(quote, setting) if quote.fits else _too_much_memory(quote)
 
 
 def _faster_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:

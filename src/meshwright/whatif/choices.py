@@ -1,0 +1,67 @@
+"""What the page lets choose: names from the catalogues, and the steps of its sliders."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+from meshwright.exports.registry import TARGETS
+from meshwright.hardware.catalogue import chip_rows
+from meshwright.layout import SHARDINGS
+from meshwright.models.describe import models_info
+from meshwright.rules import stack_rules
+from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.stack import find_stack, stack_names
+from meshwright.whatif.state import DEFAULTS
+from meshwright.workload import PRECISIONS
+
+__all__ = ["choices_record"]
+
+_STEPS: dict[str, tuple[int, ...]] = {
+    "gpus": (1, 2, 4, 8, 16, 32, *(step for n in range(6, 18) for step in (2**n, 3 * 2 ** (n - 1)))),
+    "seq": (512, *(1024 * 2**n for n in range(11))),
+    "gbs": tuple(2**n for n in range(15)),
+    "tp": (1, 2, 4, 8, 16, 32, 64),
+    "pp": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 48, 64),
+    "vpp": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20),
+    "cp": (1, 2, 4, 8, 16, 32, 64),
+    "ep": (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    "mbs": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64),
+}
+"""Where the sliders stop; the fields beside them take any number."""
+
+
+@cache
+def choices_record() -> dict[str, Any]:
+    """Return everything that does not depend on what was chosen."""
+    return {
+        "models": [
+            {"name": row.name, "params": row.params, "layers": row.num_layers, "moe": row.active_params < row.params}
+            for row in models_info()
+        ],
+        "chips": [
+            {"name": row.chip.name, "usable_gib": row.chip.usable_bytes / 2**30, "precisions": _precisions(row.chip)} for row in chip_rows()
+        ],
+        "stacks": [{"name": name, "recompute_modules": list(stack_rules(find_stack(name)).recompute_modules)} for name in stack_names()],
+        "precisions": list(PRECISIONS),
+        "shardings": list(SHARDINGS),
+        "targets": [{"name": target.name, "stacks": list(target.stacks)} for target in TARGETS],
+        "steps": {name: list(steps) for name, steps in _STEPS.items()},
+        "time_terms": {term: {"title": reading.title, "what": reading.what} for term, reading in TIME_READINGS.items()},
+        "memory_terms": {term: {"title": reading.title, "what": reading.what} for term, reading in MEMORY_READINGS.items()},
+        "defaults": asdict(DEFAULTS),
+    }
+
+
+def _precisions(chip: Any) -> list[str]:
+    from meshwright.errors import ConfigError
+
+    found: list[str] = []
+    for precision in PRECISIONS:
+        try:
+            chip.peak_flops_per_s(precision)
+        except ConfigError:
+            continue
+        found.append(precision)
+    return found
