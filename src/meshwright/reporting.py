@@ -62,6 +62,10 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
     """Return the object of a result; ConfigError where there is none."""
     if isinstance(result, Mapping):
         return result
+    if str(result) != STANDARD_INPUT and Path(result).is_dir():
+        from meshwright.runs.look import study_record
+
+        return study_record(Path(result))
     try:
         text = sys.stdin.read() if str(result) == STANDARD_INPUT else Path(result).read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:

@@ -10,6 +10,10 @@ import pytest
 from tests.report.answers import plan_answer, plan_of
 
 from meshwright.cli import run
+from meshwright.layout import Layout
+from meshwright.runs.outcome import Measured
+from meshwright.runs.record import Event, Predicted, RunRecord, run_id_of
+from meshwright.runs.store import study_folder
 
 
 @pytest.fixture
@@ -91,3 +95,33 @@ def test_without_its_extra_the_command_to_install_it_is_named(
     monkeypatch.setitem(sys.modules, "jinja2", absent)
     assert run(["report", "plan.json"]) == 2
     assert "pip install 'meshwright[report]'" in capsys.readouterr().err
+
+
+def test_a_study_is_read_from_its_directory_at_any_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = study_folder(tmp_path / "study", request={"model": "llama3-8b", "cluster": "h100:16"}, trial={})
+    predicted = Predicted(
+        step_s=1.0,
+        step_interval_s=(0.8, 1.5),
+        peak_bytes=4e10,
+        peak_interval_bytes=(3e10, 6e10),
+        fits="yes",
+        flops_per_s_per_gpu=4e14,
+        mfu=0.4,
+    )
+    layout = Layout(tp=2, dp=8, gbs=64)
+    record = RunRecord(run_id=run_id_of(layout), number=1, layout=layout, predicted=predicted, chosen_because="the fastest")
+    record = store.plan(record, Event(at_s=100.0, event="planned"))
+    record = store.add(record, Event(at_s=110.0, event="submitted", handle="7"))
+    figures = Measured(step_s=1.25, step_low_s=1.2, step_high_s=1.3, tokens_per_s=4e5, samples_per_s=50.0, steps=8)
+    store.add(record, Event(at_s=335.0, event="finished", outcome=figures, started_s=110.0))
+    before = sorted(path.name for path in (tmp_path / "study").rglob("*"))
+    assert run(["report", str(tmp_path / "study"), "--json"]) == 0
+    part = json.loads(capsys.readouterr().out)["parts"][0]
+    assert "the fastest of 1 measured, 0 failed is tp=2, pp=1, dp=8" in part["answer"]
+    assert {"title": "Spent", "value": "1.00 GPU-hours", "note": "1 runs"} in part["tiles"]  # 225 s on 16 GPUs
+    assert sorted(path.name for path in (tmp_path / "study").rglob("*")) == before
+
+
+def test_a_directory_that_is_no_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", str(tmp_path)]) == 2
+    assert "no study here (study.yaml is missing)" in capsys.readouterr().err

@@ -13,7 +13,11 @@ __all__ = ["report"]
 def report(
     results: Annotated[
         list[str],
-        typer.Argument(metavar="RESULT...", help="What a command printed with --json; `-` is standard input.", show_default=False),
+        typer.Argument(
+            metavar="RESULT...",
+            help="What a command printed with --json, `-` for standard input, or a study's directory.",
+            show_default=False,
+        ),
     ],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write [default: report.html].")] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page [default: the first RESULT's].")] = None,

@@ -39,6 +39,7 @@ __all__ = [
     "first_job",
     "kept_machine",
     "prepare",
+    "run_dict",
     "run_study",
 ]
 
@@ -89,14 +90,15 @@ class StudyResult:
         return {
             "study": str(self.folder),
             "facts": asdict(self.facts),
-            "best": None if best is None else _run_dict(best),
-            "runs": [_run_dict(record) for record in self.view.records],
+            "best": None if best is None else run_dict(best),
+            "runs": [run_dict(record) for record in self.view.records],
             "stop": self.view.stop,
             "gpu_hours": self.view.gpu_hours,
         }
 
 
-def _run_dict(record: RunRecord) -> dict[str, Any]:
+def run_dict(record: RunRecord) -> dict[str, Any]:
+    """Return a run as `tune --json` has it."""
     outcome = None if record.outcome is None else asdict(record.outcome)
     return {**record.to_dict(), "state": record.state, "measured" if record.measured else "failure": outcome, "ran_s": record.ran_s}
 

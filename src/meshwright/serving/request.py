@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.chip import Chip
@@ -70,6 +70,23 @@ class ServingRequest:
             raise ConfigError(f"{self.model.name} has no layers for multi-token prediction, which drafting needs")
         if self.model.family != "decoder" and self.modes != ("static",):
             raise ConfigError(f"{self.model.name} is no decoder: static batches alone are modelled (--mode static)")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what was asked in plain types, for the heading of an answer."""
+        limits = {name: getattr(self, name) for name in ("ttft_s", "tpot_s", "e2e_s", "target_rate", "concurrency", "usd_per_chip_hour")}
+        return {
+            "model": self.model.name,
+            "cluster": self.cluster.name,
+            "engine": self.engine.name,
+            "input_len": self.input_len,
+            "output_len": self.output_len,
+            "objective": self.objective,
+            "modes": list(self.modes),
+            "weights": None if self.weights is None else list(self.weights),
+            "cache": None if self.cache is None else list(self.cache),
+            "cached_share": self.cached_share,
+            **limits,
+        }
 
 
 _LONGEST = 2**20

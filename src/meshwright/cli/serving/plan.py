@@ -89,7 +89,7 @@ def plan(
     if json_output:
         import json
 
-        print(json.dumps(found.to_dict(), indent=2))
+        print(json.dumps({"request": request.to_dict(), **found.to_dict()}, indent=2))
     else:
         from rich.console import Console
 

@@ -85,7 +85,7 @@ def simulate(
     if json_output:
         import json
 
-        print(json.dumps(found.to_dict() | {"definitions": _definitions()}, indent=2))
+        print(json.dumps({"request": request.to_dict(), **found.to_dict(), "definitions": _definitions()}, indent=2))
         return
     from rich.console import Console
 

@@ -119,6 +119,8 @@ class Axis:
     key: str
     title: str
     log: bool = False
+    whole: bool = False
+    """Whether its values are counts, so that ticks are too."""
     from_zero: bool = False
     """Whether a linear axis starts at 0, where lengths are compared."""
 

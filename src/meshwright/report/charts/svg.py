@@ -72,12 +72,14 @@ def legend(entries: Sequence[tuple[str, str]], y: float) -> tuple[list[str], flo
 class Scale:
     """From values to places on an axis."""
 
-    def __init__(self, low: float, high: float, *, start: float, end: float, log: bool = False) -> None:
-        """Map low to start and high to end."""
+    def __init__(self, low: float, high: float, *, start: float, end: float, log: bool = False, whole: bool = False) -> None:
+        """Map low to start and high to end; `whole` keeps ticks between whole numbers away."""
         self._to: Callable[[float], float] = math.log10 if log else float
         self._low, self._high = self._to(low), self._to(high)
         self._start, self._end = start, end
         self.ticks = [t for t in (_log_ticks if log else _ticks)(low, high) if low * (1 - 1e-9) <= t <= high * (1 + 1e-9)]
+        if whole:
+            self.ticks = [tick for tick in self.ticks if tick == round(tick)]
 
     def __call__(self, value: float) -> float:
         """Return the place of a value."""
@@ -94,7 +96,7 @@ def scale_of(axis: Axis, values: Sequence[float], *, start: float, end: float) -
     if axis.from_zero:
         return Scale(0.0, 1.08 * high, start=start, end=end)
     air = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
-    return Scale(low - air, high + air, start=start, end=end)
+    return Scale(low - air, high + air, start=start, end=end, whole=axis.whole)
 
 
 def _ticks(low: float, high: float) -> list[float]:

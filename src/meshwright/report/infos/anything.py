@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from meshwright.report.charts.forms import Cell, Column, Grid
+from meshwright.report.charts.words import cell_words
 from meshwright.report.infos.part import Part, Record, Section
 
 __all__ = ["anything_part", "records_info", "values_info"]
@@ -45,7 +46,7 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, Cell]]:
     elif isinstance(value, Sequence) and not isinstance(value, str):
         if value and isinstance(value[0], Mapping):
             return  # a table
-        yield path, ", ".join(map(str, value))
+        yield path, ", ".join(cell_words(inner, 6 if isinstance(inner, float) else None) for inner in value)
     else:
         yield path, value
 

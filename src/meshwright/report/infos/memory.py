@@ -1,0 +1,97 @@
+"""What a report says of `why-oom --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshwright.report.charts.forms import Axis, Cell, Column, Grid, Group, Guide, Point, Points
+from meshwright.report.charts.style import BEST, OTHER, SEQUENCE
+from meshwright.report.charts.words import number
+from meshwright.report.infos.layouts import layout_words, short_words
+from meshwright.report.infos.part import Part, Record, Section
+from meshwright.report.infos.plan import asked_words, figure_tiles
+from meshwright.report.infos.terms import memory_stack
+from meshwright.search.terms import MEMORY_READINGS
+
+__all__ = ["fixes_info", "ladder_info", "memory_part", "oom_answer_info"]
+
+
+def oom_answer_info(record: Record) -> str:
+    """Say by how much it is too large, what takes most, and the fastest fix."""
+    over, largest = record["over_gib"], MEMORY_READINGS[record["largest_term"]].title
+    taken = record["memory"][record["largest_term"]]
+    room = (
+        f"{number(over)} GiB more than the {number(record['limit_gib'])} there are"
+        if over > 0
+        else f"{number(-over)} GiB less than there are"
+    )
+    fits = [rung for rung in record["ladder"] if rung["fits"] == "yes"]
+    best = min(fits, key=lambda rung: rung["step_s"] * rung["num_gpus"], default=record["together"])
+    fix = (
+        ""
+        if best is None or over <= 0
+        else f" The cheapest fix: {best['fix']} ({number(best['peak_memory_gib'])} GiB, {number(best['step_s'])} s a step)."
+    )
+    words = layout_words(record).replace(",", ", ")
+    return f"{words} needs {number(max(record['peak_memory_gib']))} GiB, {room}; {largest} take {number(taken)} of them.{fix}"
+
+
+def ladder_info(record: Record) -> Grid:
+    """Return every fix with what it saves and costs."""
+    columns = (
+        *(Column(key="fix", title="fix", wide=True), Column(key="gpus", title="GPUs", digits=6)),
+        *(Column(key="peak_gib", title="peak, GiB", digits=4), Column(key="saved_gib", title="saves, GiB", digits=3)),
+        *(Column(key="step_s", title="step, s", digits=4), Column(key="percent", title="longer by, %", digits=3)),
+        *(Column(key="fits", title="fits"), Column(key="labels", title="means", wide=True)),
+    )
+    rows = tuple(_rung_row(rung) for rung in _rungs(record))
+    return Grid(key="ladder", title="Fixes, least slowdown first", columns=columns, rows=rows)
+
+
+def _rungs(record: Record) -> list[Mapping[str, Any]]:
+    return [*record["ladder"], *([record["together"]] if record["together"] else [])]
+
+
+def _rung_row(rung: Mapping[str, Any]) -> tuple[Cell, ...]:
+    figures = (rung["num_gpus"], rung["peak_memory_gib"], rung["saved_gib"], rung["step_s"], 100 * rung["step_change_frac"])
+    return rung["fix"], *figures, rung["fits"], "; ".join(rung["labels"])
+
+
+def fixes_info(record: Record) -> Points:
+    """Return each fix by memory and step time, against the card's line."""
+    start = Point(x=max(record["peak_memory_gib"]), y=record["step_s"], label="as it is", named=True)
+    rungs = [(rung["fits"], Point(x=rung["peak_memory_gib"], y=rung["step_s"], label=rung["fix"])) for rung in _rungs(record)]
+    times = [start.y, *(point.y for _, point in rungs)]
+    line = ((record["limit_gib"], min(times)), (record["limit_gib"], max(times)))
+    return Points(
+        key="fixes",
+        title="What each fix saves and costs",
+        sentence="Left of the line fits.",
+        x=Axis(key="peak_memory_gib", title="GiB on the fullest chip"),
+        y=Axis(key="step_s", title="step, s"),
+        groups=(
+            Group(title="fits", colour=SEQUENCE[2], points=tuple(p for fits, p in rungs if fits != "no")),
+            Group(title="does not fit alone", colour=OTHER, points=tuple(p for fits, p in rungs if fits == "no"), mark="cross"),
+            Group(title="as it is", colour=BEST, points=(start,), mark="diamond"),
+        ),
+        guides=(Guide(title=f"{number(record['limit_gib'])} GiB that a process may use", points=line),),
+    )
+
+
+def memory_part(record: Record, name: str, resolve: object) -> Part:
+    """Return what fills the memory, and the ladder of fixes."""
+    bars = [(f"stage {record['fullest_stage']}, the fullest", record["memory"])]
+    words = f"{MEMORY_READINGS[record['largest_term']].title}: {MEMORY_READINGS[record['largest_term']].what}."
+    stack = memory_stack(bars, key="memory", title="Memory of the fullest stage by term", sentence=words, limit_gib=record["limit_gib"])
+    of = f"{asked_words(record['request'])}: " if "request" in record else ""
+    return Part(
+        kind="why-oom",
+        title=f"{of}{short_words(record)}",
+        answer=oom_answer_info(record),
+        tiles=figure_tiles(record, limit_gib=record["limit_gib"]),
+        sections=(
+            Section(key="memory", title="What fills it", blocks=(stack,)),
+            Section(key="fixes", title="What would mend it", blocks=(fixes_info(record), ladder_info(record))),
+        ),
+    )
