@@ -10,6 +10,7 @@ from tests.serving.cases import clock, plain_engine, prices
 
 from meshwright.errors import ConfigError
 from meshwright.serving.clock import Clock
+from meshwright.serving.deployment import Worker
 from meshwright.serving.simulate import Requests, closed_loop, open_loop
 
 TOLD = clock(prices("llama3.1-8b"))
@@ -32,6 +33,33 @@ def test_a_second_client_waits_for_the_first_ones_prompt_where_prompts_stop_answ
     prompt = told.mixed_s(new=1000, attention=told.prompt_attention_s(1000, 0), heads=1, batch=0, context=0)
     assert found.ttft_s.tolist() == pytest.approx([prompt, 2 * prompt])
     assert found.tpot_s[0] > prompt
+
+
+@pytest.mark.parametrize("poll_steps", [1, 4, 30])
+def test_a_request_waits_until_the_engine_looks(poll_steps: int) -> None:
+    """Worked: the engine looks when the first request's prompt ends and after every `poll_steps` steps from there; the second request
+    arrives in the middle of the first step."""
+    told = clock(prices("llama3.1-8b", engine=plain_engine(mixed=False, poll_steps=poll_steps)))
+    prompt = told.mixed_s(new=1000, attention=told.prompt_attention_s(1000, 0), heads=1, batch=0, context=0)
+    step = told.running_s(1, 1001.5)
+    requests = Requests(prompts=[1000, 1000], outputs=[100, 2])
+    found = open_loop(told, requests, sent_s=[0.0, prompt + 0.5 * step], slots=8, cache_tokens=MUCH)
+    begun = found.sent_s[1] + found.ttft_s[1] - prompt
+    assert (begun - prompt) / step == pytest.approx(poll_steps, rel=2e-3)
+
+
+@pytest.mark.parametrize(("running", "waited"), [(1, 60), (20, 60), (200, 13)])
+def test_prompts_wait_until_every_attention_rank_has_one(running: int, waited: int) -> None:
+    """Worked: 1000 tokens an answer and 8 ranks; on a rank with 200 running one ends every 5 steps, and the last of the 7 others has one
+    after 5 * (1 + 1/2 + ... + 1/7) = 12.96 steps on average; with 20 running it is 129, beyond the limit of 60."""
+    worker = Worker(tp=1, attention_dp=8)
+    told = clock(prices("llama3.1-8b", worker=worker, engine=plain_engine(mixed=False, chunk_tokens=8192, balance_steps=60)))
+    requests = Requests(prompts=[10] * (running + 1), outputs=[1000] * (running + 1))
+    alone = told.mixed_s(new=10 * running, attention=running * told.prompt_attention_s(10, 0), heads=running, batch=0, context=0)
+    found = open_loop(told, requests, sent_s=[0.0] * running + [alone + 1e-9], slots=512, cache_tokens=MUCH)
+    prompt = told.mixed_s(new=10, attention=told.prompt_attention_s(10, 0), heads=1, batch=0, context=0)
+    begun = found.sent_s[-1] + found.ttft_s[-1] - prompt
+    assert (begun - alone) / told.running_s(running, 11 + 0.5 * waited) == pytest.approx(1 + int(waited), abs=1.2)
 
 
 def test_requests_far_apart_do_not_meet() -> None:

@@ -57,6 +57,11 @@ class Engine:
     """Context, libraries, graphs and communication buffers of a process."""
     aliases: tuple[str, ...] = ()
     source: str = ""
+    poll_steps: int = 1
+    """Iterations of running sequences between two looks at what has arrived (SGLang's --scheduler-recv-interval)."""
+    balance_steps: int = 0
+    """Iterations for which a prompt waits at most until every attention rank has one (TensorRT-LLM's attention_dp_config with
+    enable_balance and timeout_iters); 0: prompts begin at once."""
 
 
 def find_engine(name: str) -> Engine:
@@ -76,7 +81,10 @@ def engine_names() -> tuple[str, ...]:
 @cache
 def _engines() -> tuple[Engine, ...]:
     text = resources.files("meshwright").joinpath("presets", "engines.csv").read_text(encoding="utf-8")
-    return tuple(Engine(**{field.name: _value(str(field.type), row[field.name]) for field in fields(Engine)}) for row in _rows(text))
+    return tuple(
+        Engine(**{field.name: _value(str(field.type), row[field.name]) for field in fields(Engine) if field.name in row})
+        for row in _rows(text)
+    )
 
 
 def _rows(text: str) -> list[dict[str, str]]:

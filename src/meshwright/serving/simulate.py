@@ -90,7 +90,9 @@ class _Run:
 
     Iterations of running sequences alone are taken together up to the next event: an answer that ends, a request that arrives. A
     request holds room in the cache for its prompt and the reserved share of its answer. Engines that mix run prompts beside the running
-    sequences up to `chunk_tokens` tokens in all; others stop them.
+    sequences up to `chunk_tokens` tokens in all; others stop them. The engine looks for new requests after every iteration with a prompt
+    and every `poll_steps` iterations without. Of several attention ranks one is simulated; with `balance_steps` its prompts wait for the
+    others' as long as the mean of their arrivals.
     """
 
     def __init__(self, clock: Clock, requests: Requests, *, slots: int, cache_tokens: int) -> None:
@@ -111,6 +113,17 @@ class _Run:
         self.offset = 0
         """Sum over running sequences of (tokens seen - step): contexts sum to offset + running * step."""
         self.held = 0
+        self.poll_steps = clock.prices.engine.poll_steps
+        self.balance_steps = clock.prices.engine.balance_steps
+        self.peers = sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp)) * sum(self.outputs) / count
+        """Iterations until each of the other attention ranks has seen a request, times the sequences that run on one: the mean of the
+        longest of as many exponential waits."""
+        self.opens = 0
+        """The step from which prompts may begin."""
+        self.looked = 0
+        """A step at which the engine looked for new requests; it looks again after every `poll_steps` from there."""
+        self.outside: deque[int] = deque()
+        """Requests that were sent and that the engine has not seen."""
         self.waiting: deque[int] = deque()
         self.partial: list[list[int]] = []
         """[request, prompt tokens done] of prompts under way."""
@@ -124,14 +137,14 @@ class _Run:
         self.concurrency = concurrency
         for _ in range(min(concurrency, len(self.prompts))):
             self._send(0.0)
-        while self.ends or self.waiting or self.partial:
+        while self.ends or self.waiting or self.partial or self.outside:
             self._iterate(float("inf"))
         return self._outcome()
 
     def open(self, sent_s: Sequence[float]) -> Outcome:
         count = len(sent_s)
-        while self.next < count or self.ends or self.waiting or self.partial:
-            idle = not (self.ends or self.waiting or self.partial)
+        while self.next < count or self.ends or self.waiting or self.partial or self.outside:
+            idle = not (self.ends or self.waiting or self.partial or self.outside)
             if idle:
                 self.now = max(self.now, sent_s[self.next])
             while self.next < count and sent_s[self.next] <= self.now:
@@ -141,18 +154,31 @@ class _Run:
 
     def _send(self, when: float) -> None:
         self.sent[self.next] = when
-        self.waiting.append(self.next)
+        self.outside.append(self.next)
         self.next += 1
 
     def _iterate(self, until: float) -> None:
+        self._look()
         self._admit()
         if self.partial:
             self._run_prompts()
+            self.looked = self.step
         elif self.ends:
             self._run_answers(until)
 
+    def _look(self) -> None:
+        """See what has arrived, where the engine looks now; with nothing to do it looks all the time."""
+        if self.ends and (self.step - self.looked) % self.poll_steps:
+            return
+        if not (self.waiting or self.partial):
+            self.opens = self.step + min(self.balance_steps, int(self.peers / max(len(self.ends), 1)))
+        self.waiting += self.outside
+        self.outside.clear()
+
     def _admit(self) -> None:
         waiting = self.waiting
+        if self.ends and not self.partial and self.step < self.opens:
+            return
         while waiting and len(self.ends) + len(self.partial) < self.slots:
             request = waiting[0]
             size = self.rooms[request]
@@ -200,6 +226,10 @@ class _Run:
         batch = len(self.ends)
         steps = self.ends[0][0] - self.step
         context = self.offset / batch + self.step
+        if self.waiting and self.step < self.opens:
+            steps = min(steps, self.opens - self.step)
+        if self.outside:
+            steps = min(steps, self.poll_steps - (self.step - self.looked) % self.poll_steps)
         each = self.clock.running_s(batch, context + 0.5 * steps)
         if self.now + steps * each > until:
             steps = max(1, min(steps, ceil((until - self.now) / each)))

@@ -84,8 +84,8 @@ def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int,
 
     Formula:  an iteration of b running sequences sees b / output answers end, and as many prompts come in:
               tpot = t(b) + b / output * prompt;  requests/s = concurrency / (ttft + (output - 1) * tpot) * attention_dp;
-              ttft = prompt * (1 + rho / (2 (1 - rho))) + t(b) / 2 + request_s, rho the share of time spent on prompts
-              (Pollaczek-Khinchine for equal services); b such that b = requests/s * (output - 1) * tpot
+              ttft = prompt * (1 + rho / (2 (1 - rho))) + poll_steps * t(b) / 2 + request_s, rho the share of time spent on
+              prompts (Pollaczek-Khinchine for equal services); b such that b = requests/s * (output - 1) * tpot
     Units:    seconds.
     Source:   Little's law; Orca (OSDI 2022) for iteration-level scheduling.
     Valid:    requests whose ends are spread; synchronous waves are told by the simulator alone.
@@ -105,7 +105,7 @@ def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int,
         load = min(running, concurrency) / output_len * added / pp
         tpot = step + load
         rho = min(load / tpot, 0.98)
-        ttft = max(alone, added) * (1.0 + 0.5 * rho / (1.0 - rho)) + 0.5 * step + engine.request_s
+        ttft = max(alone, added) * (1.0 + 0.5 * rho / (1.0 - rho)) + 0.5 * engine.poll_steps * step + engine.request_s
         cycle = ttft + (output_len - 1) * tpot
         target = max(concurrency * (output_len - 1) * tpot / cycle, min(concurrency, 1.0))
         running = 0.5 * (running + target)
@@ -192,7 +192,8 @@ def at_rate(
 ) -> Steady:
     """Times of a request on two pools at a rate of requests.
 
-    Formula:  as `disaggregated`; running = rate * (output - 1) * tpot(running) / ranks
+    Formula:  as `disaggregated`; running = rate * (output - 1) * tpot(running) / ranks;
+              ttft = prompt + wait + transfer + poll_steps * tpot / 2 + request_s, until the workers for answers look
     Units:    seconds; `servers` are attention ranks and stages of all workers for prompts, `ranks` those of answers.
     Source:   as `disaggregated`.
     Valid:    rates below servers / prompt.
@@ -205,6 +206,7 @@ def at_rate(
     for _ in range(_ROUNDS):
         tpot = decode_s(decode, max(1.0, running / pp), context)
         running = min(0.5 * (running + max(rate * (output_len - 1) * tpot / ranks, 1.0)), float(decode.most_tokens))
-    ttft = prompt + wait + transfer_s + decode.prices.engine.request_s
+    engine = decode.prices.engine
+    ttft = prompt + wait + transfer_s + 0.5 * engine.poll_steps * tpot + engine.request_s
     e2e = ttft + (output_len - 1) * tpot
     return Steady(ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, requests_per_s=rate, running=running)

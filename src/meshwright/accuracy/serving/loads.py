@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
+from meshwright.serving.engine import Engine
 from meshwright.serving.simulate import Requests
 
 __all__ = ["Load", "load_of", "requests_of"]
@@ -27,14 +28,35 @@ class Load:
     """Lengths lie evenly between this share of the nominal one and all of it."""
     rounds: int
     """Requests of a run per client."""
+    sglang_poll_steps: tuple[tuple[int, int], ...]
+    """(clients from which on, `Engine.poll_steps` that SGLang is started with), clients rising."""
+
+    trtllm_balance_steps: int
+    """`Engine.balance_steps` that TensorRT-LLM is started with."""
+
+    def engine_of(self, engine: Engine, clients: float) -> Engine:
+        """Return the engine as the benchmark starts it for so many clients."""
+        if engine.name == "sglang":
+            return replace(engine, poll_steps=[steps for least, steps in self.sglang_poll_steps if clients >= least][-1])
+        return replace(engine, balance_steps=self.trtllm_balance_steps) if engine.name == "trtllm" else engine
 
 
 def load_of(input_len: int, output_len: int) -> Load:
     """Return the load of the benchmark that runs these lengths."""
     for row in _rows():
         if row["input_len"] in ("", str(input_len)) and row["output_len"] in ("", str(output_len)):
-            return Load(shortest=float(row["shortest"]), rounds=int(row["rounds"]))
+            return Load(
+                shortest=float(row["shortest"]),
+                rounds=int(row["rounds"]),
+                sglang_poll_steps=_steps(row["sglang_poll_steps"]),
+                trtllm_balance_steps=int(row["trtllm_balance_steps"]),
+            )
     raise AssertionError("the last row of serving_loads.csv matches everything")
+
+
+def _steps(cell: str) -> tuple[tuple[int, int], ...]:
+    pairs = (word.partition(":") for word in cell.split())
+    return tuple((int(least), int(steps)) for least, _, steps in pairs)
 
 
 @cache

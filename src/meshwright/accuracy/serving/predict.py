@@ -139,9 +139,11 @@ def _cache_tokens(clock: Clock) -> int:
 
 def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
     """Requests spread evenly over attention ranks; a load that was published is taken to fit into the cache."""
-    clock = _clock(_prices(case, worker), case.input_len + case.output_len)
+    load = load_of(case.input_len, case.output_len)
+    prices = _prices(replace(case, engine=load.engine_of(case.engine, case.load)), worker)
+    clock = _clock(prices, case.input_len + case.output_len)
     clients = max(1, round(case.load / worker.attention_dp))
-    requests = requests_of(load_of(case.input_len, case.output_len), input_len=case.input_len, output_len=case.output_len, clients=clients)
+    requests = requests_of(load, input_len=case.input_len, output_len=case.output_len, clients=clients)
     room = max(_cache_tokens(clock), (clients + 1) * (case.input_len + case.output_len))
     found = closed_loop(clock, requests, concurrency=clients, slots=case.engine.max_sequences, cache_tokens=room)
     return _loop_figures(case, float(found.ttft_s.mean()), float(np.nanmean(found.tpot_s)) if case.output_len > 1 else 0.0)
@@ -193,7 +195,9 @@ def _options(case: ServingCase) -> list[tuple[Worker, int | None, Worker, int]]:
 
 def _network(case: ServingCase, first: Worker, first_count: int | None, second: Worker, second_count: int) -> Steady:
     context = case.input_len + case.output_len
-    mean = 0.5 * (1.0 + load_of(case.input_len, case.output_len).shortest)
+    load = load_of(case.input_len, case.output_len)
+    case = replace(case, engine=load.engine_of(case.engine, case.load))
+    mean = 0.5 * (1.0 + load.shortest)
     input_len, output_len = max(1, round(mean * case.input_len)), max(2, round(mean * case.output_len))
     prompts = _clock(_prices(case, first), context)
     answers = _clock(_prices(case, second), context, _habit(case))
