@@ -24,7 +24,7 @@ from meshwright.search.problem import Problem
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.space import Rejections, make_space
 
-__all__ = ["Candidate", "Candidates", "Refusal", "candidates_of", "fitting_candidates", "forecast_of"]
+__all__ = ["Candidate", "Candidates", "Refusal", "candidates_of", "each_cut", "fitting_candidates", "forecast_of"]
 
 MOST = 160
 """Layouts that are weighed. A study runs a handful; the joint distribution of more takes seconds for each choice."""
@@ -34,6 +34,8 @@ KEPT_TOP = 64
 """As many layouts are kept as for so many plans: enough where the software has words for one of a hundred (Mixtral in NeMo 1.x)."""
 SIMULATED_TOO = 16
 """Layouts beyond those asked for whose pipelines are simulated, for the simulation may put one of them first."""
+OF_EACH = 3
+"""Layouts of a cut, with different chunks and recomputation, that are simulated."""
 Refusal = Callable[[Layout], str | None]
 """Why the software that trains can't run a layout; None where it can."""
 
@@ -81,6 +83,22 @@ def fitting_candidates(problem: Problem, refusal: Refusal, *, count: int) -> Can
     chosen = dict.fromkeys([*fastest, *islice((layout for layout in firsts if layout is not None), count)])
     members = [member for member in _priced(problem, list(chosen), seen) if member.predicted.fits == "yes"]
     return Candidates(problem=problem, members=_varied(members, count), left_out=seen.left_out)
+
+
+def each_cut(problem: Problem, refusal: Refusal, *, count: int) -> Candidates:
+    """Return of every cut of chips and batch the fastest layout that fits with the usual headroom, of more than `count` the fastest.
+
+    None of a cut comes back where all are refused, or too large; empty where that is so of every cut.
+    """
+    seen = _Seen(refusal)
+    harvest = seen.search(replace(problem, request=problem.request.model_copy(update={"top": KEPT_TOP})))
+    cuts = _cuts(layout for layout, _ in _in_turn(harvest.fitting, problem.setting.model)).values()
+    some = (list(islice(filter(seen.runs, cut), OF_EACH)) for cut in cuts)
+    chosen = [layout for few in islice(filter(None, some), count + SIMULATED_TOO) for layout in few]
+    members = [member for member in _priced(problem, chosen, seen) if member.predicted.fits == "yes"]
+    best = {_cut(member.layout): member for member in reversed(members)}
+    fastest = sorted(best.values(), key=lambda member: member.predicted.step_s)
+    return Candidates(problem=problem, members=tuple(fastest[:count]), left_out=seen.left_out)
 
 
 class _Seen:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from meshwright.exports.nemo2.read import NEMO2_SOURCE
-from meshwright.exports.nemo2.write import NEMO2
+from meshwright.exports.nemo2.write import NEMO2, recipe_values
 
-__all__ = ["NEMO2", "NEMO2_SOURCE"]
+__all__ = ["NEMO2", "NEMO2_SOURCE", "recipe_values"]

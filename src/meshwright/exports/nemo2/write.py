@@ -13,7 +13,7 @@ from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.target import ExportTarget
 from meshwright.yaml_text import read_yaml, write_yaml
 
-__all__ = ["NEMO2"]
+__all__ = ["NEMO2", "recipe_values"]
 
 _SCRIPT = "meshwright_nemo.py"
 _NAMED = ("activation_func", "params_dtype", "pipeline_dtype")
@@ -22,7 +22,7 @@ _NAMED = ("activation_func", "params_dtype", "pipeline_dtype")
 
 def _write(plan: TrainingPlan) -> Exported:
     tree = recipe(plan)
-    text = write_yaml(_yaml(tree))
+    text = write_yaml(recipe_values(tree))
     quiet = EnvVar(name="HF_HUB_OFFLINE", value="1", why="the tokenizer is read from its folder")
     local = (quiet,) if (plan.settings.tokenizer or "").startswith("/") else ()
     return Exported(
@@ -44,10 +44,10 @@ def _write(plan: TrainingPlan) -> Exported:
     )
 
 
-def _yaml(value: Any, key: str = "") -> Any:
+def recipe_values(value: Any, key: str = "") -> Any:
     """Return the tree as nemo_run writes it: functions and dtypes are targets that are not called."""
     if isinstance(value, dict):
-        return {name: _yaml(part, name) for name, part in value.items()}
+        return {name: recipe_values(part, name) for name, part in value.items()}
     return {"_target_": value, "_call_": False} if key in _NAMED else value
 
 
