@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshwright.cli._terminal import QuietFlag
+from meshwright.errors import ConfigError
 
 if TYPE_CHECKING:
     from meshwright.doors.autoconfigurator.search import Search
@@ -31,6 +32,9 @@ def autoconfigurator(
     steps each, those first that can matter, until no other can be faster by more than 2 % with 90 % confidence. cluster_type is bcm
     (Slurm), bcp, k8s, or interactive: this machine and the embedded trainer.
 
+    With run_inference_hp_search (the old tool's default) every tp x pp x batch of inference_settings is predicted as FasterTransformer runs
+    it and written to inference/final_summary/; nothing is measured there.
+
     Writes <base_results_dir>/<family>/<size>_<memory>gb/ with base_cfg_*.yaml, candidate_configs/, training_logs/ and final_results/ (the
     CSV of every run, fastest first, that of failures, the top N, the best YAML). Exit code 1: no run finished.
 
@@ -49,16 +53,44 @@ def autoconfigurator(
             typer.echo(path)
         return
     config = compose(words or [], config_dir=config_dir)
-    if config["run_inference_hp_search"]:
-        typer.echo("note: run_inference_hp_search: this door searches training only; run_inference_hp_search=False says so", err=True)
-    if not config["run_training_hp_search"]:
-        typer.echo("note: run_training_hp_search=False: nothing to do", err=True)
+    dry_run = dry_run or bool(config["dry_run"])
+    training, inference = bool(config["run_training_hp_search"]), bool(config["run_inference_hp_search"])
+    if not training and not inference:
+        typer.echo("note: run_training_hp_search=False and run_inference_hp_search=False: nothing to do", err=True)
         return
-    _search(config, dry_run=dry_run or bool(config["dry_run"]), quiet=quiet)
+    if inference and not training and not dry_run:
+        raise ConfigError(f"run_inference_hp_search: {_NOT_MEASURED}; --dry-run writes the predictions")
+    if inference:
+        _inference(config)
+    if training:
+        _search(config, dry_run=dry_run, quiet=quiet)
+
+
+_NOT_MEASURED = "no engine of static batches can be started from here, so nothing would be measured"
+
+
+def _inference(config: dict[str, Any]) -> None:
+    """Predict the grid and write its tables: it takes seconds, and stands before hours of training runs."""
+    from meshwright.doors.autoconfigurator.inference import inference_of, predict_points, write_points
+
+    search = inference_of(config)
+    for note in search.notes:
+        typer.echo(f"note: {note}", err=True)
+    points, refused = predict_points(search)
+    path = write_points(search, points, refused)
+    typer.echo(f"inference: {len(points)} points predicted, not measured, and {len(refused)} that can't run; {path}")
+    if not points:
+        typer.echo(f"inference: nothing runs; tp={refused[0].tp}, pp={refused[0].pp}, bs={refused[0].batch}: {refused[0].reason}")
+        return
+    first = min(points, key=lambda point: point.latency_ms)
+    most = max(points, key=lambda point: point.samples_per_s_per_gpu)
+    for word, at in (("least latency", first), ("most throughput per GPU", most)):
+        figures = f"{at.latency_ms:.4g} ms, {at.samples_per_s_per_gpu:.4g} samples/s/GPU"
+        typer.echo(f"inference: {word}: tp={at.tp}, pp={at.pp}, bs={at.batch}: {figures} on {search.chip}")
 
 
 def _search(config: dict[str, Any], *, dry_run: bool, quiet: bool) -> None:
-    from meshwright.doors.autoconfigurator.folders import base_name, write_candidates, write_final
+    from meshwright.doors.autoconfigurator.folders import base_name, write_candidates, write_final, write_other_forms
     from meshwright.doors.autoconfigurator.ready import NothingFits
     from meshwright.doors.autoconfigurator.search import search_of
 
@@ -73,6 +105,8 @@ def _search(config: dict[str, Any], *, dry_run: bool, quiet: bool) -> None:
         typer.echo(line)
     paths = write_candidates(search)
     typer.echo(f"{search.folder / base_name(search)} and {len(paths)} candidates in {paths[0].parent}")
+    for line in write_other_forms(search):
+        typer.echo(line)
     if dry_run:
         return
     result = _run(search, quiet=quiet)

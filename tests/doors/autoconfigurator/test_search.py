@@ -13,7 +13,9 @@ from meshwright.doors.autoconfigurator.search import Search, search_of
 from meshwright.doors.autoconfigurator.words import compose
 from meshwright.errors import ConfigError
 from meshwright.exports import import_text
+from meshwright.exports.bridge import BRIDGE_SOURCE
 from meshwright.exports.nemo1 import NEMO1_SOURCE
+from meshwright.exports.nemo2 import NEMO2_SOURCE
 from meshwright.models.params import model_params
 from meshwright.models.presets import find_model
 from meshwright.yaml_text import read_yaml
@@ -128,6 +130,11 @@ def test_a_dry_run_writes_configurations_that_nemo_reads_back(tmp_path: Path, ca
     assert base["run"]["time_limit"] == "5-00:00:00"
     assert base["trainer"]["max_time"] == "04:23:30:00"
     assert base["trainer"]["max_steps"] == round(300e9 / (2048 * 2048))
+    for form, source in (("nemo2", NEMO2_SOURCE), ("bridge", BRIDGE_SOURCE)):
+        text = (folder / f"base_cfg_5b_{form}.yaml").read_text()
+        same = import_text(text, source=source)
+        assert (same.model.num_layers, same.model.hidden, same.work.gbs) == (24, 4096, 2048)
+        assert same.settings.train_steps == round(300e9 / (2048 * 2048))
 
 
 def test_a_custom_configuration_brings_its_model_and_batch(tmp_path: Path) -> None:

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.doors.autoconfigurator.search import Search
-from meshwright.errors import ConfigError
+from meshwright.errors import CannotExpress, ConfigError
 from meshwright.exports import Exported, ExportedFile
+from meshwright.exports.registry import find_target
 from meshwright.runs.candidates import Candidate
 from meshwright.runs.record import RunRecord
 from meshwright.runs.store import write_whole
 from meshwright.runs.tables import StudyTables
-from meshwright.runs.trial import OWN_TRAINER, exported_of
+from meshwright.runs.trial import OWN_TRAINER, Trial, exported_of
 from meshwright.runs.tune import StudyResult
 from meshwright.yaml_text import read_yaml, write_yaml
 
-__all__ = ["base_name", "write_candidates", "write_final"]
+__all__ = ["base_name", "write_candidates", "write_final", "write_other_forms"]
 
 CANDIDATES, LOGS, FINAL = "candidate_configs", "training_logs", "final_results"
 
@@ -42,6 +43,34 @@ def write_candidates(search: Search) -> list[Path]:
     return paths
 
 
+def write_other_forms(search: Search) -> list[str]:
+    """Write the base configuration for NeMo 2.0 and Megatron-Bridge; return a line each: the file, or why there is none.
+
+    Nothing is written where the candidates are the embedded trainer's.
+    """
+    if search.tuning.trial.software == OWN_TRAINER:
+        return []
+    lines = []
+    for target, word in (("nemo2", "nemo2"), ("megatron-bridge", "bridge")):
+        trial = replace(_whole_run(search, search.members[0]), software=target, program=None)
+        path = search.folder / base_name(search).replace(".yaml", f"_{word}.yaml")
+        try:
+            exported = exported_of(trial, search.prepared.problem, search.members[0].layout)
+        except CannotExpress as error:
+            lines.append(f"no {path.name}: {error.reason}")
+            continue
+        write_whole(path, _main_file(exported).text)
+        lines.append(f"{path}, the same for {find_target(target).title}")
+    return lines
+
+
+def _whole_run(search: Search, member: Candidate) -> Trial:
+    """A trial as long as the training."""
+    settings, trial = search.settings, search.tuning.trial
+    steps = max(1, round(settings.num_tokens_in_b * 1e9 / (settings.seq_length * member.layout.gbs)))
+    return replace(trial, settings={**trial.settings, "train_steps": steps}, steps=max(trial.steps, steps))
+
+
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,8 +83,7 @@ def _text(search: Search, member: Candidate, *, whole_run: bool) -> str:
     settings = search.settings
     trial = search.tuning.trial
     if whole_run and trial.software != OWN_TRAINER:
-        steps = max(1, round(settings.num_tokens_in_b * 1e9 / (settings.seq_length * member.layout.gbs)))
-        trial = replace(trial, settings={**trial.settings, "train_steps": steps}, steps=max(trial.steps, steps))
+        trial = _whole_run(search, member)
     exported = exported_of(trial, search.prepared.problem, member.layout)
     file = _main_file(exported)
     if not file.name.endswith(".yaml"):

@@ -1,0 +1,211 @@
+"""The inference part of AutoConfigurator: static batches on a grid of tensor and pipeline parallelism, predicted, and its tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from meshwright.doors.autoconfigurator.settings import TrainSettings, chip_of, model_of_settings
+from meshwright.errors import ConfigError, LayoutError, UnknownNameError
+from meshwright.hardware.parse import parse_cluster
+from meshwright.models.spec import ModelSpec
+from meshwright.runs.store import write_whole
+from meshwright.serving.deployment import Worker
+from meshwright.serving.engine import find_engine
+from meshwright.serving.quantisation import Cache, Weights
+from meshwright.serving.request import ServingRequest
+from meshwright.serving.space import Candidate, candidate_of
+from meshwright.serving.static import StaticBatch, static_batch
+from meshwright.units import GIB
+
+__all__ = ["InferenceSearch", "Point", "Refused", "inference_of", "predict_points", "write_points"]
+
+_RUN, _BENCHMARK = "search_config.inference_settings.run", "search_config.inference_settings.benchmark"
+_TYPES: tuple[Weights, ...] = ("fp32", "fp16", "bf16")
+_LISTS = {"tensor_parallel_sizes": _RUN, "pipeline_parallel_sizes": _RUN, "batch_sizes": _BENCHMARK}
+_USUAL = {"topk": 4, "topp": 0.0}
+THEIRS = ("TP", "PP", "BS", "Latency [ms]", "Throughput per GPU [samples/sec/gpu]")
+"""NeMo's headings, to the letter."""
+OURS = (
+    *("GPUs", "Nodes", "First Token [ms]", "TPOT [ms]", "Output Tokens per GPU [tokens/sec/gpu]", "Memory [GiB]"),
+    *("Model", "GPU", "Data Type", "Input Len", "Output Len", "Source"),
+)
+FAILED = ("TP", "PP", "BS", "Class", "Reason")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InferenceSearch:
+    """What is searched: every point of the grid."""
+
+    model: ModelSpec
+    name: str
+    """`model_train_name`, as the old tool calls its folders."""
+    chip: str
+    gpus_per_node: int
+    data_type: Weights
+    input_len: int
+    output_len: int
+    grid: tuple[tuple[int, int, int], ...]
+    """(tensor parallel, pipeline parallel, batch)."""
+    folder: Path
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One point that runs."""
+
+    tp: int
+    pp: int
+    batch: int
+    figures: StaticBatch
+
+    @property
+    def latency_ms(self) -> float:
+        """Of the whole batch, all new tokens."""
+        return self.figures.latency_s * 1e3
+
+    @property
+    def samples_per_s_per_gpu(self) -> float:
+        """NeMo's throughput."""
+        return self.batch / self.figures.latency_s / self.tp / self.pp
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused:
+    """One point that can't run."""
+
+    tp: int
+    pp: int
+    batch: int
+    kind: Literal["rule", "oom"]
+    reason: str
+
+
+def inference_of(config: Mapping[str, Any]) -> InferenceSearch:
+    """Read `inference_settings`; ConfigError names the key whose value can't be."""
+    train = TrainSettings.of(config)
+    settings = config["search_config"]["inference_settings"]
+    run, benchmark = settings["run"], settings["benchmark"]
+    model = model_of_settings(train)
+    lists = [_sizes(f"{where}.{name}", (run if where == _RUN else benchmark)[name]) for name, where in _LISTS.items()]
+    if run["data_type"] not in _TYPES:
+        raise UnknownNameError(f"{_RUN}.data_type", str(run["data_type"]), _TYPES)
+    if _count(f"{_BENCHMARK}.beam_width", benchmark["beam_width"]) > 1:
+        raise ConfigError(f"{_BENCHMARK}.beam_width={benchmark['beam_width']}: batches of one beam are modelled; expected 1")
+    output_len = _count(f"{_BENCHMARK}.output_len", benchmark["output_len"])
+    return InferenceSearch(
+        model=model,
+        name=str(run["model_train_name"]),
+        chip=chip_of(train),
+        gpus_per_node=_count(f"{_RUN}.gpus_per_node", run["gpus_per_node"]),
+        data_type=run["data_type"],
+        input_len=_count(f"{_BENCHMARK}.input_len", benchmark["input_len"]),
+        output_len=1 if model.family == "encoder" else output_len,
+        grid=tuple(itertools.product(lists[0], lists[1], lists[2])),
+        folder=Path(run["results_dir"]) / "inference",
+        notes=tuple(_notes(model, benchmark)),
+    )
+
+
+def _notes(model: ModelSpec, benchmark: Mapping[str, Any]) -> list[str]:
+    idle = [f"{_BENCHMARK}.{name}={benchmark[name]}" for name, usual in _USUAL.items() if benchmark[name] != usual]
+    notes = [f"{', '.join(idle)}: how a token is drawn takes no time that is modelled"] if idle else []
+    if model.family == "encoder":
+        notes.append(f"{_BENCHMARK}.output_len: an encoder writes nothing; the latency is that of one pass over the input")
+    return notes
+
+
+def predict_points(search: InferenceSearch) -> tuple[list[Point], list[Refused]]:
+    """Price every point as FasterTransformer runs it: the whole batch together, from the first prompt token to the last new one."""
+    most = max(tp * pp for tp, pp, _ in search.grid)
+    nodes = -(-most // search.gpus_per_node)
+    request = ServingRequest(
+        model=search.model,
+        cluster=parse_cluster(f"{search.chip}:{nodes * search.gpus_per_node}", gpus_per_node=search.gpus_per_node),
+        engine=find_engine("fastertransformer"),
+        input_len=search.input_len,
+        output_len=search.output_len,
+        modes=("static",),
+    )
+    done: list[Point] = []
+    refused: list[Refused] = []
+    for tp, pp, batch in search.grid:
+        found = _point(request, search, tp=tp, pp=pp, batch=batch)
+        if isinstance(found, Point):
+            done.append(found)
+        else:
+            refused.append(found)
+    return done, refused
+
+
+def _point(request: ServingRequest, search: InferenceSearch, *, tp: int, pp: int, batch: int) -> Point | Refused:
+    try:
+        held = _candidate(request, search, Worker(tp=tp, pp=pp))
+        found = static_batch(held.prices, batch=batch, input_len=search.input_len, output_len=search.output_len)
+    except LayoutError as error:
+        return Refused(tp=tp, pp=pp, batch=batch, kind="rule", reason=str(error))
+    except ConfigError as error:
+        return Refused(tp=tp, pp=pp, batch=batch, kind="oom", reason=str(error))
+    if not found.fits:
+        over = (found.memory_bytes - held.memory.limit) / GIB
+        return Refused(tp=tp, pp=pp, batch=batch, kind="oom", reason=f"{over:.1f} GiB short at the last token")
+    return Point(tp=tp, pp=pp, batch=batch, figures=found)
+
+
+def _candidate(request: ServingRequest, search: InferenceSearch, worker: Worker) -> Candidate:
+    if search.model.num_layers % worker.pp:
+        able = ", ".join(str(n) for n in range(1, search.model.num_layers + 1) if search.model.num_layers % n == 0)
+        raise LayoutError(f"num_layers={search.model.num_layers} is not divisible by pp={worker.pp}; pp may be {able}")
+    return candidate_of(request, request.cluster.pools[0], worker, search.data_type, cast("Cache", search.data_type))
+
+
+def write_points(search: InferenceSearch, points: Sequence[Point], refused: Sequence[Refused]) -> Path:
+    """Write `final_output.csv`, `all_points.csv` and `failed_points.csv`; return the first. Every row says what it is of."""
+    folder = search.folder / "final_summary"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror or error}") from None
+    rows = [[p.tp, p.pp, p.batch, round(p.latency_ms, 3), round(p.samples_per_s_per_gpu, 3)] for p in points]
+    more = [_more(search, point) for point in points]
+    write_whole(folder / "final_output.csv", _csv(THEIRS, rows))
+    write_whole(folder / "all_points.csv", _csv((*THEIRS, *OURS), [[*row, *rest] for row, rest in zip(rows, more, strict=True)]))
+    write_whole(folder / "failed_points.csv", _csv(FAILED, [[p.tp, p.pp, p.batch, p.kind, p.reason] for p in refused]))
+    return folder / "final_output.csv"
+
+
+def _more(search: InferenceSearch, point: Point) -> list[Any]:
+    figures, gpus = point.figures, point.tp * point.pp
+    tpot = round(figures.tpot_s * 1e3, 3) if search.output_len > 1 else None
+    return [
+        *(gpus, -(-gpus // search.gpus_per_node), round(figures.first_token_s * 1e3, 3), tpot),
+        *(round(point.samples_per_s_per_gpu * search.output_len, 3), round(figures.memory_bytes / GIB, 2)),
+        *(search.model.name, search.chip, search.data_type, search.input_len, search.output_len, "predicted"),
+    ]
+
+
+def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _sizes(name: str, value: Any) -> list[int]:
+    found = value if isinstance(value, list) else [value]
+    if not found:
+        raise ConfigError(f"{name}={value}: expected a list of whole numbers, such as [1,2,4]")
+    return list(dict.fromkeys(_count(name, size) for size in found))
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**20:
+        raise ConfigError(f"{name}={value}: expected a whole number of 1 or more")
+    return value
