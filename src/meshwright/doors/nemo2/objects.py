@@ -13,7 +13,7 @@ from typing import Any
 
 from meshwright.errors import ConfigError
 
-__all__ = ["changed", "is_object", "tree_of"]
+__all__ = ["changed", "is_object", "part_of", "tree_of"]
 
 _DIMS = ("num_layers", "hidden_size")
 """Where one is set by hand, the class's name does not say the model any more, and all fields are read."""
@@ -73,17 +73,22 @@ def _dims(config: Any) -> dict[str, Any]:
     return found
 
 
+def part_of(recipe: Any, path: str) -> Any:
+    """Return the part at a dotted path, itself where it is empty; ConfigError where there is none."""
+    part = recipe
+    for name in path.split(".") if path else ():
+        part = part.get(name) if isinstance(part, Mapping) else getattr(part, name, None)
+        if part is None:
+            raise ConfigError(f"recipe: has no {path}")
+    return part
+
+
 def changed(recipe: Any, values: Mapping[str, Any]) -> Any:
     """Return a copy of a recipe, object or mapping, with some dotted keys set; ConfigError where a part on the way is missing."""
     found = copy.deepcopy(recipe)
     for path, value in values.items():
-        *way, last = path.split(".")
-        part = found
-        for name in way:
-            part = part.get(name) if isinstance(part, Mapping) else getattr(part, name, None)
-            if part is None:
-                raise ConfigError(f"recipe: has no {path.rpartition('.')[0]}, where {last} belongs")
-        _set(part, last, value, path=path)
+        above, _, last = path.rpartition(".")
+        _set(part_of(found, above), last, value, path=path)
     return found
 
 

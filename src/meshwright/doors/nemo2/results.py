@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import Any
 from meshwright.cost.flops import model_flops_per_token
 from meshwright.doors.nemo2.configurator import AutoConfigurator, Chosen
 from meshwright.doors.nemo2.events import read_events
+from meshwright.doors.nemo2.files import csv_text, files_of
 from meshwright.errors import ConfigError
 from meshwright.logs import LogReading
 from meshwright.runs.executors import JobStatus
@@ -67,8 +65,8 @@ def get_results(
     nodes = train_config.given.num_nodes
     measured = [_row(train_config, one, one.outcome) for one in found if isinstance(one.outcome, Measured)]
     failed = [_failed_row(train_config, one, one.outcome) for one in found if isinstance(one.outcome, Failure)]
-    write_whole(folder / f"final_summary_{nodes}nodes.csv", _csv((*RESULT_COLUMNS, *OURS), measured))
-    write_whole(folder / f"failed_jobs_{nodes}nodes.csv", _csv((*ERROR_COLUMNS, *OURS_FAILED), failed))
+    write_whole(folder / f"final_summary_{nodes}nodes.csv", csv_text((*RESULT_COLUMNS, *OURS), measured))
+    write_whole(folder / f"failed_jobs_{nodes}nodes.csv", csv_text((*ERROR_COLUMNS, *OURS_FAILED), failed))
     print("\n".join(_said(found, output_top_n, flops=_step_flops(train_config) / train_config.given.num_gpus)))
     return tuple(found)
 
@@ -78,7 +76,7 @@ def _rank(result: Result) -> tuple[int, float]:
 
 
 def _result(runner: AutoConfigurator, chosen: Chosen, folder: Path, prefix: str) -> Result:
-    files = _files_of(chosen.name, folder)
+    files = files_of(chosen.name, folder)
     texts = [file for file in files if file.name.startswith(prefix) or file.suffix in _OTHER_LOGS]
     events = [file for file in files if file.name.startswith(_EVENTS)]
     if not texts and not events:
@@ -96,12 +94,6 @@ def _result(runner: AutoConfigurator, chosen: Chosen, folder: Path, prefix: str)
     outcome = outcome_of(state, logs=logs, work=work)
     assert outcome is not None, "a run that ended is measured or failed"
     return Result(chosen=chosen, outcome=outcome)
-
-
-def _files_of(name: str, folder: Path) -> list[Path]:
-    """Files whose path holds a configuration's name, and no longer name that begins with it."""
-    whole = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9.])|(?<![A-Za-z0-9]){re.escape(name)}(?=\.[a-z])")
-    return [path for path in sorted(folder.rglob("*")) if path.is_file() and whole.search(path.relative_to(folder).as_posix())]
 
 
 def _step_flops(runner: AutoConfigurator) -> float:
@@ -151,11 +143,3 @@ def _said(found: Sequence[Result], top: int, *, flops: float) -> Iterable[str]:
         yield f"Config #{place}: {flops / measured.step_s / TERA:.2f} TFLOPS per GPU with {measured.step_s:.4f}s per global step."
     name, best = done[0]
     yield f"Optimal config: {name} with {best.step_s:.4f}s per global step."
-
-
-def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue()
