@@ -48,6 +48,7 @@ _COMMANDS = (
     "serving",
     "data",
     "workflow",
+    "bcp",
 )
 """In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`; a package with COMMANDS is a group.
 `train logs` is the function `train_logs`, beside `train`, which takes other words too."""

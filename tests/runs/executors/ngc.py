@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,7 +72,66 @@ def grammar() -> argparse.ArgumentParser:
     killed = verbs.add_parser("kill", parents=[common], allow_abbrev=False)
     killed.add_argument("jobids")
     killed.add_argument("--reason")
+    for noun in ("workspace", "dataset", "result"):
+        storage_grammar(noun, inner.add_parser(noun).add_subparsers(dest="verb", required=True), common)
     return top
+
+
+def storage_grammar(noun: str, verbs: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
+    """What 4.19.1 takes for what is stored; `--exclude` of an upload is for workspaces alone."""
+
+    def verb(name: str, *words: str) -> argparse.ArgumentParser:
+        parser = verbs.add_parser(name, parents=[common], allow_abbrev=False)
+        for word in words:
+            parser.add_argument(word)
+        return parser
+
+    fetched = verb("download", "target", "--dest", "--resume")
+    for word in ("--file", "--dir", *(["--exclude"] if noun != "workspace" else [])):
+        fetched.add_argument(word, action="append")
+    for word in ("--zip", "--dry-run"):
+        fetched.add_argument(word, action="store_true")
+    if noun == "result":
+        return
+    listed = verb("list", "--name")
+    for word in ("--owned", "--all"):
+        listed.add_argument(word, action="store_true")
+    sent = verb("upload", "target", "--source", *(["--destination"] if noun == "workspace" else ["--desc", "--share"]))
+    sent.add_argument("--dry-run", action="store_true")
+    sent.add_argument("--threads", type=int)
+    if noun == "dataset":
+        sent.add_argument("--yes", "-y", action="store_true")
+        sent.add_argument("--omit-links", action="store_true")
+        return
+    sent.add_argument("--exclude", action="append")
+    verb("create", "--name")
+    mounted = verb("mount", "target", "folder", "--remote-path")
+    mounted.add_argument("--mode", choices=["RO", "RW"], required=True)
+    mounted.add_argument("--force", action="store_true")
+    verb("unmount", "folder")
+
+
+def stored(words: argparse.Namespace) -> object:
+    """Keep what is stored in folders of the state, by name."""
+    shelf = STATE / f"{words.noun}s"
+    shelf.mkdir(exist_ok=True)
+    if words.verb == "list":
+        places = sorted(place for place in shelf.iterdir() if place.match(words.name or "*"))
+        return [{"id": f"id-{place.name}", "name": place.name, "sizeInBytes": 2048, "aceName": words.ace or "ace-1"} for place in places]
+    if words.verb == "create":
+        if (shelf / words.name).exists():
+            sys.exit(f"Error: Workspace name '{words.name}' already exists.")
+        (shelf / words.name).mkdir()
+        return {"id": f"id-{words.name}", "name": words.name}
+    if words.verb == "upload":
+        target = shelf / words.target
+        if words.noun == "workspace" and not target.exists():
+            sys.exit(f"Error: Workspace {words.target} not found.")
+        source, into = Path(words.source), target / (getattr(words, "destination", None) or "/").strip("/")
+        into.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, into, dirs_exist_ok=True) if source.is_dir() else shutil.copy(source, into)
+        return {"id": 1}
+    return {key: value for key, value in vars(words).items() if value}
 
 
 def start(words: argparse.Namespace) -> dict[str, object]:
@@ -126,6 +186,9 @@ def place_of(text: str) -> Path:
 def main() -> None:
     """Do what the words say."""
     words = grammar().parse_args()
+    if words.noun != "job":
+        print(json.dumps(stored(words)))
+        return
     if words.org == "down":
         sys.exit("Error: Request timed out.")
     if words.verb == "run":

@@ -20,7 +20,7 @@ from meshwright.runs.executors._files import put_job, put_whole
 from meshwright.runs.executors.executor import JobState, JobStatus, check_label
 from meshwright.runs.executors.options import BaseCommandOptions, with_defaults
 
-__all__ = ["STATES", "BaseCommandExecutor"]
+__all__ = ["LISTED_DAYS", "STATES", "BaseCommandExecutor", "ask_ngc", "json_of", "require_ngc"]
 
 STATES: Mapping[str, JobState] = MappingProxyType(
     {
@@ -54,7 +54,7 @@ STATES: Mapping[str, JobState] = MappingProxyType(
 """Every status of NGC CLI 4.19.1 (its package ngcsdk lists them); any other word reads as UNKNOWN."""
 
 LAST_CLI = (4, 19, 1)
-_DAYS = 30
+LISTED_DAYS = 30
 """How far back jobs are listed; NGC CLI lists seven days unless told."""
 _NGC = "install NGC CLI 4.19.1 or earlier and set it up by `ngc config set`"
 _SAID, _SENT, _END = "ngc.out", "sent.json", "end.json"
@@ -83,6 +83,20 @@ class _Handle:
         return self.directory / "job"
 
 
+def require_ngc(*, patience_s: float) -> None:
+    """Look for NGC CLI, and see that it still has `base-command`; LauncherError where not."""
+    require("bcp", ("bash", "ngc"), advice=_NGC)
+    said = ask_ngc(("ngc", "--version"), patience_s=patience_s)
+    version = re.search(r"(\d+)\.(\d+)\.(\d+)", said.out + said.err)
+    if version and tuple(map(int, version.groups())) > LAST_CLI:
+        raise LauncherError(f"bcp: NGC CLI {version[0]} has no base-command any more: {_NGC}")
+
+
+def ask_ngc(words: Sequence[str], *, patience_s: float, out: Path | None = None) -> Answer:
+    """Run a command of NGC CLI."""
+    return ask(words, launcher="bcp", env=os.environ, patience_s=patience_s, out=out)
+
+
 class BaseCommandExecutor:
     """`ngc base-command job run`, list, info, kill and log. Base Command tells no exit codes, and keeps no stderr apart."""
 
@@ -95,11 +109,7 @@ class BaseCommandExecutor:
 
     def check(self) -> None:
         """Look for NGC CLI, see that it still has `base-command`, and list jobs."""
-        require("bcp", ("bash", "ngc"), advice=_NGC)
-        said = self._ask("ngc", "--version")
-        version = re.search(r"(\d+)\.(\d+)\.(\d+)", said.out + said.err)
-        if version and tuple(map(int, version.groups())) > LAST_CLI:
-            raise LauncherError(f"bcp: NGC CLI {version[0]} has no base-command any more: {_NGC}")
+        require_ngc(patience_s=self.options.patience_s)
         self._list(self.options.organization or "")
 
     def slots(self, job: Job) -> None:
@@ -186,8 +196,10 @@ class BaseCommandExecutor:
             (handle.directory / "stderr.log").touch()
 
     def _list(self, organization: str) -> list[Mapping[str, Any]]:
-        answer = self._ask("ngc", "base-command", "job", "list", "--duration", f"{_DAYS}D", "--format_type", "json", *_of(organization))
-        found = _json(answer.out)
+        answer = self._ask(
+            "ngc", "base-command", "job", "list", "--duration", f"{LISTED_DAYS}D", "--format_type", "json", *_of(organization)
+        )
+        found = json_of(answer.out)
         if answer.code or not isinstance(found, list):
             raise LauncherSilent(f"bcp: ngc base-command job list: {last_line(answer)}")
         return found
@@ -195,11 +207,11 @@ class BaseCommandExecutor:
     def _info(self, handle: _Handle) -> Mapping[str, Any] | None:
         """An older job than what is listed."""
         words = ("base-command", "job", "info", handle.number, "--format_type", "json")
-        found = _json(self._ask("ngc", *words, *_of(handle.organization)).out)
+        found = json_of(self._ask("ngc", *words, *_of(handle.organization)).out)
         return found.get("job", found) if isinstance(found, dict) and found else None
 
     def _ask(self, *words: str, out: Path | None = None) -> Answer:
-        return ask(words, launcher="bcp", env=os.environ, patience_s=self.options.patience_s, out=out)
+        return ask_ngc(words, patience_s=self.options.patience_s, out=out)
 
 
 def _status_of(told: Mapping[str, Any]) -> JobStatus:
@@ -226,12 +238,12 @@ def _of(organization: str) -> tuple[str, ...]:
 
 def _number(text: str) -> str | None:
     """Return the number in ngc's answer to `run`: `{"job": {"id": ...}}` in version 4, `{"id": ...}` before."""
-    found = _json(text)
+    found = json_of(text)
     job = found.get("job", found) if isinstance(found, dict) else {}
     return str(job["id"]) if str(job.get("id", "")).isdecimal() else None
 
 
-def _json(text: str) -> Any:
+def json_of(text: str) -> Any:
     """Return the JSON in what ngc prints, behind notices about newer versions; None where there is none."""
     start = re.search(r"^[\[{]", text, flags=re.MULTILINE)
     try:

@@ -1,0 +1,41 @@
+"""`meshwright bcp create`: a workspace."""
+
+from __future__ import annotations
+
+from meshwright.cli.bcp._flags import AceFlag, DryRunFlag, JsonFlag, OrgFlag, TargetArgument, TeamFlag, storage
+
+__all__ = ["create"]
+
+
+def create(
+    target: TargetArgument,
+    dry_run: DryRunFlag = False,
+    org: OrgFlag = None,
+    team: TeamFlag = None,
+    ace: AceFlag = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Make a workspace. One of that name that is there is not made again.
+
+    Prints its id, for `--mount workspace=ID:/mount/data` of jobs. A dataset is made by its upload, a result by its job.
+
+    Examples:
+
+      meshwright bcp create workspace=slimpajama
+
+      meshwright bcp create workspace=slimpajama --ace my-ace --json
+
+      meshwright bcp create workspace=slimpajama --dry-run
+    """
+    import json
+    import shlex
+
+    from meshwright.basecommand import Target
+
+    made = storage(org=org, team=team, ace=ace, dry_run=dry_run).create(Target.of(target))
+    if json_output:
+        print(json.dumps(made, indent=2))
+    elif dry_run:
+        print(shlex.join(made["command"]))
+    else:
+        print(f"{made.get('id')}  {made.get('name')}{'' if made['created'] else ': was there already'}")

@@ -1,0 +1,60 @@
+"""`meshwright bcp upload`: files to a workspace or a dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright.cli.bcp._flags import AceFlag, DryRunFlag, JsonFlag, OrgFlag, TargetArgument, TeamFlag, show, storage
+
+__all__ = ["upload"]
+
+_SHOWN = 50
+
+
+def upload(
+    target: TargetArgument,
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A file or a folder.", show_default=False)],
+    to: Annotated[str | None, typer.Option("--to", metavar="PATH", help="Folder of the workspace [default: /].")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Left out: *.tmp, raw/part_*; may be given often.")] = None,
+    dry_run: DryRunFlag = False,
+    org: OrgFlag = None,
+    team: TeamFlag = None,
+    ace: AceFlag = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Send a file or a folder to a workspace or a dataset, without what patterns leave out.
+
+    A pattern without a slash is one for names of files and folders anywhere, one with a slash for paths from SOURCE. What is listed is what
+    is sent: NGC CLI gets a folder of links to exactly those files, since it has no patterns for datasets. Links are followed. A dataset of
+    that name that is there is added to.
+
+    Prints files and bytes; --dry-run lists the files. Exit code 3 where NGC CLI fails; the same command goes on.
+
+    Examples:
+
+      meshwright bcp upload workspace=slimpajama jobs --to /jobs
+
+      meshwright bcp upload dataset=my-corpus corpus --exclude '*.tmp' --exclude .git --dry-run
+
+      meshwright bcp upload workspace=slimpajama dist/meshwright.whl
+    """
+    from meshwright.basecommand import Target, choose
+    from meshwright.data.progress import format_size
+
+    found = Target.of(target)
+    chosen = choose(source, exclude=exclude or ())
+    if not json_output:
+        for name in chosen.files[: _SHOWN if dry_run else 0]:
+            print(name)
+        if dry_run and len(chosen.files) > _SHOWN:
+            print(f"... and {len(chosen.files) - _SHOWN:,} more")
+        left = f", {chosen.excluded:,} left out" if chosen.excluded else ""
+        print(f"{len(chosen.files):,} files, {format_size(chosen.size_bytes)}{left}", flush=True)
+    if dry_run and chosen.excluded:
+        typer.echo("note: in place of SOURCE the command gets a folder of links to these files", err=True)
+    transfer = storage(org=org, team=team, ace=ace, dry_run=dry_run).upload(found, chosen, to=to, quiet=json_output)
+    more = {"files": list(chosen.files), "size_bytes": chosen.size_bytes, "excluded": chosen.excluded}
+    show(transfer, dry_run=dry_run, json_output=json_output, more=more)
