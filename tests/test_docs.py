@@ -30,6 +30,7 @@ NOT_HERE = {
     "autoconfigurator": "starts runs and takes its time; tests/doors/autoconfigurator runs its words",
     "ui": "serves until it is stopped; tests/whatif/test_page.py does so for a browser",
     "doctor": "answers for the machine that it runs on; tests/cli/test_doctor.py asks it on an empty one",
+    "bcp": "asks NGC CLI; tests/basecommand has a stand-in for it",
     "data": "works on corpora and the network; tests/data runs the steps on small ones",
     "train": "starts jobs; tests/cli/test_train.py does so with a torchrun of its own",
     "tune": "starts runs; tests/cli/test_tune.py does so with a torchrun of its own",

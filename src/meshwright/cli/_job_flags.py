@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccountFlag",
+    "CpusFlag",
     "ImageFlag",
     "InstanceFlag",
     "JobFileFlag",
@@ -21,7 +22,10 @@ __all__ = [
     "LauncherWordFlag",
     "LogDirFlag",
     "MountFlag",
+    "NodeMemoryFlag",
     "PartitionFlag",
+    "PriorityFlag",
+    "SharedMemoryFlag",
     "StartFlag",
     "TimeFlag",
     "WorkdirFlag",
@@ -34,7 +38,7 @@ LauncherFlag = Annotated[
     typer.Option(
         "--launcher",
         metavar="PLATFORM",
-        help="Write a job script too: torchrun, slurm, k8s-trainjob, k8s-pytorchjob, k8s-jobset, k8s-mpijob, bcp, runai, lepton or sky.",
+        help="Write a job script too: torchrun, slurm, k8s-trainjob, -pytorchjob, -jobset, -mpijob, bcp, runai, lepton, sky, pai-dlc.",
     ),
 ]
 JobFileFlag = Annotated[Path | None, typer.Option("--job", metavar="FILE", help="The options below in YAML; flags go before its values.")]
@@ -47,6 +51,10 @@ WorkdirFlag = Annotated[str | None, typer.Option("--workdir", help="Folder that 
 AccountFlag = Annotated[str | None, typer.Option("--account", help="Who pays: account, organization or project.")]
 PartitionFlag = Annotated[str | None, typer.Option("--partition", help="Where the job waits: partition, queue, ACE, node pool or group.")]
 InstanceFlag = Annotated[str | None, typer.Option("--instance", help="Kind of node, in the platform's words.")]
+CpusFlag = Annotated[int | None, typer.Option("--cpus", help="Cores of one node.")]
+NodeMemoryFlag = Annotated[str | None, typer.Option("--node-memory", metavar="SIZE", help="Host memory of one node, 1000Gi.")]
+SharedMemoryFlag = Annotated[str | None, typer.Option("--shared-memory", metavar="SIZE", help="Shared memory of one node, 256Gi.")]
+PriorityFlag = Annotated[str | None, typer.Option("--priority", help="In the platform's words.")]
 LogDirFlag = Annotated[str | None, typer.Option("--log-dir", help="Folder for the job's output.")]
 LauncherWordFlag = Annotated[
     list[str] | None, typer.Option("--launcher-word", metavar="WORD", help="One more option for the platform, as it is.")

@@ -9,6 +9,7 @@ import typer
 
 from meshwright.cli._job_flags import (
     AccountFlag,
+    CpusFlag,
     ImageFlag,
     InstanceFlag,
     JobFileFlag,
@@ -17,7 +18,10 @@ from meshwright.cli._job_flags import (
     LauncherWordFlag,
     LogDirFlag,
     MountFlag,
+    NodeMemoryFlag,
     PartitionFlag,
+    PriorityFlag,
+    SharedMemoryFlag,
     StartFlag,
     TimeFlag,
     WorkdirFlag,
@@ -89,6 +93,10 @@ def export(
     partition: PartitionFlag = None,
     instance: InstanceFlag = None,
     log_dir: LogDirFlag = None,
+    cpus: CpusFlag = None,
+    node_memory: NodeMemoryFlag = None,
+    shared_memory: SharedMemoryFlag = None,
+    priority: PriorityFlag = None,
     launcher_words: LauncherWordFlag = None,
     json_output: JsonFlag = False,
 ) -> None:
@@ -125,6 +133,7 @@ def export(
     options = {
         **{"name": job_name, "start": start, "time": time, "image": image, "mounts": mounts, "workdir": workdir, "account": account},
         **{"partition": partition, "instance": instance, "log_dir": log_dir, "words": launcher_words},
+        **{"cpus": cpus, "memory": node_memory, "shared_memory": shared_memory, "priority": priority},
     }
     script = job_for(exported, whole, launcher=launcher, job_file=job, given=options)
     if json_output:

@@ -18,7 +18,7 @@ def workflow(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY.SUB=V]...", help="Go before its values: train.time=3D.", show_default=False)
     ] = None,
-    launcher: Annotated[str, typer.Option(metavar="PLATFORM", help="bcp, slurm, k8s-jobset, runai, lepton or sky.")] = "bcp",
+    launcher: Annotated[str, typer.Option(metavar="PLATFORM", help="bcp, slurm, k8s-jobset, runai, lepton, sky, pai-dlc.")] = "bcp",
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over files that differ.")] = False,

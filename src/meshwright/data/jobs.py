@@ -32,5 +32,9 @@ def recipe_job(recipe: Path, *, launcher: str, nodes: int, options: Mapping[str,
         partition=given.partition,
         instance=given.instance,
         log_dir=given.log_dir,
+        cpus=given.cpus,
+        memory=given.memory,
+        shared_memory=given.shared_memory,
+        priority=given.priority,
     )
     return job_text(job, launcher=launcher)

@@ -11,6 +11,7 @@ from typing import Any
 from meshwright.data.footprint import footprint_of, needs_of
 from meshwright.data.progress import format_size
 from meshwright.data.sources import find_corpus
+from meshwright.errors import ConfigError
 from meshwright.exports import ExportedFile
 from meshwright.exports.jobs import Job, JobText, job_text
 from meshwright.units import DAY_S, HOUR_S
@@ -116,7 +117,11 @@ def workflow(spec: WorkflowSpec | str, *, launcher: str, blend: Path | None = No
 
 def _rendered(number: int, stage: Stage, launcher: str) -> RenderedJob:
     folder = f"{number}-{stage.name}"
-    return RenderedJob(stage=stage.name, does=stage.does, nodes=stage.job.nodes, folder=folder, text=job_text(stage.job, launcher=launcher))
+    try:
+        text = job_text(stage.job, launcher=launcher)
+    except ConfigError as error:
+        raise ConfigError(f"{stage.name}: {error}" + ("; notebook=null does" if stage.name == "notebook" else "")) from None
+    return RenderedJob(stage=stage.name, does=stage.does, nodes=stage.job.nodes, folder=folder, text=text)
 
 
 def _mounted(spec: WorkflowSpec, job: Job) -> Check:

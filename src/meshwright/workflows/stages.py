@@ -111,6 +111,10 @@ def plain_job(
         partition=words.partition,
         instance=words.instance,
         log_dir=words.log_dir,
+        cpus=words.cpus,
+        memory=words.memory,
+        shared_memory=words.shared_memory,
+        priority=words.priority,
         words=words.words,
     )
 

@@ -95,6 +95,23 @@ JOBS: dict[str, tuple[str, Job]] = {
             words=("--preempt", "RUNONCE"),
         ),
     ),
+    "pai-dlc-quota": (
+        "pai-dlc",
+        replace(
+            INSIDE,
+            account="12345",
+            partition="quota1abc",
+            cpus=96,
+            memory="1000Gi",
+            shared_memory="256Gi",
+            priority="5",
+            mounts=(
+                Mount(kind="dataset", source="d-77", target="/data", read_only=True),
+                Mount(source="oss://b.oss.com/p/", target="/out"),
+            ),
+        ),
+    ),
+    "pai-dlc-public": ("pai-dlc", replace(SMALL, image=IMAGE, account="12345", instance="ecs.gn7e-c16g1.16xlarge", time_limit_s=90)),
     "bcp-port": ("bcp", replace(SMALL, image=IMAGE, instance="dgxa100.80g.8.norm", port=8888)),
     "k8s-jobset-port": ("k8s-jobset", replace(SMALL, image=IMAGE, port=8888)),
     "runai-port": ("runai", replace(SMALL, image=IMAGE, port=8888)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -80,6 +81,12 @@ def on_sky(job: Job, bin_dir: Path) -> Call:
     return run(["bash", "-c", text], bin_dir=bin_dir, env=SKY)
 
 
+def on_pai_dlc(job: Job, bin_dir: Path) -> Call:
+    timeless = replace(job, image=IMAGE, account="1", instance="ecs.gn7e", time_limit_s=None)
+    command = json.loads(job_text(timeless, launcher="pai-dlc").text)["UserCommand"]
+    return run(["sh", "-c", command], bin_dir=bin_dir, env=PER_NODE)
+
+
 def on_pods(launcher: str) -> Callable[[Job, Path], Call]:
     def call(job: Job, bin_dir: Path) -> Call:
         spec = read(job_text(replace(job, image=IMAGE), launcher=launcher).text)["spec"]
@@ -114,6 +121,7 @@ PLATFORMS: dict[str, Callable[[Job, Path], Call]] = {
     "runai": on_runai,
     "lepton": on_lepton,
     "sky": on_sky,
+    "pai-dlc": on_pai_dlc,
     "k8s-mpijob": on_mpi,
     **{name: on_pods(name) for name in ("k8s-trainjob", "k8s-pytorchjob", "k8s-jobset")},
 }
@@ -180,7 +188,7 @@ def test_one_node_needs_nothing_set(bin_dir: Path) -> None:
     assert run(script(alone, "torchrun"), bin_dir=bin_dir, env={}).env["MASTER_PORT"] == "29500"
 
 
-@pytest.mark.parametrize("name", ["torchrun", "slurm", "slurm-ranks", "bcp", "lepton", "sky"])
+@pytest.mark.parametrize("name", ["torchrun", "slurm", "slurm-ranks", "bcp", "lepton", "sky", "pai-dlc"])
 def test_program_starts_in_its_folder(name: str, bin_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "-my $code's"
     folder.mkdir()
@@ -207,7 +215,7 @@ def test_a_limit_stops_what_would_run_for_ever(tmp_path: Path) -> None:
     assert result.returncode == 124
 
 
-@pytest.mark.parametrize("name", ["runai", "lepton", "sky", "k8s-trainjob", "k8s-pytorchjob", "k8s-jobset"])
+@pytest.mark.parametrize("name", ["runai", "lepton", "sky", "pai-dlc", "k8s-trainjob", "k8s-pytorchjob", "k8s-jobset"])
 def test_files_travel_with_the_job(name: str, bin_dir: Path) -> None:
     """A pod starts with what its image holds; the files come in its command, byte for byte."""
     texts = {"config.toml": "".join(NASTY), "sub dir/it's.txt": "$(HOME) $$\n\nno last line"}

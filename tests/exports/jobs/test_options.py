@@ -27,6 +27,10 @@ FULL = {
     "partition": "gpu",
     "instance": "h100",
     "log_dir": "logs",
+    "cpus": 96,
+    "memory": "1000Gi",
+    "shared_memory": "256Gi",
+    "priority": "5",
     "words": ["--qos=high"],
 }
 
@@ -53,9 +57,16 @@ def test_every_option_reaches_the_job() -> None:
         partition="gpu",
         instance="h100",
         log_dir="logs",
+        cpus=96,
+        memory="1000Gi",
+        shared_memory="256Gi",
+        priority="5",
         words=("--qos=high",),
     )
-    assert "--container-mounts=/a:/b:ro,/c:/d" in job_text(found, launcher="slurm").text
+    plain = replace(found, cpus=None, memory=None, shared_memory=None, priority=None)
+    assert "--container-mounts=/a:/b:ro,/c:/d" in job_text(plain, launcher="slurm").text
+    with pytest.raises(ConfigError, match="slurm has no word for cpus, memory, shared_memory, priority"):
+        job_text(found, launcher="slurm")
 
 
 @pytest.mark.parametrize(("chips", "nodes", "gpus"), [("h100:4", 1, 4), ("h100:8", 1, 8), ("h100:16", 2, 8), ("mi300x:24", 3, 8)])

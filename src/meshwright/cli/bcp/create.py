@@ -17,7 +17,9 @@ def create(
 ) -> None:
     """Make a workspace. One of that name that is there is not made again.
 
-    Prints its id, for `--mount workspace=ID:/mount/data` of jobs. A dataset is made by its upload, a result by its job.
+    Jobs mount it by `--mount workspace=ID:/mount/data`. A dataset is made by its upload, a result by its job.
+
+    Prints its id and name.
 
     Examples:
 

@@ -26,7 +26,9 @@ def download(
 ) -> None:
     """Fetch a workspace, a dataset, or what a job (or one replica of it) left in its result folder.
 
-    NGC CLI puts it into a folder of its id below --to, and shows its progress. Exit code 3 where it fails.
+    NGC CLI puts it into a folder of its id below --to. A result is that of the first replica unless another is named.
+
+    Prints what NGC CLI does, which shows its progress. Exit code 3 where it fails.
 
     Examples:
 

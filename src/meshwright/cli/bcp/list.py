@@ -25,6 +25,8 @@ def list(  # the command's name
 ) -> None:
     """List workspaces, datasets, or the results of the jobs that ended in the last 30 days.
 
+    Workspaces are written by jobs and by you, datasets are read only once they are sent, and each replica of a job has a result.
+
     Prints a line for each with its id, name and size; of a result the job's number, name and end. Exit code 1 where there is none.
 
     Examples:

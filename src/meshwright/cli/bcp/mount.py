@@ -27,6 +27,8 @@ def mount(
 
     A folder with files in it is refused, for they would be hidden. Jobs mount workspaces by `--mount workspace=NAME:/PATH`.
 
+    Prints what NGC CLI says. Exit code 3 where it fails.
+
     Examples:
 
       meshwright bcp mount workspace=slimpajama ~/slimpajama

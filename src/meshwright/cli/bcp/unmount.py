@@ -19,6 +19,8 @@ def unmount(
 ) -> None:
     """Take a workspace off this machine.
 
+    What was written to it stays in the workspace.
+
     Prints what NGC CLI says. Exit code 3 where it fails.
 
     Examples:

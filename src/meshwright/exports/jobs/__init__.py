@@ -13,6 +13,7 @@ from meshwright.exports.jobs.lepton import lepton_script
 from meshwright.exports.jobs.mpijob import mpijob
 from meshwright.exports.jobs.node_script import Copy, on_nodes
 from meshwright.exports.jobs.options import JobOptions, job_of
+from meshwright.exports.jobs.pai_dlc import pai_dlc_job
 from meshwright.exports.jobs.pytorchjob import pytorchjob
 from meshwright.exports.jobs.runai import runai_script
 from meshwright.exports.jobs.sky import sky_task
@@ -48,10 +49,11 @@ LAUNCHERS: Mapping[str, Callable[[Job], JobText]] = MappingProxyType(
         "runai": runai_script,
         "lepton": lepton_script,
         "sky": sky_task,
+        "pai-dlc": pai_dlc_job,
     }
 )
 """Every platform that a job can be written for."""
-WITHOUT_GPUS = ("slurm", "k8s-jobset", "bcp", "runai", "lepton", "sky")
+WITHOUT_GPUS = ("slurm", "k8s-jobset", "bcp", "runai", "lepton", "sky", "pai-dlc")
 """Those on which a process per node knows its number without torchrun, MPI or GPUs."""
 
 

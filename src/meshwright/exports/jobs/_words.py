@@ -10,7 +10,21 @@ from meshwright.exports.jobs.job import Job, Launch, Mount
 
 __all__ = ["check_fields", "dns_label", "mount_of", "no_files", "required", "way"]
 
-_OPTIONAL = ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "port", "words")
+_OPTIONAL = (
+    "image",
+    "mounts",
+    "workdir",
+    "account",
+    "partition",
+    "instance",
+    "log_dir",
+    "port",
+    "cpus",
+    "memory",
+    "shared_memory",
+    "priority",
+    "words",
+)
 
 
 def check_fields(job: Job, platform: str, known: Collection[str]) -> None:
@@ -22,10 +36,10 @@ def check_fields(job: Job, platform: str, known: Collection[str]) -> None:
 
 def required(job: Job, platform: str, field: str, example: str) -> str:
     """Return a field that the platform cannot do without."""
-    value: str | None = getattr(job, field)
+    value = getattr(job, field)
     if value is None:
         raise ConfigError(f"{platform} needs {field}, such as {example}")
-    return value
+    return str(value)
 
 
 def way(job: Job, platform: str, ways: tuple[Launch, ...]) -> Launch:

@@ -72,6 +72,14 @@ class Job:
     log_dir: str | None = None
     port: int | None = None
     """Where the program answers, to be reached from outside: JupyterLab's 8888."""
+    cpus: int | None = None
+    """Cores of one node that the job asks for; None: what the platform gives."""
+    memory: str | None = None
+    """Of one node, in the platform's words: 1000Gi."""
+    shared_memory: str | None = None
+    """Of one node: 256Gi."""
+    priority: str | None = None
+    """In the platform's words."""
     words: tuple[str, ...] = ()
     """More options for the platform's own command, as they are."""
 
@@ -80,6 +88,8 @@ class Job:
         for name in ("nodes", "gpus_per_node"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+        if self.cpus is not None and self.cpus < 1:
+            raise ConfigError(f"cpus={self.cpus}: expected 1 or more")
         if self.port is not None and not 1 <= self.port <= 65535:
             raise ConfigError(f"port={self.port}: expected 1 to 65535")
         if self.asks_for == "nodes" and (self.runs_on != "node" or self.gpus_per_node != 1):
@@ -96,7 +106,7 @@ class Job:
             _check_text(word, "a word of the program")
         for variable in self.environment:
             _check_variable(variable)
-        for name in ("image", "workdir", "account", "partition", "instance", "log_dir"):
+        for name in ("image", "workdir", "account", "partition", "instance", "log_dir", "memory", "shared_memory", "priority"):
             _check_line(getattr(self, name) or "", name)
         for word in self.words:
             _check_line(word, "an option for the platform")

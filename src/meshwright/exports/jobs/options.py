@@ -33,6 +33,10 @@ class JobOptions:
     partition: str | None = None
     instance: str | None = None
     log_dir: str | None = None
+    cpus: int | None = None
+    memory: str | None = None
+    shared_memory: str | None = None
+    priority: str | None = None
     words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -48,13 +52,19 @@ class JobOptions:
         for key, value in given.items():
             if key not in known:
                 raise UnknownNameError("key of a job", str(key), known)
-            values[key] = _list(key, value) if key in ("mounts", "words") else _text(key, value)
+            values[key] = _list(key, value) if key in ("mounts", "words") else _number(key, value) if key == "cpus" else _text(key, value)
         return JobOptions(**values)
 
 
 def _text(key: str, value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"job: {key}={value}: expected a text; put it in quotes")
+    return value
+
+
+def _number(key: str, value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ConfigError(f"job: {key}={value}: expected a whole number")
     return value
 
 
@@ -88,6 +98,10 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
         partition=options.partition,
         instance=options.instance,
         log_dir=options.log_dir,
+        cpus=options.cpus,
+        memory=options.memory,
+        shared_memory=options.shared_memory,
+        priority=options.priority,
         words=options.words,
     )
 
