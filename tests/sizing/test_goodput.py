@@ -6,13 +6,9 @@ import random
 import pytest
 
 from meshwright.errors import ConfigError
-from meshwright.sizing.goodput import Reliability, best_interval_s, checkpoint_bytes, goodput, write_s
+from meshwright.sizing.goodput import Reliability, best_interval_s, goodput, write_s
 
 HOUR = 3600.0
-
-
-def test_a_checkpoint_of_nemos_7b_improved() -> None:
-    assert checkpoint_bytes(6.838e9) / 2**30 == pytest.approx(89.2, abs=0.05)
 
 
 def test_writing_is_shared_by_the_nodes() -> None:
@@ -22,7 +18,7 @@ def test_writing_is_shared_by_the_nodes() -> None:
 
 def share(interval_s: float, *, write: float, mtbf: float, restart: float) -> float:
     found = goodput(
-        params=write * 1e9 / 14,
+        checkpoint_bytes=write * 1e9,
         train_s=1e12,
         chips=1,
         nodes=1,
@@ -61,26 +57,28 @@ def test_without_failures_only_writing_is_lost() -> None:
 
 
 def test_more_chips_fail_more_often() -> None:
-    small, large = (goodput(params=7e10, train_s=1e7, chips=n, nodes=n // 8, reliability=Reliability()) for n in (256, 16384))
+    small, large = (
+        goodput(checkpoint_bytes=14 * 7e10, train_s=1e7, chips=n, nodes=n // 8, reliability=Reliability()) for n in (256, 16384)
+    )
     assert large.mtbf_s == pytest.approx(small.mtbf_s / 64)
     assert large.share < small.share
 
 
 def test_llama3_405b_of_the_paper() -> None:
     # arXiv:2407.21783, section 3.3.4: more than 90 % effective training time on 16,384 chips, a failure every 3 hours
-    found = goodput(params=405e9, train_s=54 * 24 * HOUR, chips=16384, nodes=2048, reliability=Reliability())
+    found = goodput(checkpoint_bytes=14 * 405e9, train_s=54 * 24 * HOUR, chips=16384, nodes=2048, reliability=Reliability())
     assert found.mtbf_s / HOUR == pytest.approx(3.1, abs=0.1)
     assert 0.85 < found.share < 0.97
 
 
 def test_no_interval_is_longer_than_the_run() -> None:
-    found = goodput(params=1e9, train_s=100.0, chips=8, nodes=1, reliability=Reliability())
+    found = goodput(checkpoint_bytes=14e9, train_s=100.0, chips=8, nodes=1, reliability=Reliability())
     assert found.interval_s == 100.0
 
 
 def test_a_run_that_never_ends_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"64 chips fail every .* such a run never ends"):
-        goodput(params=8e9, train_s=1e6, chips=64, nodes=8, reliability=Reliability(chip_mtbf_s=HOUR))
+        goodput(checkpoint_bytes=14 * 8e9, train_s=1e6, chips=64, nodes=8, reliability=Reliability(chip_mtbf_s=HOUR))
 
 
 def test_young_is_the_limit_of_short_writes() -> None:

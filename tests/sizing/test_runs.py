@@ -38,6 +38,15 @@ def test_the_parts_of_a_run_sum_and_follow_from_the_plan() -> None:
     assert run.kg_co2 == pytest.approx(0.35 * hours)
 
 
+def test_checkpoints_are_as_large_as_the_software_writes_them() -> None:
+    """torchtitan keeps fp32 weights and Adam's states, 12 bytes a parameter; the same figure as `ckpt plan`'s."""
+    asked = ASKED | {"stack": "torchtitan"}
+    run = meshwright.estimate(training=10**12, **asked).run
+    assert run is not None
+    assert run.goodput.checkpoint_bytes == pytest.approx(12 * 8_030_261_248, rel=1e-3)
+    assert run.goodput.checkpoint_bytes == meshwright.ckpt_plan(**asked).size.total_bytes
+
+
 def test_a_broken_deadline_names_the_cluster_that_keeps_it() -> None:
     short = meshwright.estimate(training=10**12, **ASKED).run
     assert short is not None

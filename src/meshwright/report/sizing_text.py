@@ -12,7 +12,6 @@ from meshwright.search.result import Plan
 from meshwright.sizing.closed_form import CLASSIC_FLOPS, TOKENS_PER_PARAM
 from meshwright.sizing.duration import Duration
 from meshwright.sizing.estimate import RunEstimate
-from meshwright.sizing.goodput import CHECKPOINT_BYTES_PER_PARAM
 from meshwright.sizing.size import Sized, SizeResult
 from meshwright.units import DAY_S, GIB, HOUR_S, TERA, format_count, format_seconds
 
@@ -53,11 +52,12 @@ def _evaluations(found: RunEstimate) -> str:
 def _failures(found: RunEstimate) -> str:
     assert found.run is not None
     kept, reliability = found.run.goodput, found.training.reliability
+    bytes_per_param = kept.checkpoint_bytes / found.result.facts["params"]
     return (
         f"a failure every {kept.mtbf_s / HOUR_S:.3g} h ({reliability.chip_mtbf_s / HOUR_S:,.0f} h a chip), "
         f"{reliability.restart_s / 60:.3g} min to restart,\n            a checkpoint every "
         f"{kept.interval_s / 60:.3g} min that takes {format_seconds(kept.write_s)} "
-        f"({CHECKPOINT_BYTES_PER_PARAM:.0f} bytes a parameter at {reliability.write_bytes_per_s_per_node / 1e9:.3g} GB/s a node)"
+        f"({bytes_per_param:.3g} bytes a parameter at {reliability.write_bytes_per_s_per_node / 1e9:.3g} GB/s a node)"
     )
 
 

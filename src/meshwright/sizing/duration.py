@@ -8,7 +8,7 @@ from typing import Any
 from meshwright.errors import ConfigError
 from meshwright.search.result import Plan
 from meshwright.sizing.goodput import Goodput, Reliability, goodput
-from meshwright.units import DAY_S, HOUR_S
+from meshwright.units import DAY_S, GIB, HOUR_S
 
 __all__ = ["Duration", "Footprint", "Training", "duration"]
 
@@ -111,6 +111,7 @@ class Duration:
             "mtbf_hours": self.goodput.mtbf_s / HOUR_S,
             "save_interval_minutes": self.goodput.interval_s / 60,
             "save_interval_steps": max(1, round(self.goodput.interval_s / self.step_s)),
+            "checkpoint_gib": self.goodput.checkpoint_bytes / GIB,
             "checkpoint_write_s": self.goodput.write_s,
             "chips": self.chips,
             "nodes": self.nodes,
@@ -127,7 +128,7 @@ def duration(
     plan: Plan,
     training: Training,
     *,
-    params: int,
+    checkpoint_bytes: float,
     chips: int,
     chips_per_node: int,
     seq_len: int,
@@ -150,7 +151,7 @@ def duration(
     evaluations = 0 if training.eval_interval is None else steps // training.eval_interval
     eval_s = evaluations * training.eval_steps * plan.step_s * _FORWARD_SHARE
     nodes = -(-chips // chips_per_node)
-    kept = goodput(params=params, train_s=train_s, chips=chips, nodes=nodes, reliability=training.reliability)
+    kept = goodput(checkpoint_bytes=checkpoint_bytes, train_s=train_s, chips=chips, nodes=nodes, reliability=training.reliability)
     busy_s = train_s + eval_s
     wall_s = busy_s / kept.share
     low, high = plan.intervals.step_s

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from meshwright.checkpoints.size import checkpoint_size
 from meshwright.errors import ConfigError
 from meshwright.models.params import model_params
 from meshwright.search.diagnose import with_chips
@@ -99,14 +100,14 @@ def classic_tflops(problem: Problem) -> float:
 
 def run_of(problem: Problem, plan: Plan, training: Training) -> Duration:
     """Return how long a plan of a problem trains, and at what cost."""
-    pool, per_s = problem.setting.pool, problem.usd_per_chip_s
+    setting, pool, per_s = problem.setting, problem.setting.pool, problem.usd_per_chip_s
     return duration(
         plan,
         training,
-        params=model_params(problem.setting.model).total,
+        checkpoint_bytes=checkpoint_size(setting.model, stack=setting.stack, precision=setting.work.precision).total_bytes,
         chips=pool.num_chips,
         chips_per_node=pool.node.chips_per_node,
-        seq_len=problem.setting.work.seq_len,
+        seq_len=setting.work.seq_len,
         tdp_w=pool.node.chip.tdp_w,
         usd_per_chip_hour=None if per_s is None else per_s * 3600,
     )

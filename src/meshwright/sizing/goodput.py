@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from meshwright.errors import ConfigError
 from meshwright.units import GB, HOUR_S, MINUTE_S
 
-__all__ = ["Goodput", "Reliability", "best_interval_s", "checkpoint_bytes", "goodput", "share_of", "write_s"]
+__all__ = ["Goodput", "Reliability", "best_interval_s", "goodput", "share_of", "write_s"]
 
-CHECKPOINT_BYTES_PER_PARAM = 14.0
-"""Weights in bf16 (2), and in fp32 a master copy and Adam's two moments (12)."""
 _MOST_EXPONENT = 3.0
 """exp(3): one attempt in twenty reaches its checkpoint; nobody runs that."""
 
@@ -46,21 +44,12 @@ class Goodput:
     """Seconds of steps over seconds on the wall, in (0, 1]."""
     interval_s: float
     """Seconds of training between checkpoints."""
+    checkpoint_bytes: float
+    """Of one checkpoint, by all nodes."""
     write_s: float
     """Seconds of one checkpoint, in which no step runs."""
     mtbf_s: float
     """Between failures of the whole job."""
-
-
-def checkpoint_bytes(params: float) -> float:
-    """Bytes of one checkpoint with its optimizer.
-
-    Formula:  14 * params
-    Units:    bytes.
-    Source:   2 (bf16 weights) + 4 + 4 + 4 (fp32 master copy and Adam's moments); NeMo's 6.838 B model is 89.2 GiB
-    Checked:  tests/sizing/test_goodput.py
-    """
-    return CHECKPOINT_BYTES_PER_PARAM * params
 
 
 def write_s(size_bytes: float, *, nodes: int, reliability: Reliability) -> float:
@@ -97,17 +86,17 @@ def share_of(interval_s: float, *, write_s: float, mtbf_s: float, restart_s: flo
     return interval_s / (mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1(exponent))
 
 
-def goodput(*, params: float, train_s: float, chips: int, nodes: int, reliability: Reliability) -> Goodput:
+def goodput(*, checkpoint_bytes: float, train_s: float, chips: int, nodes: int, reliability: Reliability) -> Goodput:
     """Share of the wall time that goes into steps, with failures that come at random; the last step is followed by a checkpoint.
 
     Formula:  `share_of` the interval that is asked for, else of the best one; mtbf = chip_mtbf / chips
     Units:    seconds; a share in (0, 1]
     Source:   Daly (2006)
-    Valid:    14 bytes a parameter
+    Valid:    as `share_of`
     Checked:  tests/sizing/test_goodput.py: against a simulation
     """
     mtbf_s = reliability.chip_mtbf_s / chips
-    written_s = write_s(checkpoint_bytes(params), nodes=nodes, reliability=reliability)
+    written_s = write_s(checkpoint_bytes, nodes=nodes, reliability=reliability)
     asked_s = reliability.save_interval_s or best_interval_s(write_s=written_s, mtbf_s=mtbf_s)
     interval_s = min(asked_s, train_s)
     share = share_of(interval_s, write_s=written_s, mtbf_s=mtbf_s, restart_s=reliability.restart_s)
@@ -116,4 +105,4 @@ def goodput(*, params: float, train_s: float, chips: int, nodes: int, reliabilit
             f"{chips} chips fail every {mtbf_s / HOUR_S:.2g} h, but a restart and the way to the next checkpoint take "
             f"{(interval_s + written_s + reliability.restart_s) / HOUR_S:.2g} h: such a run never ends; write faster or save more often"
         )
-    return Goodput(share=share, interval_s=interval_s, write_s=written_s, mtbf_s=mtbf_s)
+    return Goodput(share=share, interval_s=interval_s, checkpoint_bytes=checkpoint_bytes, write_s=written_s, mtbf_s=mtbf_s)
