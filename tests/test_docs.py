@@ -34,6 +34,7 @@ NOT_HERE = {
     "data": "works on corpora and the network; tests/data runs the steps on small ones",
     "train": "starts jobs; tests/cli/test_train.py does so with a torchrun of its own",
     "tune": "starts runs; tests/cli/test_tune.py does so with a torchrun of its own",
+    "watch": "follows a run until its end; tests/watch runs it",
     "profile": "measures a machine for minutes, with torch; tests/trainer/test_profile.py runs it on small shapes",
 }
 """Commands whose examples are not run, and why."""

@@ -9,8 +9,14 @@ __all__ = ["__version__"]
 __version__ = "0.1.0"
 
 _API = dict.fromkeys(
-    ("ckpt_plan", "diff", "doctor", "estimate", "explain", "export", "plan", "size", "train", "tune", "ui", "why_oom"), "meshwright.api"
-) | {"apss": "meshwright.doors.apss", "workflow": "meshwright.workflows", "write_report": "meshwright.reporting"}
+    ("diff", "doctor", "estimate", "explain", "export", "plan", "size", "train", "tune", "ui", "why_oom"), "meshwright.api"
+) | {
+    "apss": "meshwright.doors.apss",
+    "ckpt_plan": "meshwright.ckpt",
+    "watch_run": "meshwright.watch.loop",
+    "workflow": "meshwright.workflows",
+    "write_report": "meshwright.reporting",
+}
 """Functions of the Python API, by the module that holds them; loaded when first asked for, so that `--help` stays light."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meshwright import api
+from meshwright import api, ckpt
 from meshwright.checkpoints.plan import CheckpointPlan, Schedule
 from meshwright.checkpoints.retention import Retention, Saved
 from meshwright.cli import run
@@ -19,7 +19,7 @@ from meshwright.units import GIB
 
 
 def planned(**words: Any) -> CheckpointPlan:
-    return api.ckpt_plan(**{"model": "gpt3-5b", "cluster": "a100-80:64", **words})
+    return ckpt.ckpt_plan(**{"model": "gpt3-5b", "cluster": "a100-80:64", **words})
 
 
 def test_times_by_hand() -> None:
@@ -61,18 +61,18 @@ def test_a_quota_that_is_too_small_names_what_fits() -> None:
 
 
 def test_losses_from_words_and_files(tmp_path: Path) -> None:
-    assert api.read_losses("2.5,-,nan", save_every=100)[:2] == [Saved(step=100, loss=2.5), Saved(step=200)]
+    assert ckpt.read_losses("2.5,-,nan", save_every=100)[:2] == [Saved(step=100, loss=2.5), Saved(step=200)]
     path = tmp_path / "losses.csv"
     path.write_text("step,loss\n500,2.5\n\n1000,2.25\n", encoding="utf-8")
-    assert api.read_losses(str(path), save_every=100) == [Saved(step=500, loss=2.5), Saved(step=1000, loss=2.25)]
+    assert ckpt.read_losses(str(path), save_every=100) == [Saved(step=500, loss=2.5), Saved(step=1000, loss=2.25)]
     path.write_text("500 2.5\n400 2.25\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"step 400 follows step 500.*line 2"):
-        api.read_losses(str(path), save_every=100)
+        ckpt.read_losses(str(path), save_every=100)
     path.write_text("2.5 good\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"'2\.5 good': expected `LOSS`"):
-        api.read_losses(str(path), save_every=100)
+        ckpt.read_losses(str(path), save_every=100)
     with pytest.raises(ConfigError, match=r"nowhere: expected numbers between commas, or a file \(No such file"):
-        api.read_losses("nowhere", save_every=100)
+        ckpt.read_losses("nowhere", save_every=100)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +84,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words, "--quota-gib", "300"]) == 1
     out = capsys.readouterr().out
     assert "Quota       300.0 GiB: too small by 489.7 GiB\n            --best 2 would fit\n" in out
+    assert run([*words, "--quota-gib", "60"]) == 1
+    assert "not even --best 0 would fit" in capsys.readouterr().out
+    assert run([*words, "--quota-gib", "-5"]) == 2
     assert run([*words, "--optimizer", "adamm"]) == 2
     assert "did you mean 'adam'" in capsys.readouterr().err
     assert run([*words, "--tokens", "1T"]) == 2

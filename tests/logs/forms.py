@@ -33,6 +33,19 @@ def megatron_line(
     return line + "\n"
 
 
+def megatron_validation(step: int, loss: float) -> str:
+    """`evaluate_and_print_results` of Megatron-LM core_v0.13.0, megatron/training/training.py, between lines of dashes."""
+    string = f" validation loss at iteration {step} on validation set | "
+    string += "{} value: {:.6E} | ".format("lm loss", loss)
+    string += "{} PPL: {:.6E} | ".format("lm loss", 2.718281828**loss)
+    return f"{'-' * len(string)}\n{string}\n{'-' * len(string)}\n"
+
+
+def megatron_saved(step: int) -> str:
+    """`save_checkpoint` of Megatron-LM core_v0.13.0, megatron/training/checkpointing.py."""
+    return "  successfully saved checkpoint from iteration {:7d} to {} [ t 1/1, p 1/1 ]\n".format(step, "/ckpt")
+
+
 def megatron_memory(rank: int, step: int, *, allocated_mib: float, reserved_mib: float) -> str:
     """`report_memory` of Megatron-LM core_v0.13.0, megatron/training/utils.py."""
     string = f"(after {step} iterations)" + " memory (MB)"

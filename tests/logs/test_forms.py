@@ -14,6 +14,8 @@ from tests.logs.forms import (
     deepspeed_timer,
     megatron_line,
     megatron_memory,
+    megatron_saved,
+    megatron_validation,
     nanotron_line,
     nanotron_memory,
     nemo1_bar,
@@ -21,7 +23,7 @@ from tests.logs.forms import (
     titan_line,
 )
 
-from meshwright.logs import LogReading, read_log, steady_reports
+from meshwright.logs import Evaluation, LogReading, read_log, steady_reports
 from meshwright.logs.reading import after_warm_up
 from meshwright.units import GIB, MIB
 
@@ -34,6 +36,23 @@ def read(text: str) -> LogReading:
     found = read_log(text)
     assert found is not None
     return found
+
+
+def test_evaluations_checkpoints_and_the_end_are_read() -> None:
+    """Of Megatron-LM, of the embedded trainer, and of torchtitan, which names no step of a checkpoint."""
+    megatron = (
+        megatron_line(1, 2500) + megatron_validation(1, 3.25) + megatron_saved(1) + megatron_line(2, 2500) + megatron_validation(2, 3.5)
+    )
+    found = read(megatron)
+    assert found.evaluations == (Evaluation(step=1, loss=3.25), Evaluation(step=2, loss=3.5))
+    assert (found.saved_step, found.total_steps, found.num_reports) == (1, 500000, 2)
+    events = [{"event": "validation", "step": 1, "loss": 3.25}, {"event": "checkpoint", "step": 1, "validation_loss": 3.25, "write_s": 0.5}]
+    own = read(own_line(1, 2.5) + "".join(json.dumps(event) + "\n" for event in events))
+    assert (own.evaluations, own.saved_step, own.num_reports) == ((Evaluation(step=1, loss=3.25),), 1, 1)
+    head = "[titan] 2026-03-01 10:00:00,123 - root - INFO - "  # `log_validation` of components/metrics.py, August 2026
+    line = f"{head}validate step: {10:2}  loss: {3.25:7.4f}  memory: {70.5:5.2f}GiB({89.1:.2f}%)  tps: {4096:,}\n"
+    titan = read(titan_line(10, 4096) + line)
+    assert (titan.evaluations, titan.num_reports) == ((Evaluation(step=10, loss=3.25),), 1)
 
 
 TIMES = (40.0, 9.0, 2.5, 2.25, 2.5)
@@ -106,7 +125,7 @@ def test_titan_line_that_was_cut_short() -> None:
 
 def test_validation_of_titan_is_no_step() -> None:
     line = titan_line(10, 7200)
-    assert read_log(line.replace("step: ", "validate step: ")) is None
+    assert read(line.replace("step: ", "validate step: ")).reports == ()
 
 
 def test_units_of_memory() -> None:

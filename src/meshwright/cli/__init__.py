@@ -34,6 +34,7 @@ _COMMANDS = (
     "train cancel",
     "train list",
     "ckpt",
+    "watch",
     "report",
     "autoconfigurator",
     "apss",

@@ -6,12 +6,14 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from meshwright.logs.lines import rank_of
-from meshwright.logs.reading import Framework, LogReading, Report
+from meshwright.logs.reading import Evaluation, Framework, LogReading, Report
 
 __all__ = ["Collected"]
 
 MOST_REPORTS = 2**16
 """Kept of one rank; those before are counted alone."""
+MOST_EVALUATIONS = 2**12
+"""The same of evaluations."""
 MOST_RANKS = 64
 """Ranks whose reports are kept; of others the peaks of memory are."""
 
@@ -34,6 +36,9 @@ class Collected:
     """Whether the log is this software's, with reports or without."""
     allocated_bytes: float | None = None
     reserved_bytes: float | None = None
+    total_steps: int | None = None
+    saved_step: int | None = None
+    evaluations: deque[Evaluation] = field(default_factory=lambda: deque(maxlen=MOST_EVALUATIONS))
     ranks: dict[str, _Rank] = field(default_factory=dict)
 
     def add(self, line: str, report: Report) -> None:
@@ -58,6 +63,12 @@ class Collected:
         rank.reports.append(report if rank.start == 0 else replace(report, start=rank.start))
         rank.num_reports += 1
 
+    def evaluated(self, step: int, loss: float | None) -> None:
+        """Keep a loss of held-out data; several ranks may tell of one."""
+        self.known = True
+        if loss is not None and (not self.evaluations or self.evaluations[-1].step != step):
+            self.evaluations.append(Evaluation(step=step, loss=loss))
+
     @property
     def redraws(self) -> bool:
         """Whether the software draws a step's line more than once."""
@@ -80,6 +91,9 @@ class Collected:
             num_reports=lead.num_reports,
             peak_allocated_bytes=self.allocated_bytes,
             peak_reserved_bytes=self.reserved_bytes,
+            total_steps=self.total_steps,
+            evaluations=tuple(self.evaluations),
+            saved_step=self.saved_step,
         )
 
 

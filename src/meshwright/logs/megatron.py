@@ -6,6 +6,8 @@ megatron/training/utils/common_utils.py at the same versions), and from Megatron
 v0.2.0, v0.3.0 and of August 2026. Over the years the line got a date in front (0.6), `throughput per GPU (TFLOP/s/GPU)` (0.6), `skipped
 samples` (0.9), energy and power (0.13); fields stand between bars, so what is new does not matter. Megatron-DeepSpeed writes the same
 line with its own fields. A loss that is no number is not written at all (`if avg > 0.0`): it shows in `number of nan iterations` alone.
+` validation loss at iteration N on validation set | lm loss value: ...` is of the same files' `evaluate_and_print_results`, `successfully
+saved checkpoint from iteration N to ...` of megatron/checkpointing.py and megatron/training/checkpointing.py.
 Megatron-LM's `memory (MB)` are MiB, Bridge's `memory (GB)` are 10^9 bytes.
 """
 
@@ -22,10 +24,21 @@ from meshwright.units import GB, MIB
 
 __all__ = ["BRIDGE_MARKS", "MARKS", "read_bridge_line", "read_megatron_line"]
 
-MARKS = ("elapsed time per iteration (ms)", "end of arguments --", "memory (MB) |", "memory (GB) |")
+MARKS = (
+    "elapsed time per iteration (ms)",
+    "end of arguments --",
+    "memory (MB) |",
+    "memory (GB) |",
+    " validation loss at iteration ",
+    "successfully saved checkpoint from iteration ",
+)
 BRIDGE_MARKS = ("Step Time :",)
 
-_ITERATION = re.compile(r"iteration\s{1,20}(?P<step>\d{1,15})/\s{0,20}\d{1,15} \|")
+_ITERATION = re.compile(r"iteration\s{1,20}(?P<step>\d{1,15})/\s{0,20}(?P<total>\d{1,15}) \|")
+_VALIDATION = re.compile(
+    rf" validation loss at iteration (?P<step>\d{{1,15}})(?: on validation set)? \| lm loss value: (?P<loss>{NUMBER}) \|", re.IGNORECASE
+)
+_SAVED = re.compile(r"successfully saved checkpoint from iteration {1,10}(?P<step>\d{1,15}) to ")
 _MEMORY = re.compile(r"\(?after \d{1,15} iterations\)? memory \((?P<unit>MB|GB)\) \|(?P<fields>.*)", re.DOTALL)
 _BRIDGE_STEP = re.compile(rf"Step Time : (?P<s>{NUMBER})s GPU utilization: (?P<tflops>{NUMBER})(?:MODEL_)?TFLOP/s/GPU")
 _UNITS = {"MB": float(MIB), "GB": float(GB)}
@@ -43,11 +56,17 @@ def read_megatron_line(line: str, found: Collected) -> None:
         fields, unit = fields_by_bar(memory["fields"]), _UNITS[memory["unit"]]
         found.memory(allocated=_bytes(fields, _ALLOCATED, unit), reserved=_bytes(fields, _RESERVED, unit))
         return
-    starts = [(match.start(), match.end(), int(match["step"])) for match in _ITERATION.finditer(line)]
+    if "validation loss" in line and (match := _VALIDATION.search(line)):
+        found.evaluated(int(match["step"]), number(match["loss"]))
+    if "successfully saved" in line and (match := _SAVED.search(line)):
+        found.known, found.saved_step = True, int(match["step"])
+    matches = list(_ITERATION.finditer(line))
+    starts = [(match.start(), match.end(), int(match["step"])) for match in matches]
     for index, (_, end, step) in enumerate(starts):  # two ranks may write into one line
         following = starts[index + 1][0] if index + 1 < len(starts) else len(line)
         report = _report(step, fields_by_bar(line[end:following]))
         if report is not None:
+            found.total_steps = int(matches[index]["total"])
             found.add(line, report)
 
 

@@ -18,7 +18,7 @@ __all__ = ["MARKS", "read_nanotron_line"]
 
 MARKS = ("time_per_iteration_ms:", " Peak allocated", " Peak reserved: ")
 
-_ITERATION = re.compile(r"\biteration: (?P<step>\d{1,15}) / \d{1,15} \|(?P<fields>.*)", re.DOTALL)
+_ITERATION = re.compile(r"\biteration: (?P<step>\d{1,15}) / (?P<total>\d{1,15}) \|(?P<fields>.*)", re.DOTALL)
 _ALLOCATED = re.compile(r" Peak allocated:? (\d{1,12}\.\d{2})MiB")
 _RESERVED = re.compile(r" Peak reserved: (\d{1,12}\.\d{2})MiB")
 
@@ -38,6 +38,7 @@ def read_nanotron_line(line: str, found: Collected) -> None:
     fields = {name: scaled(value) for name, value in fields_by_bar(match["fields"]).items()}
     ms = fields.get("time_per_iteration_ms", fields.get("elapsed_time_per_iteration_ms"))
     if ms is not None:
+        found.total_steps = int(match["total"])
         found.add(
             line,
             Report(

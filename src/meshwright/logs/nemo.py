@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from meshwright.logs.collect import Collected
-from meshwright.logs.numbers import NUMBER, fields_by_bar, number
+from meshwright.logs.numbers import NUMBER, count, fields_by_bar, number
 from meshwright.logs.reading import Report
 
 __all__ = ["BAR_MARKS", "PRINTER_MARKS", "read_bar_line", "read_printer_line"]
@@ -20,9 +20,9 @@ __all__ = ["BAR_MARKS", "PRINTER_MARKS", "read_bar_line", "read_printer_line"]
 BAR_MARKS = ("train_step_timing in s=",)
 PRINTER_MARKS = ("train_step_timing in s:",)
 
-_COUNT = re.compile(r"\| {0,20}(?P<step>\d{1,12})/(?:\d{1,12}|\?) \[")
+_COUNT = re.compile(r"\| {0,20}(?P<step>\d{1,12})/(?P<total>\d{1,12}|\?) \[")
 _POSTFIX = re.compile(rf"(?P<name>[A-Za-z_][\w ]{{0,60}}?)=\s{{0,4}}(?P<value>{NUMBER})(?=[,\]])", re.IGNORECASE)
-_TRAINING = re.compile(r"Training epoch \d{1,12}, iteration (?P<step>\d{1,12})/-?\d{1,12} \|(?P<fields>.*)", re.DOTALL)
+_TRAINING = re.compile(r"Training epoch \d{1,12}, iteration (?P<step>\d{1,12})/(?P<last>-?\d{1,12}) \|(?P<fields>.*)", re.DOTALL)
 
 
 def read_bar_line(line: str, found: Collected) -> None:
@@ -36,6 +36,7 @@ def read_bar_line(line: str, found: Collected) -> None:
         loss = number(fields.get("reduced_train_loss", fields.get("loss")))
         step = int(counts[-1]["step"])
         if step:
+            found.total_steps = count(counts[-1]["total"]) or None
             grad_norm = number(fields.get("grad_norm"))
             found.add(
                 line, Report(step=step, step_s=seconds, loss=loss, grad_norm=grad_norm, batch=number(fields.get("global_batch_size")))
@@ -50,6 +51,7 @@ def read_printer_line(line: str, found: Collected) -> None:
     fields = fields_by_bar(match["fields"])
     seconds = number(fields.get("train_step_timing in s"))
     if seconds is not None:
+        found.total_steps = int(match["last"]) + 1 if int(match["last"]) >= 0 else None
         found.add(
             line,
             Report(

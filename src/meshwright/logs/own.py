@@ -1,4 +1,4 @@
-"""The embedded trainer's lines: one object of JSON per step, and one at the end.
+"""The embedded trainer's lines: one object of JSON per step, evaluation and checkpoint, and one at the end.
 
 Read from meshwright/trainer: a step's line has at least `step`, `loss` and `step_s`. What a line has beyond, and what it lacks, does not
 matter.
@@ -16,7 +16,7 @@ from meshwright.logs.reading import Report
 
 __all__ = ["MARKS", "read_own_line"]
 
-MARKS = ('"step_s":',)
+MARKS = ('"step_s":', '"event": "validation"', '"event": "checkpoint"')
 
 
 def read_own_line(line: str, found: Collected) -> None:
@@ -31,10 +31,13 @@ def read_own_line(line: str, found: Collected) -> None:
     if not isinstance(content, dict):
         return
     found.memory(allocated=_most(content.get("peak_allocated_bytes")), reserved=_most(content.get("peak_reserved_bytes")))
-    if content.get("event", "step") != "step":
-        found.known = True
-        return
     step, seconds = _value(content, "step"), _value(content, "step_s")
+    event = content.get("event", "step")
+    if event != "step":
+        found.known = True
+        if step is not None and 0 < step < 2**53:
+            _other(event, int(step), content, found)
+        return
     if step is not None and seconds is not None and 0 < step < 2**53:
         found.add(
             line,
@@ -48,6 +51,13 @@ def read_own_line(line: str, found: Collected) -> None:
                 grad_norm=_value(content, "gradient_norm"),
             ),
         )
+
+
+def _other(event: Any, step: int, content: Mapping[str, Any], found: Collected) -> None:
+    if event == "validation":
+        found.evaluated(step, _value(content, "loss"))
+    elif event == "checkpoint":
+        found.saved_step = step
 
 
 def _value(content: Mapping[str, Any], name: str) -> float | None:

@@ -52,6 +52,11 @@ class LogReader:
                 if any(mark in line for mark in marks):
                     form.read(line, found)
 
+    @property
+    def num_reports(self) -> int:
+        """Reports of steps so far, of all ranks and forms."""
+        return sum(rank.num_reports for found in self.found.values() for rank in found.ranks.values())
+
     def reading(self) -> LogReading | None:
         """Return what was read so far; None where no line was of a software that is known."""
         readings = {name: found.reading() for name, found in self.found.items() if found.known or found.ranks}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-__all__ = ["FRAMEWORKS", "WARM_UP", "Framework", "LogReading", "Report", "after_warm_up", "steady_reports"]
+__all__ = ["FRAMEWORKS", "WARM_UP", "Evaluation", "Framework", "LogReading", "Report", "after_warm_up", "steady_reports"]
 
 Framework = Literal["megatron-bridge", "megatron-lm", "nemo-1", "nemo-2", "torchtitan", "nanotron", "deepspeed", "meshwright"]
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
@@ -62,6 +62,15 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """A loss of held-out data."""
+
+    step: int
+    """Steps that were done then."""
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LogReading:
     """What a log says."""
 
@@ -73,6 +82,12 @@ class LogReading:
     peak_allocated_bytes: float | None = None
     """Largest of all that ranks reported."""
     peak_reserved_bytes: float | None = None
+    total_steps: int | None = None
+    """Of the whole run, as the newest line says; None where the software does not tell."""
+    evaluations: tuple[Evaluation, ...] = ()
+    """In the order in which they were made; of long logs the last ones."""
+    saved_step: int | None = None
+    """Of the newest checkpoint that the log calls written."""
 
     @property
     def step_s(self) -> tuple[float, ...]:

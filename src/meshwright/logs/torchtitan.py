@@ -25,6 +25,9 @@ _STEP = re.compile(
     r"(?:tps|wps): (?P<rate>\d{1,3}(?:,\d{3}){1,4}|\d{1,12})(?= )",
     re.IGNORECASE,
 )
+_VALIDATION = re.compile(
+    rf"\bvalidate step: {{1,8}}(?P<step>\d{{1,12}}) {{1,4}}loss: {{1,8}}(?P<loss>{NUMBER}) {{1,4}}memory: ", re.IGNORECASE
+)
 _TFLOPS = re.compile(r" tflops: (?P<tflops>[\d,]{1,15}\.\d{1,4})(?= )")
 _NO_LOSS = -1.0
 
@@ -33,6 +36,8 @@ def read_torchtitan_line(line: str, found: Collected) -> None:
     """Read a line into what was found."""
     if "Running with " in line:
         found.known = True
+    if match := _VALIDATION.search(line):
+        found.evaluated(int(match["step"]), number(match["loss"]))
     match = _STEP.search(line)
     if match is None:
         return

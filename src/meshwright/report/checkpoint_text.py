@@ -21,8 +21,8 @@ def checkpoint_lines(found: CheckpointPlan) -> list[str]:
         f"Checkpoint  {format_bytes(size.total_bytes)}  {size.total_bytes / size.params:.4g} bytes a parameter: {_parts(size)}",
         f"Write       {format_seconds(found.write_s)}  {_nodes(machine.nodes)} at {reliability.write_bytes_per_s_per_node / 1e9:.3g} GB/s "
         "each, while no step runs",
-        f"Interval    {found.best_interval_s / MINUTE_S:.3g} min{_steps(found)} loses least (Daly 2006): {_share(found.best_share)}; "
-        f"a failure every\n            {found.mtbf_s / HOUR_S:.3g} h ({reliability.chip_mtbf_s / HOUR_S:,.0f} h a chip), "
+        f"Interval    {_figure(found.best_interval_s / MINUTE_S)} min{_steps(found)} loses least (Daly 2006): {_share(found.best_share)}; "
+        f"a failure every\n            {_figure(found.mtbf_s / HOUR_S)} h ({reliability.chip_mtbf_s / HOUR_S:,.0f} h a chip), "
         f"{reliability.restart_s / MINUTE_S:.3g} min to restart",
         f"Saves       every {found.schedule.save_every:,} steps{_asked(found)}",
         f"Keeps       {_kept(found)}",
@@ -30,6 +30,11 @@ def checkpoint_lines(found: CheckpointPlan) -> list[str]:
         *_quota(found),
         *_simulated(found),
     ]
+
+
+def _figure(value: float) -> str:
+    """Three digits, never as a power of ten."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _nodes(count: int) -> str:
@@ -54,7 +59,7 @@ def _asked(found: CheckpointPlan) -> str:
     step_s = found.schedule.step_s
     if step_s is None:
         return "; how long that is needs --step-s, or --seq and --gbs for the best plan's step"
-    return f" = {found.schedule.save_every * step_s / MINUTE_S:.3g} min: {_share(found.asked_share)}"
+    return f" = {_figure(found.schedule.save_every * step_s / MINUTE_S)} min: {_share(found.asked_share)}"
 
 
 def _kept(found: CheckpointPlan) -> str:
@@ -79,7 +84,9 @@ def _quota(found: CheckpointPlan) -> Iterator[str]:
         yield f"Quota       {format_bytes(found.quota_bytes)}: {format_bytes(found.quota_bytes - found.peak_bytes)} are left"
         return
     yield f"Quota       {format_bytes(found.quota_bytes)}: too small by {format_bytes(found.peak_bytes - found.quota_bytes)}"
-    if found.fitting_best is not None:
+    if found.fitting_best is None:
+        yield "            not even --best 0 would fit"
+    else:
         yield f"            --best {found.fitting_best} would fit"
     if not found.rule.drop_states:
         yield "            --drop-states keeps optimizer states of the newest alone"

@@ -1,1 +1,1 @@
-"""Runs that go on for days: whether to start one again that ended."""
+"""Runs that go on for days: how they do by their logs, what is wrong with them, and whether one that ended is started again."""

@@ -17,6 +17,7 @@ from meshwright.cli._layout_case import (
     PrecisionFlag,
     StackFlag,
 )
+from meshwright.cli._terminal import print_page
 from meshwright.cli._training_flags import MtbfFlag, RestartFlag, WriteFlag
 
 __all__ = ["plan"]
@@ -35,7 +36,9 @@ OptimizerFlag = Annotated[
 ]
 LossesFlag = Annotated[
     str | None,
-    typer.Option("--losses", help="Validation losses to simulate, one a save: 2.9,2.7,2.8, or a file of lines `LOSS` or `STEP LOSS`."),
+    typer.Option(
+        "--losses", help="Validation losses to simulate, one a save: 2.9,2.7,2.8, a file of lines `LOSS` or `STEP LOSS`, or a log."
+    ),
 ]
 QuotaFlag = Annotated[float | None, typer.Option("--quota-gib", help="Disk that there is.")]
 
@@ -82,7 +85,7 @@ def plan(
 
       meshwright ckpt plan gpt3-5b --cluster a100-80:64 --best 2 --losses 2.91,2.74,2.78,2.69 --json
     """
-    from meshwright import api
+    from meshwright import ckpt
     from meshwright.checkpoints.plan import SAVE_EVERY, Schedule
     from meshwright.checkpoints.retention import Retention
     from meshwright.checkpoints.size import OPTIMIZERS
@@ -101,15 +104,17 @@ def plan(
     reliability = training_of(
         1, eval_interval=None, eval_steps=None, mtbf_hours=chip_mtbf_hours, restart=restart, save_every=None, write_gb_per_s=write_gb_per_s
     ).reliability
+    if quota_gib is not None and not 0 < quota_gib < float("inf"):
+        raise ConfigError(f"--quota-gib {quota_gib:g}: expected a positive number")
     rule: dict[str, Any] = {"best": best, "last": last, "keep_every": keep_every}
-    found = api.ckpt_plan(
+    found = ckpt.ckpt_plan(
         model=model_words(model, hf),
         cluster=cluster,
         schedule=Schedule(save_every=SAVE_EVERY if save_every is None else save_every, step_s=step_s, steps=steps),
         retention=Retention(drop_states=drop_states, **{name: value for name, value in rule.items() if value is not None}),
         reliability=reliability,
         optimizer=optimizer or "adam",
-        losses=() if losses is None else api.read_losses(losses, save_every=save_every or SAVE_EVERY),
+        losses=() if losses is None else ckpt.read_losses(losses, save_every=save_every or SAVE_EVERY),
         quota_bytes=None if quota_gib is None else quota_gib * GIB,
         **{
             name: value
@@ -123,6 +128,9 @@ def plan(
             if value is not None
         },
     )
-    typer.echo(json.dumps(found.to_dict()) if json_output else "\n".join(checkpoint_lines(found)))
+    if json_output:
+        typer.echo(json.dumps(found.to_dict()))
+    else:
+        print_page(checkpoint_lines(found), indent=12)
     if not found.fits:
         raise typer.Exit(1)
