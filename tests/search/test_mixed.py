@@ -24,6 +24,7 @@ from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
 from meshwright.search.mixed.reprice import layout_of
 from meshwright.search.mixed.score import Score
 from meshwright.search.mixed.stages import OneWay, role_of, stage_table
+from meshwright.search.mixed.ways import ways_of
 from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections
 
@@ -193,7 +194,9 @@ def brute_force(problem: MixedProblem, grid: Grid) -> float:
 _KNOWN: dict[Any, tuple[Curve, tuple[Once, ...]]] = {}
 
 
-def of_stages(problem: MixedProblem, grid: Grid, common: int, parts: list[tuple[int, int, int]]) -> float:
+def of_stages(
+    problem: MixedProblem, grid: Grid, common: int, parts: list[tuple[int, int, int]], *, chunks: tuple[int, ...] = (1, 2)
+) -> float:
     """The best split of all layers over stages of (pool, option, count)."""
     site = problem.site
     layers, pp = site.model.total_layers, sum(count for _, _, count in parts)
@@ -220,7 +223,7 @@ def of_stages(problem: MixedProblem, grid: Grid, common: int, parts: list[tuple[
             )
             at += count
         micro = int(grid.num_microbatches[common])
-        for vpp in (1, 2):
+        for vpp in chunks:
             if vpp == 2 and (pp == 1 or min(split) < 2 or micro % pp):
                 continue
             case = Case(
@@ -235,6 +238,27 @@ def of_stages(problem: MixedProblem, grid: Grid, common: int, parts: list[tuple[
             if value is not None:
                 best = min(best, value / int(grid.gbs[common]))
     return best
+
+
+@pytest.mark.parametrize("fields", [{}, {"gbs": 2}, {"gbs": 4, "pins": {"mbs": [1], "vpp": [2], "cp": [1]}}])
+def test_ways_are_bounded_from_below(fields: dict[str, Any]) -> None:
+    """No plan of a way to cut takes less than the way's bound; few micro batches, where interleaved plans wait least."""
+    problem = resolve_mixed(asked("a800:4,h800:2", **fields))
+    grid = make_grid(problem, Rejections())
+    ways = ways_of(problem, grid, Score(rates=None), most_chunks=2)
+    checked = 0
+    for chosen, common, once, chunked in zip(ways.options, ways.common, ways.once_bound, ways.chunked_bound, strict=True):
+        present = [pool for pool in range(len(chosen)) if chosen[pool] >= 0]
+        for order in permutations(present):
+            for split in product(*[range(1, int(grid.options[p].stages[chosen[p]]) + 1) for p in order]):
+                if sum(split) > problem.site.model.total_layers:
+                    continue
+                parts = [(p, int(chosen[p]), n) for p, n in zip(order, split, strict=True)]
+                for vpp, bound in ((1, once), (2, chunked)):
+                    least = of_stages(problem, grid, int(common), parts, chunks=(vpp,))
+                    checked += np.isfinite(least)
+                    assert least >= bound * (1 - 1e-9)
+    assert checked > 20
 
 
 @pytest.mark.parametrize(

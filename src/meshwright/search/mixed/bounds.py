@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
+from meshwright.search.mixed.curves import FIRST, LAST, MIDDLE, WHOLE
 
 __all__ = ["Boxes", "Cuts", "Limits", "bound_s", "likely_plans", "tightened"]
 
@@ -43,8 +44,11 @@ class Cuts:
     far_s: Floats
     fitting: Ints
     """Layers that fit in the last 0 .. L stages of a pipeline together, (G + 1, L + 1)."""
+    most_forward_s: Floats
+    """Of the slowest layer, nothing recomputed."""
+    most_backward_s: Floats
     reduce_s: Floats
-    """By layers of the fullest stage, (G + 1, L + 1)."""
+    """By role and layers of the fullest stage, (G + 1, 4, L + 1)."""
     gather_s: Floats
     optimizer_s: Floats
 
@@ -175,7 +179,7 @@ def _fitting(boxes: Boxes, cuts: Cuts, s0: Ints, s1: Ints) -> Ints:
     return np.asarray(table[rows, high] - table[rows, low] + beyond * last)
 
 
-def bound_s(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Floats:
+def bound_s(boxes: Boxes, cuts: Cuts, limits: Limits) -> Floats:
     """Seconds of a step that no plan of a row undercuts, (R,).
 
     Formula:  the closed form of 1f1b at the first stage of each block, which holds no less than the block's layers spread evenly, with no
@@ -186,7 +190,8 @@ def bound_s(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Floa
     Checked:  tests/search/test_mixed.py::test_search_finds_what_brute_force_finds
     """
     case = _Case(boxes, cuts, limits)
-    return np.asarray(case.chains_s() + case.once_s(ceiling_s) + limits.overhead_s)
+    chains = case.chains_s()
+    return np.asarray(chains + case.once_s(chains) + limits.overhead_s)
 
 
 class _Case:
@@ -271,21 +276,36 @@ class _Case:
         steady = m * slowest + np.where(m * vpp >= most + 2, waits, 0.0)
         return np.asarray(above / vpp + 2 * stages * self.near + steady)
 
-    def once_s(self, ceiling_s: Floats) -> Floats:
-        ids, cuts, overlap = self.boxes.ids, self.cuts, self.limits.dp_overlap
-        first = ids[:, 0]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            most = ceiling_s / (self.micro[:, 0] * cuts.layer_s[first])
-        layers = np.minimum(self.n1[:, 0] - self.s0[:, 0] + 1, np.where(np.isfinite(most), most, self.limits.layers))
-        forward = layers * self._slowest_forward(first) + cuts.first_forward_s[first] + self._head(first)
-        backward = layers * cuts.slow_backward_s[first] + cuts.first_backward_s[first] + self._head(first)
-        even = np.maximum(self.even, 0)
-        reduce = np.maximum(0.0, cuts.reduce_s[ids, even] - overlap * backward[:, None])
-        gather = np.maximum(0.0, cuts.gather_s[ids, even] - overlap * forward[:, None])
-        return np.asarray(np.where(self.present, reduce + gather + cuts.optimizer_s[ids, even], 0.0).max(axis=1))
+    def once_s(self, chains_s: Floats) -> Floats:
+        """What is done once at least, where the chains take so long at least, (R,).
 
-    def _slowest_forward(self, first: Ints) -> Floats:
-        return self.cuts.slow_backward_s[first]  # a backward is no quicker than a forward
+        It hides behind the first stage. One that is slower than a micro batch's share of the chains costs more than it hides, as no more
+        than a stage's own time can hide; and so does recompute there, where the stages follow each other once.
+        """
+        ids, cuts, overlap = self.boxes.ids, self.cuts, self.limits.dp_overlap
+        first, micro = ids[:, 0], self.micro[:, 0]
+        share_s = chains_s / micro
+        most = self.n1[:, 0] - self.s0[:, 0] + 1.0
+        layers = np.minimum(most, share_s / cuts.layer_s[first])
+        head = self._head(first)
+        forward = layers * cuts.most_forward_s[first] + cuts.first_forward_s[first] + head
+        redone = np.minimum(most * cuts.slow_backward_s[first], share_s)
+        plain = layers * cuts.most_backward_s[first]
+        backward = np.where(self.boxes.vpp > 1, np.maximum(plain, redone), plain) + cuts.first_backward_s[first] + head
+        even = np.maximum(self.even, 0)
+
+        def most_of(tables: Floats) -> Floats:
+            """Of the block's fullest stage, and of those at the ends of the pipeline."""
+            lone = self.s1.sum(axis=1, keepdims=True) == 1
+            found = tables[ids, MIDDLE, even]
+            for role, here in ((FIRST, self.first & ~lone), (LAST, self.last & ~lone), (WHOLE, np.broadcast_to(lone, ids.shape))):
+                layers = np.where(self.s1 == 1, self.n0, self.boxes.vpp[:, None])
+                found = np.where(here & self.present, np.maximum(found, tables[ids, role, layers]), found)
+            return np.asarray(found)
+
+        reduce = np.maximum(0.0, most_of(cuts.reduce_s) - overlap * backward[:, None])
+        gather = np.maximum(0.0, most_of(cuts.gather_s) - overlap * forward[:, None])
+        return np.asarray(np.where(self.present, reduce + gather + most_of(cuts.optimizer_s), 0.0).max(axis=1))
 
     def _head(self, first: Ints) -> Floats:
         """The head, where the first stage may be the last."""

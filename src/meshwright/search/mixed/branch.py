@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import permutations
+from math import factorial
 from typing import Literal
 
 import numpy as np
@@ -20,24 +21,37 @@ from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.score import Score
 from meshwright.search.mixed.ways import Ways, ways_of
 
-__all__ = ["Found", "Outcome", "search_mixed"]
+__all__ = ["Found", "Outcome", "candidates_of", "search_mixed"]
 
 Ints = NDArray[np.int64]
 SAME = 1e-9
 """Relative difference below which two plans are equally good."""
 BATCH = 64
-"""Ways to cut that are opened at once."""
+"""Ways to cut that are opened at once at first; twice as many each time."""
+MOST_ROWS = 2**15
+"""Boxes of ways that are opened at once."""
 BOXES = 4096
 """Boxes that are split at once."""
-MOST_BOXES = 2_000_000
-"""Boxes split at most; beyond, the gap says what is left open."""
+FREE_WORK = 200_000
+"""Boxes that are made before the search becomes content with less than the best; a stage of an inner problem counts as STAGE_WORK."""
+STAGE_WORK = 40
+SLACK_PER_WORK = 0.01
+"""By how much of the best plan's score what is left open may be better, per further FREE_WORK; the gap says how much it is."""
+MOST_WORK = 5 * FREE_WORK
+"""Beyond, everything is left open."""
 SEEDS = 16
 """Likely plans that are solved before the search."""
 SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06)
 """Of the stages that there could be, how many a likely plan has."""
 FILLED = 3
-"""Likely plans tried per plan that is asked for, where the search met fewer."""
-MOST_SOLVED = 600
+"""Beaten and likely plans tried per plan that is priced again, where the search solved fewer."""
+REMEMBERED = 64
+"""Beaten plans that are kept in mind."""
+SPARE = 6
+"""Plans priced again beyond those that are asked for: the simulation may order them differently."""
+FAMILY_MARGIN = 1.1
+"""Interleaved plans are searched to so many times the best score of others: their closed form is less sure, and the simulation decides."""
+MOST_SOLVED = 10**9
 """Inner problems solved at most."""
 
 
@@ -78,20 +92,28 @@ class Outcome:
         return left if left > SAME else 0.0
 
 
+def candidates_of(top: int) -> int:
+    """Return how many plans are priced again for so many that are asked for."""
+    return 3 * top + SPARE
+
+
 def search_mixed(problem: MixedProblem, grid: Grid, score: Score, *, most_solved: int = MOST_SOLVED) -> Outcome:
     """Return the best plans of the grid, and a bound of all.
 
     Plans with one chunk per stage and interleaved ones are searched apart: the closed form of the latter is less sure, so that the best of
     both are told apart by the simulation.
     """
-    ways, cuts = ways_of(problem, grid, score), CutBook(problem, grid)
     chunks = _chunks(problem, grid)
+    ways, cuts = ways_of(problem, grid, score, most_chunks=max(chunks)), CutBook(problem, grid)
     families = [family for family in ([v for v in chunks if v == 1], [v for v in chunks if v > 1]) if family]
-    outcomes = [_Search(problem, grid, score, most_solved, ways, cuts, family).run() for family in families]
+    outcomes: list[Outcome] = []
+    for family in families:
+        known = min((outcome.best[0].score for outcome in outcomes if outcome.best), default=np.inf)
+        outcomes.append(_Search(problem, grid, score, most_solved, ways, cuts, family, ceiling=FAMILY_MARGIN * known).run())
     return Outcome(
         best=tuple(sorted((found for outcome in outcomes for found in outcome.best), key=lambda found: found.score)),
         bound=min(outcome.bound for outcome in outcomes),
-        ways=len(ways.bound),
+        ways=len(ways.common),
         boxes=sum(outcome.boxes for outcome in outcomes),
         solved=sum(outcome.solved for outcome in outcomes),
     )
@@ -107,23 +129,20 @@ def _chunks(problem: MixedProblem, grid: Grid) -> list[int]:
     return [v for v in range(1, layers // 2 + 1) if v <= MOST_UNEVEN_VPP or layers % v == 0] or [1]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    """A box before it is put in columns."""
-
-    ids: list[int]
-    least: int
-    """Stages of each block."""
-    most: list[int]
-    num_microbatches: int
-    vpp: int
-
-
 class _Search:
     """One run over all ways to cut, with the given numbers of chunks per stage."""
 
     def __init__(
-        self, problem: MixedProblem, grid: Grid, score: Score, most_solved: int, ways: Ways, cuts: CutBook, chunks: list[int]
+        self,
+        problem: MixedProblem,
+        grid: Grid,
+        score: Score,
+        most_solved: int,
+        ways: Ways,
+        cuts: CutBook,
+        chunks: list[int],
+        *,
+        ceiling: float,
     ) -> None:
         self.problem, self.grid, self.score, self.most_solved = problem, grid, score, most_solved
         self.site = problem.site
@@ -138,30 +157,43 @@ class _Search:
             pp=grid.pp,
         )
         self.ways, self.cuts, self.chunks = ways, cuts, chunks
+        self.rows_per_way = factorial(len(grid.options)) * len(chunks)
+        self.bounds = ways.once_bound if chunks == [1] else ways.chunked_bound
         self.groups: dict[object, Found] = {}
-        self.ceiling = np.inf
+        self.ceiling = ceiling
         self.open_bound = np.inf
-        self.boxes = self.solved = 0
+        self.boxes = self.solved = self.work = 0
         self.leaves: list[Boxes] = []
         self.likely: Boxes | None = None
+        self.beaten: Boxes | None = None
 
     def run(self) -> Outcome:
-        ways = self.ways
-        order = np.argsort(ways.bound, kind="stable")
+        ways, bounds = self.ways, self.bounds
+        order = np.argsort(bounds, kind="stable")
         self._seed(np.argsort(ways.guess, kind="stable")[:SEEDS])
-        for start in range(0, len(order), BATCH):
-            batch = order[start : start + BATCH]
-            batch = batch[ways.bound[batch] < self.ceiling * (1 - SAME)]
+        start, size = 0, BATCH
+        while start < len(order):
+            batch = order[start : start + size]
+            batch = batch[self._promising(bounds[batch])]
             if not len(batch) or self._is_spent():
-                self._leave_open(ways.bound[batch])
+                self._leave_open(bounds[batch])
                 break
             self._branch(self._root(ways, batch))
+            start, size = start + size, max(BATCH, min(2 * size, MOST_ROWS // self.rows_per_way))
         self._fill()
         best = tuple(sorted(self.groups.values(), key=lambda found: found.score))
-        return Outcome(best=best, bound=min(self.open_bound, self.ceiling), ways=len(ways.bound), boxes=self.boxes, solved=self.solved)
+        return Outcome(best=best, bound=min(self.open_bound, self.ceiling), ways=len(ways.common), boxes=self.boxes, solved=self.solved)
 
     def _is_spent(self) -> bool:
-        return self.boxes > MOST_BOXES or self.solved >= self.most_solved
+        return self.work > MOST_WORK or self.solved >= self.most_solved
+
+    def _promising(self, bounds: Floats) -> NDArray[np.bool_]:
+        """Whether sets of plans with these bounds are searched; what is dropped though it may be better is left open."""
+        slack = SLACK_PER_WORK * max(0.0, self.work / FREE_WORK - 1.0)
+        keep = bounds < self.ceiling * (1 - max(SAME, slack))
+        if slack:
+            self._leave_open(bounds[~keep & (bounds < self.ceiling)])
+        return np.asarray(keep)
 
     def _leave_open(self, bounds: Floats) -> None:
         self.open_bound = min(self.open_bound, float(bounds.min(initial=np.inf)))
@@ -178,7 +210,7 @@ class _Search:
         likely = tightened(likely, cuts, self.limits, np.full(len(likely), np.inf))
         if not len(likely):
             return
-        likely = replace(likely, bound_s=bound_s(likely, cuts, self.limits, np.full(len(likely), np.inf)) / self.cuts.gbs[likely.ids[:, 0]])
+        likely = replace(likely, bound_s=bound_s(likely, cuts, self.limits) / self.cuts.gbs[likely.ids[:, 0]])
         likely = replace(likely, bound_s=np.asarray(self.score.of(likely.bound_s, self._rate(likely, cuts))))
         likely = likely.take(np.argsort(likely.bound_s, kind="stable"))
         for i in range(min(SEEDS, len(likely))):
@@ -187,56 +219,67 @@ class _Search:
         self.likely = likely
 
     def _fill(self) -> None:
-        """Solve more likely plans, whatever the best, until there are as many as are asked for."""
-        wanted = self.problem.request.top
-        if self.likely is None:
-            return
-        for i in range(min(FILLED * wanted, len(self.likely))):
-            if len(self.groups) >= wanted:
-                return
-            self._solve(self.likely.take(slice(i, i + 1)), beaten="kept")
+        """Solve more plans, whatever the best, until there are as many as are priced again."""
+        wanted = candidates_of(self.problem.request.top)
+        for plans in (self.beaten, self.likely):
+            for i in range(min(FILLED * wanted, 0 if plans is None else len(plans))):
+                if len(self.groups) >= wanted:
+                    return
+                assert plans is not None
+                one = plans.take(slice(i, i + 1))
+                if (self._cuts_of(one), int(one.vpp[0])) not in self.groups:
+                    self._solve(one, beaten="kept")
+
+    def _cuts_of(self, leaf: Boxes) -> tuple[tuple[int, int], ...]:
+        """Pool and option of each block of a plan."""
+        return tuple((int(self.cuts.pools[i]), int(self.cuts.numbers[i])) for i in leaf.ids[0] if i >= 0)
 
     # Boxes
 
     def _root(self, ways: Ways, batch: Ints) -> Boxes:
         """One box per order of the pools and number of chunks."""
-        self.cuts.add(ways.options[batch])
-        rows: list[_Row] = []
-        for way in batch:
-            options, common = ways.options[way], int(ways.common[way])
-            present = [pool for pool in range(len(options)) if options[pool] >= 0]
-            caps = [int(self.grid.options[pool].stages[options[pool]]) for pool in present]
-            micro = int(self.grid.num_microbatches[common])
-            if len(present) == 1 and 1 in self.chunks:
-                alone = self.cuts.id_of(present[0], options[present[0]], piped=False)
-                rows.append(_Row(ids=[alone], least=1, most=[1], num_microbatches=micro, vpp=1))
-            for vpp in self.chunks:
-                for order in permutations(range(len(present))):
-                    ids = [self.cuts.id_of(present[i], options[present[i]], piped=True) for i in order]
-                    most = [caps[i] for i in order]
-                    rows.append(_Row(ids=ids, least=1 if len(ids) > 1 else 2, most=most, num_microbatches=micro, vpp=vpp))
-        return self._boxes(rows, ways.options.shape[1])
+        options = ways.options[batch]
+        self.cuts.add(options)
+        micro = self.grid.num_microbatches[ways.common[batch]]
+        parts = []
+        for present in np.unique(options >= 0, axis=0):
+            rows, pools = np.flatnonzero(((options >= 0) == present).all(axis=1)), np.flatnonzero(present)
+            orders = np.array(list(permutations(range(len(pools)))))
+            parts.append(self._boxes(pools, options[rows][:, pools], micro[rows], orders, np.array(self.chunks)))
+            if len(pools) == 1 and 1 in self.chunks:
+                parts.append(self._boxes(pools, options[rows][:, pools], micro[rows], orders, None))
+        return Boxes.concat(parts)
 
-    def _boxes(self, rows: list[_Row], count: int) -> Boxes:
-        def filled(values: list[list[int]], absent: int) -> Ints:
-            return np.array([[*each, *[absent] * (count - len(each))] for each in values], dtype=np.int64)
+    def _boxes(self, pools: Ints, options: Ints, micro: Ints, orders: Ints, chunks: Ints | None) -> Boxes:
+        """Boxes of ways that use the same pools; without `chunks`, of models that are not cut into stages."""
+        chosen = np.ones(1, dtype=np.int64) if chunks is None else chunks
+        shape = (len(options), len(orders), len(chosen), len(self.grid.options))
+        ids = np.stack([self.cuts.ids_of(pool, options[:, i], piped=chunks is not None) for i, pool in enumerate(pools)], axis=1)
+        caps = np.stack([self.grid.options[pool].stages[options[:, i]] for i, pool in enumerate(pools)], axis=1)
 
-        ids = filled([row.ids for row in rows], -1)
-        present = ids >= 0
-        lowest = np.where(present, np.array([row.least for row in rows])[:, None], 0)
+        def filled(values: Ints, absent: int) -> Ints:
+            whole = np.full(shape, absent, dtype=np.int64)
+            whole[..., : len(pools)] = values[:, orders][:, :, None, :]
+            return whole.reshape(-1, shape[-1])
+
+        least = 1 if len(pools) > 1 or chunks is None else 2
+        lowest = filled(np.full_like(ids, least), 0)
+        stages = filled(np.minimum(caps, self.layers if chunks is not None else 1), 0)
+        count = shape[1] * shape[2]
         return Boxes(
-            ids=ids,
+            ids=filled(ids, -1),
             stages_from=lowest,
-            stages_to=np.minimum(filled([row.most for row in rows], 0), self.layers),
+            stages_to=stages,
             layers_from=lowest,
-            layers_to=np.where(present, self.layers, 0),
-            num_microbatches=np.array([row.num_microbatches for row in rows], dtype=np.int64),
-            vpp=np.array([row.vpp for row in rows], dtype=np.int64),
-            bound_s=np.zeros(len(rows)),
+            layers_to=np.where(lowest > 0, self.layers, 0),
+            num_microbatches=np.repeat(micro, count),
+            vpp=np.tile(chosen, len(options) * shape[1]),
+            bound_s=np.zeros(len(lowest)),
         )
 
     def _branch(self, root: Boxes) -> None:
         """Split boxes, the most promising first, until each is solved, beaten or left open."""
+        self.work += len(root)
         boxes = self._priced(root)
         while len(boxes) or self.leaves:
             if self._is_spent():
@@ -244,13 +287,15 @@ class _Search:
                 self.leaves.clear()
                 return
             self._solve_leaves(float(boxes.bound_s.min(initial=np.inf)))
-            boxes = boxes.take(boxes.bound_s < self.ceiling * (1 - SAME))
+            boxes = boxes.take(self._promising(boxes.bound_s))
             if not len(boxes):
                 continue
             first = np.argsort(boxes.bound_s, kind="stable")
-            self.boxes += len(first[:BOXES])
-            halves = self._priced(boxes.take(first[:BOXES]).halves())
-            boxes = Boxes.concat([boxes.take(first[BOXES:]), halves])
+            at_once = max(BOXES, len(boxes) // 4)  # of many, more, as those that wait are copied each time
+            self.boxes += len(first[:at_once])
+            self.work += 2 * len(first[:at_once])
+            halves = self._priced(boxes.take(first[:at_once]).halves())
+            boxes = Boxes.concat([boxes.take(first[at_once:]), halves])
 
     def _priced(self, boxes: Boxes) -> Boxes:
         """Narrow and bound boxes; what is beaten is dropped, what is one plan is put aside."""
@@ -260,14 +305,23 @@ class _Search:
         boxes = tightened(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts))
         if not len(boxes):
             return boxes
-        seconds = bound_s(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts))
+        seconds = bound_s(boxes, cuts, self.limits)
         gbs = self.cuts.gbs[boxes.ids[:, 0]]
         boxes = replace(boxes, bound_s=np.asarray(self.score.of(seconds / gbs, self._rate(boxes, cuts))))
-        boxes = boxes.take(boxes.bound_s < self.ceiling * (1 - SAME))
         single = boxes.width.max(axis=1, initial=0.0) == 0
+        promising = self._promising(boxes.bound_s)
+        self._remember(boxes.take(single & ~promising))
+        boxes, single = boxes.take(promising), single[promising]
         if single.any():
             self.leaves.append(boxes.take(single))
         return boxes.take(~single)
+
+    def _remember(self, plans: Boxes) -> None:
+        """Keep the best of the plans that are beaten: the simulation may order them differently."""
+        near = plans.take(plans.bound_s < FAMILY_MARGIN * self.ceiling)
+        if len(near):
+            known = near if self.beaten is None else Boxes.concat([self.beaten, near])
+            self.beaten = known.take(np.argsort(known.bound_s, kind="stable")[:REMEMBERED])
 
     def _rate(self, boxes: Boxes, cuts: Cuts) -> Floats:
         return self.score.rate(boxes.stages_from * cuts.chips[boxes.ids], self.cuts.pools[boxes.ids])
@@ -287,11 +341,11 @@ class _Search:
         leaves = leaves.take(np.argsort(leaves.bound_s, kind="stable"))
         at = 0
         while at < len(leaves) and leaves.bound_s[at] <= lowest and not self._is_spent():
-            if leaves.bound_s[at] >= self.ceiling * (1 - SAME):
+            if not self._promising(leaves.bound_s[at : at + 1]).all():
                 break
             self._solve(leaves.take(slice(at, at + 1)))
             at += 1
-        left = leaves.take(np.flatnonzero((np.arange(len(leaves)) >= at) & (leaves.bound_s < self.ceiling * (1 - SAME))))
+        left = leaves.take(np.flatnonzero((np.arange(len(leaves)) >= at) & self._promising(leaves.bound_s)))
         self.leaves = [left] if len(left) else []
 
     def _solve(self, leaf: Boxes, *, beaten: Literal["dropped", "kept"] = "dropped") -> None:
@@ -312,6 +366,7 @@ class _Search:
         if case.even and any(block.layers % block.stages for block in blocks):
             return
         self.solved += 1
+        self.work += STAGE_WORK * sum(block.stages for block in blocks)
         cuts = self.cuts.table
         ceiling_s = float(self._ceiling_s(leaf, cuts)[0]) if beaten == "dropped" else np.inf
         solver = solve_alike if "recompute" in self.problem.request.same else solve
@@ -327,12 +382,13 @@ class _Search:
             score=scored,
             step_s=seconds,
             common=int(self.cuts.commons[ids[0]]),
-            cuts=tuple((int(self.cuts.pools[i]), int(self.cuts.numbers[i])) for i in ids),
+            cuts=self._cuts_of(leaf),
             blocks=blocks,
             case=case,
             solved=solved,
         )
-        known = self.groups.get(found.cuts)
+        key = found.cuts, found.case.vpp
+        known = self.groups.get(key)
         if known is None or found.score < known.score:
-            self.groups[found.cuts] = found
+            self.groups[key] = found
         self.ceiling = min(self.ceiling, scored)

@@ -21,11 +21,25 @@ from meshwright.cost.step import StagePrices, message_s, price_stages
 from meshwright.layout import RECOMPUTES, Layouts
 from meshwright.search.axes import Recomputation
 
-__all__ = ["MIDDLE", "ROLES", "Curve", "Once", "curves", "fitting_layers", "layer_times_s", "once_tables"]
+__all__ = [
+    "FIRST",
+    "LAST",
+    "LORA_SHARE",
+    "MIDDLE",
+    "ROLES",
+    "WHOLE",
+    "Curve",
+    "Once",
+    "Reader",
+    "curves",
+    "fitting_layers",
+    "once_tables",
+    "stage_reader",
+]
 
 ROLES = ((False, False), (True, False), (False, True), (True, True))
 """Whether a stage holds the embedding, and the head."""
-MIDDLE = 0
+MIDDLE, FIRST, LAST, WHOLE = range(4)
 _MAKES = ("main", "prefix", "both")
 """Which of the model's segments a stage has layers of."""
 Point = tuple[int, int, int, tuple[bool, bool]]
@@ -91,7 +105,7 @@ def curves(layouts: Layouts, ways: Sequence[Recomputation], *, pool: int, site: 
     priced = price_stages(
         rows, _stages(points, len(rows)), model=site.model, pool=site.cluster.pools[pool], work=site.work, stack=site.stack
     )
-    reader = _Reader(points, priced)
+    reader = Reader(points, priced)
     chunk = MESSAGE_BUFFERS * site.stack.factors.states * priced.message_bytes[:: len(listed)]
     messages = _messages(base, priced.message_bytes[:: len(listed)], pool=pool, site=site)
     full = plain.index(whole) if by_block and whole is not None else None
@@ -101,14 +115,17 @@ def curves(layouts: Layouts, ways: Sequence[Recomputation], *, pool: int, site: 
     ]
 
 
-def layer_times_s(layouts: Layouts, *, pool: int, site: Site) -> tuple[Floats, Floats]:
-    """Forward and backward of one layer of each of the model's segments, nothing recomputed, (N, 2) each."""
+def stage_reader(layouts: Layouts, *, pool: int, site: Site) -> Reader:
+    """Return the prices of the stages from which all coefficients follow, nothing recomputed."""
     points = _points(len(site.model.segments))
     priced = price_stages(
         layouts, _stages(points, len(layouts)), model=site.model, pool=site.cluster.pools[pool], work=site.work, stack=site.stack
     )
-    reader, rows = _Reader(points, priced), slice(0, len(layouts))
-    return reader.slopes(reader.forward, rows), reader.slopes(reader.backward, rows)
+    return Reader(points, priced)
+
+
+LORA_SHARE = 0.01
+"""Of the parameters that a LoRA run exchanges and updates, as `cost/once.py` has it."""
 
 
 _BLOCK_OF_NONE = Recomputation(kind=RECOMPUTES.index("full"), block=1, layers=0)
@@ -143,7 +160,7 @@ def _stages(points: list[Point], rows: int) -> Stages:
     )
 
 
-class _Reader:
+class Reader:
     """Finds the price of a point."""
 
     def __init__(self, points: list[Point], priced: StagePrices) -> None:
@@ -172,7 +189,7 @@ class _Reader:
 class _Columns:
     """Coefficients of all rows, (R, ...)."""
 
-    def __init__(self, reader: _Reader, rows: int) -> None:
+    def __init__(self, reader: Reader, rows: int) -> None:
         whole = slice(0, rows)
         self.forward_layer, self.backward_layer = (reader.slopes(table, whole) for table in (reader.forward, reader.backward))
         self.forward_base = reader.bases(reader.forward, whole, self.forward_layer)
@@ -224,7 +241,7 @@ def once_tables(found: Sequence[Curve], layouts: Layouts, *, pool: int, site: Si
     """What a step takes once if the fullest stage has 0 .. `most` main layers, by role, for each curve and its layout."""
     layers = np.arange(most + 1, dtype=np.float64)
     shape = (len(found), len(ROLES), most + 1)
-    share = 0.01 if site.work.lora_rank else 1.0
+    share = LORA_SHARE if site.work.lora_rank else 1.0
     dense, expert = (
         share * np.stack([curve.params[kind][: len(ROLES), None] + curve.params[kind][len(ROLES)] * layers for curve in found]).ravel()
         for kind in (0, 1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
 from meshwright.search.mixed.bounds import Cuts
-from meshwright.search.mixed.curves import MIDDLE, Curve, Once, curves, fitting_layers, once_tables
+from meshwright.search.mixed.curves import ROLES, Curve, Once, curves, fitting_layers, once_tables
 from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.inner import Block, TableKey
 from meshwright.search.mixed.problem import MixedProblem
@@ -16,6 +19,8 @@ from meshwright.search.mixed.stages import StageTable
 __all__ = ["CutBook"]
 
 Ints = NDArray[np.int64]
+_KEYS = ("pools", "numbers", "commons")
+"""Columns in which the absent cut holds -1."""
 
 
 class CutBook:
@@ -23,17 +28,20 @@ class CutBook:
 
     def __init__(self, problem: MixedProblem, grid: Grid) -> None:
         self.problem, self.grid = problem, grid
-        self.ids: dict[tuple[int, int, bool], int] = {}
+        self.ids = [[np.full(len(options.common), -1) for options in grid.options] for _ in (False, True)]
         self.curves: list[Curve] = []
         self.onces: list[tuple[Once, ...]] = []
         self.keys: list[tuple[int, int, bool]] = []
         self.fitting: list[Ints] = []
         self.tables: list[dict[TableKey, StageTable]] = []
+        self.chips = [options.chips for options in grid.options]
+        self._columns_by_name: dict[str, Any] = {}
+        self._filled = 0
         self._table: Cuts | None = None
 
-    def id_of(self, pool: int, option: int, *, piped: bool) -> int:
-        """Return the number under which a cut is known."""
-        return self.ids[pool, int(option), piped]
+    def ids_of(self, pool: int, options: Ints, *, piped: bool) -> Ints:
+        """Return the numbers under which cuts are known."""
+        return self.ids[piped][pool][options]
 
     def add(self, options: Ints) -> None:
         """Price what some ways need and is not known."""
@@ -41,7 +49,7 @@ class CutBook:
             own = np.unique(options[options[:, pool] >= 0, pool])
             alone = np.unique(options[(options >= 0).sum(axis=1) == 1][:, pool])
             for piped, wanted in ((True, own), (False, alone[alone >= 0])):
-                self._add(pool, np.array([o for o in wanted if (pool, int(o), piped) not in self.ids], dtype=np.int64), piped)
+                self._add(pool, wanted[self.ids[piped][pool][wanted] < 0], piped)
 
     def _add(self, pool: int, numbers: Ints, piped: bool) -> None:
         if not len(numbers):
@@ -50,13 +58,12 @@ class CutBook:
         found = curves(layouts, self.grid.axes.recomputations, pool=pool, site=problem.site, piped=piped)
         onces = once_tables(found, layouts, pool=pool, site=problem.site, most=problem.site.model.total_layers)
         for number, curve, once in zip(numbers, found, onces, strict=True):
-            self.ids[pool, int(number), piped] = len(self.curves)
+            self.ids[piped][pool][number] = len(self.curves)
             self.curves.append(curve)
             self.tables.append({})
             self.onces.append(once)
             self.keys.append((pool, int(number), piped))
             self.fitting.append(fitting_layers(curve, limit_bytes=self.limit_bytes(pool), most=problem.site.model.total_layers))
-        self._table = None
 
     def limit_bytes(self, pool: int) -> float:
         """What a chip of a pool may use."""
@@ -71,7 +78,7 @@ class CutBook:
             once=self.onces[number],
             stages=stages,
             layers=layers,
-            chips_per_stage=int(self.grid.options[pool].chips[option]),
+            chips_per_stage=int(self.chips[pool][option]),
             domain=self.problem.cluster.pools[pool].node.domain_size,
             limit_bytes=self.limit_bytes(pool),
             tables=self.tables[number],
@@ -80,40 +87,59 @@ class CutBook:
     @property
     def table(self) -> Cuts:
         """All cuts in columns, an absent one last."""
-        if self._table is None:
-            self._table = self._columns()
-            self.pools = np.array([*(key[0] for key in self.keys), -1])
-            self.numbers = np.array([*(key[1] for key in self.keys), -1])
-            options = [self.grid.options[key[0]] for key in self.keys]
-            self.commons = np.array([*(int(o.common[key[1]]) for o, key in zip(options, self.keys, strict=True)), -1])
-            self.gbs = np.array([*(int(self.grid.gbs[c]) for c in self.commons[:-1]), 1])
+        known = len(self.curves)
+        if self._table is None or len(self._table.chips) != known + 1:
+            fresh = range(self._filled, known)
+            self._store(self._columns(fresh))
+            self._table = Cuts(**{field.name: self._columns_by_name[field.name][: known + 1] for field in fields(Cuts)})
+            self.pools, self.numbers, self.commons = (self._columns_by_name[name][: known + 1] for name in ("pools", "numbers", "commons"))
+            self.gbs = np.append(self.grid.gbs, 1)[self.commons]
         return self._table
 
-    def _columns(self) -> Cuts:
+    def _store(self, columns: dict[str, Floats]) -> None:
+        """Put columns of further cuts behind the known ones; arrays grow by doubling, and the row behind the last is the absent cut."""
+        count = len(columns["chips"])
+        for name, fresh in columns.items():
+            known = self._columns_by_name.get(name)
+            absent = -1 if name in _KEYS else 0
+            if known is None or len(known) < self._filled + count + 1:
+                grown = np.full((2 * (self._filled + count + 1), *fresh.shape[1:]), absent, dtype=fresh.dtype)
+                if known is not None:
+                    grown[: self._filled] = known[: self._filled]
+                self._columns_by_name[name] = known = grown
+            known[self._filled : self._filled + count] = fresh
+        self._filled += count
+
+    def _columns(self, fresh: range) -> dict[str, Any]:
+        """Columns of some cuts by name, those of Cuts and their keys."""
+        at = slice(fresh.start, fresh.stop)
+        curves_, onces, keys, fitting = self.curves[at], self.onces[at], self.keys[at], self.fitting[at]
+        middle = [curve.backward_layer_s.min(axis=0) for curve in curves_]
         most = self.problem.site.model.total_layers
-        curves_, middle = self.curves, [curve.backward_layer_s.min(axis=0) for curve in self.curves]
-
-        def column(values: list[float]) -> Floats:
-            return np.array([*values, 0.0])
-
-        def table(values: list[Floats]) -> Floats:
-            return np.concatenate([np.stack(values), np.zeros((1, most + 1))])
-
         shares = [c.forward_layer_s / (c.forward_layer_s + b) for c, b in zip(curves_, middle, strict=True)]
-        return Cuts(
-            chips=column([float(self.grid.options[pool].chips[option]) for pool, option, _ in self.keys]).astype(np.int64),
-            forward_s=column([float(c.forward_layer_s.min()) for c in curves_]),
-            backward_s=column([float(b.min()) for b in middle]),
-            forward_share=column([float(share.max()) for share in shares]),
-            backward_share=column([float((1 - share).max()) for share in shares]),
-            slow_backward_s=column([float(c.backward_layer_s.max()) for c in curves_]),
-            head_s=column([float(c.forward_base_s[2] + c.backward_base_s[:, 2].min()) for c in curves_]),
-            first_forward_s=column([float(c.forward_base_s[1]) for c in curves_]),
-            first_backward_s=column([float(c.backward_base_s[:, 1].max()) for c in curves_]),
-            near_s=column([min(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
-            far_s=column([max(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
-            fitting=table([np.concatenate([[0], f[1:].cumsum()]).astype(np.float64) for f in self.fitting]).astype(np.int64),
-            reduce_s=table([once[MIDDLE].reduce_s for once in self.onces]),
-            gather_s=table([once[MIDDLE].gather_s for once in self.onces]),
-            optimizer_s=table([once[MIDDLE].optimizer_s for once in self.onces]),
-        )
+
+        def roles(name: str) -> Floats:
+            return np.array([[getattr(role, name) for role in once] for once in onces]).reshape(-1, len(ROLES), most + 1)
+
+        return {
+            "pools": np.array([key[0] for key in keys], dtype=np.int64),
+            "numbers": np.array([key[1] for key in keys], dtype=np.int64),
+            "commons": np.array([int(self.grid.options[pool].common[option]) for pool, option, _ in keys], dtype=np.int64),
+            "chips": np.array([self.chips[pool][option] for pool, option, _ in keys], dtype=np.int64),
+            "forward_s": np.array([float(c.forward_layer_s.min()) for c in curves_]),
+            "backward_s": np.array([float(b.min()) for b in middle]),
+            "forward_share": np.array([float(share.max()) for share in shares]),
+            "backward_share": np.array([float((1 - share).max()) for share in shares]),
+            "slow_backward_s": np.array([float(c.backward_layer_s.max()) for c in curves_]),
+            "most_forward_s": np.array([float(c.forward_layer_s.max()) for c in curves_]),
+            "most_backward_s": np.array([float(b.max()) for b in middle]),
+            "head_s": np.array([float(c.forward_base_s[2] + c.backward_base_s[:, 2].min()) for c in curves_]),
+            "first_forward_s": np.array([float(c.forward_base_s[1]) for c in curves_]),
+            "first_backward_s": np.array([float(c.backward_base_s[:, 1].max()) for c in curves_]),
+            "near_s": np.array([min(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
+            "far_s": np.array([max(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
+            "fitting": np.array([np.concatenate([[0], f[1:].cumsum()]) for f in fitting], dtype=np.int64).reshape(-1, most + 1),
+            "reduce_s": roles("reduce_s"),
+            "gather_s": roles("gather_s"),
+            "optimizer_s": roles("optimizer_s"),
+        }

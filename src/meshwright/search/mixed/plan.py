@@ -13,7 +13,7 @@ from meshwright.errors import ConfigError
 from meshwright.models.params import model_params
 from meshwright.rules._rule import nearest_multiples
 from meshwright.search.batch import batch_rule
-from meshwright.search.mixed.branch import Outcome, search_mixed
+from meshwright.search.mixed.branch import Outcome, candidates_of, search_mixed
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
 from meshwright.search.mixed.reprice import Repriced, layout_of, reprice_mixed
@@ -26,9 +26,6 @@ from meshwright.search.space import Rejections
 from meshwright.units import GIB, TERA
 
 __all__ = ["search_mixed_plans"]
-
-SPARE = 4
-"""Plans priced again beyond those that are asked for: the simulation may order them differently."""
 
 
 def search_mixed_plans(request: PlanRequest) -> PlanResult:
@@ -111,7 +108,7 @@ class _Candidate:
 def _plans(problem: MixedProblem, grid: Grid, outcome: Outcome) -> tuple[Plan, ...]:
     score = _score(problem)
     candidates = []
-    for found in outcome.best[: 2 * problem.request.top + SPARE]:
+    for found in outcome.best[: candidates_of(problem.request.top)]:
         priced = reprice_mixed(layout_of(found, problem, grid), problem.site)
         used = [priced.layout.chips_of(pool) for pool in range(len(problem.parts))]
         rate = float(score.rate(np.array([used]), np.arange(len(used))[None])[0])

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
-from meshwright.search.mixed.curves import layer_times_s
-from meshwright.search.mixed.grid import Grid
+from meshwright.search.mixed.grid import Grid, Options
+from meshwright.search.mixed.options import OptionTimes, option_times
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.score import Score
 
@@ -24,17 +24,50 @@ class Ways:
 
     options: Ints
     common: Ints
-    bound: Floats
+    once_bound: Floats
+    """Of plans whose stages follow each other once."""
+    chunked_bound: Floats
+    """Of interleaved plans."""
     guess: Floats
     """What a plan may score, if its layers were cut to fit."""
 
 
-def ways_of(problem: MixedProblem, grid: Grid, score: Score) -> Ways:
-    """Combine the options of all pools that share the rest, each with a bound of its score.
+def ways_of(problem: MixedProblem, grid: Grid, score: Score, *, most_chunks: int) -> Ways:
+    """Combine the options of all pools that share the rest, each with bounds of its score.
 
-    Formula:  a step takes at least M times the time of the slowest stage, which is no less than if all chips worked on layers all the time;
-              and at least all layers once and the slowest stage's longer pass M - 1 times
+    Formula:  with s the time of the slowest stage, no less than if all chips worked on layers all the time, F, B and T the forward,
+              backward and both of all layers, and M micro batches, a step takes at least M s; with one chunk a stage at least T and the
+              longer pass of s M - 1 times; with up to v at least F + M b + (B - b) / v, with f and b the passes of s, and the same with
+              the passes exchanged. T goes with s: a pool has room for s over its layer's time on each of its stages
+    Units:    seconds per sequence, times the score's rate.
+    Source:   `chain_s` and `interleaved_chain_s` of `cost/pipeline.py`: the first forward or the last backward goes the long way.
+    Checked:  tests/search/test_mixed.py::test_ways_are_bounded_from_below
     """
+    options, common = _combined(problem, grid)
+    micro, gbs = grid.num_microbatches[common].astype(np.float64), grid.gbs[common]
+    columns = _Columns.of(problem, grid, options)
+    room = columns.least_chips <= problem.num_gpus
+    layers = problem.site.model.total_layers
+    rate = score.rate(columns.chips, np.where(columns.present, np.arange(options.shape[1])[None], -1))
+    possible = room & (columns.present.sum(axis=1) <= layers)
+    slowest = columns.slowest_s(layers, problem.num_gpus)
+
+    def scored(seconds: Floats) -> Floats:
+        whole = (seconds + problem.site.stack.step_overhead_s) / gbs
+        return np.asarray(np.where(possible, score.of(whole, rate), np.inf))
+
+    once, chunked = (
+        scored(seconds) for seconds in (columns.once_s(layers, micro, slowest), columns.chunked_s(layers, micro, slowest, most_chunks))
+    )
+    deep = np.minimum(columns.stages.sum(axis=1), layers)
+    likely = (micro + deep - 1) * np.where(np.isfinite(slowest), slowest, 0.0)
+    guess = np.where(np.isfinite(once), scored(columns.with_exchange_s(likely, layers, micro, problem.site.stack.dp_overlap)), np.inf)
+    keep = np.isfinite(np.minimum(once, chunked))
+    return Ways(options=options[keep], common=common[keep], once_bound=once[keep], chunked_bound=chunked[keep], guess=guess[keep])
+
+
+def _combined(problem: MixedProblem, grid: Grid) -> tuple[Ints, Ints]:
+    """Options of each pool that have the rest in common, (R, P), and what that is, (R,)."""
     pools = len(grid.options)
     by_common: list[list[Ints]] = [[np.flatnonzero(options.common == c) for options in grid.options] for c in range(len(grid.gbs))]
     tables = [
@@ -45,25 +78,8 @@ def ways_of(problem: MixedProblem, grid: Grid, score: Score) -> Ways:
     common = np.repeat(np.arange(len(tables)), [len(t) for t in tables])
     if "tp" in problem.request.same:
         alike = _of_one_tp(grid, options)
-        options, common = options[alike], common[alike]
-    micro, gbs = grid.num_microbatches[common].astype(np.float64), grid.gbs[common]
-    parts = [_pool_columns(problem, grid, pool, options[:, pool]) for pool in range(pools)]
-    layer, forward, chips, stages = (np.stack([part[i] for part in parts], axis=1) for i in range(4))
-    present = options >= 0
-    speed = _most_speed(layer, chips, stages, present, problem.num_gpus)
-    layers = problem.site.model.total_layers
-    with np.errstate(divide="ignore"):
-        slowest = np.maximum(layers / speed, np.where(present, layer, 0.0).max(axis=1))
-    quickest = np.where(present, layer, np.inf).min(axis=1)
-    backward_share = (1 - np.where(present, forward / np.maximum(layer, 1e-30), 1.0)).min(axis=1)
-    seconds = np.maximum(micro * slowest, layers * quickest + (micro - 1) * slowest * backward_share)
-    rate = score.rate(np.where(present, chips, 0), np.where(present, np.arange(pools)[None], -1))
-    room = np.where(present, chips, 0).sum(axis=1) <= problem.num_gpus
-    bound = np.where(room & (present.sum(axis=1) <= layers), score.of((seconds + problem.site.stack.step_overhead_s) / gbs, rate), np.inf)
-    keep = np.isfinite(bound)
-    deep = np.minimum(np.where(present, stages, 0.0).sum(axis=1), layers)
-    guess = np.where(keep, (micro + deep - 1) * np.where(np.isfinite(slowest), slowest, 0.0) / gbs * rate, np.inf)
-    return Ways(options=options[keep], common=common[keep], bound=bound[keep], guess=guess[keep])
+        return options[alike], common[alike]
+    return options, common
 
 
 def _of_one_tp(grid: Grid, options: Ints) -> NDArray[np.bool_]:
@@ -73,25 +89,135 @@ def _of_one_tp(grid: Grid, options: Ints) -> NDArray[np.bool_]:
     return np.asarray(((table == 0) | (table == table.max(axis=1, keepdims=True))).all(axis=1))
 
 
-def _pool_columns(problem: MixedProblem, grid: Grid, pool: int, index: Ints) -> list[Floats]:
-    """Of each row's option of a pool: its quickest layer, that one's forward, its chips a stage, its stages; zeros where absent."""
-    options = grid.options[pool]
-    if not len(options.common):
-        return [np.zeros(len(index)) for _ in range(4)]
-    forward, backward = layer_times_s(options.layouts, pool=pool, site=problem.site)
-    columns = [(forward + backward).min(axis=1), forward.max(axis=1), options.chips.astype(np.float64), options.stages.astype(np.float64)]
-    return [np.where(index >= 0, column[index], 0.0) for column in columns]
+def _spread(own: Options, times: OptionTimes | None, chosen: Ints) -> list[Floats]:
+    """Columns of a pool's options for the ways that chose them; zeros where they chose none."""
+    if times is None:
+        return [np.zeros(len(chosen)) for _ in range(5)]
+    columns = [times.forward_s, times.backward_s, own.chips.astype(np.float64), own.stages.astype(np.float64), times.first_s]
+    return [np.where(chosen >= 0, column[chosen], 0.0) for column in columns]
 
 
-def _most_speed(layer: Floats, chips: Floats, stages: Floats, present: NDArray[np.bool_], num_gpus: int) -> Floats:
-    """Layers per second of all stages that the chips can make at most: those that get most from a chip first, (R,)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        each = np.where(present, 1.0 / layer, 0.0)
-        order = np.argsort(-np.where(present, each / chips, -1.0), axis=1, kind="stable")
-        room, speed = np.full(len(layer), float(num_gpus)), np.zeros(len(layer))
-        for rank in range(layer.shape[1]):
-            at = order[:, rank : rank + 1]
-            one, size, most = (np.take_along_axis(a, at, axis=1)[:, 0] for a in (each, chips, stages))
-            taken = np.where(size > 0, np.minimum(most, room / np.where(size > 0, size, 1.0)), 0.0)
-            room, speed = room - taken * size, speed + taken * one
-    return speed
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Columns:
+    """Of each way and pool, (R, P): zeros where the pool takes no part."""
+
+    present: NDArray[np.bool_]
+    forward_s: Floats
+    """Of its quickest layer; and backward."""
+    backward_s: Floats
+    chips: Floats
+    """Of a stage."""
+    stages: Floats
+    """That it has chips for."""
+
+    first_s: Floats
+    """What a first stage takes beyond its layers."""
+    options: Ints
+    priced: tuple[OptionTimes | None, ...]
+    """Of each pool."""
+
+    @staticmethod
+    def of(problem: MixedProblem, grid: Grid, options: Ints) -> _Columns:
+        priced = tuple(
+            option_times(own.layouts, pool=pool, site=problem.site) if len(own.common) else None for pool, own in enumerate(grid.options)
+        )
+        columns = [_spread(own, times, options[:, pool]) for pool, (own, times) in enumerate(zip(grid.options, priced, strict=True))]
+        forward, backward, chips, stages, first = (np.stack([column[i] for column in columns], axis=1) for i in range(5))
+        return _Columns(
+            present=options >= 0,
+            forward_s=forward,
+            backward_s=backward,
+            chips=chips,
+            stages=stages,
+            first_s=first,
+            options=options,
+            priced=priced,
+        )
+
+    @property
+    def layer_s(self) -> Floats:
+        return self.forward_s + self.backward_s
+
+    @property
+    def least_chips(self) -> Floats:
+        """With one stage on each pool, (R,)."""
+        return np.asarray(self.chips.sum(axis=1))
+
+    def slowest_s(self, layers: int, num_gpus: int) -> Floats:
+        """The slowest stage at least, (R,): all chips at work all the time, those first that get most from a chip; or a lone layer."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            each = np.where(self.present, 1.0 / self.layer_s, 0.0)
+            order = np.argsort(-np.where(self.present, each / self.chips, -1.0), axis=1, kind="stable")
+            room, speed = np.full(len(each), float(num_gpus)), np.zeros(len(each))
+            for rank in range(each.shape[1]):
+                at = order[:, rank : rank + 1]
+                one, size, most = (np.take_along_axis(a, at, axis=1)[:, 0] for a in (each, self.chips, self.stages))
+                taken = np.where(size > 0, np.minimum(most, room / np.where(size > 0, size, 1.0)), 0.0)
+                room, speed = room - taken * size, speed + taken * one
+            return np.asarray(np.maximum(layers / speed, self.layer_s.max(axis=1)))
+
+    def once_s(self, layers: int, micro: Floats, slowest: Floats) -> Floats:
+        """Seconds of plans with one chunk a stage at least, (R,)."""
+        forward, backward = (self._share_of(passes) for passes in (self.forward_s, self.backward_s))
+        alone = np.maximum(0.0, micro - np.minimum(self.stages.sum(axis=1), layers))
+        rate = np.maximum((micro - 1) * backward + alone * forward, (micro - 1) * forward + alone * backward)
+        return np.maximum(micro * slowest, self._least(layers, slowest, work=self.layer_s, rate=rate))
+
+    def chunked_s(self, layers: int, micro: Floats, slowest: Floats, most_chunks: int) -> Floats:
+        """Seconds of interleaved plans at least, (R,)."""
+        share, found = 1.0 / max(1, most_chunks), micro * slowest
+        for down, up in ((self.forward_s, self.backward_s), (self.backward_s, self.forward_s)):
+            rate = (micro - share) * self._share_of(up)
+            found = np.maximum(found, self._least(layers, slowest, work=down + share * up, rate=rate))
+        return found
+
+    def with_exchange_s(self, pipeline_s: Floats, layers: int, micro: Floats, overlap: float) -> Floats:
+        """Seconds of plans whose pipeline takes so long at least, with what a step takes once, (R,).
+
+        Each pool that takes part has a stage with a layer, and some pool a stage with as many as if all chips had stages. A first stage
+        that is slower than a micro batch's share of the pipeline costs more than the exchange that it hides.
+        """
+        hidden = overlap * (pipeline_s / micro + self.first_s.max(axis=1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            even = np.where(self.present.any(axis=1), np.ceil(layers / np.maximum(1.0, self.stages.sum(axis=1))), 0.0)
+        each, fullest = np.zeros(len(micro)), np.full(len(micro), np.inf)
+        for pool, times in enumerate(self.priced):
+            if times is None:
+                continue
+            here, own = self.present[:, pool], self.options[:, pool]
+            for count, most in ((np.ones(len(micro), dtype=np.int64), True), (even.astype(np.int64), False)):
+                at = OptionTimes.place(count)
+                seconds = np.maximum(0.0, times.exchange_s[own, at] - hidden) + times.optimizer_s[own, at]
+                if most:
+                    each = np.maximum(each, np.where(here, seconds, 0.0))
+                else:
+                    fullest = np.minimum(fullest, np.where(here, seconds, np.inf))
+        return np.asarray(pipeline_s + np.maximum(each, np.where(np.isfinite(fullest), fullest, 0.0)))
+
+    def _share_of(self, passes: Floats) -> Floats:
+        """A pass's share of a stage's time at least, on any pool, (R,)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.where(self.present, passes / self.layer_s, 1.0).min(axis=1))
+
+    def _least(self, layers: int, slowest: Floats, *, work: Floats, rate: Floats) -> Floats:
+        """The least of the work of all layers + rate * s over times s of the slowest stage, (R,).
+
+        A pool takes as many layers as s has room for. They go to the pools with least work first, so that the sum is convex in s and bends
+        where one more pool is full.
+        """
+        order = np.argsort(np.where(self.present, work, np.inf), axis=1, kind="stable")
+        cost, room, there = (np.take_along_axis(a, order, axis=1) for a in (work, self._room(), self.present))
+        least = np.where(there, cost, 0.0).sum(axis=1)  # a layer on each
+        rest = layers - there.sum(axis=1).astype(np.float64)
+        upto = room.cumsum(axis=1)
+        found = np.full(len(rest), np.inf)
+        for at in range(cost.shape[1]):  # from the last bend on the sum only falls to it; the first pool in order always takes part
+            s = np.maximum(slowest, rest / upto[:, at])
+            taken = np.diff(np.minimum(upto * s[:, None], rest[:, None]), axis=1, prepend=0.0)
+            found = np.minimum(found, least + (taken * np.where(there, cost, 0.0)).sum(axis=1) + rate * s)
+        return found
+
+    def _room(self) -> Floats:
+        """Layers per second of all stages that a pool has chips for, (R, P)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.where(self.present, self.stages / self.layer_s, 0.0))
