@@ -16,6 +16,7 @@ from meshwright.search.request import PlanRequest
 if TYPE_CHECKING:
     from meshwright.report.charts.forms import Chart
     from meshwright.report.infos.part import Part, Record
+    from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
 
 __all__ = ["FORMATS", "Format", "chart_bytes", "find_chart", "page_bytes", "read_result", "report_parts", "write_report"]
@@ -50,8 +51,11 @@ def report_parts(results: Iterable[str | Path | Mapping[str, Any]]) -> list[Part
     return [part_of(record, name=name, resolve=_resolve) for record, name in read]
 
 
-def _resolve(request: Record) -> Problem:
-    return api.problem_of(PlanRequest.of(request))
+def _resolve(request: Record) -> Problem | MixedProblem:
+    from meshwright.search.mixed.problem import is_mixed, resolve_mixed
+
+    asked = PlanRequest.of(request)
+    return resolve_mixed(asked) if is_mixed(asked) else api.problem_of(asked)
 
 
 def _name(result: str | Path | Mapping[str, Any]) -> str:

@@ -62,7 +62,7 @@ def test_other_numbers_of_chips_are_near_the_layout_and_use_all_their_chips(prob
         assert one.layout is None or one.layout.num_chips == one.num_chips
         assert one.layout is None or one.layout.gbs == 64
     base = next(one for one in counts if one.num_chips == 16)
-    assert base.step_s <= api.plan(REQUEST).plans[0].step_s * (1 + 1e-9)
+    assert base.step_s == pytest.approx(api.plan(REQUEST).plans[0].step_s, rel=0.05)  # closed form against event simulation
 
 
 def test_flops_of_linear_layers_are_two_for_each_parameter_and_token(problem: Problem) -> None:

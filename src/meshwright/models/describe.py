@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
+from meshwright.html_text import html_table
 from meshwright.models.params import model_params
 from meshwright.models.presets import Preset, presets
 from meshwright.models.spec import ModelSpec
+from meshwright.units import format_count
 
-__all__ = ["ModelInfo", "ModelRow", "model_info", "models_info"]
+__all__ = ["ModelInfo", "ModelRow", "model_html", "model_info", "models_info"]
 
 _PART_NAMES = ("embedding", "positions", "attention", "mamba", "mlp", "experts", "router", "norms", "head")
 
@@ -68,6 +70,15 @@ def model_info(spec: ModelSpec) -> ModelInfo:
         active_params=params.active,
         published=_row(preset) if preset is not None else None,
     )
+
+
+def model_html(spec: ModelSpec) -> str:
+    """Return a model's dims and its parameters by part as HTML."""
+    found = model_info(spec)
+    active = f", {format_count(found.active_params)} active" if found.active_params < found.params else ""
+    rows = [(name, format_count(count), f"{count / found.params:.1%}") for name, count in found.parts.items()]
+    dims = ", ".join(f"{key}={value}" for key, value in found.dims.items())
+    return html_table(f"{spec.name}: {format_count(found.params)} parameters{active}", ("part", "parameters", "share"), rows, note=dims)
 
 
 def _preset_of(spec: ModelSpec) -> Preset | None:

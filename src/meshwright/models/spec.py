@@ -165,6 +165,12 @@ class ModelSpec:
     mamba: MambaSpec | None = None
     hybrid: HybridSpec | None = None
 
+    def _repr_html_(self) -> str:
+        """Show dims and parameters by part in a notebook."""
+        from meshwright.models.describe import model_html
+
+        return model_html(self)
+
     def __post_init__(self) -> None:
         _check_counts(self.name, self, "num_layers hidden num_heads num_kv_heads head_dim vocab window", least=1)
         _check_counts(self.name, self, "ffn encoder_layers norms_per_layer max_positions token_types global_every mtp_layers", least=0)

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from meshwright.errors import ConfigError, StudyError
+from meshwright.html_text import html_table
 from meshwright.runs.record import DIGITS, Event, RunRecord, record_of
 
 __all__ = ["RUN_LOGS", "Store", "Study", "append_line", "read_lines", "read_store", "study_folder", "write_whole"]
@@ -35,6 +36,11 @@ class Study:
     """Of `meshwright plan`."""
     trial: dict[str, Any]
     """What one run is: the software, its steps, its settings."""
+
+    def _repr_html_(self) -> str:
+        """Show what is compared in a notebook."""
+        asked = [(key, str(value)) for part in (self.request, self.trial) for key, value in part.items() if value not in (None, {}, [])]
+        return html_table(f"Study {self.study_id[:8]}", ("of all runs", "value"), asked)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 from meshwright.errors import ConfigError, MeshwrightError, UnknownNameError
 from meshwright.exports.jobs import Job, JobOptions, JobText, job_text
 from meshwright.hardware.profile import Profile, load_profile, profile_to_bytes
+from meshwright.html_text import html_table
 from meshwright.layout import Layout
 from meshwright.models.params import model_params
 from meshwright.runs.candidates import Candidate, Candidates, Refusal, candidates_of
@@ -84,6 +85,15 @@ class StudyResult:
     facts: StudyFacts
     view: View
 
+    def _repr_html_(self) -> str:
+        """Show every run in a notebook, beside its prediction."""
+        best = self.view.best
+        name = f"{self.facts.model} on {self.facts.num_chips} x {self.facts.chip}"
+        said = "no run finished" if best is None or best.measured is None else f"best {best.measured.step_s:.4g} s a step"
+        headings = ("run", "layout", "predicted, s", "measured, s", "measured / predicted", "state", "chosen because")
+        note = f"{self.folder}; {self.view.gpu_hours:.3g} GPU-hours{f'; stopped: {self.view.stop}' if self.view.stop else ''}"
+        return html_table(f"{name}: {said}", headings, (_run_cells(record) for record in self.view.records), note=note)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `tune --json` prints."""
         best = self.view.best
@@ -95,6 +105,15 @@ class StudyResult:
             "stop": self.view.stop,
             "gpu_hours": self.view.gpu_hours,
         }
+
+
+def _run_cells(record: RunRecord) -> tuple[object, ...]:
+    """One row of the table in a notebook."""
+    took = None if record.measured is None else record.measured.step_s
+    state = record.state if record.failure is None else f"failed: {record.failure.failure_class}"
+    predicted = record.predicted.step_s
+    off = None if took is None else took / predicted
+    return record.number, record.layout.words(), predicted, took, off, state, record.chosen_because
 
 
 def run_dict(record: RunRecord) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from meshwright.confidence import Fits, Intervals
+from meshwright.html_text import html_table
 from meshwright.layout import Layout
 from meshwright.mixed_layout import MixedLayout
 from meshwright.search.request import PlanRequest
@@ -168,6 +169,17 @@ class PlanResult:
     proof: Proof | None = None
     """Where the space was not priced whole but searched by branch and bound."""
 
+    def _repr_html_(self) -> str:
+        """Show the ranked plans in a notebook; where nothing fits, why."""
+        asked = f"{self.facts.get('model', self.request.model)} on {self.request.cluster}"
+        if not self.plans:
+            miss = "" if self.nearest_miss is None else f"the nearest is {self.nearest_miss.over_bytes / GIB:.1f} GiB too large"
+            return html_table(f"{asked}: nothing fits", ("reason", "layouts"), self.rejected.items(), note=miss)
+        headings = ("#", "layout", "step, s", "80 %", "tokens/s/GPU", "MFU, %", "peak, GiB", "fits")
+        best = self.plans[0]
+        note = f"{self.layouts:,} layouts priced; stands on: {best.provenance['kernels']}; {best.intervals.error}"
+        return html_table(f"{asked}: {best.step_s:.4g} s a step", headings, (_cells(plan) for plan in self.plans), note=note)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `plan --json` prints."""
         search: dict[str, Any] = {"layouts": self.layouts, "seconds": self.seconds, "exhaustive": True, "bound_gap": 0.0}
@@ -181,6 +193,13 @@ class PlanResult:
             "rejected": dict(self.rejected),
             "search": search,
         }
+
+
+def _cells(plan: Plan) -> tuple[object, ...]:
+    """One row of the table in a notebook."""
+    words = plan.layout.words() if plan.mixed is None else ", ".join(f"{s.chip} tp={s.tp} {s.layers} layers" for s in plan.mixed.stages)
+    between = "{:.3g} to {:.3g}".format(*plan.intervals.step_s)
+    return plan.rank, words, plan.step_s, between, plan.tokens_per_s_per_gpu, 100 * plan.mfu, plan.peak_bytes / GIB, plan.fits
 
 
 def layout_dict(layout: Layout) -> dict[str, Any]:

@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 
 from meshwright.errors import MeshwrightError
 from meshwright.layout import Layout
+from meshwright.search.axes import axes_of
 from meshwright.search.diagnose import with_chips
-from meshwright.search.plan import search_problem
+from meshwright.search.exhaustive import search_space
 from meshwright.search.problem import Problem
+from meshwright.search.quote import quotes
+from meshwright.search.space import Rejections, make_space
 
 __all__ = ["Scaled", "scaling"]
 
@@ -29,7 +32,7 @@ class Scaled:
 
 
 def scaling(problem: Problem, layout: Layout) -> tuple[Scaled, ...]:
-    """Search a quarter to four times the chips: axes at the layout's sizes, half and twice of them, the batch as it is."""
+    """Search a quarter to four times the chips by the closed form: axes at the layout's sizes, half and twice of them, the same batch."""
     counts = sorted({round(problem.num_chips * factor) for factor in FACTORS} - {0})
     return tuple(_scaled(problem, layout, count) for count in counts)
 
@@ -39,15 +42,17 @@ def _scaled(problem: Problem, layout: Layout, count: int) -> Scaled:
     request = problem.request.model_copy(update={"pins": pins, "top": 1, "gbs": layout.gbs, "max_gbs": None})
     case = replace(with_chips(problem, count), request=request, max_gbs=layout.gbs)
     try:
-        result = search_problem(case)
+        found = search_space(case, make_space(case, axes_of(case), Rejections()), Rejections())
     except MeshwrightError as error:
         return Scaled(num_chips=count, layout=None, reason=str(error))
-    if not result.plans:
-        return Scaled(num_chips=count, layout=None, reason="nothing near the best plan's axes fits")
-    best = result.plans[0]
-    return Scaled(
-        num_chips=count, layout=best.layout, step_s=best.step_s, tokens_per_s=best.layout.gbs * problem.setting.work.seq_len / best.step_s
-    )
+    best = found.fitting or found.at_risk
+    if best is None:
+        words = "nothing near the best plan's axes fits" if found.priced else "nothing near the best plan's axes keeps the rules"
+        return Scaled(num_chips=count, layout=None, reason=words)
+    row = best.layouts.row(0)
+    [priced] = quotes([row], case.setting)
+    tokens = layout.gbs * problem.setting.work.seq_len
+    return Scaled(num_chips=count, layout=row, step_s=priced.step_s, tokens_per_s=tokens / priced.step_s)
 
 
 def _near(layout: Layout) -> dict[str, list[int | str]]:

@@ -14,13 +14,16 @@ from meshwright.search.result import layout_dict
 from meshwright.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from meshwright.cost.simulate import Pipeline
+    from meshwright.layout import Layout
+    from meshwright.mixed_layout import MixedLayout
     from meshwright.search.cells import Cell, Cells
     from meshwright.search.problem import Problem
     from meshwright.search.scaling import Scaled
 
-__all__ = ["MOST_DRAWN", "cells_info", "scaling_info", "stage_memory_info", "timeline_info"]
+__all__ = ["MOST_DRAWN", "cells_info", "pipeline_info", "scaling_info", "stage_memory_info", "timeline_info"]
 
 MOST_DRAWN = 50_000
 """Operations of a timeline: about 1.5 MB of the page."""
@@ -47,16 +50,22 @@ def stage_memory_info(plan: Mapping[str, Any], problem: Problem) -> Stack:
 
 def timeline_info(plan: Mapping[str, Any], problem: Problem) -> Timeline | str:
     """Return one step of a plan's pipeline, operation by operation; a sentence where there is none, or one too long to draw."""
-    from meshwright.cost.simulate import timeline
     from meshwright.search.refine import pipeline_of
 
     layout = layout_of(plan["layout"])
+    return pipeline_info(short_words(plan), layout, lambda: pipeline_of(problem, layout))
+
+
+def pipeline_info(name: str, layout: Layout | MixedLayout, pipeline: Callable[[], Pipeline]) -> Timeline | str:
+    """Return a step of a pipeline; a sentence where there is none to draw."""
+    from meshwright.cost.simulate import timeline
+
     count = 2 * layout.num_microbatches * layout.pp * layout.vpp
     if layout.pp == 1:
         return "The best plan has no pipeline (pp=1), so there is no timeline."
     if count > MOST_DRAWN:
         return f"Its pipeline has {count:,} operations, too many to draw here; `meshwright plan --trace DIR` writes them for Perfetto."
-    found = timeline(pipeline_of(problem, layout))
+    found = timeline(pipeline())
     ops = tuple(Op(stage=o.stage, kind=o.kind, chunk=o.chunk, microbatch=o.microbatch, start_s=o.start_s, end_s=o.end_s) for o in found)
     step_s = max(op.end_s for op in ops)
     busy = sum(op.end_s - op.start_s for op in ops) / (layout.pp * step_s)
@@ -65,14 +74,7 @@ def timeline_info(plan: Mapping[str, Any], problem: Problem) -> Timeline | str:
         f"chunk{'s' if layout.vpp > 1 else ''}: stages work {100 * busy:.1f} % of the pipeline's {number(step_s)} s. "
         "Gradient exchange and optimizer come after it."
     )
-    return Timeline(
-        key="timeline",
-        title=f"Pipeline of {short_words(plan)}",
-        sentence=sentence,
-        stages=layout.pp,
-        step_s=step_s,
-        ops=ops,
-    )
+    return Timeline(key="timeline", title=f"Pipeline of {name}", sentence=sentence, stages=layout.pp, step_s=step_s, ops=ops)
 
 
 def cells_info(cells: Cells, plans: Sequence[Mapping[str, Any]], problem: Problem) -> Heat:
@@ -126,8 +128,8 @@ def scaling_info(found: Sequence[Scaled], problem: Problem) -> Points | str:
     return Points(
         key="scaling",
         title="Throughput per GPU over the number of GPUs",
-        sentence="The same batch on more and fewer of the same chips: the fastest plan within half and twice each axis of the best one, "
-        f"searched for this page. Per cent: against {base.num_chips} GPUs.{left_out}",
+        sentence="The same batch on more and fewer of the same chips: the fastest layout within half and twice each axis of the best plan, "
+        f"by the closed form, searched for this page. Per cent: against {base.num_chips} GPUs.{left_out}",
         x=Axis(key="gpus", title="GPUs", log=True),
         y=Axis(key="tokens_per_s_per_gpu", title="tokens/s per GPU", from_zero=True),
         groups=(Group(title="predicted", colour=SEQUENCE[0], points=points, joined="line"),),

@@ -9,7 +9,8 @@ from meshwright.report.infos.asked import Asked, Resolve, asked_of, drawn, prese
 from meshwright.report.infos.computed import cells_info, scaling_info, stage_memory_info, timeline_info
 from meshwright.report.infos.explain import constants_info, operators_info, rival_steps_info, rivals_info, roofline_info, terms_info
 from meshwright.report.infos.front import cost_front_info, memory_front_info
-from meshwright.report.infos.layouts import layout_of
+from meshwright.report.infos.layouts import is_mixed, layout_of
+from meshwright.report.infos.mixed import mixed_memory_info, mixed_timeline_info, stages_table_info
 from meshwright.report.infos.part import Block, Part, Record, Section
 from meshwright.report.infos.plan import (
     asked_words,
@@ -59,6 +60,10 @@ def _sections(record: Record, asked: Asked) -> list[Section]:
         memory = (stage_memory_info(best, asked.problem), *memory)
         sources += (constants_info(explained),)
         computed = _computed(record, explained, asked.problem)
+    if asked.mixed is not None and is_mixed(best):
+        memory = (mixed_memory_info(best, asked.mixed), *memory)
+        steps = drawn(mixed_timeline_info(best, asked.mixed))
+        computed = [Section(key="pipeline", title="The pipeline", blocks=(stages_table_info(best), steps))]
     fronts = (*present(memory_front_info(record)), *present(cost_front_info(record)))
     return [
         Section(key="plans", title="Plans", blocks=(plans_info(record),)),

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwright import api
+from meshwright.report.charts.forms import Stack, Timeline
+from meshwright.reporting import find_chart, report_parts
+from meshwright.search.mixed.problem import resolve_mixed
+from meshwright.search.request import PlanRequest
+
+FIELDS: dict[str, Any] = {"model": "llama2-13b", "cluster": "a800:8,h800:8", "seq_len": 4096, "gbs": 64, "top": 3}
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict[str, Any]:
+    return api.plan(**FIELDS).to_dict()
+
+
+def test_stages_read_back_hold_what_the_plan_said(answer: dict[str, Any]) -> None:
+    [part] = report_parts([answer])
+    stages = find_chart([part], "stages")
+    assert isinstance(stages, Stack)
+    assert [bar.total for bar in stages.bars] == pytest.approx(answer["plans"][0]["peak_memory_gib"], rel=1e-9)
+    assert stages.limit == pytest.approx(min(p.setting.limit_bytes for p in resolve_mixed(PlanRequest.of(answer["request"])).parts) / 2**30)
+
+
+def test_the_pipeline_runs_as_long_as_its_terms_say(answer: dict[str, Any]) -> None:
+    best = answer["plans"][0]
+    steps = find_chart(report_parts([answer]), "timeline")
+    assert isinstance(steps, Timeline)
+    once = sum(best["time"][term] for term in ("dp_comm", "optimizer", "overhead"))
+    assert steps.step_s == pytest.approx(best["step_s"] - once, rel=1e-6)
+    assert steps.stages == len(best["stages"])
+
+
+def test_what_is_for_one_kind_of_chip_is_said_to_be_missing(answer: dict[str, Any]) -> None:
+    [part] = report_parts([answer])
+    assert "for one kind of chip" in part.notes[0]
+    assert {chart.key for chart in part.charts} >= {"time", "memory", "stages", "timeline", "front"}
