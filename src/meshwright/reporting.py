@@ -120,8 +120,20 @@ def chart_bytes(chart: Chart, form: Format) -> bytes:
 
 
 def _png(drawn: str) -> bytes:
+    from meshwright.report.charts.style import chart_css
+
     try:
         import resvg_py
     except ImportError:
         raise MissingExtraError("resvg_py", "report") from None
-    return bytes(resvg_py.svg_to_bytes(svg_string=drawn, zoom=2, font_family="DejaVu Sans", sans_serif_family="DejaVu Sans"))
+    fonts: dict[str, Any] = {"font_family": "DejaVu Sans", "sans_serif_family": "DejaVu Sans"}
+    with_words, without = (
+        bytes(resvg_py.svg_to_bytes(svg_string=_PROBE.format(words=words), style_sheet=chart_css("light"), **fonts)) for words in ("Wg", "")
+    )
+    if with_words == without:
+        raise ConfigError("--format png: no font was found to write with; apt-get install fonts-dejavu-core, or --format svg")
+    return bytes(resvg_py.svg_to_bytes(svg_string=drawn, zoom=2, **fonts))
+
+
+_PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"><text x="2" y="15" class="ink">{words}</text></svg>'
+"""Words that nothing draws where there are no fonts: a chart would come out without any, in silence."""

@@ -75,6 +75,8 @@ def test_one_chart_alone(plan: Path, form: str, begins: bytes, capsys: pytest.Ca
         (["plan.json", "--format", "pdf"], "'pdf' is no known format"),
         (["absent.json"], "absent.json: cannot be read (No such file or directory)"),
         (["broken.json"], "broken.json: not what a command prints with --json"),
+        (["older.json"], "older.json: looks like an answer of plan, but lacks 'time'; it may come from another version"),
+        (["other.json"], "other.json: looks like an answer of plan, but holds something else than expected"),
         (["list.json"], "list.json: expected one JSON object, as commands print with --json, got list"),
         (["plan.json", "-o", "no/such/folder.html"], "no/such/folder.html: cannot be written (No such file or directory)"),
     ],
@@ -82,6 +84,10 @@ def test_one_chart_alone(plan: Path, form: str, begins: bytes, capsys: pytest.Ca
 def test_bad_input_is_one_line_and_exit_2(plan: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     (plan.parent / "broken.json").write_text("step 12\n")
     (plan.parent / "list.json").write_text("[1]")
+    answer = json.loads(plan.read_text())
+    (plan.parent / "other.json").write_text(json.dumps({**answer, "plans": "none"}))
+    del answer["plans"][0]["time"]
+    (plan.parent / "older.json").write_text(json.dumps(answer))
     assert run(["report", *words]) == 2
     error = capsys.readouterr().err
     assert said in error
@@ -95,6 +101,15 @@ def test_without_its_extra_the_command_to_install_it_is_named(
     monkeypatch.setitem(sys.modules, "jinja2", absent)
     assert run(["report", "plan.json"]) == 2
     assert "pip install 'meshwright[report]'" in capsys.readouterr().err
+
+
+def test_an_image_without_fonts_is_refused(plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    resvg = pytest.importorskip("resvg_py", reason="PNG needs resvg-py: pip install 'meshwright[report]'")
+    draw = resvg.svg_to_bytes
+    monkeypatch.setattr(resvg, "svg_to_bytes", lambda **words: draw(**words, skip_system_fonts=True))
+    assert run(["report", "plan.json", "--format", "png", "--chart", "time"]) == 2
+    assert "no font was found to write with" in capsys.readouterr().err
+    assert not (plan.parent / "time.png").exists()
 
 
 def test_a_study_is_read_from_its_directory_at_any_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
