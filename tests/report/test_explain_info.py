@@ -95,8 +95,16 @@ def test_rivals_are_stacked_with_their_own_terms_and_those_that_do_not_fit_are_i
     assert stack.bars[1].values == pytest.approx((1.5, 0.2, 0.8))
     rows = rivals_info(RECORD).rows
     assert rows[0][:4] == ("pp 2 -> 4", "slower", 2.5, 25.0)
+    assert stack.sentence == "No single change of an axis makes it faster and leaves the headroom free."
     assert rows[0][-1] == "pipeline bubble +600 ms, tensor-parallel -100 ms"
-    assert rows[2] == ("tp 4 -> 64", "breaks a rule", None, None, None, "heads=32 is not divisible by tp=64")
+    assert rows[2] == ("tp 4 -> 64", "breaks a rule", None, None, None, "", "heads=32 is not divisible by tp=64")
+
+
+def test_a_faster_rival_that_needs_the_headroom_is_said_to_be_at_risk() -> None:
+    changed = rival("pp 2 -> 1", 1.8, differences_s={"bubble": -0.2}, verdict="faster", fits="at risk", peak_memory_gib=78.0)
+    record = {**RECORD, "rivals": [changed, rival("vpp 1 -> 2", 1.9, differences_s={"bubble": -0.1}, verdict="faster", fits="yes")]}
+    assert rival_steps_info(record).sentence == "Faster: vpp 1 -> 2. Faster, but at risk of running out of memory: pp 2 -> 1."
+    assert rivals_info(record).rows[0][5] == "at risk"
 
 
 def test_stages_terms_and_constants_are_told_in_full() -> None:

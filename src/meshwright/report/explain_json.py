@@ -108,6 +108,7 @@ def _rival_record(rival: Rival) -> dict[str, Any]:
         "step_s": rival.quote.step_s,
         "peak_memory_gib": rival.quote.peak_bytes / GIB,
         "over_gib": rival.quote.over_bytes / GIB,
+        "fits": rival.quote.verdict,
         "differences_s": dict(rival.differences_s),
     }
 

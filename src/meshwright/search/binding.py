@@ -43,11 +43,19 @@ def cost_words(quote: Quote, setting: Setting) -> str:
 
 
 def _faster_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:
-    """Name the best rival that fits."""
+    """Name the best rival that fits; one that is faster still by using headroom is said to be at risk."""
     if not faster:
         return ["No layout that differs in one axis is faster and fits."]
+    safe = [pair for pair in faster if pair[1].verdict == "yes"]
+    found = []
+    if safe:
+        words, best = min(safe, key=lambda pair: pair[1].step_s)
+        found.append(f"Faster and fits: {words}, by {1 - best.step_s / quote.step_s:.1%}.")
     words, best = min(faster, key=lambda pair: pair[1].step_s)
-    return [f"Faster and fits: {words}, by {1 - best.step_s / quote.step_s:.1%}."]
+    if best.verdict != "yes":
+        gain = 1 - best.step_s / quote.step_s
+        found.append(f"Faster, but at risk, as it needs a part of the headroom: {words}, by {gain:.1%}.")
+    return found
 
 
 def _blocked_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:

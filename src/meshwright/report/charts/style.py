@@ -41,7 +41,7 @@ MEMORY_COLOURS: Mapping[str, str] = {
     "context": "#59636e",
 }
 """Hues follow Okabe and Ito's set for colour-blind readers (blue, orange, yellow, green, grey); kin differ in lightness."""
-SEQUENCE = ("#1f5fa8", "#c2500b", "#14806a", "#8e5ba6", "#d9b400", "#59636e")
+SEQUENCE = ("#3b82c9", "#c2500b", "#14806a", "#8e5ba6", "#d9b400", "#59636e")
 """For groups that have no colour of their own."""
 BEST = "#c2500b"
 OTHER = "#8793a0"

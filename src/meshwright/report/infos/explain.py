@@ -140,6 +140,7 @@ def rivals_info(record: Record) -> Grid:
     columns = (
         *(Column(key="change", title="change"), Column(key="verdict", title="verdict"), Column(key="step_s", title="step, s", digits=4)),
         *(Column(key="percent", title="longer by, %", digits=3), Column(key="peak_gib", title="peak, GiB", digits=3)),
+        Column(key="fits", title="fits"),
         Column(key="why", title="why", wide=True),
     )
     rows = tuple(_rival_row(rival, record["step_s"]) for rival in record["rivals"])
@@ -148,11 +149,11 @@ def rivals_info(record: Record) -> Grid:
 
 def _rival_row(rival: Mapping[str, Any], step_s: float) -> tuple[Cell, ...]:
     if "step_s" not in rival:
-        return rival["change"], rival["verdict"], None, None, None, rival["reason"]
+        return rival["change"], rival["verdict"], None, None, None, "", rival["reason"]
     largest = sorted(rival["differences_s"].items(), key=lambda item: -abs(item[1]))[:3]
     words = ", ".join(f"{TIME_READINGS[term].title} {1e3 * seconds:+,.0f} ms" for term, seconds in largest)
     percent = 100 * (rival["step_s"] / step_s - 1)
-    return rival["change"], rival["verdict"], rival["step_s"], percent, rival["peak_memory_gib"], words
+    return rival["change"], rival["verdict"], rival["step_s"], percent, rival["peak_memory_gib"], rival.get("fits", ""), words
 
 
 def rival_steps_info(record: Record) -> Stack:
@@ -162,8 +163,12 @@ def rival_steps_info(record: Record) -> Stack:
         if "step_s" in rival and rival["over_gib"] <= 0:
             time = {term: seconds + rival["differences_s"].get(term, 0.0) for term, seconds in record["time"].items()}
             bars.append((rival["change"], {"time": time, "interval": None}))
-    faster = sum(rival["verdict"] == "faster" for rival in record["rivals"])
-    sentence = f"{faster} of {len(record['rivals'])} changes make it faster." if faster else "No single change of an axis makes it faster."
+    faster = [rival for rival in record["rivals"] if rival["verdict"] == "faster"]
+    risky = [rival["change"] for rival in faster if rival.get("fits") == "at risk"]
+    safe = [rival["change"] for rival in faster if rival.get("fits") != "at risk"]
+    sentence = f"Faster: {', '.join(safe)}." if safe else "No single change of an axis makes it faster and leaves the headroom free."
+    if risky:
+        sentence += f" Faster, but at risk of running out of memory: {', '.join(risky)}."
     return time_stack(bars, key="rivals-steps", title=f"What one change of {short_words(record)} does", sentence=sentence)
 
 
