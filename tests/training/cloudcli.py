@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +43,11 @@ def word_of(place: Path, *, running: str, ended: str, failed: str, stopped: str)
 def stop(place: Path) -> None:
     if not (place / "code").exists():
         (place / "stopped").touch()
-        os.killpg(int((place / "pid").read_text()), signal.SIGKILL)
+        import psutil
+
+        job = psutil.Process(int((place / "pid").read_text()))
+        for process in [*job.children(recursive=True), job]:  # timeout has a group of its own
+            process.kill()
 
 
 def place_of(name: str, missing: str) -> Path:

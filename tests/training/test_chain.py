@@ -53,6 +53,13 @@ def test_a_limit_too_short_for_a_checkpoint_stops_the_chain() -> None:
     assert "the limit is too short" in found.why
 
 
+def test_two_limits_are_the_same_way_to_end_whatever_the_scheduler_calls_them() -> None:
+    lines = ("*** STEP 1.0 ON n1 CANCELLED DUE TO TIME LIMIT ***", "*** JOB 2 ON n1 CANCELLED DUE TO TIME LIMIT ***")
+    ends = [Failure(failure_class="time_limit", message="the time limit was reached", evidence=line) for line in lines]
+    jobs = [job(number, "timed_out", None, failure=end, saved=0) for number, end in enumerate(ends, start=1)]
+    assert decide(jobs, total_steps=100).action == "stop"
+
+
 def test_without_sight_of_the_checkpoints_the_logs_steps_stand_for_them() -> None:
     jobs = [job(1, "timed_out", 30), job(2, "timed_out", 60), job(3, "timed_out", 90)]
     assert decide(jobs, total_steps=100).action == "submit"

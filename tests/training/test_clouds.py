@@ -84,6 +84,7 @@ def test_it_is_ended(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert status["reason"] in CLOUDS[launcher].states
 
 
+@pytest.mark.parametrize("launcher", ["runai"], indirect=True)
 def test_what_is_refused_is_said(launcher: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "state").rmdir()
     assert cli.run([*words(launcher, tmp_path), "-o", "run"]) == 2
@@ -93,6 +94,7 @@ def test_what_is_refused_is_said(launcher: str, tmp_path: Path, capsys: Capture)
     assert f"error: {launcher}: {CLOUDS[launcher].program} is not there: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("launcher", ["runai"], indirect=True)
 def test_checkpoints_that_the_container_would_lose_stop_it(launcher: str, tmp_path: Path, capsys: Capture) -> None:
     assert cli.run([*words(launcher, tmp_path)[:-2], "--save-dir", "/elsewhere", "-o", "run", "--dry-run"]) == 1
     assert "STOP  storage      checkpoints go to /elsewhere, which no writable mount" in capsys.readouterr().out

@@ -56,8 +56,9 @@ def test_what_is_written_is_read_back(seconds: int) -> None:
 
 
 def test_margins() -> None:
-    """Two writes of 20 minutes and a step of 30 s are 2,430 s: more than half an hour, and rounded up to minutes."""
-    assert needed_margin_s(write_s=1200, step_s=30) == 2430
+    """Two writes of 20 minutes and a step of 30 s are 2,430 s, and ten batches forward 100 s more; half an hour is too little."""
+    assert needed_margin_s(write_s=1200, step_s=30, eval_steps=0) == 2430
+    assert needed_margin_s(write_s=1200, step_s=30, eval_steps=10) == 2530
     assert default_margin_s(FIVE_DAYS, needed_s=2430) == 41 * MINUTE_S
     assert default_margin_s(FIVE_DAYS, needed_s=10) == 30 * MINUTE_S
     assert default_margin_s(2 * HOUR_S, needed_s=10) == 6 * MINUTE_S

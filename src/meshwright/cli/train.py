@@ -69,7 +69,9 @@ def train(
         str | None, typer.Option(metavar="DIR", help="Of checkpoints, as the job sees it [default: in the training].")
     ] = None,
     save_every: Annotated[int | None, typer.Option(help="Steps [default: 2000, or a tenth of a shorter training].")] = None,
-    keep: Annotated[int | None, typer.Option(help="Checkpoints that stay, of the embedded trainer [default: 2].")] = None,
+    keep: Annotated[
+        int | None, typer.Option(help="Of the embedded trainer: best checkpoints that stay beside the newest two [default: 10].")
+    ] = None,
     to: Annotated[str | None, typer.Option(help="Software that trains, as `export --to` [default: the embedded trainer].")] = None,
     program: Annotated[str | None, typer.Option(metavar="PATH", help="With --to: where its program is.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--setting", metavar="KEY=V", help="A setting: learning_rate=1e-4.")] = None,

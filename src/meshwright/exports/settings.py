@@ -46,6 +46,14 @@ def _check_range(owner: object, names: str, *, least: float, below: float) -> No
             raise ConfigError(f"{name}={value}: expected a number from {least:g}{'' if below == float('inf') else f' to below {below:g}'}")
 
 
+def _shares(text: str) -> tuple[float, ...]:
+    """Read shares as people write them, 99,1,0."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"{text}: expected numbers such as 99,1,0") from None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelDetails:
     """What the cost of a model does not depend on, but its training does; None follows the rule that the field names.
@@ -180,5 +188,5 @@ class TrainingSettings:
         values["data"] = tuple(entry if isinstance(entry, Dataset) else Dataset(path=entry[0], weight=float(entry[1])) for entry in pairs)
         for name in ("split", "extra"):
             if values.get(name) is not None:
-                values[name] = tuple(values[name])
+                values[name] = _shares(values[name]) if name == "split" and isinstance(values[name], str) else tuple(values[name])
         return TrainingSettings(**values)

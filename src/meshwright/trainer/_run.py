@@ -42,7 +42,7 @@ def train(job: TrainJob, device: torch.device, *, tell: Callable[[str], None], s
         done = _resume(parts, checkpoints)
         tally = Tally(rates=Rates(job=job, processes=dist.get_world_size(), device_name=_device_name(device)))
         began = perf_counter()
-        done, ended_by = _steps(parts, checkpoints, tally, done=done, say=say, dump_memory=dump_memory)
+        done, ended_by = _steps(parts, checkpoints, tally, done=done, started=started, say=say, dump_memory=dump_memory)
         words = {"device": _device_name(device) or "cpu", "torch_version": str(torch.__version__)}
         summary = tally.summary(done=done, start_s=began - started, ended_by=ended_by, **words)
         say(summary.to_dict())
@@ -55,16 +55,17 @@ def _steps(
     tally: Tally,
     *,
     done: int,
+    started: float,
     say: Callable[[dict[str, Any]], None],
     dump_memory: Callable[[], None],
 ) -> tuple[int, Ending]:
     """Step until the end, evaluate and save on the way; return the steps done in all, and what ended them."""
-    job, began, asked_to_stop = parts.job, perf_counter(), _watch_for_stop()
+    job, asked_to_stop = parts.job, _watch_for_stop()
     ending: Ending = "steps"
     while done < job.steps and ending == "steps":
         report = _reported_step(parts, done, tally)
         done += 1
-        late = job.minutes is not None and perf_counter() - began > MINUTE_S * job.minutes
+        late = job.minutes is not None and perf_counter() - started > MINUTE_S * job.minutes
         is_written = checkpoints is not None and checkpoints.is_written()
         ending = "signal" if asked_to_stop() else "minutes" if late else "steps"
         report, ending, is_written = _shared(parts, report, ending=ending, is_written=is_written)

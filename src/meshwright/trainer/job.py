@@ -96,7 +96,7 @@ class TrainJob:
     precision: Literal["bf16", "fp32"] = "bf16"
     steps: int = 20
     minutes: float | None = None
-    """Stops after as many, whichever comes first."""
+    """Stops as many after the start of the process, whichever comes first."""
     seed: int = 1234
     init_std: float = 0.02
     balance_weight: float = 0.01

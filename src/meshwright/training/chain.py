@@ -78,7 +78,8 @@ def _attempt(job: PastJob, so_far: Sequence[PastJob]) -> Attempt:
     seen = [found.last_step for found in so_far if found.last_step is not None]
     saved = job.saved_step if job.saved_step is not None else max(seen, default=None)
     failure = job.failure
-    if job.state in ("succeeded", "timed_out") and failure is None:
+    if job.state in ("succeeded", "timed_out") and (failure is None or failure.failure_class == "time_limit"):
+        # Without the scheduler's line, which says it of a step or of a job: two limits that were reached are the same way to end.
         message = "the software stopped at its limit" if job.state == "succeeded" else "the time limit was reached"
         failure = Failure(failure_class="time_limit", message=message, step=job.last_step)
     return Attempt(failure=failure, saved_step=saved, cancelled=job.state == "cancelled")

@@ -11,7 +11,7 @@ from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.exports import TrainingSettings
 from meshwright.trainer.job import job_keys
 
-__all__ = ["split_settings", "trainer_words"]
+__all__ = ["held_out", "split_settings", "trainer_words"]
 
 _WORDS: Mapping[str, str] = {
     "train_steps": "steps",
@@ -29,8 +29,9 @@ _WORDS: Mapping[str, str] = {
     "save_interval": "save.every",
 }
 """Settings by their words in the trainer."""
-_BY_STEPS = ("train_tokens", "train_samples", "data")
-_TAKEN = ("steps", "minutes", "metrics", "data.blend", "save.folder", "save.every", "save.keep", "save.resume")
+_ELSEWHERE = ("train_tokens", "train_samples", "data", "split", "eval_interval", "eval_steps")
+"""Settings that become words by a rule."""
+_TAKEN = ("steps", "minutes", "metrics", "data.blend", "save.folder", "save.every", "save.best", "save.resume")
 """Words of the trainer that a training says itself."""
 
 
@@ -39,21 +40,31 @@ def split_settings(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str,
     shared = [field.name for field in fields(TrainingSettings)]
     own = [key for key in job_keys() if key not in _TAKEN]
     for key in given:
-        if key not in (*_WORDS, *_BY_STEPS, *own):
+        if key not in (*_WORDS, *_ELSEWHERE, *own):
             if key in shared:
                 raise ConfigError(f"{key}={given[key]}: the embedded trainer has no place for it; leave it out, or name a software (--to)")
-            raise UnknownNameError("setting", str(key), [*_WORDS, *_BY_STEPS, *own])
-    words = tuple(f"{key}={_json(value)}" for key, value in given.items() if key not in (*_WORDS, *_BY_STEPS))
-    return {key: value for key, value in given.items() if key in (*_WORDS, *_BY_STEPS)}, words
+            raise UnknownNameError("setting", str(key), [*_WORDS, *_ELSEWHERE, *own])
+    words = tuple(f"{key}={_json(value)}" for key, value in given.items() if key not in (*_WORDS, *_ELSEWHERE))
+    return {key: value for key, value in given.items() if key in (*_WORDS, *_ELSEWHERE)}, words
 
 
-def trainer_words(settings: TrainingSettings, *, keep: int) -> tuple[str, ...]:
-    """Return the words of completed settings."""
+def trainer_words(settings: TrainingSettings, *, best: int) -> tuple[str, ...]:
+    """Return the words of completed settings; of checkpoints the best stay beside the newest, where a validation loss tells them."""
     words = [f"{word}={_json(getattr(settings, name))}" for name, word in _WORDS.items() if getattr(settings, name) is not None]
     if settings.data:
         pairs = [text for dataset in settings.data for text in (repr(dataset.weight), dataset.path)]
         words.append(f"data.blend={json.dumps(pairs)}")
-    return (*words, f"save.keep={keep}")
+    if (share := held_out(settings)) is not None:
+        words += [f"valid.share={share:.6g}", f"valid.every={settings.eval_interval}", f"valid.batches={settings.eval_steps}"]
+        words.append(f"save.best={best}")
+    return tuple(words)
+
+
+def held_out(settings: TrainingSettings) -> float | None:
+    """Return the share of the documents that no step trains on, the second of `split`; None where nothing is evaluated."""
+    if not settings.data or not settings.eval_steps or settings.split is None or len(settings.split) < 2:
+        return None
+    return settings.split[1] / sum(settings.split) or None
 
 
 def _json(value: Any) -> str:

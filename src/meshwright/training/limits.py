@@ -42,15 +42,16 @@ class TimeLimits:
         return self.platform_s if self.framework_s is None else self.framework_s
 
 
-def needed_margin_s(*, write_s: float, step_s: float) -> int:
+def needed_margin_s(*, write_s: float, step_s: float, eval_steps: int) -> int:
     """Seconds that the end of a job needs.
 
-    Formula:  2 * write + step, rounded up
+    Formula:  2 * write + step + eval_steps * step / 3, rounded up
     Units:    s.
-    Why:      a checkpoint may be under way when the time is over; the step at hand ends, and the last checkpoint is written
+    Why:      a checkpoint may be under way when the time is over; the step at hand ends, an evaluation goes before the last checkpoint
+              (a step has three passes of the model's FLOPs, an evaluation one), and that is written
     Checked:  tests/training/test_limits.py
     """
-    return math.ceil(_WRITES * write_s + step_s)
+    return math.ceil(_WRITES * write_s + step_s * (1 + eval_steps / 3))
 
 
 def default_margin_s(limit_s: int, *, needed_s: int) -> int:

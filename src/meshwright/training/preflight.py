@@ -231,7 +231,7 @@ def _highest(prefix: str) -> int | None:
 def _storage(prepared: Prepared, _look: Look) -> _Found:
     settings = prepared.settings
     size, params = prepared.checkpoint.total_bytes, prepared.checkpoint.params
-    keeps = prepared.request.keep or prepared.software.keeps
+    keeps = prepared.keeps
     writes = -(-prepared.total_steps // (settings.save_interval or prepared.total_steps))
     kept = writes if keeps is None else min(keeps, writes)
     logs = prepared.total_steps / (settings.log_interval or 1) * _LINE_BYTES

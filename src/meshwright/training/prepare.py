@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.checkpoints.plan import SAVE_EVERY
+from meshwright.checkpoints.retention import Retention
 from meshwright.checkpoints.size import CheckpointSize, checkpoint_size
 from meshwright.errors import ConfigError
 from meshwright.exports import EnvVar, Exported, TrainingSettings, export_plan, plan_of
@@ -23,11 +24,11 @@ from meshwright.search.problem import Problem
 from meshwright.sizing.goodput import Reliability, write_s
 from meshwright.training.chain import jobs_needed
 from meshwright.training.clouds import CLOUDS, CloudExecutor
-from meshwright.training.embedded import split_settings, trainer_words
+from meshwright.training.embedded import held_out, split_settings, trainer_words
 from meshwright.training.limits import TimeLimits, limits_of, needed_margin_s
 from meshwright.training.platforms import Platform, find_platform
 from meshwright.training.request import TrainRequest
-from meshwright.training.software import Software, find_software
+from meshwright.training.software import LAST, Software, find_software
 from meshwright.units import GB, parse_duration
 
 __all__ = ["Prepared", "launcher_of", "prepare", "settings_of"]
@@ -92,6 +93,17 @@ class Prepared:
         return checkpoint_size(setting.model, stack=setting.stack, precision=setting.work.precision)
 
     @property
+    def best(self) -> int:
+        """Checkpoints of the embedded trainer that stay for their validation loss."""
+        return self.request.keep or Retention().best
+
+    @property
+    def keeps(self) -> int | None:
+        """Checkpoints that stay; None: all."""
+        own = self.software.name == OWN_TRAINER and held_out(self.settings) is not None
+        return LAST + self.best if own else self.software.keeps
+
+    @property
     def write_s(self) -> float:
         """Seconds of one checkpoint, predicted."""
         given = self.request.write_gb_per_s
@@ -107,7 +119,7 @@ class Prepared:
         margin = None if request.save_margin is None else parse_duration(request.save_margin, name="save_margin")
         return limits_of(
             parse_duration(request.time, name="time"),
-            needed_s=needed_margin_s(write_s=self.write_s, step_s=self.slow_step_s),
+            needed_s=needed_margin_s(write_s=self.write_s, step_s=self.slow_step_s, eval_steps=self.settings.eval_steps or 0),
             stops=bool(self.software.stop),
             margin_s=margin,
         )
@@ -134,8 +146,8 @@ class Prepared:
         """What runs, with its limit."""
         stop = () if self.limits is None or self.limits.framework_s is None else self.software.stop_words(self.limits.framework_s)
         if self.software.name == OWN_TRAINER:
-            kept = self.request.keep or self.software.keeps or 1
-            return own_trainer(self.problem, self.layout, words=(*trainer_words(self.settings, keep=kept), *self.own_words, *stop))
+            words = (*trainer_words(self.settings, best=self.best), *self.own_words, *stop)
+            return own_trainer(self.problem, self.layout, words=words)
         settings = replace(self.given, extra=(*self.given.extra, *stop))
         plan = plan_of(Asked(layout=self.layout, problem=self.problem), settings=settings)
         exported = export_plan(plan, target=find_target(self.software.name))

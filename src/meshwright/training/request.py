@@ -42,7 +42,7 @@ class TrainRequest:
     save_every: int | None = None
     """Steps; None: 2,000, or a tenth of a shorter training."""
     keep: int | None = None
-    """Checkpoints that stay; None: the software's habit."""
+    """Of the embedded trainer: checkpoints that stay for their validation loss, beside the newest two; None: ten."""
     kind: str | None = None
     """On Kubernetes: trainjob, pytorchjob, jobset or mpijob."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -37,10 +37,12 @@ class Software:
         return tuple(word.format(limit=written(seconds, self.form)) for word in self.stop)
 
 
+LAST = 2
+"""Newest checkpoints that the embedded trainer keeps beside its best."""
 _MEGATRON = "megatron/training/arguments.py and checkpointing.py of Megatron-LM core 0.16"
 _LIGHTNING = "Trainer.max_time of PyTorch Lightning, DD:HH:MM:SS; NeMo 1.x counts it anew in every job (StatelessTimer)"
 SOFTWARE: tuple[Software, ...] = (
-    Software(name=OWN_TRAINER, stop=("minutes={limit}",), form="decimal minutes", keeps=2, source="docs/trainer.md"),
+    Software(name=OWN_TRAINER, stop=("minutes={limit}",), form="decimal minutes", keeps=LAST, source="docs/trainer.md"),
     Software(
         name="megatron-lm",
         stop=("--exit-duration-in-mins", "{limit}", "--exit-signal-handler"),
