@@ -80,7 +80,8 @@ def _train(folder: str, words: str) -> subprocess.Popen[bytes]:
 
 def _judge(name: str, folder: Path, *, code: int, first_state: str) -> bool:
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    ended = [event for event in events if event["event"] == "ended"]
+    # One that made no step says nothing: two Slurms on a machine may give their jobs the same port.
+    ended = [event for event in events if event["event"] == "ended" and event["last_step"] is not None]
     losses = [_losses(folder / "jobs" / str(event["job"]) / "stdout.log") for event in ended]
     good = code == 0 and len(ended) > 1 and ended[0]["status"]["state"] == first_state
     for event, found in zip(ended, losses, strict=True):

@@ -160,6 +160,18 @@ def test_torchrun_is_told_where_and_who(name: str, bin_dir: Path) -> None:
     assert 1024 < int(known["--master-port"]) < 65536
 
 
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_ranks_of_base_command_find_the_files_of_the_job(nodes: int, bin_dir: Path, tmp_path: Path) -> None:
+    texts = {"plan.yaml": "".join(NASTY), "data/blend.txt": "0.5 $(a) $$"}
+    files = tuple(ExportedFile(name=name, text=text) for name, text in texts.items())
+    name = f"mw-{tmp_path.name.lower().replace('_', '-')}"
+    on_base_command(replace(job([], "", nodes=nodes), name=name, files=files, workdir=None), bin_dir)
+    place = Path("/tmp") / name
+    found = {str(path.relative_to(place)): path.read_bytes().decode() for path in place.rglob("*") if path.is_file()}
+    shutil.rmtree(place)
+    assert found == texts
+
+
 def test_torchrun_takes_a_module(bin_dir: Path) -> None:
     call = on_torchrun(replace(SMALL, command=("-m", "torchtitan.train", "--a")), bin_dir)
     assert call.argv == ["--standalone", "--nproc-per-node=8", "-m", "torchtitan.train", "--a"]

@@ -181,7 +181,6 @@ def test_unknown_platform_is_refused_with_the_nearest_names() -> None:
         ("k8s-mpijob", replace(SMALL, image=IMAGE, launch="torchrun"), "it does by ranks"),
         ("k8s-mpijob", replace(ON_NODES, image=IMAGE), "bash is to be run once per node"),
         ("k8s-mpijob", WITH_FILES, "cannot bring config.toml, data/blend.txt to the nodes"),
-        ("bcp", replace(WITH_FILES, instance="i"), "cannot bring config.toml"),
         ("torchrun", replace(ON_NODES, log_dir="logs"), "bash is run without it"),
         ("runai", replace(SMALL, image=IMAGE, mounts=(Mount(kind="pvc", source="a", target="/a", read_only=True),)), "read only"),
         ("lepton", replace(SMALL, image=IMAGE, instance="i", mounts=(Mount(kind="pvc", source="a", target="/a"),)), "node-TYPE:NAME"),

@@ -61,7 +61,6 @@ class Harness:
     """What the launcher demands of every job, such as an image."""
     unknown_handle: str = ""
     tells_exit_codes: bool = True
-    brings_files: bool = True
     overdue: str = ""
     """A job that was started long ago and is ended by its limit, where that takes long."""
     executor: Executor = field(init=False)

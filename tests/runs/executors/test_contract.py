@@ -60,7 +60,6 @@ def bcp(folder: Path) -> Iterator[Harness]:
             fields=FIELDS,
             unknown_handle=f"1@:{folder}/none",
             tells_exit_codes=False,
-            brings_files=False,
         )
 
 
@@ -108,10 +107,6 @@ def test_words_arrive_as_they_are(harness: Harness) -> None:
 def test_files_travel_with_the_job(harness: Harness) -> None:
     directory, label = harness.place()
     job = replace(bash("cat data/blend.txt"), files=(ExportedFile(name="data/blend.txt", text="from the file"),))
-    if not harness.brings_files:
-        with pytest.raises(ConfigError, match=r"cannot bring data/blend.txt to the nodes"):
-            harness.executor.submit(harness.of(job), directory=directory, label=label)
-        return
     handle = harness.executor.submit(harness.of(job), directory=directory, label=label)
     assert harness.end(handle)[handle].state == "succeeded"
     assert (directory / "stdout.log").read_text() == "from the file"

@@ -18,7 +18,7 @@ from meshwright.exports.jobs._shell import (
     script,
     title,
 )
-from meshwright.exports.jobs._words import check_fields, mount_of, no_files, required, way
+from meshwright.exports.jobs._words import check_fields, mount_of, required, way
 from meshwright.exports.jobs.job import Job, JobText, Mount
 from meshwright.units import DAY_S, HOUR_S, MINUTE_S
 
@@ -33,7 +33,6 @@ _RANKS = "One task per GPU: bcprun starts every process and sets RANK, LOCAL_RAN
 def base_command_script(job: Job) -> JobText:
     """Write a script that submits a job; several nodes are an array of type PYTORCH, whose ranks bcprun starts."""
     check_fields(job, "bcp", ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "port", "words"))
-    no_files(job, "bcp")
     ranks = job.nodes > 1 and job.runs_on == "rank"
     way(job, "bcp", ("ranks",) if ranks else ("torchrun",))
     blocks = [
@@ -105,4 +104,22 @@ def _line(job: Job, words: list[str], where: Sequence[str] = ()) -> str:
     before = [f"export {variable.name}={quote(variable.value)}" for variable in job.environment]
     before += [f"export {' '.join(where)}"] if where else []
     before += [f"cd -- {quote(job.workdir)}"] if job.workdir else []
+    before += _files(job)
     return " && ".join([*before, "exec " + command(lines_of(words))])
+
+
+def _files(job: Job) -> list[str]:
+    """Return what puts the files of a job into a folder of the node, and goes there: every rank of a node writes each beside its name and
+    moves it there whole, so that none reads another's half."""
+    if not job.files:
+        return []
+    folder = f"/tmp/{job.name}"
+    inside = sorted({file.name.rpartition("/")[0] for file in job.files} - {""})
+    lines = [
+        f"mkdir -p -- {' '.join(quote(place) for place in (folder, *(f'{folder}/{name}' for name in inside)))}",
+        f"cd -- {quote(folder)}",
+    ]
+    for file in job.files:
+        name = quote(f"./{file.name}")
+        lines += [f"printf %s {quote(file.text)} > {name}.$$", f"mv -f -- {name}.$$ {name}"]
+    return lines
