@@ -158,3 +158,13 @@ def test_another_training_in_the_same_folder_is_refused(capsys: Capture) -> None
 )
 def test_bad_requests_are_one_line(arguments: list[str], words: str, capsys: Capture) -> None:
     assert words in error_of(arguments, capsys)
+
+
+def test_what_a_platform_cannot_do_without_is_a_finding(capsys: Capture) -> None:
+    words = ["train", "tiny-llama", "--cluster", "h100:8", "--seq", "128", "--gbs", "8", "--layout", "mbs=1", "--steps", "30"]
+    more = ["--launcher", "k8s", "--mount", "pvc=runs:/runs", "--save-dir", "/runs/a"]
+    assert cli.run([*words, *more, "--dry-run"]) == 1
+    out = capsys.readouterr().out
+    assert "STOP  job          k8s-trainjob needs image, such as nvcr.io" in out
+    assert cli.run([*words, *more, "--image", "pytorch:25.04", "--dry-run"]) == 0
+    assert "kind: TrainJob" in capsys.readouterr().out

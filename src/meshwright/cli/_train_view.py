@@ -58,12 +58,12 @@ def _jobs(start: Start) -> Iterator[tuple[int, JobText]]:
         yield number, start.prepared.written(number=number, label=label_of(start.train_id, number), after=after)
 
 
-def dry_record(start: Start, findings: Sequence[Finding]) -> dict[str, Any]:
+def dry_record(start: Start, findings: Sequence[Finding], *, with_jobs: bool) -> dict[str, Any]:
     """Return the object that `train --dry-run --json` prints."""
     from dataclasses import asdict
 
     prepared = start.prepared
-    texts = [text for _, text in _jobs(start)]
+    texts = [text for _, text in _jobs(start)] if with_jobs else []
     return {
         "training": str(prepared.folder),
         "request": prepared.request.to_dict(),

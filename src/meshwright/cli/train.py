@@ -177,7 +177,7 @@ def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, 
     findings = preflight(start.prepared, look="full" if verify_data else "quick")
     stops = problems(findings, allow=allow)
     if dry_run:
-        _print_dry(start, findings, json_output=json_output)
+        _print_dry(start, findings, with_jobs=all(finding.name != "job" for finding in stops), json_output=json_output)
     else:
         print_findings(start, findings)
     if stops:
@@ -201,18 +201,19 @@ def _tell(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def _print_dry(start: Start, findings: Sequence[Finding], *, json_output: bool) -> None:
+def _print_dry(start: Start, findings: Sequence[Finding], *, with_jobs: bool, json_output: bool) -> None:
     import json
     import sys
 
     from meshwright.cli._train_view import dry_record, print_dry_run, print_findings
 
     if json_output:
-        print(json.dumps(dry_record(start, findings), indent=2))
+        print(json.dumps(dry_record(start, findings, with_jobs=with_jobs), indent=2))
         return
     print_findings(start, findings, file=sys.stdout)
     print()
-    print_dry_run(start)
+    if with_jobs:
+        print_dry_run(start)
 
 
 def _print_miss(error: NothingFits) -> None:

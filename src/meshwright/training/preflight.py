@@ -272,6 +272,10 @@ def _free(prepared: Prepared) -> tuple[float | None, str]:
 
 def _container(prepared: Prepared, _look: Look) -> _Found:
     options = prepared.request.options()
+    try:
+        prepared.written(number=1, label="mw-0-1")
+    except ConfigError as error:  # what the platform can't do without, or has no word for
+        yield "job", "problem", str(error)
     if options.image is None:
         yield "image", "ok", "none: the program runs by the nodes' own software, and sees their paths"
         return
