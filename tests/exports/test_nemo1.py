@@ -201,3 +201,35 @@ def test_further_words_go_with_the_command() -> None:
     plan = nemo_plan(settings=TrainingSettings(extra=("training.model.nsys_profile.enabled=True",)))
     assert export_plan(plan, target=NEMO1).command[-1] == "training.model.nsys_profile.enabled=True"
     assert export_plan(plan, target=NEMO1_SCRIPT).command[-1] == "model.nsys_profile.enabled=True"
+
+
+def alibi_plan(layout: str = "tp=2,pp=1,mbs=1", **given: Any) -> TrainingPlan:
+    words = {"seq_len": 4096, "gbs": 64, "attention": "fused-softmax", **given}
+    return training_plan("baichuan2-13b", "a100-80:8", layout, **words)
+
+
+def test_alibi_takes_the_gpt_that_has_it() -> None:
+    """Megatron-Core's leaves positions out in silence. NeMo v1.23 stops at fusions of absent biases (mlp.py, attention.py)."""
+    values = read_yaml(export_plan(alibi_plan(), target=NEMO1).files[0].text, what="test")["model"]
+    named = ("mcore_gpt", "transformer_engine", "position_embedding_type", "use_flash_attention", "bias")
+    assert [values[name] for name in named] == [False, False, "alibi", False, False]
+    assert not values["bias_activation_fusion"] and not values["bias_dropout_add_fusion"]
+    assert values["optim"]["name"] == "distributed_fused_adam"
+    assert values["num_query_groups"] == values["num_attention_heads"] == 40
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        ({"attention": "flash"}, "work.attention=flash with ALiBi: NeMo 1.x's own GPT has fused-softmax"),
+        ({"layout": "tp=2,cp=2,mbs=1"}, "cp=2 with ALiBi"),
+        ({"precision": "fp8"}, "precision=fp8"),
+    ],
+)
+def test_what_goes_without_alibi(plan: dict[str, Any], reason: str) -> None:
+    cluster = {"precision": "bf16", **plan}
+    layout = cluster.pop("layout", "tp=2,pp=1,mbs=1")
+    given = training_plan("baichuan2-13b", "h100:8", layout, **{"seq_len": 4096, "gbs": 64, "attention": "fused-softmax", **cluster})
+    with pytest.raises(CannotExpress) as caught:
+        export_plan(given, target=NEMO1)
+    assert reason in str(caught.value)

@@ -47,6 +47,10 @@ _LISTS = {
 """Lists of sizes, and the axis that each pins."""
 
 
+_OF_ALIBI = "fused-softmax"
+"""How NeMo 1.x computes attention with biases of distance (exports/nemo1/write.py)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainSettings:
     """What is searched, and how; `auto` leaves it to the search."""
@@ -201,6 +205,7 @@ def request_fields(settings: TrainSettings, model: ModelSpec, *, gbs: int, local
         "pins": pins | _recompute_pins(settings.act_ckpt_layers),
     }
     fields |= {} if on_this else {"gpus_per_node": settings.gpus_per_node}
+    fields |= {"attention": _OF_ALIBI} if model.positions == "alibi" and not on_this else {}
     return fields | ({} if settings.precision == "auto" else {"precision": settings.precision})
 
 

@@ -16,10 +16,11 @@ __all__ = ["ACTIVATIONS", "model_words", "read_model"]
 ACTIVATIONS: dict[Activation, str] = {"silu": "F.silu", "gelu": "F.gelu", "relu": "F.relu", "squared-relu": "squared_relu"}
 """Python names of the activation function."""
 _BALANCE: dict[RouterBalance, str] = {"aux-loss": "aux_loss", "sequence-aux-loss": "seq_aux_loss", "bias": "seq_aux_loss", "none": "none"}
-_POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
+POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
+"""Megatron-Core's words for the positions of decoders."""
 
 
-def model_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
+def model_words(plan: TrainingPlan, *, name: str, positions: Mapping[str, str] = POSITIONS) -> dict[str, Any]:
     """Return the fields of a decoder-only model in plain types, the activation function left out."""
     _require_decoder(plan, name)
     model, details = plan.model, plan.details
@@ -42,7 +43,7 @@ def model_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
         "hidden_dropout": details.dropout,
         "attention_dropout": details.dropout,
         "init_method_std": plan.settings.init_std,
-        **_positions(plan, name),
+        **_positions(plan, name, positions),
     }
     if model.window is not None:
         words["window_size"] = [model.window - 1, 0]
@@ -76,13 +77,11 @@ def _require_decoder(plan: TrainingPlan, name: str) -> None:
         raise CannotExpress(name, f"lora_rank={plan.work.lora_rank}: the export is for pretraining", nearest="lora_rank=0")
 
 
-def _positions(plan: TrainingPlan, name: str) -> dict[str, Any]:
+def _positions(plan: TrainingPlan, name: str, known: Mapping[str, str]) -> dict[str, Any]:
     model, details = plan.model, plan.details
-    if model.positions not in _POSITIONS:
-        raise CannotExpress(
-            name, f"positions={model.positions}: decoders have {', '.join(_POSITIONS)}", nearest="a model with positions=rope"
-        )
-    words: dict[str, Any] = {"position_embedding_type": _POSITIONS[model.positions]}
+    if model.positions not in known:
+        raise CannotExpress(name, f"positions={model.positions}: decoders have {', '.join(known)}", nearest="a model with positions=rope")
+    words: dict[str, Any] = {"position_embedding_type": known[model.positions]}
     if model.positions == "learned" and model.max_positions != plan.work.seq_len:
         reason = f"max_positions={model.max_positions}: the table of positions is as long as the sequence of {plan.work.seq_len}"
         raise CannotExpress(name, reason, nearest=f"seq_len={model.max_positions}")
@@ -189,7 +188,7 @@ def _every(frequency: Any, window: Any) -> int:
 
 def _read_positions(words: Taken, at: str, what: str) -> tuple[dict[str, Any], Any, int]:
     given = words.text(f"{at}position_embedding_type", "learned_absolute")
-    names = {name: ours for ours, name in _POSITIONS.items()}
+    names = {name: ours for ours, name in POSITIONS.items()}
     if given not in names:
         raise ConfigError(f"{what}: position_embedding_type={given}: expected {', '.join(names)}")
     rope = {

@@ -8,7 +8,7 @@ from typing import Any
 from meshwright.errors import CannotExpress
 from meshwright.exports.defaults import train_steps
 from meshwright.exports.exported import Exported, ExportedFile, TrainedLayers
-from meshwright.exports.mcore.model import model_words
+from meshwright.exports.mcore.model import POSITIONS, model_words
 from meshwright.exports.megatron_lm._environment import environment
 from meshwright.exports.nemo1.encoders import bert_model, require_bert, require_t5, t5_model
 from meshwright.exports.plan import TrainingPlan
@@ -31,6 +31,7 @@ ACTIVATIONS: dict[tuple[bool, Activation], str] = {
 TOKENIZERS = {"huggingface": "huggingface", "sentencepiece": "sentencepiece", "gpt2-bpe": "megatron", "null": "megatron"}
 NULL_VOCABULARY = "meshwright_vocab_size"
 """The vocabulary comes from the tokenizer in NeMo 1.x; this word of ours keeps the model's, NeMo does not read it."""
+_POSITIONS = {**POSITIONS, "alibi": "alibi"}
 SAME_NAMES = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "position_embedding_type"),
     *("share_embeddings_and_output_weights", "layernorm_epsilon", "hidden_dropout", "attention_dropout", "init_method_std", "rotary_base"),
@@ -71,6 +72,8 @@ def launcher_values(plan: TrainingPlan) -> dict[str, Any]:
 
 def _require_expressible(plan: TrainingPlan) -> None:
     model, layout, moe = plan.model, plan.layout, plan.model.moe
+    if _is_legacy(plan):
+        _require_legacy(plan)
     wanted: tuple[tuple[str, Any, Any], ...] = (
         ("model.mla", model.mla and "latent attention", None),
         ("model.mtp_layers", model.mtp_layers, 0),
@@ -102,6 +105,31 @@ def _require_expressible(plan: TrainingPlan) -> None:
         raise CannotExpress(NAME, reason, nearest="recompute_modules=core_attn")
     if plan.work.precision not in PRECISIONS:
         raise CannotExpress(NAME, f"precision={plan.work.precision}: it has {', '.join(PRECISIONS)}", nearest="precision=bf16")
+
+
+def _is_legacy(plan: TrainingPlan) -> bool:
+    """Whether it takes NeMo 1.x's own GPT instead of Megatron-Core's, which has no ALiBi and would leave positions out in silence."""
+    return plan.model.positions == "alibi"
+
+
+def _require_legacy(plan: TrainingPlan) -> None:
+    """NeMo 1.x's own GPT (megatron_gpt_model.py, language_model.py and attention.py of v1.23).
+
+    One softmax over whole scores, no grouped queries, no experts; its flash attention takes biases with one development build of Triton
+    alone, and is left out.
+    """
+    model, layout, work = plan.model, plan.layout, plan.work
+    wanted: tuple[tuple[str, Any, Any], ...] = (
+        ("work.attention", work.attention, "fused-softmax"),
+        ("cp", layout.cp, 1),
+        ("model.num_kv_heads", model.num_kv_heads, model.num_heads),
+        ("model.moe", model.moe and "experts", None),
+        ("model.window", model.window, None),
+        ("precision", "fp8" if work.precision == "fp8" else "bf16", "bf16"),
+    )
+    for path, given, has in wanted:
+        if given != has:
+            raise CannotExpress(NAME, f"{path}={given} with ALiBi: NeMo 1.x's own GPT has {has}", nearest=f"{path}={has}")
 
 
 def _kind(plan: TrainingPlan) -> str:
@@ -159,7 +187,7 @@ def _exp_manager(plan: TrainingPlan) -> dict[str, Any]:
 
 def _model(plan: TrainingPlan) -> dict[str, Any]:
     if plan.model.family == "decoder":
-        return {"mcore_gpt": True, **_common(plan), **_gpt(plan), **_recompute(plan), **_training(plan)}
+        return {"mcore_gpt": not _is_legacy(plan), **_common(plan), **_gpt(plan), **_recompute(plan), **_training(plan)}
     t5 = plan.model.family == "encoder-decoder"
     (require_t5 if t5 else require_bert)(plan)
     own = (t5_model if t5 else bert_model)(plan, recompute=_recompute(plan))
@@ -197,7 +225,7 @@ def _training(plan: TrainingPlan) -> dict[str, Any]:
 
 def _gpt(plan: TrainingPlan) -> dict[str, Any]:
     model, layout = plan.model, plan.layout
-    words = model_words(plan, name=NAME)
+    words = model_words(plan, name=NAME, positions=_POSITIONS)
     words.pop("gated_linear_unit")
     activation = ACTIVATIONS.get((model.gated, plan.details.activation or "gelu"))
     if activation is None:
@@ -214,14 +242,15 @@ def _gpt(plan: TrainingPlan) -> dict[str, Any]:
         "bias": model.linear_bias,
         "activation": activation,
         "rotary_percentage": words.get("rotary_percent", 1.0),
-        "transformer_engine": True,
+        "transformer_engine": not _is_legacy(plan),
         "fp8": plan.work.precision == "fp8",
         "fp8_e4m3": False,
         "fp8_hybrid": plan.work.precision == "fp8",
-        "use_flash_attention": True,
-        "ub_tp_comm_overlap": plan.stack.tp_overlap > 0 and layout.sp and layout.tp <= plan.pool.node.domain_size,
+        "use_flash_attention": not _is_legacy(plan),
+        "ub_tp_comm_overlap": not _is_legacy(plan) and plan.stack.tp_overlap > 0 and layout.sp and layout.tp <= plan.pool.node.domain_size,
         "overlap_p2p_comm": layout.vpp > 1,
         "batch_p2p_comm": layout.vpp == 1,
+        **({"bias_activation_fusion": model.linear_bias, "bias_dropout_add_fusion": model.linear_bias} if _is_legacy(plan) else {}),
     }
 
 
@@ -273,7 +302,9 @@ def _optim(plan: TrainingPlan) -> dict[str, Any]:
         raise CannotExpress(NAME, f"decay_style={settings.decay_style}: this export has cosine and constant", nearest="decay_style=cosine")
     least = settings.learning_rate if settings.decay_style == "constant" else settings.min_learning_rate
     return {
-        "name": "mcore_distributed_optim" if plan.layout.sharding == "zero1" else "fused_adam",
+        "name": ("distributed_fused_adam" if _is_legacy(plan) else "mcore_distributed_optim")
+        if plan.layout.sharding == "zero1"
+        else "fused_adam",
         "lr": settings.learning_rate,
         "weight_decay": settings.weight_decay,
         "betas": [settings.adam_beta1, settings.adam_beta2],
