@@ -60,8 +60,12 @@ def autoconfigurator(
         return
     if inference and not training and not dry_run:
         raise ConfigError(f"run_inference_hp_search: {_NOT_MEASURED}; --dry-run writes the predictions")
-    if inference:
-        _inference(config)
+    if inference and "inference_settings" not in config["search_config"]:
+        typer.echo("note: run_inference_hp_search: search_config has no inference_settings, so nothing is predicted", err=True)
+    elif inference:
+        found = _inference(config)
+        if not found and not training:
+            raise typer.Exit(1)
     if training:
         _search(config, dry_run=dry_run, quiet=quiet)
 
@@ -69,8 +73,8 @@ def autoconfigurator(
 _NOT_MEASURED = "no engine of static batches can be started from here, so nothing would be measured"
 
 
-def _inference(config: dict[str, Any]) -> None:
-    """Predict the grid and write its tables: it takes seconds, and stands before hours of training runs."""
+def _inference(config: dict[str, Any]) -> int:
+    """Predict the grid, write its tables and return how many points run: it takes seconds, and stands before hours of training runs."""
     from meshwright.doors.autoconfigurator.inference import inference_of, predict_points, write_points
 
     search = inference_of(config)
@@ -81,16 +85,17 @@ def _inference(config: dict[str, Any]) -> None:
     typer.echo(f"inference: {len(points)} points predicted, not measured, and {len(refused)} that can't run; {path}")
     if not points:
         typer.echo(f"inference: nothing runs; tp={refused[0].tp}, pp={refused[0].pp}, bs={refused[0].batch}: {refused[0].reason}")
-        return
+        return 0
     first = min(points, key=lambda point: point.latency_ms)
     most = max(points, key=lambda point: point.samples_per_s_per_gpu)
     for word, at in (("least latency", first), ("most throughput per GPU", most)):
         figures = f"{at.latency_ms:.4g} ms, {at.samples_per_s_per_gpu:.4g} samples/s/GPU"
         typer.echo(f"inference: {word}: tp={at.tp}, pp={at.pp}, bs={at.batch}: {figures} on {search.chip}")
+    return len(points)
 
 
 def _search(config: dict[str, Any], *, dry_run: bool, quiet: bool) -> None:
-    from meshwright.doors.autoconfigurator.folders import base_name, write_candidates, write_final, write_other_forms
+    from meshwright.doors.autoconfigurator.folders import base_name, earlier_candidates, write_candidates, write_final, write_other_forms
     from meshwright.doors.autoconfigurator.ready import NothingFits
     from meshwright.doors.autoconfigurator.search import search_of
 
@@ -105,6 +110,9 @@ def _search(config: dict[str, Any], *, dry_run: bool, quiet: bool) -> None:
         typer.echo(line)
     paths = write_candidates(search)
     typer.echo(f"{search.folder / base_name(search)} and {len(paths)} candidates in {paths[0].parent}")
+    others = earlier_candidates(search)
+    if others:
+        typer.echo(f"note: {len(others)} files of an earlier search are in {paths[0].parent} as well, such as {others[0]}", err=True)
     for line in write_other_forms(search):
         typer.echo(line)
     if dry_run:

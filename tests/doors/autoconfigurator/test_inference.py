@@ -62,6 +62,12 @@ def test_what_cannot_run_is_a_row_and_the_rest_is_written(tmp_path: Path, capsys
     assert "1 points predicted, not measured, and 5 that can't run" in capsys.readouterr().out
 
 
+def test_where_nothing_runs_the_answer_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"{RUN}.tensor_parallel_sizes=[1]", f"{RUN}.pipeline_parallel_sizes=[1]", f"auto_configurator_path={tmp_path}"]
+    assert run(["autoconfigurator", "search_config=gpt3/175b", "run_training_hp_search=False", "--dry-run", *words]) == 1
+    assert "GiB short of one request" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["t5/0.22b", "bert/0.11b", "mixtral/3b"])
 def test_families_that_the_old_tool_did_not_take(name: str) -> None:
     points, _ = predict_points(inference(f"search_config={name}", f"{BENCHMARK}.batch_sizes=[8]", f"{RUN}.tensor_parallel_sizes=[1,2]"))
@@ -88,6 +94,13 @@ def test_words_without_effect_are_said() -> None:
     [note] = inference("search_config=gpt3/5b", f"{BENCHMARK}.topk=1").notes
     assert f"{BENCHMARK}.topk=1" in note
     assert "an encoder writes nothing" in inference("search_config=bert/0.11b").notes[0]
+
+
+def test_a_search_without_the_settings_of_inference() -> None:
+    config = compose(["auto_configurator_path=/opt/tool", "search_config=gpt3/5b"])
+    del config["search_config"]["inference_settings"]["run"]["data_type"]
+    with pytest.raises(ConfigError, match=r"inference_settings.run.data_type: missing; run_inference_hp_search=False does without"):
+        inference_of(config)
 
 
 def test_a_search_of_inference_alone_is_refused_where_it_would_measure(capsys: pytest.CaptureFixture[str]) -> None:

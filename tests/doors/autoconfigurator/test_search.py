@@ -37,6 +37,27 @@ def test_candidates_are_valid_distinct_and_fit_and_hold_the_best(name: str) -> N
     assert (outcome.candidates, outcome.gap) == (10, 0.0) and outcome.fitting > 10
 
 
+def test_what_is_faster_in_another_software_is_said_and_can_be_asked_for() -> None:
+    """95 layers: NeMo 1.x splits them into 5 or 19 even stages alone."""
+    few: dict[str, Any] = {
+        "tensor_parallel_sizes": [4, 8],
+        "pipeline_parallel_sizes": [1, 4],
+        "micro_batch_sizes": [1],
+        "act_ckpt_layers": [0],
+    }
+    few |= {"context_parallel_sizes": [1], "limit_search_runs": 1}
+    theirs = search("search_config=deepseek/67b", **few)
+    [note] = [note for note in theirs.notes if "faster than all candidates" in note]
+    assert "which nemo1-script can't run" in note and note.endswith("software=megatron-lm searches with those of Megatron-LM")
+    other = search("search_config=deepseek/67b", "software=megatron-lm", **few)
+    assert other.members[0].predicted.step_s < theirs.members[0].predicted.step_s * 0.98
+    assert not [note for note in other.notes if "faster than all candidates" in note]
+    with pytest.raises(ConfigError, match="'nemo' is no known software; known: auto, megatron-lm, nemo1-script"):
+        search("search_config=gpt3/5b", "software=nemo")
+    with pytest.raises(ConfigError, match="software=nemo1-script: give program= as well"):
+        search("search_config=gpt3/5b", "cluster_type=interactive", "software=nemo1-script")
+
+
 def test_twenty_nodes_with_a_batch_of_2048_have_candidates() -> None:
     found = search("search_config=gpt3/5b", num_nodes=20, global_batch_size=2048)
     assert {member.layout.pp % 5 for member in found.members} == {0}
@@ -130,6 +151,8 @@ def test_a_dry_run_writes_configurations_that_nemo_reads_back(tmp_path: Path, ca
     assert base["run"]["time_limit"] == "5-00:00:00"
     assert base["trainer"]["max_time"] == "04:23:30:00"
     assert base["trainer"]["max_steps"] == round(300e9 / (2048 * 2048))
+    assert run(["autoconfigurator", *words, f"{TRAIN}.micro_batch_sizes=[1]", "--dry-run"]) == 0
+    assert "files of an earlier search are in" in capsys.readouterr().err
     for form, source in (("nemo2", NEMO2_SOURCE), ("bridge", BRIDGE_SOURCE)):
         text = (folder / f"base_cfg_5b_{form}.yaml").read_text()
         same = import_text(text, source=source)

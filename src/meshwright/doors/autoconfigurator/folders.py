@@ -20,7 +20,7 @@ from meshwright.runs.trial import OWN_TRAINER, Trial, exported_of
 from meshwright.runs.tune import StudyResult
 from meshwright.yaml_text import read_yaml, write_yaml
 
-__all__ = ["base_name", "write_candidates", "write_final", "write_other_forms"]
+__all__ = ["base_name", "earlier_candidates", "write_candidates", "write_final", "write_other_forms"]
 
 CANDIDATES, LOGS, FINAL = "candidate_configs", "training_logs", "final_results"
 
@@ -41,6 +41,12 @@ def write_candidates(search: Search) -> list[Path]:
         write_whole(path, _text(search, member, whole_run=False))
         paths.append(path)
     return paths
+
+
+def earlier_candidates(search: Search) -> list[str]:
+    """Return the names of files beside the candidates that are none of this search."""
+    names = set(search.names.values())
+    return sorted(path.name for path in (search.folder / CANDIDATES).iterdir() if path.stem not in names)
 
 
 def write_other_forms(search: Search) -> list[str]:

@@ -29,6 +29,8 @@ _RUN, _BENCHMARK = "search_config.inference_settings.run", "search_config.infere
 _TYPES: tuple[Weights, ...] = ("fp32", "fp16", "bf16")
 _LISTS = {"tensor_parallel_sizes": _RUN, "pipeline_parallel_sizes": _RUN, "batch_sizes": _BENCHMARK}
 _USUAL = {"topk": 4, "topp": 0.0}
+_IN_RUN = ("model_train_name", "gpus_per_node", "data_type", "results_dir", "tensor_parallel_sizes", "pipeline_parallel_sizes")
+_IN_BENCHMARK = ("input_len", "output_len", "batch_sizes", "beam_width", *_USUAL)
 THEIRS = ("TP", "PP", "BS", "Latency [ms]", "Throughput per GPU [samples/sec/gpu]")
 """NeMo's headings, to the letter."""
 OURS = (
@@ -91,7 +93,7 @@ def inference_of(config: Mapping[str, Any]) -> InferenceSearch:
     """Read `inference_settings`; ConfigError names the key whose value can't be."""
     train = TrainSettings.of(config)
     settings = config["search_config"]["inference_settings"]
-    run, benchmark = settings["run"], settings["benchmark"]
+    run, benchmark = (_section(settings, word, names) for word, names in (("run", _IN_RUN), ("benchmark", _IN_BENCHMARK)))
     model = model_of_settings(train)
     lists = [_sizes(f"{where}.{name}", (run if where == _RUN else benchmark)[name]) for name, where in _LISTS.items()]
     if run["data_type"] not in _TYPES:
@@ -111,6 +113,15 @@ def inference_of(config: Mapping[str, Any]) -> InferenceSearch:
         folder=Path(run["results_dir"]) / "inference",
         notes=tuple(_notes(model, benchmark)),
     )
+
+
+def _section(settings: Any, word: str, names: Sequence[str]) -> Mapping[str, Any]:
+    section = settings.get(word) if isinstance(settings, Mapping) else None
+    missing = [name for name in names if not isinstance(section, Mapping) or name not in section]
+    if missing:
+        raise ConfigError(f"search_config.inference_settings.{word}.{missing[0]}: missing; run_inference_hp_search=False does without")
+    assert isinstance(section, Mapping), "else every name is missing"
+    return section
 
 
 def _notes(model: ModelSpec, benchmark: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwright import api
 from meshwright.doors.autoconfigurator.settings import TrainSettings, request_fields
-from meshwright.errors import ConfigError
+from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
 from meshwright.runs.candidates import Candidates, Refusal, fitting_candidates
@@ -20,7 +20,7 @@ from meshwright.search.problem import Problem
 from meshwright.search.request import PlanRequest
 from meshwright.units import GIB
 
-__all__ = ["NothingFits", "Ready", "prepare_search"]
+__all__ = ["NothingFits", "Ready", "prepare_search", "software_of"]
 
 _SOFTWARE = ("nemo1-script", "megatron-lm")
 """What candidates are written for, in the order of preference; Megatron-LM takes models that NeMo 1.x has no words for."""
@@ -46,9 +46,21 @@ class Ready:
     gbs: int
 
 
-def prepare_search(settings: TrainSettings, model: ModelSpec, *, program: str | None, gbs: int, given: bool, local: bool) -> Ready:
+def software_of(word: str, *, program: str | None, local: bool) -> tuple[str, ...]:
+    """Return what candidates may be written for, in the order of preference; UnknownNameError for another word."""
+    if word not in ("auto", *_SOFTWARE):
+        raise UnknownNameError("software", word, ("auto", *_SOFTWARE))
+    if local and program is None:
+        if word != "auto":
+            raise ConfigError(f"software={word}: give program= as well, where its script is on this machine")
+        return (OWN_TRAINER,)
+    return _SOFTWARE if word == "auto" else (word,)
+
+
+def prepare_search(
+    settings: TrainSettings, model: ModelSpec, *, software: tuple[str, ...], program: str | None, gbs: int, given: bool, local: bool
+) -> Ready:
     """Prepare with the first batch that works and the first software that takes the model; a batch that is given is never changed."""
-    software = (OWN_TRAINER,) if local and program is None else _SOFTWARE
     first: ConfigError | None = None
     for batch in (gbs,) if given else _near(gbs):
         fields = request_fields(settings, model, gbs=batch, local=local)

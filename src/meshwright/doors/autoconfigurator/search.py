@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.doors.autoconfigurator.ready import prepare_search
+from meshwright.doors.autoconfigurator.ready import Ready, prepare_search, software_of
 from meshwright.doors.autoconfigurator.settings import TrainSettings, model_of_settings, wanted_batch
 from meshwright.exports.jobs import JobOptions
 from meshwright.layout import Layout
@@ -17,12 +17,15 @@ from meshwright.runs.loop import StudyLimits
 from meshwright.runs.trackers import Tracking, read_key
 from meshwright.runs.trial import Trial
 from meshwright.runs.tune import Prepared, Tuning
+from meshwright.search.plan import search_problem
 
 __all__ = ["Search", "candidate_name", "search_of"]
 
 LAUNCHERS = {"bcm": "slurm", "bcp": "bcp", "k8s": "k8s", "interactive": "local"}
 """The launcher of runs behind each `cluster_type`."""
 _STUDY = "study"
+WORTH_SAYING = 1.02
+"""What a study tells apart (`StudyLimits.tolerance`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +60,9 @@ def search_of(config: Mapping[str, Any]) -> Search:
     kind = str(config["cluster_type"])
     local = kind == "interactive"
     gbs, given = wanted_batch(settings, model)
-    ready = prepare_search(settings, model, program=config.get("program"), gbs=gbs, given=given, local=local)
+    program = config.get("program")
+    software = software_of(str(config.get("software", "auto")), program=program, local=local)
+    ready = prepare_search(settings, model, software=software, program=program, gbs=gbs, given=given, local=local)
     size = settings.model_size_in_b or round(model_params(model).total / 1e9, 2)
     return Search(
         settings=settings,
@@ -65,7 +70,7 @@ def search_of(config: Mapping[str, Any]) -> Search:
         tuning=_tuning(settings, config, ready.trial, LAUNCHERS[kind]),
         names=_names(ready.prepared.candidates.members, settings, size),
         size_in_b=size,
-        notes=(*_batch_notes(gbs, ready.gbs, given), *_idle_words(config)),
+        notes=(*_batch_notes(gbs, ready.gbs, given), *_faster_elsewhere(ready), *_idle_words(config)),
     )
 
 
@@ -122,6 +127,18 @@ def _batch_notes(wanted: int, used: int, given: bool) -> list[str]:
             f"global batch {used}: the rule of AutoConfigurator for this size and length; train_settings.global_batch_size sets another"
         ]
     return [f"global batch {used} in place of {wanted}, the rule of AutoConfigurator, which no layout of these GPUs divides"]
+
+
+def _faster_elsewhere(ready: Ready) -> list[str]:
+    """Say where a layout that this software can't run is predicted to be clearly faster than the fastest candidate."""
+    problem, first = ready.prepared.problem, ready.prepared.candidates.members[0]
+    request = problem.request.model_copy(update={"top": 1})
+    best = next(iter(search_problem(replace(problem, request=request)).plans), None)
+    if best is None or best.fits != "yes" or first.predicted.step_s <= best.step_s * WORTH_SAYING:
+        return []
+    gain = first.predicted.step_s / best.step_s - 1
+    other = "; software=megatron-lm searches with those of Megatron-LM" if ready.trial.software == "nemo1-script" else ""
+    return [f"{best.layout.words()}, which {ready.trial.software} can't run, is predicted {gain:.0%} faster than all candidates{other}"]
 
 
 def _idle_words(config: Mapping[str, Any]) -> list[str]:

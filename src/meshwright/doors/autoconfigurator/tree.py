@@ -2,7 +2,7 @@
 
 Keys, interpolations and values are those of NVIDIA's AutoConfigurator (NeMo-Framework-Launcher, auto_configurator/conf); the rows of
 `presets/nemo1_searches.csv` become `search_config` entries. Keys of ours are `model`, `series`, `chip`, `precision` and
-`global_batch_size` of `train_settings`, and `parallel_runs`, `program` and `dry_run`.
+`global_batch_size` of `train_settings`, and `parallel_runs`, `program`, `software` and `dry_run`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def root() -> dict[str, Any]:
         "search_config_value": "${hydra:runtime.choices.search_config}",
         "parallel_runs": 8,
         "program": None,
+        "software": _AUTO,
         "dry_run": False,
     }
 
