@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.nemo2.stand_ins import Llama3Config145M, llama_recipe, lora
+from tests.doors.nemo2.stand_ins import Llama3Config145M, llama_recipe, lora, target
 
 from meshwright.errors import ConfigError
 from meshwright.exports import import_text
@@ -138,6 +138,7 @@ def test_cards_by_their_memory() -> None:
         ({"recipe": "llama3-8b"}, "a name alone has no batch"),
         ({"recipe": 7}, "expected a recipe of NeMo 2.0"),
         ({"recipe": {"model": {}}}, "recipe: has no model.config"),
+        ({"recipe": llama_recipe(target("nemo.collections.llm.bert.model.bert.BertConfig"), num_layers=12)}, "only decoders are read"),
         ({"path_to_logs": None}, "path_to_logs: missing"),
         ({"mode": "finetuning"}, "'finetuning' is no known mode; did you mean 'finetune'"),
         ({"tensor_parallel_sizes": [0]}, "tensor_parallel_sizes=[0]: expected 'auto' or a list"),

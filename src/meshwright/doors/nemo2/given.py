@@ -25,6 +25,9 @@ _TYPES = ("gpt3", "bert", "mt5", "t5", "llama", "mixtral", "mistral", "gemma", "
 """NeMo's words for families of models, which its files are called by; others go by our own."""
 
 
+_NO_DECODER = re.compile(r"bert|t5", re.IGNORECASE)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Given:
     """One recipe, read."""
@@ -90,10 +93,14 @@ def _of_tree(recipe: Any, *, mode: Mode, vocab_size: int) -> Given:
     tree = tree_of(recipe)
     config = _part(tree, "model.config")
     trainer, data = _part(tree, "trainer"), _part(tree, "data")
+    name = str(config.get("_target_", "")).rpartition(".")[2]
     if "num_layers" in config:
+        if _NO_DECODER.search(name):
+            raise ConfigError(
+                f"recipe: {name} with dims of its own: only decoders are read by their dims; T5 by a class such as T5Config220M"
+            )
         config.setdefault("vocab_size", vocab_size)
     imported = import_text(write_yaml(tree), source=NEMO2_SOURCE)
-    target = str(config.get("_target_", ""))
     rank = _rank(tree.get("peft")) if mode == "finetune" else 0
     work = replace(
         imported.work,
@@ -105,7 +112,7 @@ def _of_tree(recipe: Any, *, mode: Mode, vocab_size: int) -> Given:
     return Given(
         recipe=recipe,
         model=imported.model,
-        model_type=_type_of(target.rpartition(".")[2].lower() or imported.model.name),
+        model_type=_type_of(name.lower() or imported.model.name),
         series=series_of(imported.model.name),
         work=work,
         num_nodes=_count(trainer, "num_nodes"),

@@ -39,7 +39,7 @@ def refusal_for(given: Given, problem: Problem) -> Callable[[Layout], str | None
         except ConfigError as error:
             return str(error)
         if given.model.family != "decoder" and layout.pp > 1:
-            return f"{_NAME}: T5 and BERT have no words for pp={layout.pp} there"
+            return f"{_NAME}: T5 has no words for pp={layout.pp} there"
         return None
 
     return refusal
