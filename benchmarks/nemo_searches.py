@@ -1,6 +1,6 @@
 """Check every predefined search of `meshwright autoconfigurator` against an exhaustive search.
 
-    python benchmarks/nemo_searches.py [NAME...] [--runs 10] [--jobs 2] [-o docs/nemo_searches.md]
+    python benchmarks/nemo_searches.py [NAME...] [--runs 10] [--jobs 1] [-o PAGE.md]
 
 Of each search configuration: candidates are distinct (layouts, names and the texts that are run), keep the rules, use exactly the
 cluster's GPUs and fit by prediction; and none of the layouts that fit and that the software has words for is predicted faster than the
@@ -33,7 +33,7 @@ from meshwright.search.space import Rejections, make_space
 
 KEPT_TOP = 100
 """Layouts are kept as for so many plans: 3,200 of the fastest that fit."""
-AGAIN = 40
+AGAIN = 100
 """Of the layouts that fit, how many of the fastest by the closed form are priced again with their pipelines simulated."""
 
 

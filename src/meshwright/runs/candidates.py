@@ -32,7 +32,7 @@ SURE = 48
 """Of them, the fastest that fit with the usual headroom: layouts that may just not fit are faster, and would leave no room for them."""
 KEPT_TOP = 64
 """As many layouts are kept as for so many plans: enough where the software has words for one of a hundred (Mixtral in NeMo 1.x)."""
-SIMULATED_TOO = 16
+SIMULATED_TOO = 64
 """Layouts beyond those asked for whose pipelines are simulated, for the simulation may put one of them first."""
 OF_EACH = 3
 """Layouts of a cut, with different chunks and recomputation, that are simulated."""
@@ -94,7 +94,7 @@ def each_cut(problem: Problem, refusal: Refusal, *, count: int) -> Candidates:
     harvest = seen.search(replace(problem, request=problem.request.model_copy(update={"top": KEPT_TOP})))
     cuts = _cuts(layout for layout, _ in _in_turn(harvest.fitting, problem.setting.model)).values()
     some = (list(islice(filter(seen.runs, cut), OF_EACH)) for cut in cuts)
-    chosen = [layout for few in islice(filter(None, some), count + SIMULATED_TOO) for layout in few]
+    chosen = [layout for few in islice(filter(None, some), 2 * count) for layout in few]
     members = [member for member in _priced(problem, chosen, seen) if member.predicted.fits == "yes"]
     best = {_cut(member.layout): member for member in reversed(members)}
     fastest = sorted(best.values(), key=lambda member: member.predicted.step_s)
