@@ -7,6 +7,7 @@ MeshwrightError
 │   └── CannotExpress                a plan that the training software it is exported to has no words for
 ├── LauncherError                    what starts jobs is not there, or refuses one
 │   └── LauncherSilent               it does not answer now; asking again later may do
+├── ServerError                      a server that is to be measured does not start, answers nothing, or refuses every request
 ├── StudyError                       a study that can't go on: its folder is another's, in use, or can't be written; exit code 2
 └── MissingExtraError                an optional dependency is not installed
 """
@@ -24,6 +25,7 @@ __all__ = [
     "LayoutError",
     "MeshwrightError",
     "MissingExtraError",
+    "ServerError",
     "StudyError",
     "UnknownNameError",
     "nearest_names",
@@ -74,6 +76,10 @@ class LauncherError(MeshwrightError):
 
 class LauncherSilent(LauncherError):
     """What starts jobs does not answer now. A job that was being submitted may exist nevertheless: `Executor.find` tells."""
+
+
+class ServerError(MeshwrightError):
+    """A server that is to be measured does not start, does not answer, or refuses every request."""
 
 
 class MissingExtraError(MeshwrightError):

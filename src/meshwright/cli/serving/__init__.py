@@ -1,7 +1,7 @@
-"""Serve a model: plan its deployment, simulate a load on it, and see how right predictions of published runs are."""
+"""Serve a model: plan its deployment, simulate a load on it, measure a server, and see how right predictions of published runs are."""
 
 from __future__ import annotations
 
 __all__ = ["COMMANDS"]
 
-COMMANDS = ("plan", "simulate", "predict", "validate")
+COMMANDS = ("plan", "simulate", "measure", "read", "predict", "validate")

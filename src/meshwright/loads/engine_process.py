@@ -1,0 +1,146 @@
+"""An inference engine as a process of its own: started, waited for, watched while it is under load, and ended with all that it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO
+
+from meshwright.errors import MissingExtraError, ServerError
+from meshwright.loads.job import PORT
+
+__all__ = ["EngineProcess", "free_port", "running_engine"]
+
+_TICK_S = 0.1
+_GRACE_S = 10.0
+"""Between asking an engine to end and killing it."""
+_KEPT_LINES = 40
+_DRAIN_S = 1.0
+
+
+class EngineProcess:
+    """One engine on one port; what it prints goes to this process's stderr, and its last lines are kept."""
+
+    def __init__(self, command: Sequence[str], *, port: int, environment: Mapping[str, str]) -> None:
+        """Start it in a session of its own, so that all that it starts can be ended with it; ServerError where that fails."""
+        _refuse_taken(port)
+        words = [word.replace(PORT, str(port)) for word in command]
+        self.port = port
+        self.tail: deque[str] = deque(maxlen=_KEPT_LINES)
+        try:
+            self._process = subprocess.Popen(
+                words,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ServerError(f"{words[0]} could not be started: {error.strerror or error}") from None
+        assert self._process.stdout is not None
+        self._copier = threading.Thread(target=self._copy, args=(self._process.stdout,), daemon=True)
+        self._copier.start()
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def _copy(self, stream: IO[str]) -> None:
+        for line in stream:
+            self.tail.append(line.rstrip())
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+    def ended(self) -> str | None:
+        """Say how it ended; None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._copier.join(_DRAIN_S)
+        return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def last_words(self) -> str | None:
+        """Return the last line that it printed."""
+        return next((line for line in reversed(self.tail) if line.strip()), None)
+
+    def wait_ready(self, health: str, *, seconds: float) -> float:
+        """Return after how many seconds it took requests; ServerError where it ended, or did not in time."""
+        try:
+            import httpx
+        except ImportError:
+            raise MissingExtraError("httpx", "serve") from None
+        start = time.monotonic()
+        with httpx.Client(base_url=self.url, timeout=5.0, trust_env=False) as session:
+            while (waited := time.monotonic() - start) < seconds:
+                if (how := self.ended()) is not None:
+                    raise ServerError(f"the engine {how} before it was ready")
+                with suppress(httpx.HTTPError):
+                    if session.get(health).status_code == httpx.codes.OK:
+                        return time.monotonic() - start
+                time.sleep(_TICK_S)
+        raise ServerError(f"the engine was not ready after {waited:.0f} s: no 200 from {health}")
+
+    def end(self) -> None:
+        """End it with every process of its session: asked first, killed after a while."""
+        for sent, seconds in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, sent)
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline and self._left():
+                time.sleep(_TICK_S)
+            if not self._left():
+                break
+        self._copier.join(_DRAIN_S)
+        if not self._copier.is_alive() and self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _left(self) -> bool:
+        """Whether a process of the group runs; the first is reaped here."""
+        self._process.poll()
+        try:
+            os.killpg(self._process.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _refuse_taken(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise PortTaken(f"port {port} cannot be used: {error.strerror}") from None
+
+
+class PortTaken(ServerError):
+    """Another program listens where the engine was to."""
+
+
+@contextmanager
+def running_engine(command: Sequence[str], *, port: int, environment: Mapping[str, str]) -> Iterator[EngineProcess]:
+    """Start an engine and end it with the block, however that ends."""
+    engine = EngineProcess(command, port=port, environment=environment)
+    try:
+        yield engine
+    finally:
+        engine.end()
