@@ -36,8 +36,10 @@ NOT_HERE = {
     "tune": "starts runs; tests/cli/test_tune.py does so with a torchrun of its own",
     "watch": "follows a run until its end; tests/watch runs it",
     "profile": "measures a machine for minutes, with torch; tests/trainer/test_profile.py runs it on small shapes",
+    "serving measure": "asks a server; tests/cli/test_serving_loads.py asks one that stands in",
+    "serving read": "reads what other tools wrote; tests/cli/test_serving_loads.py reads such files",
 }
-"""Commands whose examples are not run, and why."""
+"""Commands, by one word or two, whose examples are not run, and why."""
 EXAMPLES = 3
 """How many a command's help has, at least."""
 
@@ -193,8 +195,9 @@ def test_example_runs(example: str, sandbox: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(sandbox)
     words = shlex.split(example.split(" > ", maxsplit=1)[0].split(" | ", maxsplit=1)[0])[1:]
     expanded = [found for word in words for found in (sorted(glob.glob(word)) if "*" in word else [word])]
-    if words[0] in NOT_HERE:
-        pytest.skip(f"`meshwright {words[0]}` {NOT_HERE[words[0]]}")
+    for command in (words[0], " ".join(words[:2])):
+        if command in NOT_HERE:
+            pytest.skip(f"`meshwright {command}` {NOT_HERE[command]}")
     made_first(expanded, sandbox, capsys)
     code = run(expanded)
     streams = capsys.readouterr()

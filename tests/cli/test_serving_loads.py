@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-
-from meshwright.cli import run
 from tests.loads.standin import Manners, standing_in
 from tests.loads.test_readers import AIPERF, VLLM
+
+from meshwright.cli import run
 
 
 def test_measure_prints_a_line_for_each_load(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from meshwright.loads.load import Ask, Lengths, Load, closed_loop, poisson
 from meshwright.loads.measure import measure_server
 
 LENGTHS = Lengths(input_len=16, output_len=5)
-SLACK_S = 0.25
+SLACK_S = 5.0
 """How late a thread or a packet may come on a busy machine."""
 
 
@@ -31,7 +31,7 @@ def test_times_of_a_closed_loop_are_those_of_the_server() -> None:
         assert 0.05 <= answer.ttft_s < 0.05 + SLACK_S
         # four gaps of 20 ms: a sleep is never shorter
         assert answer.last_s is not None
-        assert 0.13 <= answer.e2e_s < 0.13 + 4 * SLACK_S
+        assert 0.13 <= answer.e2e_s < 0.13 + SLACK_S
         assert answer.tpot_s == pytest.approx(sum(answer.gaps_s) / 4)
         assert (answer.prompt_tokens, answer.output_tokens) == (11, 5)  # as the server counts
 
@@ -48,10 +48,11 @@ def test_prompts_have_the_length_and_are_each_another() -> None:
 
 def test_requests_of_a_trace_are_sent_at_their_times() -> None:
     asks = tuple(Ask(input_len=4, output_len=2, sent_s=at) for at in (0.0, 0.1, 0.3))
-    with standing_in(Manners(first_s=0.4, each_s=0.0)) as url:
+    with standing_in(Manners(first_s=1.5, each_s=0.0)) as url:
         answers = send_load(target(url), Dialect(model="stand-in"), Load(kind="trace", value=None, asks=asks))
     for answer, at in zip(answers, (0.0, 0.1, 0.3), strict=True):
-        assert at <= answer.sent_s < at + SLACK_S  # though the first is answered after 0.4 s
+        assert answers[0].first_s is not None
+        assert at <= answer.sent_s < answers[0].first_s  # nobody waits for an answer
 
 
 def test_poisson_arrivals_have_their_mean_rate() -> None:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO
 
+import psutil
+
 from meshwright.errors import MissingExtraError, ServerError
 from meshwright.loads.job import PORT
 
@@ -107,13 +109,20 @@ class EngineProcess:
             self._process.stdout.close()
 
     def _left(self) -> bool:
-        """Whether a process of the group runs; the first is reaped here."""
+        """Whether a process of the group runs; the first is reaped here, and others that have ended wait for whoever adopted them."""
         self._process.poll()
         try:
             os.killpg(self._process.pid, 0)
         except (ProcessLookupError, PermissionError):
             return False
-        return True
+        return any(_runs_in(process, self._process.pid) for process in psutil.process_iter())
+
+
+def _runs_in(process: psutil.Process, group: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False
 
 
 def free_port() -> int:

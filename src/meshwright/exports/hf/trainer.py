@@ -9,8 +9,10 @@ from meshwright.errors import CannotExpress
 from meshwright.exports.defaults import train_steps
 from meshwright.exports.exported import Exported, TrainedLayers
 from meshwright.exports.plan import TrainingPlan
+from meshwright.exports.settings import ModelDetails
+from meshwright.models.spec import ModelSpec
 
-__all__ = ["LAYER_CLASSES", "hf_config", "notes", "require_flat", "trained_layers", "trainer_words"]
+__all__ = ["LAYER_CLASSES", "decoder_config", "hf_config", "notes", "require_flat", "trained_layers", "trainer_words"]
 
 LAYER_CLASSES = {
     "llama": "LlamaDecoderLayer",
@@ -23,10 +25,22 @@ LAYER_CLASSES = {
 
 
 def hf_config(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
-    """Return the config.json of a decoder that transformers has a class for."""
-    model, details = plan.model, plan.details
-    _require_known(plan, name)
-    kind = _kind(plan, name)
+    """Return the config.json of a decoder that transformers has a class for, to be trained."""
+    if plan.work.lora_rank:
+        reason = f"work.lora_rank={plan.work.lora_rank}: the models of this export have 0"
+        raise CannotExpress(name, reason, nearest="a model with work.lora_rank=0")
+    words = decoder_config(plan.model, plan.details, max_positions=plan.work.seq_len, name=name)
+    words |= {"initializer_range": plan.settings.init_std, "attention_dropout": plan.details.dropout}
+    words |= {"use_cache": False, "torch_dtype": "float32"}
+    if plan.model.moe is not None:
+        words |= {"router_aux_loss_coef": plan.details.aux_loss, "output_router_logits": True}
+    return words
+
+
+def decoder_config(model: ModelSpec, details: ModelDetails, *, max_positions: int, name: str) -> dict[str, Any]:
+    """Return what config.json says of a decoder's shape; CannotExpress where transformers' Llama, Qwen and Mixtral differ from it."""
+    _require_known(model, details, name)
+    kind = _kind(model, name)
     words: dict[str, Any] = {
         "architectures": [LAYER_CLASSES[kind].replace("DecoderLayer", "ForCausalLM")],
         "model_type": kind,
@@ -37,15 +51,11 @@ def hf_config(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
         "num_key_value_heads": model.num_kv_heads,
         "head_dim": model.head_dim,
         "vocab_size": model.vocab,
-        "max_position_embeddings": plan.work.seq_len,
+        "max_position_embeddings": max_positions,
         "hidden_act": "silu",
         "rms_norm_eps": details.norm_eps,
         "rope_theta": details.rope_base,
         "tie_word_embeddings": model.tied,
-        "initializer_range": plan.settings.init_std,
-        "attention_dropout": details.dropout,
-        "use_cache": False,
-        "torch_dtype": "float32",
     }
     if details.rope_scaling is not None:
         words["rope_scaling"] = {
@@ -55,11 +65,10 @@ def hf_config(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,
         }
-    return {**words, **_experts(plan, kind)}
+    return {**words, **_experts(model, kind)}
 
 
-def _kind(plan: TrainingPlan, name: str) -> str:
-    model = plan.model
+def _kind(model: ModelSpec, name: str) -> str:
     if model.moe is not None:
         if model.qkv_bias:
             raise CannotExpress(name, "qkv_bias with experts: no model of this export has it", nearest="a model without qkv_bias")
@@ -72,8 +81,7 @@ def _kind(plan: TrainingPlan, name: str) -> str:
     return "qwen2" if model.qkv_bias else "qwen3" if model.qk_norm else "llama"
 
 
-def _require_known(plan: TrainingPlan, name: str) -> None:
-    model, details = plan.model, plan.details
+def _require_known(model: ModelSpec, details: ModelDetails, name: str) -> None:
     moe = model.moe
     wanted: tuple[tuple[str, Any, Any], ...] = (
         ("model.family", model.family, "decoder"),
@@ -101,22 +109,19 @@ def _require_known(plan: TrainingPlan, name: str) -> None:
         ("details.router_groups", details.router_groups, None),
         ("details.router_top_groups", details.router_top_groups, None),
         ("details.router_balance", details.router_balance or "aux-loss", "aux-loss"),
-        ("work.lora_rank", plan.work.lora_rank, 0),
     )
     for path, given, has in wanted:
         if given != has:
             raise CannotExpress(name, f"{path}={given}: the models of this export have {has}", nearest=f"a model with {path}={has}")
 
 
-def _experts(plan: TrainingPlan, kind: str) -> dict[str, Any]:
-    moe = plan.model.moe
+def _experts(model: ModelSpec, kind: str) -> dict[str, Any]:
+    moe = model.moe
     if moe is None:
         return {}
     words: dict[str, Any] = {
         "num_local_experts" if kind == "mixtral" else "num_experts": moe.num_experts,
         "num_experts_per_tok": moe.top_k,
-        "router_aux_loss_coef": plan.details.aux_loss,
-        "output_router_logits": True,
     }
     return (
         words if kind == "mixtral" else {**words, "moe_intermediate_size": moe.expert_ffn, "norm_topk_prob": True, "decoder_sparse_step": 1}
