@@ -38,6 +38,7 @@ NOT_HERE = {
     "profile": "measures a machine for minutes, with torch; tests/trainer/test_profile.py runs it on small shapes",
     "serving measure": "asks a server; tests/cli/test_serving_loads.py asks one that stands in",
     "serving read": "reads what other tools wrote; tests/cli/test_serving_loads.py reads such files",
+    "serving tune": "starts engines; tests/runs/serving does so with one that stands in",
 }
 """Commands, by one word or two, whose examples are not run, and why."""
 EXAMPLES = 3

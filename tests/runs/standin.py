@@ -19,7 +19,7 @@ from meshwright.runs.choose import Options
 from meshwright.runs.executors import JobStatus
 from meshwright.runs.failures import Failure
 from meshwright.runs.options import Forecast
-from meshwright.runs.record import Outcome, run_id_of
+from meshwright.runs.record import Outcome, RunRecord, run_id_of
 
 
 @dataclass
@@ -112,5 +112,5 @@ def judge(status: JobStatus, folder: Path, silent_s: float | None) -> Outcome | 
     return Failure(failure_class="hang", message=f"silent for {silent_s} s") if silent_s is not None and silent_s > 600 else None
 
 
-def job(layout: Layout) -> Job:
-    return Job(name="job", command=("train.py", layout.words()), nodes=1, gpus_per_node=8)
+def job(record: RunRecord) -> Job:
+    return Job(name="job", command=("train.py", record.layout.words()), nodes=1, gpus_per_node=8)

@@ -201,7 +201,7 @@ def test_a_job_that_was_submitted_when_the_tuner_died_is_found_and_not_submitted
         record = tuner._choose()
         assert isinstance(record, RunRecord)
         tuner._add(record, "submitting")
-        bench.launcher.submit(standin.job(record.layout), directory=store.run_folder(record.run_id), label=store.label(record.run_id))
+        bench.launcher.submit(standin.job(record), directory=store.run_folder(record.run_id), label=store.label(record.run_id))
     view = bench.run(max_runs=1)
     assert view.records[0].state == "finished"
     assert len(bench.launcher.submissions()) == 1

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO
 
-import psutil
-
 from meshwright.errors import MissingExtraError, ServerError
 from meshwright.loads.job import PORT
 
@@ -33,6 +31,7 @@ class EngineProcess:
 
     def __init__(self, command: Sequence[str], *, port: int, environment: Mapping[str, str]) -> None:
         """Start it in a session of its own, so that all that it starts can be ended with it; ServerError where that fails."""
+        _running_in(0)  # what ends it is there before it starts
         _refuse_taken(port)
         words = [word.replace(PORT, str(port)) for word in command]
         self.port = port
@@ -115,14 +114,21 @@ class EngineProcess:
             os.killpg(self._process.pid, 0)
         except (ProcessLookupError, PermissionError):
             return False
-        return any(_runs_in(process, self._process.pid) for process in psutil.process_iter())
+        return bool(_running_in(self._process.pid))
 
 
-def _runs_in(process: psutil.Process, group: int) -> bool:
+def _running_in(group: int) -> list[int]:
+    """Processes of a group that have not ended."""
     try:
-        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.NoSuchProcess):
-        return False
+        import psutil
+    except ImportError:
+        raise MissingExtraError("psutil", "serve") from None
+    found: list[int] = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
 
 
 def free_port() -> int:

@@ -17,7 +17,7 @@ from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
 from meshwright.rules import explicit_layers
 from meshwright.runs.options import Forecast
-from meshwright.runs.record import Predicted, run_id_of
+from meshwright.runs.record import Predicted, RunRecord, run_id_of
 from meshwright.search.axes import axes_of
 from meshwright.search.exhaustive import Found, Harvest, search_space
 from meshwright.search.problem import Problem
@@ -48,6 +48,10 @@ class Candidate:
     layout: Layout
     predicted: Predicted
     forecast: Forecast
+
+    def planned(self, *, number: int, because: str) -> RunRecord:
+        """Return the record of its run."""
+        return RunRecord(run_id=self.run_id, number=number, layout=self.layout, predicted=self.predicted, chosen_because=because)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, Protocol, TypeVar
 
-from meshwright.calibration import Z90
 from meshwright.errors import ConfigError, LauncherError, LauncherSilent, StudyError, UnknownNameError
 from meshwright.exports.jobs import Job
-from meshwright.layout import Layout
-from meshwright.runs.candidates import Candidate
 from meshwright.runs.choose import STRATEGIES, Choice, Options, Stop, Strategy, Tried, choose
 from meshwright.runs.executors import Executor, JobStatus
 from meshwright.runs.failures import Failure
 from meshwright.runs.lock import Lock
-from meshwright.runs.outcome import Measured
-from meshwright.runs.record import Event, EventName, Outcome, RunRecord
+from meshwright.runs.record import AnyRun, Course, Event, EventName, Outcome
 from meshwright.runs.store import RUN_LOGS, Store
 
-__all__ = ["StudyLimits", "Tuner", "View"]
+__all__ = ["Choosable", "StudyLimits", "Tuner", "View"]
 
+Run_co = TypeVar("Run_co", bound=Course, covariant=True)
 UNKNOWN_S = 300.0
 """How long a launcher may not know a job before the run counts as lost: accounting lags behind by minutes."""
 LOOKS_S = 30.0
@@ -62,10 +59,10 @@ class StudyLimits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class View:
+class View(Generic[AnyRun]):
     """A study at one moment, for people."""
 
-    records: tuple[RunRecord, ...]
+    records: tuple[AnyRun, ...]
     waits: Mapping[str, str]
     """Why runs that were handed over do not run yet, by id, in the launcher's words."""
     gpu_hours: float
@@ -75,36 +72,48 @@ class View:
     """Why nothing more is started."""
 
     @property
-    def best(self) -> RunRecord | None:
+    def best(self) -> AnyRun | None:
         """The fastest run that finished; None before there is one."""
-        finished = [record for record in self.records if record.measured is not None]
-        return min(finished, key=lambda record: record.measured.step_s if record.measured else 0.0, default=None)
+        finished = [(record.cost_s, record) for record in self.records if record.cost_s is not None]
+        return min(finished, key=lambda pair: pair[0])[1] if finished else None
+
+
+class Choosable(Protocol[Run_co]):
+    """What a study may run: a layout, a deployment."""
+
+    @property
+    def run_id(self) -> str:
+        """Its name."""
+
+    def planned(self, *, number: int, because: str) -> Run_co:
+        """Return the record of its run."""
 
 
 @dataclass(kw_only=True, slots=True)
-class Tuner:
+class Tuner(Generic[AnyRun]):
     """Everything that a study's course touches; `run` is the course."""
 
-    store: Store
+    store: Store[AnyRun]
     lock: Lock
-    candidates: tuple[Candidate, ...]
+    candidates: Sequence[Choosable[AnyRun]]
     options: Options
     limits: StudyLimits
     executor: Executor
     num_chips: int
-    job: Callable[[Layout], Job]
+    """That a run holds where it does not say so itself."""
+    job: Callable[[AnyRun], Job]
     judge: Callable[[JobStatus, Path, float | None], Outcome | None]
     """What became of a run: by what the launcher says, its folder, and for how many seconds it was silent. None: it goes on."""
     now: Callable[[], float]
     sleep: Callable[[float], None]
-    show: Callable[[View], None]
+    show: Callable[[View[AnyRun]], None]
     poll_s: float = 1.0
-    records: dict[str, RunRecord] = field(default_factory=dict)
+    records: dict[str, AnyRun] = field(default_factory=dict)
     _waits: dict[str, str] = field(default_factory=dict)
     _since: dict[tuple[str, Literal["unknown", "queued"]], float] = field(default_factory=dict)
     _last_choice: str = ""
 
-    def run(self) -> View:
+    def run(self) -> View[AnyRun]:
         """Go on until nothing is left to start and nothing runs; return how the study stands then."""
         self.read_again()
         self._give_another_go()
@@ -122,7 +131,7 @@ class Tuner:
         self.records = {record.run_id: record for record in self.store.records()}
         self._find_submitted()
 
-    def view(self, stop: str = "") -> View:
+    def view(self, stop: str = "") -> View[AnyRun]:
         """Return how the study stands."""
         ordered = tuple(sorted(self.records.values(), key=lambda record: record.number))
         return View(records=ordered, waits=dict(self._waits), gpu_hours=self._gpu_hours(), last_choice=self._last_choice, stop=stop)
@@ -134,10 +143,10 @@ class Tuner:
                 self.executor.cancel(record.handle)
                 self._add(record, "lost", note="cancelled by the user")
 
-    def _open(self) -> list[RunRecord]:
+    def _open(self) -> list[AnyRun]:
         return [record for record in self.records.values() if record.state == "submitted" or record.submitting]
 
-    def _add(self, record: RunRecord, event: EventName, *, note: str = "", **told: object) -> RunRecord:
+    def _add(self, record: AnyRun, event: EventName, *, note: str = "", **told: object) -> AnyRun:
         line = Event(at_s=self.now(), event=event, note=note, **told)  # type: ignore[arg-type]  # fields of Event by name
         self.records[record.run_id] = self.store.add(record, line)
         return self.records[record.run_id]
@@ -175,7 +184,7 @@ class Tuner:
             self._waits.pop(record.run_id, None)
             self._settle_one(record, statuses.get(handle, JobStatus(state="unknown")))
 
-    def _settle_one(self, record: RunRecord, status: JobStatus) -> None:
+    def _settle_one(self, record: AnyRun, status: JobStatus) -> None:
         if status.ended:
             self._end(record, status, self.judge(status, self.store.run_folder(record.run_id), None))
         elif status.state == "running":
@@ -183,7 +192,7 @@ class Tuner:
         else:
             self._wait(record, status)
 
-    def _watch(self, record: RunRecord, status: JobStatus) -> None:
+    def _watch(self, record: AnyRun, status: JobStatus) -> None:
         """End a run that hangs, or that fails without an end."""
         silent_s = self._silent_s(record, status)
         if silent_s < LOOKS_S:
@@ -194,13 +203,13 @@ class Tuner:
             self.executor.cancel(record.handle)
             self._end(record, status, outcome)
 
-    def _silent_s(self, record: RunRecord, status: JobStatus) -> float:
+    def _silent_s(self, record: AnyRun, status: JobStatus) -> float:
         """Seconds since the run last wrote; its clock is the file server's, so one that is ahead counts as just now."""
         folder = self.store.run_folder(record.run_id)
         written = [path.stat().st_mtime for path in (folder / name for name in RUN_LOGS) if path.exists()]
         return max(0.0, self.now() - max([status.started_s or record.submitted_s or self.now(), *written]))
 
-    def _wait(self, record: RunRecord, status: JobStatus) -> None:
+    def _wait(self, record: AnyRun, status: JobStatus) -> None:
         """A run that waits in a queue, or that the launcher does not know."""
         state: Literal["unknown", "queued"] = "unknown" if status.state == "unknown" else "queued"
         since = self._since.setdefault((record.run_id, state), self.now())
@@ -215,7 +224,7 @@ class Tuner:
             words = f"waited {waited_s / 60:.0f} minutes in the queue and was taken out of it"
             self._end(record, status, Failure(failure_class="never_started", message=words, evidence=status.reason or None))
 
-    def _end(self, record: RunRecord, status: JobStatus, outcome: Outcome | None) -> None:
+    def _end(self, record: AnyRun, status: JobStatus, outcome: Outcome | None) -> None:
         """Write what became of a run; one that ended for reasons that are not its own has another go."""
         self._waits.pop(record.run_id, None)
         outcome = outcome or Failure(failure_class="unknown", message=f"it is {status.state}, and its logs say nothing")
@@ -256,7 +265,7 @@ class Tuner:
                 return Stop(because=f"another run of up to {each:.3g} GPU-hours could pass --budget-gpu-hours {limits.budget_gpu_hours:g}")
         return None
 
-    def _choose(self) -> RunRecord | Stop:
+    def _choose(self) -> AnyRun | Stop:
         limits = self.limits
         found = choose(
             self.options,
@@ -274,30 +283,23 @@ class Tuner:
         for index, candidate in enumerate(self.candidates):
             record = self.records.get(candidate.run_id)
             if record is not None:
-                ran_out = record.failure is not None and record.failure.failure_class == "cuda_oom"
-                step_s = None if record.measured is None else record.measured.step_s
-                noise = 0.0 if record.measured is None else _noise(record.measured)
-                tried[index] = Tried(step_s=step_s, noise=noise, ran_out=ran_out, pending=record.outcome is None)
+                pending = record.outcome is None
+                tried[index] = Tried(step_s=record.cost_s, noise=record.noise, ran_out=record.ran_out, pending=pending)
         return tried
 
-    def _plan(self, choice: Choice) -> RunRecord:
+    def _plan(self, choice: Choice) -> AnyRun:
         self.lock.require()
         candidate = self.candidates[choice.index]
-        record = RunRecord(
-            run_id=candidate.run_id,
-            number=1 + max((record.number for record in self.records.values()), default=0),
-            layout=candidate.layout,
-            predicted=candidate.predicted,
-            chosen_because=choice.because,
-        )
+        number = 1 + max((record.number for record in self.records.values()), default=0)
+        record = candidate.planned(number=number, because=choice.because)
         self._last_choice = f"{candidate.run_id}: {choice.because}"
         self.records[record.run_id] = self.store.plan(record, Event(at_s=self.now(), event="planned"))
         return self.records[record.run_id]
 
-    def _submit(self, record: RunRecord) -> None:
+    def _submit(self, record: AnyRun) -> None:
         """Hand a run over. What was intended is written first, so that a tuner that dies here asks the launcher before doing it again."""
         self.lock.require()
-        job, folder = self.job(record.layout), self.store.run_folder(record.run_id)
+        job, folder = self.job(record), self.store.run_folder(record.run_id)
         record = self._add(record, "submitting")
         try:
             handle = self.executor.submit(job, directory=folder, label=self.store.label(record.run_id))
@@ -309,13 +311,4 @@ class Tuner:
         self._add(record, "submitted", handle=handle)
 
     def _gpu_hours(self) -> float:
-        return sum(record.ran_s for record in self.records.values()) * self.num_chips / 3600.0
-
-
-def _noise(measured: Measured) -> float:
-    """Standard deviation of the logarithm of a run's median.
-
-    Formula:  ln(high / low) / (2 * Z90) is that of one step; of a median of n it is sqrt(pi / 2 / n) times as much
-    Valid:    steps that vary independently; a machine that is slow for minutes shows less than the truth.
-    """
-    return math.log(measured.step_high_s / measured.step_low_s) / (2.0 * Z90) * math.sqrt(math.pi / 2.0 / measured.steps)
+        return sum(record.ran_s * (record.num_chips or self.num_chips) for record in self.records.values()) / 3600.0

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
+from typing_extensions import TypeVar
+
+from meshwright.calibration import Z90
 from meshwright.confidence import Fits
 from meshwright.errors import ConfigError
 from meshwright.layout import Layout
 from meshwright.runs.failures import Failure
 from meshwright.runs.outcome import Measured
+from meshwright.runs.served import Served, served_of
 
 __all__ = [
     "DIGITS",
+    "AnyRun",
+    "Course",
     "Event",
     "EventName",
     "Outcome",
@@ -23,6 +31,7 @@ __all__ = [
     "RunRecord",
     "RunState",
     "StudyFacts",
+    "event_of",
     "layout_of",
     "record_of",
     "run_id_of",
@@ -31,7 +40,7 @@ __all__ = [
 RunState = Literal["planned", "submitted", "finished", "failed"]
 EventName = Literal["planned", "submitting", "submitted", "lost", "finished", "failed"]
 """`lost`: the platform knows nothing of a run that was handed to it, so it is planned again."""
-Outcome = Measured | Failure
+Outcome = Measured | Served | Failure
 DIGITS = 8
 """Of the digest in a run's id: two of a hundred layouts share it once in a million studies."""
 
@@ -97,15 +106,13 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunRecord:
-    """One run."""
+class Course(ABC):
+    """What happens to a run of any study, from its choice to its end."""
 
     run_id: str
-    """Follows from the layout alone, so that no layout is run twice: see `run_id_of`."""
+    """Follows from what is run alone, so that nothing is run twice."""
     number: int
     """In the order in which runs were chosen, from 1."""
-    layout: Layout
-    predicted: Predicted
     chosen_because: str
     state: RunState = "planned"
     handle: str | None = None
@@ -122,9 +129,28 @@ class RunRecord:
     ended_s: float | None = None
 
     @property
-    def measured(self) -> Measured | None:
-        """What it measured; None where it has not finished."""
-        return self.outcome if isinstance(self.outcome, Measured) else None
+    @abstractmethod
+    def cost_s(self) -> float | None:
+        """Seconds that runs of a study are compared by; None where none were measured."""
+
+    @property
+    @abstractmethod
+    def noise(self) -> float:
+        """How far another run of the same may be off: the standard deviation of the logarithm of `cost_s`."""
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether it ran out of accelerator memory."""
+        return self.failure is not None and self.failure.failure_class == "cuda_oom"
+
+    @property
+    def num_chips(self) -> int | None:
+        """Chips that it holds; None: all of the study's."""
+        return None
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is known when it is chosen: the content of `run.json`."""
 
     @property
     def failure(self) -> Failure | None:
@@ -137,17 +163,7 @@ class RunRecord:
         start = self.started_s if self.started_s is not None else self.submitted_s
         return 0.0 if start is None or self.ended_s is None else max(0.0, self.ended_s - start)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what is known when it is chosen: the content of `run.json`."""
-        return {
-            "run_id": self.run_id,
-            "number": self.number,
-            "layout": asdict(self.layout),
-            "predicted": asdict(self.predicted),
-            "chosen_because": self.chosen_because,
-        }
-
-    def after(self, event: Event) -> RunRecord:
+    def after(self, event: Event) -> Self:
         """Return the record with one more event."""
         if event.event == "planned":
             return replace(self, planned_s=event.at_s)
@@ -163,6 +179,50 @@ class RunRecord:
         state: RunState = "finished" if event.event == "finished" else "failed"
         ended_s = event.at_s if event.ended_s is None else event.ended_s
         return replace(self, state=state, outcome=event.outcome, submitting=False, started_s=event.started_s, ended_s=ended_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord(Course):
+    """One run of a layout; its id is `run_id_of` the layout."""
+
+    layout: Layout
+    predicted: Predicted
+
+    @property
+    def measured(self) -> Measured | None:
+        """What it measured; None where it has not finished."""
+        return self.outcome if isinstance(self.outcome, Measured) else None
+
+    @property
+    def cost_s(self) -> float | None:
+        """Seconds of a step."""
+        return None if self.measured is None else self.measured.step_s
+
+    @property
+    def noise(self) -> float:
+        """How far the median of another run's steps may be off.
+
+        Formula:  ln(high / low) / (2 * Z90) is that of one step; of a median of n it is sqrt(pi / 2 / n) times as much
+        Valid:    steps that vary independently; a machine that is slow for minutes shows less than the truth.
+        """
+        found = self.measured
+        if found is None:
+            return 0.0
+        return math.log(found.step_high_s / found.step_low_s) / (2.0 * Z90) * math.sqrt(math.pi / 2.0 / found.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is known when it is chosen: the content of `run.json`."""
+        return {
+            "run_id": self.run_id,
+            "number": self.number,
+            "layout": asdict(self.layout),
+            "predicted": asdict(self.predicted),
+            "chosen_because": self.chosen_because,
+        }
+
+
+AnyRun = TypeVar("AnyRun", bound=Course, default=RunRecord)
+"""A run of training, unless a study says of what else."""
 
 
 def run_id_of(layout: Layout) -> str:
@@ -187,7 +247,7 @@ def record_of(content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *
             chosen_because=content["chosen_because"],
         )
         for line in events:
-            record = record.after(_event_of(line))
+            record = record.after(event_of(line))
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{source}: no run of a study ({type(error).__name__}: {error})") from None
     return record
@@ -199,19 +259,24 @@ def layout_of(content: Mapping[str, Any]) -> Layout:
     return Layout(**values)
 
 
-def _event_of(content: Mapping[str, Any]) -> Event:
+def event_of(content: Mapping[str, Any]) -> Event:
+    """Read one line of `events.jsonl`."""
     if content["event"] not in get_args(EventName):
         raise KeyError(content["event"])
     return Event(**{**content, "outcome": _outcome_of(content.get("outcome"))})
 
 
 def _outcome_dict(outcome: Outcome | None) -> dict[str, Any] | None:
-    return None if outcome is None else asdict(outcome)
+    if outcome is None:
+        return None
+    return outcome.to_dict() if isinstance(outcome, Served) else asdict(outcome)
 
 
 def _outcome_of(content: Mapping[str, Any] | None) -> Outcome | None:
     if content is None:
         return None
+    if "points" in content:
+        return served_of(content)
     kind: type[Measured] | type[Failure] = Failure if "failure_class" in content else Measured
     known = {field.name for field in fields(kind)}
     return kind(**{key: value for key, value in content.items() if key in known})

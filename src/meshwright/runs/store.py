@@ -5,16 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 from uuid import uuid4
 
 from meshwright.errors import ConfigError, StudyError
 from meshwright.html_text import html_table
-from meshwright.runs.record import DIGITS, Event, RunRecord, record_of
+from meshwright.runs.record import DIGITS, AnyRun, Event, record_of
 
 __all__ = ["RUN_LOGS", "Store", "Study", "append_line", "read_lines", "read_store", "study_folder", "write_whole"]
 
@@ -44,11 +44,13 @@ class Study:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Store:
+class Store(Generic[AnyRun]):
     """A study's directory, opened."""
 
     folder: Path
     study: Study
+    read: Callable[..., AnyRun]
+    """Makes a run of the content of its two files, as `record_of` does."""
 
     def run_folder(self, run_id: str) -> Path:
         """Where a run's files are."""
@@ -58,12 +60,12 @@ class Store:
         """Name a run for the platform, which takes 40 letters at most; no other run of any study has the same."""
         return f"mw-{self.study.study_id[:8]}-{run_id[-DIGITS:]}"
 
-    def records(self) -> tuple[RunRecord, ...]:
+    def records(self) -> tuple[AnyRun, ...]:
         """Return every run, in the order in which they were chosen."""
         folders = sorted((self.folder / _RUNS).glob(f"*/{_RUN}"))
-        return tuple(sorted((_read_run(path.parent) for path in folders), key=lambda record: record.number))
+        return tuple(sorted((self._read_run(path.parent) for path in folders), key=lambda record: record.number))
 
-    def plan(self, record: RunRecord, event: Event) -> RunRecord:
+    def plan(self, record: AnyRun, event: Event) -> AnyRun:
         """Write a run that was chosen."""
         folder = self.run_folder(record.run_id)
         with _writing(folder):
@@ -71,11 +73,18 @@ class Store:
         write_whole(folder / _RUN, json.dumps(record.to_dict(), indent=1) + "\n")
         return self.add(record, event)
 
-    def add(self, record: RunRecord, event: Event) -> RunRecord:
+    def add(self, record: AnyRun, event: Event) -> AnyRun:
         """Append an event to a run, on the disk before this returns."""
         line = json.dumps(event.to_dict()) + "\n"
         append_line(self.run_folder(record.run_id) / _EVENTS, line)
         return record.after(event)
+
+    def _read_run(self, folder: Path) -> AnyRun:
+        try:
+            content = json.loads((folder / _RUN).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise StudyError(f"{folder / _RUN}: cannot be read ({error})") from None
+        return self.read(content, read_lines(folder / _EVENTS), source=str(folder))
 
 
 def study_folder(folder: Path, *, request: dict[str, Any], trial: dict[str, Any]) -> Store:
@@ -87,12 +96,12 @@ def study_folder(folder: Path, *, request: dict[str, Any], trial: dict[str, Any]
         with _writing(folder):
             (folder / _RUNS).mkdir(parents=True, exist_ok=True)
         write_whole(folder / _STUDY, _study_text(found))
-        return Store(folder=folder, study=found)
+        return Store(folder=folder, study=found, read=record_of)
     _refuse_other(folder, "request", found.request, request)
     _refuse_other(folder, "trial", found.trial, trial)
     with _writing(folder):
         (folder / _RUNS).mkdir(exist_ok=True)
-    return Store(folder=folder, study=found)
+    return Store(folder=folder, study=found, read=record_of)
 
 
 def read_store(folder: Path) -> Store:
@@ -100,7 +109,7 @@ def read_store(folder: Path) -> Store:
     found = _read_study(folder)
     if found is None:
         raise ConfigError(f"{folder}: no study here ({_STUDY} is missing)")
-    return Store(folder=folder, study=found)
+    return Store(folder=folder, study=found, read=record_of)
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -147,14 +156,6 @@ def _read_study(folder: Path) -> Study | None:
         return Study(study_id=str(content["study_id"]), request=dict(content["request"]), trial=dict(content["trial"]))
     except (KeyError, TypeError, ValueError):
         raise StudyError(f"{path}: expected study_id, request and trial, as `meshwright tune` writes them") from None
-
-
-def _read_run(folder: Path) -> RunRecord:
-    try:
-        content = json.loads((folder / _RUN).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StudyError(f"{folder / _RUN}: cannot be read ({error})") from None
-    return record_of(content, read_lines(folder / _EVENTS), source=str(folder))
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -23,7 +23,7 @@ from meshwright.runs.lock import locked
 from meshwright.runs.loop import StudyLimits, Tuner, View
 from meshwright.runs.options import options_of
 from meshwright.runs.outcome import RunWork
-from meshwright.runs.record import RunRecord, StudyFacts
+from meshwright.runs.record import AnyRun, RunRecord, StudyFacts
 from meshwright.runs.results import write_results
 from meshwright.runs.store import Store, study_folder, write_whole
 from meshwright.runs.trackers import Tracking, tracked
@@ -31,6 +31,8 @@ from meshwright.runs.trial import Trial, job_of_layout, refusal_of
 from meshwright.search.problem import Problem
 
 __all__ = [
+    "MACHINE_FILE",
+    "PLATFORMS",
     "Finder",
     "Interrupted",
     "Prepared",
@@ -38,13 +40,16 @@ __all__ = [
     "Tuning",
     "default_folder",
     "first_job",
+    "interrupted_study",
     "kept_machine",
     "prepare",
     "run_dict",
     "run_study",
+    "with_room",
 ]
 
 MACHINE_FILE = "machine.json"
+"""In a study's folder: what the machine was probed to do."""
 SECOND_THOUGHT_S = 5.0
 """How long after Ctrl-C a second one still cancels what runs."""
 
@@ -157,10 +162,10 @@ def first_job(prepared: Prepared, tuning: Tuning) -> tuple[Candidate, Choice, Jo
     assert isinstance(choice, Choice)
     candidate = prepared.candidates.members[choice.index]
     job = _job(prepared.problem, tuning, candidate.layout)
-    return candidate, choice, job_text(job, launcher=_PLATFORMS[tuning.launcher])
+    return candidate, choice, job_text(job, launcher=PLATFORMS[tuning.launcher])
 
 
-_PLATFORMS = {"local": "torchrun", "slurm": "slurm", "k8s": "k8s-trainjob", "bcp": "bcp"}
+PLATFORMS = {"local": "torchrun", "slurm": "slurm", "k8s": "k8s-trainjob", "bcp": "bcp"}
 """The platform of `meshwright export --launcher` behind each launcher of runs."""
 
 
@@ -196,10 +201,10 @@ def run_study(
             lock=lock,
             candidates=prepared.candidates.members,
             options=prepared.options,
-            limits=_parallel(tuning.limits, starter, _job(problem, tuning, prepared.candidates.members[0].layout)),
+            limits=with_room(tuning.limits, starter, _job(problem, tuning, prepared.candidates.members[0].layout)),
             executor=starter,
             num_chips=problem.num_chips,
-            job=lambda layout: _job(problem, tuning, layout),
+            job=lambda record: _job(problem, tuning, record.layout),
             judge=judge_runs(RunWork(seq_len=facts.seq_len, gbs=problem.request.gbs or 1, num_chips=problem.num_chips)),
             now=now,
             sleep=sleep,
@@ -208,7 +213,7 @@ def run_study(
         try:
             view = tuner.run()
         except KeyboardInterrupt:
-            raise _interrupted(tuner, sleep) from None
+            raise interrupted_study(tuner, sleep) from None
         finally:
             write_results(store, facts, tuner.view(), problem=problem, trial=tuning.trial)
     return StudyResult(folder=store.folder, facts=facts, view=view)
@@ -228,14 +233,14 @@ def _showing(show: Callable[[View], None], store: Store, facts: StudyFacts, prob
     return shown
 
 
-def _parallel(limits: StudyLimits, starter: Executor, job: Job) -> StudyLimits:
-    """No more at a time than the launcher has room for."""
+def with_room(limits: StudyLimits, starter: Executor, job: Job) -> StudyLimits:
+    """Return the limits with no more at a time than the launcher has room for."""
     room = starter.slots(job)
     return limits if room is None else replace(limits, parallel=min(limits.parallel, room))
 
 
-def _interrupted(tuner: Tuner, sleep: Callable[[float], None]) -> Interrupted:
-    """What to say after Ctrl-C; runs go on unless a second one cancels them."""
+def interrupted_study(tuner: Tuner[AnyRun], sleep: Callable[[float], None]) -> Interrupted:
+    """Return what to say after Ctrl-C; runs go on unless a second one cancels them."""
     tuner.read_again()
     going = [record.run_id for record in tuner.records.values() if record.state == "submitted"]
     if not going:

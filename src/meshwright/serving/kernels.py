@@ -61,7 +61,7 @@ class Kernels:
         Valid:    products that the chip has units for.
         Checked:  tests/serving/test_kernels.py
         """
-        precision = Quantisation.product_of(weights)
+        precision = self._precision(weights)
         whole = self._product_s(precision, m=m, n=n, k=k)
         stored = Quantisation.bytes_of(weights)
         if stored >= element_bytes(precision):
@@ -70,6 +70,11 @@ class Kernels:
         work_s = 2.0 * m * n * k / (self.chip.peak_flops_per_s(precision) * self.chip.matmul_efficiency)
         least = np.maximum(work_s, stored * n * k / rate) + self.chip.ramp_s
         return np.maximum(whole - (element_bytes(precision) - stored) * n * k / rate, least)
+
+    def _precision(self, weights: Weights) -> Precision:
+        """What products of such weights run in; fp32 stays what it is on chips without units for tf32, processors among them."""
+        precision = Quantisation.product_of(weights)
+        return "fp32" if precision == "tf32" and not self.chip.tf32_flops_per_s else precision
 
     def _product_s(self, precision: Precision, *, m: Floats, n: float, k: float) -> Floats:
         near = self.kin
@@ -193,7 +198,7 @@ class Kernels:
         )
         if found is not None:
             return found * matrices / 3.0
-        precision = Quantisation.product_of(weights)
+        precision = self._precision(weights)
         hit = np.maximum(-experts * np.expm1(-per_expert), 1.0)
         rate = self.chip.memory_bytes_per_s * self.chip.memory_efficiency
         read_s = Quantisation.bytes_of(weights) * matrices * hit * hidden * inter / rate

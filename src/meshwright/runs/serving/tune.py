@@ -1,0 +1,218 @@
+"""A study of serving from its request to its results: what `meshwright serving tune` calls."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.exports.jobs import Job, JobOptions, JobText, job_text
+from meshwright.hardware.profile import Profile, profile_to_bytes
+from meshwright.models.spec import ModelSpec
+from meshwright.runs.choose import Choice, Options, choose
+from meshwright.runs.executors import EXECUTORS, Executor, executor
+from meshwright.runs.lock import locked
+from meshwright.runs.loop import StudyLimits, Tuner, View
+from meshwright.runs.serving.candidates import Pins, ServingCandidate, ServingCandidates, serving_candidates, serving_options
+from meshwright.runs.serving.deployment import Deployment
+from meshwright.runs.serving.judge import judge_serving
+from meshwright.runs.serving.record import ServedRecord, served_record_of
+from meshwright.runs.serving.tables import failed_csv, results_csv
+from meshwright.runs.serving.trial import ServingTrial, job_of_deployment
+from meshwright.runs.store import Store, study_folder, write_whole
+from meshwright.runs.tune import MACHINE_FILE, PLATFORMS, interrupted_study, with_room
+from meshwright.serving.request import ServingRequest
+from meshwright.yaml_text import write_yaml
+
+__all__ = [
+    "PreparedServing",
+    "ServingStudy",
+    "ServingTuning",
+    "default_serving_folder",
+    "first_serving_job",
+    "prepare_serving",
+    "tune_serving",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingTuning:
+    """What is asked of a study of serving beyond its request and its trial."""
+
+    folder: Path
+    limits: StudyLimits = field(default_factory=StudyLimits)
+    launcher: str = "local"
+    job: JobOptions = field(default_factory=JobOptions)
+
+    def __post_init__(self) -> None:
+        """Refuse a launcher that nothing can be started on."""
+        if self.launcher not in EXECUTORS:
+            raise UnknownNameError("launcher", self.launcher, EXECUTORS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedServing:
+    """A study of serving before its first run."""
+
+    request: ServingRequest
+    asked: Mapping[str, Any]
+    """The request in plain types, for study.yaml."""
+    trial: ServingTrial
+    candidates: ServingCandidates
+    options: Options
+    machine: Profile | None = None
+    """What this machine's cores were probed to do, where engines run on them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingStudy:
+    """How a study of serving ended."""
+
+    folder: Path
+    view: View[ServedRecord]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that `serving tune --json` prints."""
+        best = self.view.best
+        return {
+            "study": str(self.folder),
+            "best": None if best is None else _run_dict(best),
+            "runs": [_run_dict(record) for record in self.view.records],
+            "stop": self.view.stop,
+            "gpu_hours": self.view.gpu_hours,
+        }
+
+
+def _run_dict(record: ServedRecord) -> dict[str, Any]:
+    best = record.best_point
+    return {
+        **record.to_dict(),
+        "state": record.state,
+        "served": None if record.served is None else record.served.to_dict(),
+        "failure": None if record.failure is None else asdict(record.failure),
+        "best_load": None if best is None else best.load,
+        "ran_s": record.ran_s,
+    }
+
+
+def default_serving_folder(model: ModelSpec, engine: str, cluster: str) -> Path:
+    """Name the study by its model, engine and cluster, so that the same command finds it again."""
+    words = f"serving-{model.name}-{engine}-{Path(cluster).name}"
+    return Path(re.sub(r"[^A-Za-z0-9.]+", "-", words).strip("-").lower())
+
+
+def prepare_serving(
+    request: ServingRequest, trial: ServingTrial, *, asked: Mapping[str, Any], pins: Pins, machine: Profile | None = None
+) -> PreparedServing:
+    """Predict what may be run and form the beliefs that choices are made by; ConfigError where nothing can be run."""
+    if len(request.cluster.pools) > 1:
+        raise ConfigError("serving tune measures one kind of chip at a time: name one, such as h100:8")
+    found = serving_candidates(request, trial, pins=pins)
+    on_cores = request.cluster.pools[0].node.chip.generation == "cpu"
+    options = serving_options(found.members, on_cores=on_cores)
+    return PreparedServing(request=request, asked=asked, trial=trial, candidates=found, options=options, machine=machine)
+
+
+def first_serving_job(prepared: PreparedServing, tuning: ServingTuning) -> tuple[ServingCandidate, str, JobText, Job]:
+    """Return what would be run first, why, and what would be sent."""
+    found = choose(prepared.options, {}, strategy=tuning.limits.strategy, tolerance=tuning.limits.tolerance)
+    assert isinstance(found, Choice)
+    candidate = prepared.candidates.members[found.index]
+    job = _job(prepared, tuning, candidate.deployment)
+    return candidate, found.because, job_text(job, launcher=PLATFORMS[tuning.launcher]), job
+
+
+def _job(prepared: PreparedServing, tuning: ServingTuning, deployment: Deployment) -> Job:
+    seconds = round(tuning.limits.minutes_per_run * 60)
+    return job_of_deployment(prepared.trial, prepared.request, deployment, options=tuning.job, seconds=seconds)
+
+
+def tune_serving(
+    prepared: PreparedServing,
+    tuning: ServingTuning,
+    *,
+    starter: Executor | None = None,
+    show: Callable[[View[ServedRecord]], None] = lambda view: None,
+    now: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> ServingStudy:
+    """Run a study of serving, or go on with it; Interrupted after Ctrl-C, StudyError where the folder or the launcher is in the way."""
+    starter = starter or executor(tuning.launcher)
+    starter.check()
+    store = _store(prepared, tuning)
+    members = prepared.candidates.members
+    chips = {member.run_id: member.deployment.worker.chips for member in members}
+    largest = max(members, key=lambda member: member.deployment.worker.chips)
+    with locked(store.folder) as lock:
+        tuner: Tuner[ServedRecord] = Tuner(
+            store=store,
+            lock=lock,
+            candidates=members,
+            options=prepared.options,
+            limits=with_room(tuning.limits, starter, _job(prepared, tuning, largest.deployment)),
+            executor=starter,
+            num_chips=largest.deployment.worker.chips,
+            job=lambda record: _job(prepared, tuning, record.deployment),
+            judge=judge_serving(lambda run_id: chips[run_id]),
+            now=now,
+            sleep=sleep,
+            show=_showing(show, store, prepared, tuning),
+        )
+        try:
+            view = tuner.run()
+        except KeyboardInterrupt:
+            raise interrupted_study(tuner, sleep) from None
+        finally:
+            _write(store, tuner.view(), prepared, tuning)
+    return ServingStudy(folder=store.folder, view=view)
+
+
+def _store(prepared: PreparedServing, tuning: ServingTuning) -> Store[ServedRecord]:
+    trial = {**prepared.trial.to_dict(), "launcher": tuning.launcher}
+    found = study_folder(tuning.folder, request=dict(prepared.asked), trial=trial)
+    if prepared.machine is not None:
+        write_whole(found.folder / MACHINE_FILE, profile_to_bytes(prepared.machine, form="json").decode())
+    return Store(folder=found.folder, study=found.study, read=served_record_of)
+
+
+def _showing(
+    show: Callable[[View[ServedRecord]], None], store: Store[ServedRecord], prepared: PreparedServing, tuning: ServingTuning
+) -> Callable[[View[ServedRecord]], None]:
+    """Write the tables again whenever a run has ended, then show."""
+    written: list[int] = []
+
+    def shown(view: View[ServedRecord]) -> None:
+        ended = sum(record.outcome is not None for record in view.records)
+        if written[-1:] != [ended]:
+            _write(store, view, prepared, tuning)
+            written.append(ended)
+        show(view)
+
+    return shown
+
+
+def _write(store: Store[ServedRecord], view: View[ServedRecord], prepared: PreparedServing, tuning: ServingTuning) -> None:
+    """Write what follows from the runs; each file appears whole."""
+    write_whole(store.folder / "results.csv", results_csv(view.records))
+    write_whole(store.folder / "failed.csv", failed_csv(view.records))
+    best = view.best
+    if best is None or best.best_point is None or best.best_point.figures is None:
+        return
+    point, figures = best.best_point, best.best_point.figures
+    content = {
+        "run_id": best.run_id,
+        "engine": prepared.request.engine.name,
+        "deployment": best.deployment.to_dict(),
+        "load": point.load,
+        "measured": figures.to_dict(),
+        "request": dict(prepared.asked),
+    }
+    write_whole(store.folder / "best.yaml", write_yaml(content))
+    folder = store.folder / "best"
+    folder.mkdir(exist_ok=True)
+    for file in _job(prepared, replace(tuning, job=JobOptions()), best.deployment).files:
+        write_whole(folder / file.name, file.text)
