@@ -180,6 +180,7 @@ def made_first(command: list[str], folder: Path, capsys: pytest.CaptureFixture[s
         "plans.json": ["plan", "llama3-8b", "--cluster", "h100:16", "--seq", "8192", "--gbs", "64", "--json"],
         "earlier.json": ["validate", "truth/a.csv", "--json"],
         "predictions.csv": ["predict", "runs.csv", "-o", "predictions.csv"],
+        "serving_plans.json": ["serving", "plan", "llama3.1-70b", "--cluster", "h100:8", "--mode", "aggregated", "--json"],
         "serving_predictions.csv": ["serving", "predict", "served.csv", "-o", "serving_predictions.csv"],
         "calibration.yaml": ["calibrate", "train.log", "--cluster", "h100:16", "-o", "calibration.yaml"],
     }

@@ -9,6 +9,7 @@ from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Cluster
 from meshwright.models.spec import ModelSpec
+from meshwright.search.problem import dims_of
 from meshwright.serving.clock import Speculation
 from meshwright.serving.engine import Engine
 from meshwright.serving.quantisation import CACHES, QUANTISATIONS, Cache, Weights
@@ -72,7 +73,11 @@ class ServingRequest:
             raise ConfigError(f"{self.model.name} is no decoder: static batches alone are modelled (--mode static)")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what was asked in plain types, for the heading of an answer."""
+        """Return what was asked in plain types, for the heading of an answer and for those who read its plans."""
+        nodes = {
+            pool.node.chip.name: {"vendor": pool.node.chip.vendor, "gpus_per_node": pool.node.chips_per_node, "chips": pool.num_chips}
+            for pool in self.cluster.pools
+        }
         limits = {name: getattr(self, name) for name in ("ttft_s", "tpot_s", "e2e_s", "target_rate", "concurrency", "usd_per_chip_hour")}
         return {
             "model": self.model.name,
@@ -86,6 +91,9 @@ class ServingRequest:
             "cache": None if self.cache is None else list(self.cache),
             "cached_share": self.cached_share,
             **limits,
+            "dims": dims_of(self.model),
+            "nodes": nodes,
+            "drafted": None if self.speculation is None else self.speculation.drafted,
         }
 
 

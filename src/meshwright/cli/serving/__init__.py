@@ -4,4 +4,4 @@ from __future__ import annotations
 
 __all__ = ["COMMANDS"]
 
-COMMANDS = ("plan", "tune", "simulate", "measure", "read", "predict", "validate")
+COMMANDS = ("plan", "tune", "export", "simulate", "measure", "read", "predict", "validate")

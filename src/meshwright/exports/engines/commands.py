@@ -12,7 +12,7 @@ from meshwright.exports.engines.options import check_keys, check_words
 from meshwright.exports.engines.served import ServedWorker
 from meshwright.serving.quantisation import Cache, Weights
 
-__all__ = ["ENGINES", "EngineCommand", "engine_command"]
+__all__ = ["CONFIG_FILE", "ENGINES", "EngineCommand", "engine_command", "sglang_words", "vllm_words"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +27,7 @@ class EngineCommand:
 
 
 CONFIG_FILE = "extra_llm_api_options.yaml"
+"""As the words name it, beside which it lies."""
 _HALVES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _VLLM_QUANTISED: Mapping[str, str] = {
     "fp8": "fp8",
@@ -49,12 +50,13 @@ def engine_command(served: ServedWorker) -> EngineCommand:
 
 
 def _vllm(served: ServedWorker) -> EngineCommand:
-    words = ["vllm", "serve", served.path, *_vllm_words(served), "--port", served.port, *served.extra]
+    words = ["vllm", "serve", served.path, *vllm_words(served), "--port", served.port, *served.extra]
     check_words(words, engines=("vllm",))
     return EngineCommand(words=tuple(words), notes=_notes(served))
 
 
-def _vllm_words(served: ServedWorker) -> list[str]:
+def vllm_words(served: ServedWorker) -> list[str]:
+    """Return the flags of a worker of vLLM, without model and port."""
     worker = served.worker
     words = ["--tensor-parallel-size", str(worker.tp)]
     words += ["--pipeline-parallel-size", str(worker.pp)] if worker.pp > 1 else []
@@ -71,13 +73,14 @@ def _vllm_words(served: ServedWorker) -> list[str]:
 
 
 def _sglang(served: ServedWorker) -> EngineCommand:
-    words = ["python3", "-m", "sglang.launch_server", "--model-path", served.path, *_sglang_words(served), "--port", served.port]
+    words = ["python3", "-m", "sglang.launch_server", "--model-path", served.path, *sglang_words(served), "--port", served.port]
     words += served.extra
     check_words(words[3:], engines=("sglang",))
     return EngineCommand(words=tuple(words), notes=_notes(served))
 
 
-def _sglang_words(served: ServedWorker) -> list[str]:
+def sglang_words(served: ServedWorker) -> list[str]:
+    """Return the flags of a worker of SGLang, without model and port."""
     worker = served.worker
     words = ["--tp-size", str(worker.stage_chips)]
     words += ["--pp-size", str(worker.pp)] if worker.pp > 1 else []
