@@ -118,7 +118,7 @@ def test_every_strategy_runs_each_layout_once_and_then_stops(strategy: str) -> N
         assert found.index not in runs
         runs[found.index] = Tried(step_s=1.0 + 0.1 * found.index)
     assert sorted(runs) == [0, 1, 2, 3, 4]
-    assert found.because == "every layout has been run"
+    assert found.because == "every candidate has been run"
 
 
 def test_the_grid_goes_in_the_order_of_the_axes() -> None:

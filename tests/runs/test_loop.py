@@ -86,7 +86,7 @@ def ends(record: RunRecord) -> str:
 def test_a_study_finds_the_fastest_of_what_it_ran(bench: Bench) -> None:
     view = bench.run(max_runs=20, strategy="grid")
     assert len(view.records) == 12
-    assert view.stop == "every layout has been run"
+    assert view.stop == "every candidate has been run"
     assert view.best is not None
     assert view.best.run_id == min((record.run_id for record in view.records), key=standin.step_of)
     for record in view.records:

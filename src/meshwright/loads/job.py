@@ -11,11 +11,12 @@ from meshwright.errors import ConfigError
 from meshwright.loads.figures import Limits
 from meshwright.loads.load import Load, load_of
 
-__all__ = ["PORT", "Line", "ServeJob", "line_of", "read_serve_job"]
+__all__ = ["MARK", "PORT", "Line", "ServeJob", "line_of", "read_serve_job"]
 
 PORT = "{port}"
 """In the engine's words: the port that is chosen when it is started."""
-_MARK = '{"meshwright_serving": '
+MARK = '{"meshwright_serving": '
+"""Before the content of a line that is meant for programs."""
 LineKind = Literal["starting", "ready", "point", "failed", "end"]
 
 
@@ -76,12 +77,12 @@ class Line:
 
     def text(self) -> str:
         """Return the line."""
-        return f"{_MARK}{json.dumps({'kind': self.kind, **self.content})}}}"
+        return f"{MARK}{json.dumps({'kind': self.kind, **self.content})}}}"
 
 
 def line_of(text: str) -> Line | None:
     """Read a line of the output; None of one that is somebody else's, or cut short."""
-    at = text.find(_MARK)
+    at = text.find(MARK)
     if at < 0:
         return None
     try:

@@ -73,7 +73,7 @@ def choose(options: Options, runs: Runs, *, strategy: Strategy = "predicted", to
     """Return the next layout, or why there is none; `seed` orders random and optuna."""
     left = [index for index in range(len(options)) if index not in runs]
     if not left:
-        return Stop(because="every layout has been run")
+        return Stop(because="every candidate has been run")
     if strategy == "grid":
         return Choice(index=min(left, key=lambda i: tuple(options.axes[i])), because="next of the grid")
     if strategy == "random":

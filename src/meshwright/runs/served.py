@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from meshwright.loads.figures import Figures, Limits
+from meshwright.serving.request import Objective
 
-__all__ = ["Objective", "Served", "ServedPoint", "served_of"]
+__all__ = ["Served", "ServedPoint", "served_of"]
 
-Objective = Literal["throughput", "latency"]
-"""Most new tokens a second and chip, or the shortest requests."""
 _Z90 = 1.2815515655446004
 """Standard deviations between the median and the 90th percentile of a normal distribution."""
 

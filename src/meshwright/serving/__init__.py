@@ -5,13 +5,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["ServingRequest", "plan", "predict", "simulate_load"]
+__all__ = ["ServingRequest", "export_serving", "measure_server", "plan", "predict", "read_results", "simulate_load", "tune"]
 
 _HOME = {
     "ServingRequest": "meshwright.serving.request",
+    "export_serving": "meshwright.exports.engines.targets",
+    "measure_server": "meshwright.loads.measure",
     "plan": "meshwright.serving.search",
     "predict": "meshwright.serving.search",
+    "read_results": "meshwright.loads.readers",
     "simulate_load": "meshwright.serving.load",
+    "tune": "meshwright.runs.serving.asked",
 }
 """Modules that hold the functions; loaded when first asked for."""
 

@@ -14,12 +14,13 @@ from meshwright.serving.clock import Speculation
 from meshwright.serving.engine import Engine
 from meshwright.serving.quantisation import CACHES, QUANTISATIONS, Cache, Weights
 
-__all__ = ["MODES", "Mode", "ServingRequest", "usual_weights"]
+__all__ = ["MODES", "Mode", "Objective", "ServingRequest", "usual_weights"]
 
 Mode = Literal["aggregated", "disaggregated", "static"]
 """aggregated: prompts and answers on the same workers; disaggregated: a pool of workers for each; static: whole batches."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 Objective = Literal["throughput", "latency"]
+"""Most new tokens a second and chip, or the shortest requests."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -75,6 +75,14 @@ def test_a_server_that_never_was_ready_keeps_its_own_words(tmp_path: Path) -> No
     assert found == Failure(failure_class="hang", message="the engine was not ready after 9 s", evidence="loading")
 
 
+def test_our_own_line_is_no_cause_of_what_it_tells(tmp_path: Path) -> None:
+    told = "port 8000 cannot be used: Address already in use"  # as torchrun would say of its rendezvous
+    line = Line(kind="failed", content={"failure_class": "launcher_error", "message": told, "evidence": None})
+    folder = write(tmp_path / "run", out=line.text() + "\n", err="")
+    found = judge_serving(lambda name: 1)(JobStatus(state="failed", exit_code=1), folder, None)
+    assert found == Failure(failure_class="launcher_error", message=told)
+
+
 def test_a_run_that_its_limit_ended_keeps_what_it_had_measured(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", out="\n".join(line.text() for line in (READY, point("a", 10))), err="")
     found = judge_serving(lambda name: 1)(JobStatus(state="timed_out"), folder, None)

@@ -69,7 +69,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "engine_command", stands_in({2: "dies"}))
         found = tune_serving(prepared(folder), tuning(folder))
-        assert found.view.stop == "every layout has been run"
+        assert found.view.stop == "every candidate has been run"
         again = tune_serving(prepared(folder), tuning(folder))
         assert [record.attempts for record in again.view.records] == [1, 1]  # nothing is repeated
         yield folder

@@ -13,18 +13,19 @@ from meshwright.hardware.profile import Profile
 from meshwright.loads.figures import Limits
 from meshwright.loads.load import Load
 from meshwright.local import LOCAL, cluster_from_flag, find_local_cluster
+from meshwright.models.by_hand import named_model
 from meshwright.models.spec import ModelSpec
+from meshwright.runs.loop import StudyLimits
 from meshwright.runs.processors import probed_processors
-from meshwright.runs.served import Objective
 from meshwright.runs.serving.candidates import Pins
-from meshwright.runs.serving.trial import ServingTrial
-from meshwright.runs.serving.tune import PreparedServing, prepare_serving
+from meshwright.runs.serving.trial import OWN_ENGINE, ServingTrial
+from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning, prepare_serving, tune_serving
 from meshwright.runs.tune import kept_machine
 from meshwright.search.profiled import local_pool
 from meshwright.serving.engine import find_engine
-from meshwright.serving.request import ServingRequest
+from meshwright.serving.request import Objective, ServingRequest
 
-__all__ = ["Place", "prepare_serving_study", "serving_place"]
+__all__ = ["Place", "prepare_serving_study", "serving_place", "tune"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,3 +116,21 @@ def prepare_serving_study(
 
 
 _HALVES = ("fp32", "bf16", "fp16")
+
+
+def tune(
+    model: ModelSpec | str,
+    cluster: str,
+    *,
+    loads: Sequence[Load],
+    folder: Path | str,
+    engine: str = OWN_ENGINE,
+    launcher: str = "local",
+    study: StudyLimits | None = None,
+    **asked: Any,
+) -> ServingStudy:
+    """Run a study of serving, or go on with it, as `meshwright serving tune` does; `asked` is that of `prepare_serving_study`."""
+    spec = named_model(model) if isinstance(model, str) else model
+    place = serving_place(cluster, folder=Path(folder))
+    prepared = prepare_serving_study(spec, place, engine=engine, loads=loads, **asked)
+    return tune_serving(prepared, ServingTuning(folder=Path(folder), limits=study or StudyLimits(), launcher=launcher))

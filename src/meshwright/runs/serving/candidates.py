@@ -14,11 +14,11 @@ from meshwright.loads.load import Load
 from meshwright.runs.belief import Prior, correlations
 from meshwright.runs.choose import Options
 from meshwright.runs.options import NEW_KIND
-from meshwright.runs.served import Objective
 from meshwright.runs.serving.deployment import Deployment
 from meshwright.runs.serving.record import PredictedPoint, ServedRecord, ServingPrediction
 from meshwright.runs.serving.trial import ServingTrial, refusal_of_deployment
-from meshwright.serving.request import ServingRequest
+from meshwright.serving.quantisation import Quantisation
+from meshwright.serving.request import Objective, ServingRequest
 from meshwright.serving.search import predict
 from meshwright.serving.space import Candidate as Priced
 from meshwright.serving.space import candidates
@@ -191,10 +191,7 @@ def _prior(mean: np.ndarray, axes: np.ndarray, spread: float, own: float) -> Pri
     )
 
 
-_WEIGHT_BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp8-blockwise": 8, "int8": 8, "int4": 4, "nvfp4": 4, "mxfp4": 4}
-
-
 def _axes(deployment: Deployment) -> list[float]:
     worker = deployment.worker
-    sizes = (worker.tp, worker.pp, worker.ep, worker.attention_dp, _WEIGHT_BITS[deployment.weights])
+    sizes = (worker.tp, worker.pp, worker.ep, worker.attention_dp, Quantisation.bytes_of(deployment.weights))
     return [*map(math.log2, sizes), float(deployment.cache == deployment.weights)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from meshwright.loads.figures import Figures
-from meshwright.loads.job import Line, line_of
+from meshwright.loads.job import MARK, Line, line_of
 from meshwright.runs.classify import classify
 from meshwright.runs.evidence import Evidence
 from meshwright.runs.executors import JobStatus
@@ -29,10 +29,11 @@ def judge_serving(chips_of: Callable[[str], int]) -> Callable[[JobStatus, Path, 
             return None
         lines = [line for path in (folder / name for name in RUN_LOGS) for line in _lines(path)]
         logs = read_run_logs([folder / name for name in RUN_LOGS])
-        failure = classify(status, evidence=logs.evidence, silent_s=silent_s)
+        evidence = [found for found in logs.evidence if MARK not in found.line]  # what we wrote of it ourselves is no cause
+        failure = classify(status, evidence=evidence, silent_s=silent_s)
         if not status.ended and failure is None:
             return None
-        return outcome_of_lines(lines, failure=failure, evidence=logs.evidence, chips=chips_of(folder.name))
+        return outcome_of_lines(lines, failure=failure, evidence=evidence, chips=chips_of(folder.name))
 
     return judge
 

@@ -9,8 +9,9 @@ from typing import Any
 from meshwright.errors import ConfigError
 from meshwright.loads.figures import Limits
 from meshwright.runs.record import Course, event_of
-from meshwright.runs.served import Objective, Served, ServedPoint, noise_of
+from meshwright.runs.served import Served, ServedPoint, noise_of
 from meshwright.runs.serving.deployment import Deployment, deployment_of
+from meshwright.serving.request import Objective
 
 __all__ = ["PredictedPoint", "ServedRecord", "ServingPrediction", "served_record_of"]
 

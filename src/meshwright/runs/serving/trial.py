@@ -20,9 +20,8 @@ from meshwright.hardware.cluster import Pool
 from meshwright.loads.figures import Limits
 from meshwright.loads.job import PORT, ServeJob
 from meshwright.loads.load import Load
-from meshwright.runs.served import Objective
 from meshwright.runs.serving.deployment import Deployment
-from meshwright.serving.request import ServingRequest
+from meshwright.serving.request import Objective, ServingRequest
 from meshwright.workload import Workload
 
 __all__ = ["OWN_ENGINE", "ServingTrial", "job_of_deployment", "refusal_of_deployment", "served_worker"]
@@ -92,7 +91,7 @@ def served_worker(trial: ServingTrial, request: ServingRequest, deployment: Depl
         weights=deployment.weights,
         cache=deployment.cache,
         max_len=trial.longest,
-        max_sequences=max(1, -(-trial.most_sequences // deployment.worker.attention_dp)),
+        max_sequences=min(-(-trial.most_sequences // deployment.worker.attention_dp), request.engine.max_sequences),
         gpus_per_node=pool.node.chips_per_node,
         port=PORT,
         extra=trial.extra,
@@ -115,11 +114,13 @@ def job_of_deployment(trial: ServingTrial, request: ServingRequest, deployment: 
 
 
 def _serve_job(trial: ServingTrial, request: ServingRequest, pool: Pool, command: EngineCommand) -> ServeJob:
-    on_cores = pool.node.chip.generation == "cpu"
+    # One core is one process's; and a model that is made here is not to be looked for elsewhere.
+    environment = {"OMP_NUM_THREADS": "1"} if pool.node.chip.generation == "cpu" else {}
+    environment |= {"HF_HUB_OFFLINE": "1"} if trial.model_path is None else {}
     return ServeJob(
         command=command.words,
         loads=trial.loads,
-        environment={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} if on_cores else {},
+        environment=environment,
         port=trial.port,
         vocab=request.model.vocab,
         ready_s=trial.ready_s,
