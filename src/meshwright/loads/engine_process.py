@@ -24,6 +24,7 @@ _GRACE_S = 10.0
 """Between asking an engine to end and killing it."""
 _KEPT_LINES = 40
 _DRAIN_S = 1.0
+"""Until the last lines of an engine that has ended are read."""
 
 
 class EngineProcess:
@@ -103,7 +104,7 @@ class EngineProcess:
                 time.sleep(_TICK_S)
             if not self._left():
                 break
-        self._copier.join(_DRAIN_S)
+        self._copier.join(_GRACE_S)
         if not self._copier.is_alive() and self._process.stdout is not None:
             self._process.stdout.close()
 
