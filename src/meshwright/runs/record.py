@@ -234,7 +234,9 @@ def run_id_of(layout: Layout) -> str:
 
 
 def record_of(content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str) -> RunRecord:
-    """Read a run back from the content of its two files; ConfigError names the file that is no run of ours."""
+    """Read a run of training back from the content of its two files; ConfigError names the file that is none."""
+    if "deployment" in content:
+        raise ConfigError(f"{source}: a run of a study of serving, which `meshwright serving tune` reads")
     try:
         predicted = {**content["predicted"]}
         for name in ("step_interval_s", "peak_interval_bytes"):

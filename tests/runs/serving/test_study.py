@@ -23,6 +23,7 @@ from meshwright.runs.loop import StudyLimits
 from meshwright.runs.serving import trial
 from meshwright.runs.serving.asked import prepare_serving_study, serving_place
 from meshwright.runs.serving.tune import PreparedServing, ServingTuning, tune_serving
+from meshwright.runs.store import read_store
 
 STANDIN = Path(__file__).parents[2] / "loads" / "standin.py"
 LOADS = tuple(closed_loop(clients, Lengths(input_len=16, output_len=4), requests=2 * clients) for clients in (1, 4))
@@ -104,6 +105,11 @@ def test_nothing_is_left_running(study: Path) -> None:
 def test_another_question_in_the_same_folder_is_refused(study: Path) -> None:
     with pytest.raises(StudyError, match="holds another study"):
         tune_serving(prepared(study, loads=LOADS[:1]), tuning(study))
+
+
+def test_those_who_read_studies_of_training_say_what_this_is(study: Path) -> None:
+    with pytest.raises(ConfigError, match="a run of a study of serving, which `meshwright serving tune` reads"):
+        read_store(study).records()
 
 
 def test_when_every_engine_fails_the_study_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
