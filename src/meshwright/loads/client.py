@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import ConfigError, MissingExtraError, ServerError
@@ -213,8 +213,3 @@ def _httpx() -> Any:
     except ImportError:
         raise MissingExtraError("httpx", "serve") from None
     return httpx
-
-
-def with_model(target: Target) -> Target:
-    """Return the target with the name of its model."""
-    return target if target.model is not None else replace(target, model=find_model(target))

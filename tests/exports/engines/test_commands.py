@@ -17,7 +17,7 @@ from meshwright.serving.engine import find_engine
 def served(engine: str, **changes: Any) -> ServedWorker:
     values: dict[str, Any] = {
         **{"model": named_model("llama3.1-70b"), "path": "meta-llama/Llama-3.1-70B", "engine": find_engine(engine), "worker": Worker(tp=4)},
-        **{"weights": "bf16", "cache": "bf16", "max_len": 5000, "max_sequences": 64, "gpus_per_node": 8, **changes},
+        **{"weights": "bf16", "cache": "bf16", "max_len": 5000, "max_sequences": 64, **changes},
     }
     return ServedWorker(**values)
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
 from meshwright.errors import ConfigError
-from meshwright.exports.engines.served import Role, ServedWorker
+from meshwright.exports.engines.served import ServedWorker
 from meshwright.models.spec import ModelSpec
 from meshwright.search.problem import model_of
 from meshwright.serving.deployment import Worker
 from meshwright.serving.engine import Engine, find_engine
 from meshwright.serving.quantisation import Cache, Weights
 
-__all__ = ["ChosenPart", "ServingChoice", "read_choice"]
+__all__ = ["ChosenPart", "Role", "ServingChoice", "read_choice"]
 
+Role = Literal["both", "prefill", "decode"]
+"""Prompts and answers on the same chips, or on pools of their own."""
 _ROLES: Mapping[str, Role] = {"prompts and answers": "both", "prompts": "prefill", "answers": "decode"}
 
 
@@ -59,9 +61,7 @@ class ServingChoice:
             cache=self.cache,
             max_len=self.max_len,
             max_sequences=part.max_sequences,
-            gpus_per_node=part.gpus_per_node,
             port=port,
-            role=part.role,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from meshwright.errors import ConfigError
 from meshwright.models.spec import ModelSpec
@@ -11,11 +10,7 @@ from meshwright.serving.deployment import Worker, check_worker
 from meshwright.serving.engine import Engine
 from meshwright.serving.quantisation import Cache, Weights
 
-__all__ = ["ROLES", "Role", "ServedWorker"]
-
-Role = Literal["both", "prefill", "decode"]
-"""Prompts and answers on the same chips, or on pools of their own."""
-ROLES: tuple[Role, ...] = ("both", "prefill", "decode")
+__all__ = ["ServedWorker"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +28,7 @@ class ServedWorker:
     """Tokens of the longest request, prompt and answer."""
     max_sequences: int
     """Requests that run at once on one attention rank."""
-    gpus_per_node: int
     port: str = "8000"
-    role: Role = "both"
     extra: tuple[str, ...] = ()
     """The user's own words for the engine's command."""
 

@@ -82,7 +82,6 @@ class ServingTrial:
 
 def served_worker(trial: ServingTrial, request: ServingRequest, deployment: Deployment) -> ServedWorker:
     """Return what the engine's command says of a deployment."""
-    pool = request.cluster.pools[0]
     return ServedWorker(
         model=request.model,
         path=_MODEL_FILE if trial.model_path is None else trial.model_path,
@@ -92,7 +91,6 @@ def served_worker(trial: ServingTrial, request: ServingRequest, deployment: Depl
         cache=deployment.cache,
         max_len=trial.longest,
         max_sequences=min(-(-trial.most_sequences // deployment.worker.attention_dp), request.engine.max_sequences),
-        gpus_per_node=pool.node.chips_per_node,
         port=PORT,
         extra=trial.extra,
     )

@@ -122,7 +122,7 @@ def open_engine(model: str, *, dtype: str, device: str, max_len: int, max_sequen
     os.environ.setdefault("NCCL_GRAPH_MIXING_SUPPORT", "0")  # as transformers wants it where graphs and collectives meet
     if ranks > 1:
         dist.init_process_group("nccl" if where.type == "cuda" else "gloo")
-    with _checkpoint(Path(model), dtype) if model.endswith(".json") else _given(model) as folder:
+    with _Checkpoint(Path(model), dtype) if model.endswith(".json") else _Given(model) as folder:
         loaded = _load(folder, dtype, where, ranks)
     return Engine(loaded, _batching(where, max_len=max_len, max_sequences=max_sequences, max_tokens=max_tokens), max_len=max_len)
 
@@ -157,7 +157,7 @@ def _batching(device: torch.device, *, max_len: int, max_sequences: int, max_tok
     return ContinuousBatchingConfig(**words)
 
 
-class _given:
+class _Given:
     """A checkpoint that is there."""
 
     def __init__(self, model: str) -> None:
@@ -169,7 +169,7 @@ class _given:
     def __exit__(self, *_: object) -> None: ...
 
 
-class _checkpoint:
+class _Checkpoint:
     """A checkpoint of random weights, written by the first rank, read by all, and removed: what splits weights reads files."""
 
     def __init__(self, config: Path, dtype: str) -> None:
