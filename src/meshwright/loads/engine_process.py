@@ -17,8 +17,10 @@ from typing import IO
 from meshwright.errors import MissingExtraError, ServerError
 from meshwright.loads.job import PORT
 
-__all__ = ["EngineProcess", "free_port", "running_engine"]
+__all__ = ["MARK", "EngineProcess", "free_port", "running_engine"]
 
+MARK = "MESHWRIGHT_ENGINE"
+"""A variable by which every process of an engine is known: torchrun and others give their workers sessions of their own."""
 _TICK_S = 0.1
 _GRACE_S = 10.0
 """Between asking an engine to end and killing it."""
@@ -31,8 +33,9 @@ class EngineProcess:
     """One engine on one port; what it prints goes to this process's stderr, and its last lines are kept."""
 
     def __init__(self, command: Sequence[str], *, port: int, environment: Mapping[str, str]) -> None:
-        """Start it in a session of its own, so that all that it starts can be ended with it; ServerError where that fails."""
-        _running_in(0)  # what ends it is there before it starts
+        """Start it apart from this process's terminal; ServerError where that fails."""
+        self._mark = f"{os.getpid()}-{time.time_ns()}"
+        _marked(self._mark)  # what ends it is there before it starts
         _refuse_taken(port)
         words = [word.replace(PORT, str(port)) for word in command]
         self.port = port
@@ -40,7 +43,7 @@ class EngineProcess:
         try:
             self._process = subprocess.Popen(
                 words,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, MARK: self._mark},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -95,39 +98,36 @@ class EngineProcess:
         raise ServerError(f"the engine was not ready after {waited:.0f} s: no 200 from {health}")
 
     def end(self) -> None:
-        """End it with every process of its session: asked first, killed after a while."""
+        """End every process that it started, whatever session that is in: asked first, killed after a while."""
         for sent, seconds in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, sent)
             deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline and self._left():
+            for number in (left := self._left()):
+                with suppress(ProcessLookupError):
+                    os.kill(number, sent)
+            while left and time.monotonic() < deadline:
                 time.sleep(_TICK_S)
-            if not self._left():
-                break
+                left = self._left()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_S)
         self._copier.join(_GRACE_S)
         if not self._copier.is_alive() and self._process.stdout is not None:
             self._process.stdout.close()
 
-    def _left(self) -> bool:
-        """Whether a process of the group runs; the first is reaped here, and others that have ended wait for whoever adopted them."""
-        self._process.poll()
-        try:
-            os.killpg(self._process.pid, 0)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return bool(_running_in(self._process.pid))
+    def _left(self) -> list[int]:
+        """Processes that run with its mark, by number; those that have ended wait for whoever adopted them."""
+        self._process.poll()  # reaped as soon as it has ended
+        return _marked(self._mark)
 
 
-def _running_in(group: int) -> list[int]:
-    """Processes of a group that have not ended."""
+def _marked(mark: str) -> list[int]:
     try:
         import psutil
     except ImportError:
         raise MissingExtraError("psutil", "serve") from None
     found: list[int] = []
     for process in psutil.process_iter():
-        with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+        with suppress(psutil.Error):
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
     return found
 
