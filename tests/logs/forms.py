@@ -46,6 +46,11 @@ def megatron_saved(step: int) -> str:
     return "  successfully saved checkpoint from iteration {:7d} to {} [ t 1/1, p 1/1 ]\n".format(step, "/ckpt")
 
 
+def megatron_saving(step: int) -> str:
+    """The same function's, before it writes."""
+    return "saving checkpoint at iteration {:7d} to {} in {} format\n".format(step, "/ckpt", "torch_dist")
+
+
 def megatron_memory(rank: int, step: int, *, allocated_mib: float, reserved_mib: float) -> str:
     """`report_memory` of Megatron-LM core_v0.13.0, megatron/training/utils.py."""
     string = f"(after {step} iterations)" + " memory (MB)"

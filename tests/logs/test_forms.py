@@ -15,6 +15,7 @@ from tests.logs.forms import (
     megatron_line,
     megatron_memory,
     megatron_saved,
+    megatron_saving,
     megatron_validation,
     nanotron_line,
     nanotron_memory,
@@ -46,6 +47,11 @@ def test_evaluations_checkpoints_and_the_end_are_read() -> None:
     found = read(megatron)
     assert found.evaluations == (Evaluation(step=1, loss=3.25), Evaluation(step=2, loss=3.5))
     assert (found.saved_step, found.total_steps, found.num_reports) == (1, 500000, 2)
+    assert [read(megatron + more).is_saving for more in ("", megatron_saving(2), megatron_saving(2) + megatron_saved(2))] == [
+        False,
+        True,
+        False,
+    ]
     events = [{"event": "validation", "step": 1, "loss": 3.25}, {"event": "checkpoint", "step": 1, "validation_loss": 3.25, "write_s": 0.5}]
     own = read(own_line(1, 2.5) + "".join(json.dumps(event) + "\n" for event in events))
     assert (own.evaluations, own.saved_step, own.num_reports) == ((Evaluation(step=1, loss=3.25),), 1, 1)

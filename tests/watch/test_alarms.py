@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshwright.logs import Report
 from meshwright.runs.failures import Failure
-from meshwright.watch.alarms import Alarm, find_alarms
+from meshwright.watch.alarms import Alarm, find_alarms, quiet_limit_s
 from meshwright.watch.facts import NO_FACTS, RunFacts
 
 USUAL_S = 10.0
@@ -31,7 +31,8 @@ def alarms(
     failure: Failure | None = None,
     ended: bool = False,
 ) -> dict[str, Alarm]:
-    found = find_alarms(given_reports, facts=facts, usual_s=USUAL_S, silent_s=silent_s, failure=failure, ended=ended)
+    limit_s = quiet_limit_s(USUAL_S, step_s=USUAL_S, is_saving=False)
+    found = find_alarms(given_reports, facts=facts, silent_s=silent_s, limit_s=limit_s, failure=failure, ended=ended)
     return {alarm.kind: alarm for alarm in found}
 
 
@@ -77,12 +78,19 @@ def test_numbers_that_are_none(last: Report, says: str) -> None:
     assert alarms([last, *[Report(step=11 + place, loss=2.0, grad_norm=1.0) for place in range(5)]]) == {}  # it went on
 
 
-def test_silence_is_told_beyond_twenty_reports_and_two_minutes() -> None:
+def test_how_long_a_log_may_be_silent() -> None:
+    """Five reports and sixty steps: 650 s where each step of 10 s is told, 6 times 100 s and more where each tenth is."""
+    assert quiet_limit_s(10.0, step_s=10.0, is_saving=False) == 650
+    assert quiet_limit_s(100.0, step_s=10.0, is_saving=False) == 1100
+    assert quiet_limit_s(0.5, step_s=0.5, is_saving=False) == 300
+    assert quiet_limit_s(None, step_s=None, is_saving=False) == quiet_limit_s(10.0, step_s=10.0, is_saving=True) == 1800
+
+
+def test_silence_is_told_beyond_its_limit() -> None:
     run = reports([10.0] * 5)
-    assert "hang" not in alarms(run, silent_s=199)
-    assert alarms(run, silent_s=240)["hang"].message == "no line for 4 min where a report usually takes 10 s: it hangs, or has ended"
-    assert alarms(run, silent_s=240, ended=True) == {}
-    assert [alarm.kind for alarm in find_alarms([], facts=NO_FACTS, usual_s=None, silent_s=1801, failure=None, ended=False)] == ["hang"]
+    assert "hang" not in alarms(run, silent_s=649)
+    assert alarms(run, silent_s=720)["hang"].message == "no line for 12 min, where 11 min are long: it hangs, or has ended"
+    assert alarms(run, silent_s=720, ended=True) == {}
 
 
 def test_a_failure_is_told_in_place_of_the_silence_behind_it() -> None:
@@ -116,5 +124,5 @@ _REPORTS = st.lists(
 @given(_REPORTS, st.one_of(st.none(), st.floats(0, 1e9)))
 def test_whatever_a_log_says_every_alarm_has_words(given_reports: list[Report], silent_s: float | None) -> None:
     facts = RunFacts(seq_len=128, gbs=8, chips=4, step_s=1.0, step_interval_s=(0.9, 1.1))
-    for alarm in find_alarms(given_reports, facts=facts, usual_s=None, silent_s=silent_s, failure=None, ended=False):
+    for alarm in find_alarms(given_reports, facts=facts, silent_s=silent_s, limit_s=1800, failure=None, ended=False):
         assert alarm.message

@@ -85,8 +85,9 @@ def page(status: RunStatus, *, now_s: float) -> list[str]:
         lines.append(f"Held out  {status.validation.loss:.4f} at step {status.validation.step:,}, least {best.loss:.4f} at {best.step:,}")
     if status.saved_step is not None and status.step is not None:
         behind = max(0, status.step - status.saved_step)
-        lost = "" if status.step_s is None else f", {_span(behind * status.step_s)} of work"
-        lines.append(f"Saved     step {status.saved_step:,}; a failure now would undo {behind:,} steps{lost}")
+        time_words = "" if status.step_s is None else f", {_span(behind * status.step_s)} of work"
+        undone = f"; a failure now would undo {behind:,} steps{time_words}" if behind else ""
+        lines.append(f"Saved     step {status.saved_step:,}{undone}")
     if status.peak_memory_bytes is not None:
         lines.append(f"Memory    {status.peak_memory_bytes / GIB:.1f} GiB at most on a rank")
     if status.left_s is not None:

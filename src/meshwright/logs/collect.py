@@ -38,6 +38,7 @@ class Collected:
     reserved_bytes: float | None = None
     total_steps: int | None = None
     saved_step: int | None = None
+    saving_step: int | None = None
     evaluations: deque[Evaluation] = field(default_factory=lambda: deque(maxlen=MOST_EVALUATIONS))
     ranks: dict[str, _Rank] = field(default_factory=dict)
 
@@ -94,6 +95,7 @@ class Collected:
             total_steps=self.total_steps,
             evaluations=tuple(self.evaluations),
             saved_step=self.saved_step,
+            is_saving=self.saving_step is not None and self.saving_step != self.saved_step,
         )
 
 

@@ -6,8 +6,9 @@ megatron/training/utils/common_utils.py at the same versions), and from Megatron
 v0.2.0, v0.3.0 and of August 2026. Over the years the line got a date in front (0.6), `throughput per GPU (TFLOP/s/GPU)` (0.6), `skipped
 samples` (0.9), energy and power (0.13); fields stand between bars, so what is new does not matter. Megatron-DeepSpeed writes the same
 line with its own fields. A loss that is no number is not written at all (`if avg > 0.0`): it shows in `number of nan iterations` alone.
-` validation loss at iteration N on validation set | lm loss value: ...` is of the same files' `evaluate_and_print_results`, `successfully
-saved checkpoint from iteration N to ...` of megatron/checkpointing.py and megatron/training/checkpointing.py.
+` validation loss at iteration N on validation set | lm loss value: ...` is of the same files' `evaluate_and_print_results`. Of
+megatron/checkpointing.py and megatron/training/checkpointing.py are `saving checkpoint at iteration N to ...` and `successfully saved
+checkpoint from iteration N to ...`.
 Megatron-LM's `memory (MB)` are MiB, Bridge's `memory (GB)` are 10^9 bytes.
 """
 
@@ -31,6 +32,7 @@ MARKS = (
     "memory (GB) |",
     " validation loss at iteration ",
     "successfully saved checkpoint from iteration ",
+    "saving checkpoint at iteration ",
 )
 BRIDGE_MARKS = ("Step Time :",)
 
@@ -39,6 +41,7 @@ _VALIDATION = re.compile(
     rf" validation loss at iteration (?P<step>\d{{1,15}})(?: on validation set)? \| lm loss value: (?P<loss>{NUMBER}) \|", re.IGNORECASE
 )
 _SAVED = re.compile(r"successfully saved checkpoint from iteration {1,10}(?P<step>\d{1,15}) to ")
+_SAVING = re.compile(r"\bsaving checkpoint at iteration {1,10}(?P<step>\d{1,15}) to ")
 _MEMORY = re.compile(r"\(?after \d{1,15} iterations\)? memory \((?P<unit>MB|GB)\) \|(?P<fields>.*)", re.DOTALL)
 _BRIDGE_STEP = re.compile(rf"Step Time : (?P<s>{NUMBER})s GPU utilization: (?P<tflops>{NUMBER})(?:MODEL_)?TFLOP/s/GPU")
 _UNITS = {"MB": float(MIB), "GB": float(GB)}
@@ -60,6 +63,8 @@ def read_megatron_line(line: str, found: Collected) -> None:
         found.evaluated(int(match["step"]), number(match["loss"]))
     if "successfully saved" in line and (match := _SAVED.search(line)):
         found.known, found.saved_step = True, int(match["step"])
+    elif "saving checkpoint" in line and (match := _SAVING.search(line)):
+        found.known, found.saving_step = True, int(match["step"])
     matches = list(_ITERATION.finditer(line))
     starts = [(match.start(), match.end(), int(match["step"])) for match in matches]
     for index, (_, end, step) in enumerate(starts):  # two ranks may write into one line

@@ -88,6 +88,8 @@ class LogReading:
     """In the order in which they were made; of long logs the last ones."""
     saved_step: int | None = None
     """Of the newest checkpoint that the log calls written."""
+    is_saving: bool = False
+    """Whether the log says that one is being written, and not yet that it is."""
 
     @property
     def step_s(self) -> tuple[float, ...]:

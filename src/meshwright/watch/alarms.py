@@ -2,8 +2,8 @@
 
 failed       an error in the log behind its last report, and silence
 nan          the newest loss or gradient norm is no number, or an iteration was counted so in the last RECENT reports
-hang         silence for HANG_FACTOR times the usual time between reports, and two minutes at least; half an hour before the first two
-             (`runs/classify.py`)
+hang         silence for QUIET_REPORTS times the usual time between reports and QUIET_STEPS steps on top, five minutes at least; half an
+             hour before the first two reports, and while the log says that a checkpoint is being written
 loss_spike   one of the last RECENT losses is above the median of the LEAST before them by SPIKE_SIGMAS deviations and SPIKE_LEAST of it.
              A deviation is 1.4826 / sqrt(2) of the median step from loss to loss among the WINDOW before, so that neither noise
              nor a fast descent is a spike
@@ -22,12 +22,27 @@ from statistics import median
 from typing import Any, Literal, get_args
 
 from meshwright.logs import Report, steady_reports
-from meshwright.runs.classify import hang_limit_s
+from meshwright.runs.classify import START_LIMIT_S
 from meshwright.runs.failures import Failure
 from meshwright.units import format_seconds
 from meshwright.watch.facts import RunFacts
 
-__all__ = ["ALARMS", "LEAST", "RECENT", "SLOW", "SPIKE_LEAST", "SPIKE_SIGMAS", "WINDOW", "Alarm", "AlarmKind", "find_alarms"]
+__all__ = [
+    "ALARMS",
+    "LEAST",
+    "QUIET_LEAST_S",
+    "QUIET_REPORTS",
+    "QUIET_STEPS",
+    "RECENT",
+    "SLOW",
+    "SPIKE_LEAST",
+    "SPIKE_SIGMAS",
+    "WINDOW",
+    "Alarm",
+    "AlarmKind",
+    "find_alarms",
+    "quiet_limit_s",
+]
 
 AlarmKind = Literal["failed", "nan", "hang", "loss_spike", "slow", "below_plan"]
 ALARMS: tuple[AlarmKind, ...] = get_args(AlarmKind)
@@ -38,6 +53,10 @@ WINDOW = 32
 """Reports that they are held against."""
 LEAST = 8
 """As many at least."""
+QUIET_REPORTS = 5.0
+QUIET_STEPS = 60.0
+"""An evaluation says nothing until its end: Megatron-LM's 100 iterations (--eval-iters) of a third of a step each, twice."""
+QUIET_LEAST_S = 300.0
 SLOW = 1.2
 """Five steps whose median is a fifth longer: jitter of single steps is larger, that of a median of five is not."""
 SPIKE_SIGMAS = 6.0
@@ -67,19 +86,36 @@ class Alarm:
 
 
 def find_alarms(
-    reports: Sequence[Report], *, facts: RunFacts, usual_s: float | None, silent_s: float | None, failure: Failure | None, ended: bool
+    reports: Sequence[Report],
+    *,
+    facts: RunFacts,
+    silent_s: float | None,
+    limit_s: float,
+    failure: Failure | None,
+    ended: bool,
 ) -> tuple[Alarm, ...]:
-    """Return what is wrong by the rules above; `silent_s` is how long the log has not grown, `ended` that the run did all its steps."""
+    """Return what is wrong by the rules above.
+
+    `silent_s` is how long the log has not grown, `limit_s` for how long it may (see `quiet_limit_s`), `ended` that the run is at its end.
+    """
     steady = steady_reports(reports)
     found = [*_no_number(reports), *_spike(reports), *_slow(steady, facts), *_below_plan(steady, facts)]
     last = reports[-1].step if reports else None
     if failure is not None:
         evidence = f" ({failure.evidence})" if failure.evidence else ""
         found.insert(0, Alarm(kind="failed", message=f"{failure.failure_class}: {failure.message}{evidence}", step=last))
-    elif not ended and silent_s is not None and silent_s > hang_limit_s(usual_s):
-        usual = "before the first report" if usual_s is None else f"where a report usually takes {format_seconds(usual_s)}"
-        found.insert(0, Alarm(kind="hang", message=f"no line for {_time(silent_s)} {usual}: it hangs, or has ended", step=last))
+    elif not ended and silent_s is not None and silent_s > limit_s:
+        message = f"no line for {_time(silent_s)}, where {_time(limit_s)} are long: it hangs, or has ended"
+        found.insert(0, Alarm(kind="hang", message=message, step=last))
     return tuple(found)
+
+
+def quiet_limit_s(usual_s: float | None, *, step_s: float | None, is_saving: bool) -> float:
+    """Return for how long a log may be silent; `usual_s` is the usual time between two reports, None before there are two."""
+    if usual_s is None or step_s is None:
+        return START_LIMIT_S
+    limit_s = max(QUIET_LEAST_S, QUIET_REPORTS * usual_s + QUIET_STEPS * step_s)
+    return max(limit_s, START_LIMIT_S) if is_saving else limit_s
 
 
 def _time(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from meshwright.logs import Evaluation, LogReading, Report, steady_reports
 from meshwright.runs.failures import Failure
 from meshwright.units import GIB, HOUR_S
-from meshwright.watch.alarms import WINDOW, Alarm, find_alarms
+from meshwright.watch.alarms import WINDOW, Alarm, find_alarms, quiet_limit_s
 from meshwright.watch.facts import RunFacts
 
 __all__ = ["RunState", "RunStatus", "status_of"]
@@ -153,9 +153,8 @@ def status_of(
     evaluations = reading.evaluations if reading else ()
     is_done = end == "done" or (step is not None and total is not None and step >= total)
     ended = is_done or end == "ended"
-    alarms = find_alarms(
-        reports, facts=facts, usual_s=_usual_s(reports, facts), silent_s=silent_s, failure=None if ended else failure, ended=ended
-    )
+    limit_s = quiet_limit_s(_usual_s(reports, facts), step_s=step_s, is_saving=reading is not None and reading.is_saving)
+    alarms = find_alarms(reports, facts=facts, silent_s=silent_s, limit_s=limit_s, failure=None if ended else failure, ended=ended)
     tflops = next((report.tflops_per_gpu for report in reversed(reports) if report.tflops_per_gpu is not None), None)
     if facts.tflops_per_gpu is not None and facts.step_s and step_s:
         tflops = facts.tflops_per_gpu * facts.step_s / step_s
