@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.data.corpora import gpt2_files
 from tests.data.corpora import line as json_line
+from tests.slurm import require_slurm, running_slurm
 from tests.test_indexed import write as write_pair
 
 from meshwright.cli import run
@@ -269,3 +270,53 @@ def test_pairs_are_merged_counted_and_weighed_by_a_recipe(tmp_path: Path) -> Non
     assert [row["weight"] for row in json.loads((tmp_path / "out" / "blend.json").read_text())["blend"]] == [0.6, 0.4]
     (tmp_path / "out" / ".meshwright" / "run" / "001-merge-1.done").unlink()  # as after a kill behind the merge
     assert run(["data", "run", str(recipe)]) == 0
+
+
+def test_json_has_one_object_and_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = custom(tmp_path)
+    (tmp_path / "out" / "raw" / "p1.jsonl.gz").write_bytes(b"no archive")
+    assert run(["data", "run", str(recipe), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["pipeline"], found["code"]) == ("custom", 3)
+    assert [step["state"] for step in found["steps"]] == ["failed", "not reached", "not reached"]
+    (tmp_path / "out" / "raw" / "p1.jsonl.gz").write_bytes(gzip.compress(b'{"text": "1"}\n'))
+    assert run(["data", "run", str(recipe), "--json"]) == 0
+    assert [step["state"] for step in json.loads(capsys.readouterr().out)["steps"]] == ["done", "done", "done"]
+    assert run(["data", "run", str(recipe), "--json"]) == 0
+    assert [step["state"] for step in json.loads(capsys.readouterr().out)["steps"]] == ["done before"] * 3
+    assert run(["data", "run", str(recipe), "--json", "--dry-run"]) == 0
+    assert [step["name"] for step in json.loads(capsys.readouterr().out)["steps"]] == ["extract-1", "concat-2", "remove-3"]
+
+
+@pytest.mark.parametrize(
+    ("words", "fits"),
+    [
+        (TOKENIZE, True),
+        ("tokenize: {tokenizer: llama3/tokenizer.json}\n", False),
+        ("tokenize: {tokenizer: mine.model}\nvocab_size: 32000\n", True),
+        (f"{TOKENIZE}vocab_size: 128256\n", False),
+    ],
+)
+def test_a_quota_counts_two_or_four_bytes_a_token(tmp_path: Path, words: str, fits: bool) -> None:
+    """SlimPajama's 636 B tokens are 1.27 TB or 2.54 TB, beside a tenth of 0.95 TB of archives: 1.38 TB or 2.65 TB."""
+    found = read_recipe(write(tmp_path, f"pipeline: slimpajama\nfolder: d\nquota: 2TB\n{words}"))
+    assert (found.too_large is None) == fits
+
+
+def test_a_job_of_two_nodes_runs_on_slurm(tmp_path: Path) -> None:
+    require_slurm()
+    recipe = custom(tmp_path)
+    one = custom(tmp_path / "one")
+    assert run(["data", "run", str(one)]) == 0
+    with running_slurm(tmp_path / "slurm") as cluster:
+        (cluster.folder / "bin").mkdir(exist_ok=True)
+        shim = cluster.folder / "bin" / "meshwright"
+        shim.write_text(f'#!/bin/bash\nPYTHONPATH={ROOT / "src"} exec {sys.executable} -m meshwright "$@"\n')
+        shim.chmod(0o755)
+        text = recipe_job(recipe, launcher="slurm", nodes=2, options={"time": "5m", "log_dir": str(tmp_path)})
+        (cluster.folder / text.file_name).write_text(text.text)
+        answer = cluster.ask("sbatch", "--wait", "--parsable", text.file_name)
+        log = "".join(path.read_text() for path in tmp_path.glob("*.log"))
+    assert answer.isdecimal(), f"{answer}\n{log}"
+    assert log.count("all 3 steps are done") == 2
+    assert shards(tmp_path) == shards(tmp_path / "one")

@@ -14,7 +14,19 @@ from meshwright.data.sources import Corpus, find_corpus
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.units import GIB, format_count
 
-__all__ = ["DiskPlan", "Footprint", "Need", "Stage", "Strategy", "footprint_of", "needs_of", "plan", "strategy_of"]
+__all__ = [
+    "GPT2_VOCABULARY",
+    "WIDE_VOCABULARY",
+    "DiskPlan",
+    "Footprint",
+    "Need",
+    "Stage",
+    "Strategy",
+    "footprint_of",
+    "needs_of",
+    "plan",
+    "strategy_of",
+]
 
 Strategy = Literal["chunks", "direct", "text", "recipe"]
 """`chunks`: chunk by chunk, archives tokenized as they are and removed when the chunk's output is verified. `direct`: all archives kept and
@@ -25,7 +37,8 @@ SHARD_BYTES = 16 * GIB
 """Of joined shards, as in that recipe."""
 BYTES_PER_TOKEN = 2.54e12 / 636e9
 """Of plain JSON lines with GPT-2's BPE, measured over SlimPajama; other tokenizers and languages differ."""
-_U16_VOCABULARY = 65_500
+GPT2_VOCABULARY = 50_257
+WIDE_VOCABULARY = 65_500
 """Megatron-Core writes 2 bytes an id below it (indexed_dataset.py, DType.optimal_dtype), else 4."""
 _INDEX_HEAD_BYTES = 34
 _INDEX_BYTES_PER_DOCUMENT = 4 + 8 + 8
@@ -47,14 +60,14 @@ class Footprint:
     """Parts that are fetched and tokenized one after the other by the strategy `chunks`, each to a `.bin` and an `.idx`."""
     largest_chunk_frac: float
     """Of the corpus, by files: what the largest part takes that is fetched at once."""
-    vocab_size: int = 50_257
+    vocab_size: int = GPT2_VOCABULARY
     source: str
     """Where the figures come from."""
 
     @property
     def token_bytes(self) -> int:
         """Of one id in a `.bin`."""
-        return 2 if self.vocab_size < _U16_VOCABULARY else 4
+        return 2 if self.vocab_size < WIDE_VOCABULARY else 4
 
     @property
     def bin_bytes(self) -> int:
@@ -161,7 +174,7 @@ def plan(
     chunks: int | None = None,
     strategy: str | None = None,
     quota_bytes: int | None = None,
-    vocab_size: int = 50_257,
+    vocab_size: int = GPT2_VOCABULARY,
     bytes_per_token: float = BYTES_PER_TOKEN,
 ) -> DiskPlan:
     """Say what each strategy takes, and whether one, or any that `data run` has, fits into a quota.
@@ -193,7 +206,7 @@ def strategy_of(word: str) -> Strategy:
     raise UnknownNameError("strategy", word, get_args(Strategy))
 
 
-def footprint_of(corpus: Corpus, *, chunks: int | None = None, vocab_size: int = 50_257) -> Footprint:
+def footprint_of(corpus: Corpus, *, chunks: int | None = None, vocab_size: int = GPT2_VOCABULARY) -> Footprint:
     """Return what the first chunks of a corpus are: their share of its figures by files."""
     most = len(corpus.files_per_chunk)
     if chunks is not None and not 1 <= chunks <= most:

@@ -8,20 +8,59 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from meshwright.data.atomic import create_once, write_whole
 from meshwright.data.checking import faults_of
+from meshwright.data.footprint import DiskPlan
 from meshwright.data.ranks import Place, find_place
-from meshwright.data.recipe import PipelineStep, read_recipe
+from meshwright.data.recipe import PipelineStep, Recipe, read_recipe
 from meshwright.data.steps import STATE
 from meshwright.errors import ConfigError
 
-__all__ = ["run"]
+__all__ = ["Ended", "RunReport", "StepState", "run"]
 
 _POLL_S = 2.0
 _FREE_WORDS = ("--workers", "-j", "--timeout", "--tries")
 """How, not what: they may change from start to start."""
+
+
+StepState = Literal["done before", "done", "failed", "not reached"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """One step of a run."""
+
+    name: str
+    line: str
+    state: StepState
+    seconds: float
+    """In this start, waiting for other ranks among them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunReport:
+    """What a run of a recipe came to."""
+
+    pipeline: str
+    folder: str
+    code: int
+    """0 all ranks are done, 1 the quota is too small, else that of the step that failed."""
+    steps: tuple[Ended, ...]
+    too_large: DiskPlan | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it in plain types."""
+        return {
+            "pipeline": self.pipeline,
+            "folder": self.folder,
+            "code": self.code,
+            "steps": [asdict(step) for step in self.steps],
+            "too_large": None if self.too_large is None else self.too_large.to_dict(),
+        }
 
 
 def run(
@@ -30,8 +69,8 @@ def run(
     execute: Callable[[Sequence[str]], int],
     place: Place | None = None,
     tell: Callable[[str], None] | None = None,
-) -> int:
-    """Do what is left of a recipe, and return the exit code: 0 all ranks are done, 1 the quota is too small, else that of the failed step.
+) -> RunReport:
+    """Do what is left of a recipe, and return what it came to.
 
     `execute` runs the words of a command, `meshwright.cli.run`. A step begins when every rank has ended the one before. What is done stays
     done, also when its outputs have been removed since; ConfigError where the recipe has changed for a step that is done.
@@ -40,15 +79,19 @@ def run(
     if found.too_large is not None:
         for line in found.too_large.lines():
             tell(line)
-        return found.too_large.exit_code
+        left = tuple(Ended(name=step.name, line=step.line(), state="not reached", seconds=0.0) for step in found.steps)
+        return _report(found, found.too_large.exit_code, left)
     state = found.folder / STATE / "run"
     failures = state / "failed"
     (failures / str(place.rank)).unlink(missing_ok=True)
     old = _seen(failures)
+    ended: list[Ended] = []
     for number, step in enumerate(found.steps, start=1):
+        begin_s = time.monotonic()
         title = f"[{number}/{len(found.steps)}] {step.name}"
         if _is_done(state, number, step):
             tell(f"{title}: done")
+            ended.append(Ended(name=step.name, line=step.line(), state="done before", seconds=0.0))
             continue
         tell(f"{title}: {step.line()}")
         code = _do(step, state / _marker(number, step), place=place, execute=execute, failures=failures, old=old, tell=tell)
@@ -56,10 +99,17 @@ def run(
             failures.mkdir(parents=True, exist_ok=True)
             write_whole(failures / str(place.rank), json.dumps({"step": step.name, "code": code}).encode())
             tell(f"{title}: ended with code {code}; start again to go on")
-            return code
+            ended.append(Ended(name=step.name, line=step.line(), state="failed", seconds=time.monotonic() - begin_s))
+            ended += [Ended(name=later.name, line=later.line(), state="not reached", seconds=0.0) for later in found.steps[number:]]
+            return _report(found, code, ended)
+        ended.append(Ended(name=step.name, line=step.line(), state="done", seconds=time.monotonic() - begin_s))
         create_once(state / _marker(number, step), json.dumps({"words": _lasting(step)}).encode())
     tell(f"all {len(found.steps)} steps are done: {found.folder}")
-    return 0
+    return _report(found, 0, ended)
+
+
+def _report(found: Recipe, code: int, ended: Sequence[Ended]) -> RunReport:
+    return RunReport(pipeline=found.pipeline, folder=str(found.folder), code=code, steps=tuple(ended), too_large=found.too_large)
 
 
 def _do(

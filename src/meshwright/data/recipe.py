@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from meshwright.data.footprint import RUNNABLE, DiskPlan, Footprint, footprint_of, needs_of, plan, strategy_of
+from meshwright.data.footprint import GPT2_VOCABULARY, RUNNABLE, WIDE_VOCABULARY, DiskPlan, plan, strategy_of
 from meshwright.data.manifest import MANIFEST
 from meshwright.data.sizes import parse_size
 from meshwright.data.sources import find_corpus
@@ -18,7 +18,7 @@ __all__ = ["PIPELINES", "PipelineStep", "Recipe", "read_recipe"]
 
 _SHARED = ("pipeline", "folder", "workers", "tokenize")
 PIPELINES: Mapping[str, tuple[str, ...]] = {
-    "slimpajama": (*_SHARED, "chunks", "strategy", "quota", "download"),
+    "slimpajama": (*_SHARED, "chunks", "strategy", "quota", "vocab_size", "download"),
     "wikipedia": (*_SHARED, "dump", "date", "download", "wiki"),
     "custom": ("pipeline", "folder", "steps"),
 }
@@ -95,8 +95,10 @@ def _slimpajama(given: Mapping[str, Any], folder: Path) -> Recipe:
     if strategy not in RUNNABLE:
         raise ConfigError(f"recipe: strategy={strategy}: is there to compare; expected {', '.join(RUNNABLE)}")
     quota = given.get("quota")
-    whole = footprint_of(corpus, chunks=chunks)
-    too_large = None if quota is None else _too_large(whole, chunks, strategy, parse_size(quota, name="recipe: quota"))
+    too_large = None
+    if quota is not None:
+        quota_bytes = parse_size(quota, name="recipe: quota")
+        too_large = _too_large(chunks, strategy, quota_bytes=quota_bytes, vocab_size=_vocab_size(given))
     tokens, raw = folder / "tokens", folder / "raw"
     steps: list[PipelineStep] = []
     if strategy == "chunks":
@@ -119,11 +121,24 @@ def _slimpajama(given: Mapping[str, Any], folder: Path) -> Recipe:
     return Recipe(pipeline="slimpajama", folder=folder, steps=tuple(steps), too_large=too_large)
 
 
-def _too_large(whole: Footprint, chunks: int | None, strategy: str, quota_bytes: int) -> DiskPlan | None:
-    peak = next(need.peak_bytes for need in needs_of(whole) if need.strategy == strategy)
-    if peak <= quota_bytes:
-        return None
-    return plan(corpus="slimpajama", chunks=chunks, strategy=strategy, quota_bytes=quota_bytes)
+def _too_large(chunks: int | None, strategy: str, *, quota_bytes: int, vocab_size: int) -> DiskPlan | None:
+    found = plan(corpus="slimpajama", chunks=chunks, strategy=strategy, quota_bytes=quota_bytes, vocab_size=vocab_size)
+    return None if found.advice is None else found
+
+
+def _vocab_size(given: Mapping[str, Any]) -> int:
+    """Return the vocabulary that the output is written for: as given, else GPT-2's, else the smallest that takes 4 bytes an id.
+
+    The files of a tokenizer may not be there yet when a recipe is read, so another one is taken for the larger kind.
+    """
+    asked = given.get("vocab_size")
+    if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool) or asked < 1):
+        raise ConfigError(f"recipe: vocab_size={asked}: expected a whole number above 0")
+    if asked is not None:
+        return int(asked)
+    words = given.get("tokenize")
+    is_gpt2 = isinstance(words, Mapping) and words.get("merge_file") is not None
+    return GPT2_VOCABULARY if is_gpt2 else WIDE_VOCABULARY
 
 
 def _wikipedia(given: Mapping[str, Any], folder: Path) -> Recipe:

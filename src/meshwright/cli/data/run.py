@@ -18,6 +18,7 @@ from meshwright.cli._job_flags import (
     TimeFlag,
     WorkdirFlag,
 )
+from meshwright.cli.data._flags import JsonFlag
 
 __all__ = ["run"]
 
@@ -25,7 +26,10 @@ __all__ = ["run"]
 def run(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A YAML file: docs/data.md has one of each kind.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, and do nothing.")] = False,
-    launcher: Annotated[str | None, typer.Option(metavar="PLATFORM", help="Write a job script instead: slurm, k8s-jobset or bcp.")] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(metavar="PLATFORM", help="Write a job script instead: slurm, k8s-jobset, bcp, runai, lepton, sky or pai-dlc."),
+    ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="Of the job: one rank on each; workers are the recipe's.")] = 1,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the job script goes.")] = Path("."),
     job_name: JobNameFlag = None,
@@ -37,6 +41,7 @@ def run(
     partition: PartitionFlag = None,
     instance: InstanceFlag = None,
     log_dir: LogDirFlag = None,
+    json_output: JsonFlag = False,
 ) -> None:
     """Make a corpus by a recipe: slimpajama, wikipedia, or steps of your own.
 
@@ -44,7 +49,8 @@ def run(
     is not done again. Raw data is removed only where the recipe's strategy says so, when every file of what replaces it was read back
     and has its sha256.
 
-    Prints each step with its command line. Exit code 1 where the recipe's quota is too small, with what fits, 3 where a step is partly
+    Prints each step with its command line; --json prints one object with the state and seconds of each, and the steps' own words go to
+    stderr. Exit code 1 where the recipe's quota is too small, with what fits, 3 where a step is partly
     done. With --launcher nothing is run: a job script is written that starts one rank on each node, without GPUs.
 
     Examples:
@@ -68,8 +74,12 @@ def run(
     }
     flags = {key: value for key, value in given.items() if value is not None}
     if launcher is not None:
-        _write_job(recipe, launcher=launcher, nodes=nodes, output=output, flags=flags)
+        _write_job(recipe, launcher=launcher, nodes=nodes, output=output, flags=flags, json_output=json_output)
         return
+    import json
+    import sys
+    from contextlib import redirect_stdout
+
     from meshwright.errors import ConfigError
 
     if flags or nodes != 1:
@@ -78,18 +88,29 @@ def run(
     if dry_run:
         from meshwright.data.recipe import read_recipe
 
-        for step in read_recipe(recipe).steps:
+        steps = read_recipe(recipe).steps
+        if json_output:
+            print(json.dumps({"steps": [{"name": step.name, "line": step.line()} for step in steps]}, indent=2))
+            return
+        for step in steps:
             print(step.line())
         return
     from meshwright.cli import run as execute
     from meshwright.data.pipeline import run as run_recipe
 
-    code = run_recipe(recipe, execute=execute)
-    if code:
-        raise typer.Exit(code)
+    if json_output:
+        with redirect_stdout(sys.stderr):
+            report = run_recipe(recipe, execute=execute)
+        print(json.dumps(report.to_dict(), indent=2))
+    else:
+        report = run_recipe(recipe, execute=execute)
+    if report.code:
+        raise typer.Exit(report.code)
 
 
-def _write_job(recipe: Path, *, launcher: str, nodes: int, output: Path, flags: dict[str, Any]) -> None:
+def _write_job(recipe: Path, *, launcher: str, nodes: int, output: Path, flags: dict[str, Any], json_output: bool) -> None:
+    import json
+
     from meshwright.data.jobs import recipe_job
     from meshwright.errors import ConfigError
 
@@ -100,4 +121,7 @@ def _write_job(recipe: Path, *, launcher: str, nodes: int, output: Path, flags: 
         path.write_text(text.text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--output {output}: {error.strerror}") from None
+    if json_output:
+        print(json.dumps({"file": str(path), "submit": text.submit, "text": text.text}, indent=2))
+        return
     print(f"{path}: submit it with `{text.submit}`")
