@@ -49,7 +49,8 @@ def test_a_vocabulary_that_can_not_be_filled(tmp_path: Path) -> None:
 
 def test_gpt2_and_gigatoken_agree_on_hard_texts(tmp_path: Path) -> None:
     spec = gpt2_files(tmp_path)
-    reference, fast = open_reference(spec), open_encoder(spec, "gigatoken")
+    reference = open_reference(spec)
+    fast = open_encoder(reference, "gigatoken")
     random_ = random.Random(5)
     letters = [*map(chr, range(32, 127)), " ", "\n", "\t", "é", "ß", "я", "中", "🙂", "\u0301", "\u200d", "\u00a0", "\r"]
     texts = ["".join(random_.choices(letters, k=random_.randint(1, 80))) for _ in range(300)]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.data.corpora import bin_and_idx, end_of, gpt2_files, line, plain_ids, text
 
@@ -225,6 +226,18 @@ def test_sentences(tmp_path: Path, spec: EncoderSpec, run: Run) -> None:
     one, two = plain_ids(spec, ["one", "two two"])
     assert [file.sequence(number).tolist() for number in range(file.num_sequences)] == [one, [*two, end_of(spec)]]
     assert file.bounds.tolist() == [0, 2]
+
+
+def test_a_tokenizer_that_changed_is_opened_anew(tmp_path: Path, spec: EncoderSpec) -> None:
+    """Within one process, as the steps of a recipe are: ids of the file that is there, not of the one that was."""
+    (tmp_path / "in.jsonl").write_bytes(line("the quick brown"))
+    own = EncoderSpec(kind="gpt2", vocab_file=str(tmp_path / "vocab.json"), merge_file=spec.merge_file)
+    ids = json.loads(Path(str(spec.vocab_file)).read_text())
+    for name, shift in (("a", 0), ("b", 7)):
+        (tmp_path / "vocab.json").write_text(json.dumps({token: (place + shift) % len(ids) for token, place in ids.items()}))
+        tokenize(TokenizeRequest(inputs=(str(tmp_path / "in.jsonl"),), output_prefix=str(tmp_path / name), tokenizer=own), progress=False)
+    first, second = (np.frombuffer(outputs(tmp_path, name)[0], dtype="<u2") for name in ("a", "b"))
+    assert ((first + 7) % len(ids)).tolist() == second.tolist()
 
 
 def test_other_settings_are_refused(tmp_path: Path, run: Run) -> None:

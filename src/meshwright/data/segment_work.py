@@ -33,7 +33,7 @@ from meshwright.data.sentences import sentence_splitter
 from meshwright.data.steps import Record, ShardError
 from meshwright.errors import ConfigError
 
-__all__ = ["DIRTY", "OnError", "SegmentTask", "part_path", "tokenize_segment"]
+__all__ = ["DIRTY", "OnError", "SegmentTask", "forget_encoders", "part_path", "reference_of", "tokenize_segment"]
 
 OnError = Literal["fail", "skip", "quarantine"]
 _BATCH_BYTES = 1 << 21
@@ -81,13 +81,20 @@ def part_path(scratch: str | Path, name: str) -> Path:
 
 
 @lru_cache(maxsize=1)
-def _reference(spec: EncoderSpec) -> Encoder:
+def reference_of(spec: EncoderSpec) -> Encoder:
+    """Return a tokenizer with its own library, opened once in a process."""
     return open_reference(spec)
 
 
 @lru_cache(maxsize=1)
 def _encoder(spec: EncoderSpec, engine: Engine) -> Encoder:
-    return open_encoder(spec, engine)
+    return open_encoder(reference_of(spec), engine)
+
+
+def forget_encoders() -> None:
+    """Open tokenizers anew: their files may have changed since."""
+    _encoder.cache_clear()
+    reference_of.cache_clear()
 
 
 @dataclass(slots=True)
@@ -283,7 +290,7 @@ def _check(task: SegmentTask, piece: Piece, encoder: Encoder, batch: Sequence[Do
     document = batch[len(batch) // 2]
     text = document.texts[0] if isinstance(document.texts[0], str) else " ".join(document.texts[0])
     sample = text[:_CHECK_CHARACTERS]
-    difference = first_difference(encoder, _reference(task.spec), [sample])
+    difference = first_difference(encoder, reference_of(task.spec), [sample])
     if difference is not None:
         raise ConfigError(
             f"{piece.path}: gigatoken gives other ids than the tokenizer's own library: {difference}; start again with"

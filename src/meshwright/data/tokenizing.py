@@ -14,7 +14,7 @@ from typing import Any
 from meshwright.data.assembly import Assembled, TornScratch, assemble, clear, read_state
 from meshwright.data.atomic import create_once, locked
 from meshwright.data.documents import SUFFIXES, TextUnit, form_of, read_documents
-from meshwright.data.encoders.choose import choose_engine, open_reference
+from meshwright.data.encoders.choose import choose_engine
 from meshwright.data.encoders.encoder import Encoder, EncoderSpec, Engine
 from meshwright.data.journal import read_journals
 from meshwright.data.listing import InputFile, natural_key, settle
@@ -22,7 +22,7 @@ from meshwright.data.manifest import FileRecord, Manifest, read_manifest, sha256
 from meshwright.data.pieces import Document, Form, Piece
 from meshwright.data.ranks import ALONE, Place
 from meshwright.data.rejects import LineCounter, Rejected, located
-from meshwright.data.segment_work import DIRTY, OnError, SegmentTask, part_path, tokenize_segment
+from meshwright.data.segment_work import DIRTY, OnError, SegmentTask, forget_encoders, part_path, reference_of, tokenize_segment
 from meshwright.data.segments import cut, segment_bytes_for
 from meshwright.data.sentences import sentence_splitter
 from meshwright.data.steps import Record, StepReport, run_step, state_folder
@@ -148,7 +148,8 @@ def tokenize(
         ConfigError: something asked for can't be; an earlier start was with other settings; the outputs are there, from something else.
     """
     begin_s = time.monotonic()
-    reference = open_reference(request.tokenizer)
+    forget_encoders()
+    reference = reference_of(request.tokenizer)
     settings = _settings(request, reference)
     if overwrite and place.world_size > 1:
         raise ConfigError(f"--overwrite with {place.world_size} ranks: one could remove what another writes; remove the outputs before")

@@ -50,9 +50,8 @@ def open_reference(spec: EncoderSpec) -> Encoder:
     return open_huggingface(spec)
 
 
-def open_encoder(spec: EncoderSpec, engine: Engine) -> Encoder:
-    """Open a tokenizer with the engine that was chosen; ConfigError where it can't be had on this machine."""
-    reference = open_reference(spec)
+def open_encoder(reference: Encoder, engine: Engine) -> Encoder:
+    """Open the engine that was chosen for a tokenizer; ConfigError where it can't be had on this machine."""
     if engine == "library":
         return reference
     try:

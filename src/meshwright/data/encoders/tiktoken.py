@@ -8,7 +8,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -82,6 +81,8 @@ def _ranks_file(spec: EncoderSpec, path: Path) -> TiktokenEncoder:
 
     known = openai_public.ENCODING_CONSTRUCTORS.get(path.stem)
     if known is not None and spec.tiktoken_pattern is None:
+        from unittest.mock import patch  # a fourteenth of a second, which every worker would take to start
+
         with patch.object(openai_public, "load_tiktoken_bpe", lambda _url, expected_hash: _read_ranks(path, expected_hash)):
             return TiktokenEncoder(tiktoken.Encoding(**known()), eod=spec.eod, end=_END, path=str(path))
     if spec.tiktoken_pattern is None:
