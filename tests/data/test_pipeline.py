@@ -242,7 +242,7 @@ def test_jobs_ask_for_no_gpus(tmp_path: Path) -> None:
     sky = recipe_job(recipe, launcher="sky", nodes=4, options={"instance": "m6i.8xlarge"}).text
     assert "accelerators" not in sky
     assert "instance_type: m6i.8xlarge" in sky
-    with pytest.raises(UnknownNameError, match="known: bcp, k8s-jobset, lepton, runai, sky, slurm"):
+    with pytest.raises(UnknownNameError, match="known: bcp, k8s-jobset, lepton, pai-dlc, runai, sky, slurm"):
         recipe_job(recipe, launcher="torchrun", nodes=1, options={})
 
 

@@ -95,7 +95,9 @@ def _deliver(
         return
     if output is None and not dry_run:
         raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")
-    deliver(tuple(job.file() for job in found.jobs), output, dry_run=dry_run, force=force)
+    deliver(found.files(), output, dry_run=dry_run, force=force)
     if not json_output:
+        if found.submit_all is not None:
+            typer.echo(f"all of them, each behind the one before: `bash {found.submit_all.name}`", err=True)
         for job in found.jobs:
             typer.echo(f"{job.folder}: {job.nodes} node{'' if job.nodes == 1 else 's'}, {job.does}; `{job.text.submit}`", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -57,6 +58,12 @@ class Workflow:
     """In the order in which they are submitted, each when the one before has ended well; JupyterLab may run at any time."""
     checks: tuple[Check, ...]
     notes: tuple[str, ...]
+    submit_all: ExportedFile | None = None
+    """On Slurm, what submits every job behind the one before."""
+
+    def files(self) -> tuple[ExportedFile, ...]:
+        """Return everything that is written."""
+        return (*(job.file() for job in self.jobs), *([self.submit_all] if self.submit_all else []))
 
     @property
     def passed(self) -> bool:
@@ -82,6 +89,7 @@ class Workflow:
             ],
             "checks": [{"name": check.name, "passed": check.passed, "found": check.found} for check in self.checks],
             "notes": list(self.notes),
+            "submit_all": None if self.submit_all is None else self.submit_all.text,
         }
 
 
@@ -112,6 +120,7 @@ def workflow(spec: WorkflowSpec | str, *, launcher: str, blend: Path | None = No
         jobs=jobs,
         checks=(*checks, *(_of_training(trained) if trained else ())),
         notes=(_disk(spec), *(trained.notes if trained else ())),
+        submit_all=_submit_all(jobs, trained, log_dir=spec.job.log_dir) if launcher == "slurm" else None,
     )
 
 
@@ -122,6 +131,32 @@ def _rendered(number: int, stage: Stage, launcher: str) -> RenderedJob:
     except ConfigError as error:
         raise ConfigError(f"{stage.name}: {error}" + ("; notebook=null does" if stage.name == "notebook" else "")) from None
     return RenderedJob(stage=stage.name, does=stage.does, nodes=stage.job.nodes, folder=folder, text=text)
+
+
+def _submit_all(jobs: Sequence[RenderedJob], trained: Trained | None, *, log_dir: str | None) -> ExportedFile:
+    """Training comes as often as it takes to its last step; a job whose predecessor fails is never started."""
+    folders = [
+        job.folder for job in jobs if job.stage != "notebook" for _ in range(_rounds(trained) if job.stage == "train" and trained else 1)
+    ]
+    logs = f"mkdir -p -- {shlex.quote(log_dir)} && " if log_dir else ""
+    lines = [
+        "#!/usr/bin/env bash",
+        "# Submits every job behind the one before it, training as often as it takes by our prediction; JupyterLab is not among them.",
+        "set -euo pipefail",
+        'cd -- "$(dirname -- "${BASH_SOURCE[0]}")"',
+        "after=()",
+        f"for job in {' '.join(folders)}; do",
+        f'  answer=$(cd -- "$job" && {logs}sbatch --parsable "${{after[@]}}" job.sbatch)',
+        '  echo "$job: $answer"',
+        '  after=("--dependency=afterok:${answer%%;*}" --kill-on-invalid-dep=yes)',
+        "done",
+    ]
+    return ExportedFile(name="submit.sh", text="\n".join(lines) + "\n", executable=True)
+
+
+def _rounds(trained: Trained) -> int:
+    """Return how many jobs reach the last step, one after the other."""
+    return math.ceil(trained.steps * trained.step_s / (trained.stop_s or trained.limit_s))
 
 
 def _mounted(spec: WorkflowSpec, job: Job) -> Check:
@@ -138,7 +173,7 @@ def _of_training(trained: Trained) -> Sequence[Check]:
     layout, nodes = trained.plan.layout, trained.stage.job.nodes
     replicas = replicas_that_work(trained.plan)
     total_s = trained.steps * trained.step_s
-    rounds = math.ceil(total_s / (trained.stop_s or trained.limit_s))
+    rounds = _rounds(trained)
     stop = "has no stop of its own here" if trained.stop_s is None else f"stops at {_hours(trained.stop_s)}"
     return (
         Check(

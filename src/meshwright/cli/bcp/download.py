@@ -14,7 +14,7 @@ __all__ = ["download"]
 
 def download(
     target: TargetArgument,
-    to: Annotated[Path, typer.Option("--to", "-o", metavar="FOLDER", help="Where it goes.")] = Path("."),
+    folder: Annotated[Path, typer.Option("--to", "-o", metavar="FOLDER", help="Where it goes.")] = Path("."),
     file: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Only these; patterns for datasets and results.")] = None,
     directory: Annotated[list[str] | None, typer.Option("--dir", metavar="FOLDER", help="Only these folders.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Left out, of datasets and results.")] = None,
@@ -41,5 +41,7 @@ def download(
     from meshwright.basecommand import Target
 
     asked = storage(org=org, team=team, ace=ace, dry_run=dry_run)
-    transfer = asked.download(Target.of(target), to, files=file or (), folders=directory or (), exclude=exclude or (), quiet=json_output)
+    transfer = asked.download(
+        Target.of(target), folder, files=file or (), folders=directory or (), exclude=exclude or (), quiet=json_output
+    )
     show(transfer, dry_run=dry_run, json_output=json_output)

@@ -17,7 +17,7 @@ _SHOWN = 50
 def upload(
     target: TargetArgument,
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A file or a folder.", show_default=False)],
-    to: Annotated[str | None, typer.Option("--to", metavar="PATH", help="Folder of the workspace [default: /].")] = None,
+    remote: Annotated[str | None, typer.Option("--to", metavar="PATH", help="Folder of the workspace [default: /].")] = None,
     exclude: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Left out: *.tmp, raw/part_*; may be given often.")] = None,
     dry_run: DryRunFlag = False,
     org: OrgFlag = None,
@@ -55,6 +55,6 @@ def upload(
         print(f"{len(chosen.files):,} files, {format_size(chosen.size_bytes)}{left}", flush=True)
     if dry_run and chosen.excluded:
         typer.echo("note: in place of SOURCE the command gets a folder of links to these files", err=True)
-    transfer = storage(org=org, team=team, ace=ace, dry_run=dry_run).upload(found, chosen, to=to, quiet=json_output)
+    transfer = storage(org=org, team=team, ace=ace, dry_run=dry_run).upload(found, chosen, to=remote, quiet=json_output)
     more = {"files": list(chosen.files), "size_bytes": chosen.size_bytes, "excluded": chosen.excluded}
     show(transfer, dry_run=dry_run, json_output=json_output, more=more)
