@@ -15,6 +15,7 @@ from meshwright.report.charts.markdown import chart_markdown
 from meshwright.report.charts.style import MEMORY_COLOURS, TIME_COLOURS, ramp
 from meshwright.report.charts.svg import Scale
 from meshwright.report.charts.words import cell_words, number
+from meshwright.report.infos.computed import stage_time_info
 
 STACK = Stack(
     key="time",
@@ -97,6 +98,13 @@ def test_operations_lie_where_they_ran() -> None:
     paths = re.findall(r'data-stage="(\d)" data-kind="(\w)" data-ops="([\d. ]+)" d="([^"]+)"', draw(STEPS))
     assert paths[1] == ("0", "B", "0.0", "M30000,0h10000v28h-10000z")
     assert len(paths) == 4
+
+
+def test_each_stage_sums_to_the_step_with_its_waiting() -> None:
+    stack = stage_time_info(STEPS)
+    assert [part.key for part in stack.series] == ["forward", "backward", "waiting"]
+    assert [bar.values for bar in stack.bars] == [(1.0, 1.0, 2.0), (1.0, 1.0, 2.0)]
+    assert all(bar.total == STEPS.step_s for bar in stack.bars)
 
 
 def test_numbers_of_a_chart_are_those_of_its_table() -> None:

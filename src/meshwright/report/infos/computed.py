@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from meshwright.report.charts.forms import Axis, Group, Guide, Heat, HeatCell, Op, Point, Points, Stack, Timeline
-from meshwright.report.charts.style import SEQUENCE
+from meshwright.report.charts.forms import Axis, Bar, Group, Guide, Heat, HeatCell, Op, Point, Points, Series, Stack, Timeline
+from meshwright.report.charts.style import SEQUENCE, TIME_COLOURS
+from meshwright.report.charts.timeline import KINDS
 from meshwright.report.charts.words import number
 from meshwright.report.infos.layouts import layout_of, short_words
 from meshwright.report.infos.terms import memory_stack
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from meshwright.search.problem import Problem
     from meshwright.search.scaling import Scaled
 
-__all__ = ["MOST_DRAWN", "cells_info", "pipeline_info", "scaling_info", "stage_memory_info", "timeline_info"]
+__all__ = ["MOST_DRAWN", "cells_info", "pipeline_info", "scaling_info", "stage_memory_info", "stage_time_info", "timeline_info"]
 
 MOST_DRAWN = 50_000
 """Operations of a timeline: about 1.5 MB of the page."""
@@ -75,6 +76,29 @@ def pipeline_info(name: str, layout: Layout | MixedLayout, pipeline: Callable[[]
         "Gradient exchange and optimizer come after it."
     )
     return Timeline(key="timeline", title=f"Pipeline of {name}", sentence=sentence, stages=layout.pp, step_s=step_s, ops=ops)
+
+
+def stage_time_info(steps: Timeline) -> Stack:
+    """Return what each stage of a pipeline does with its time: the sums of its operations, and waiting."""
+    kinds = [kind for kind in KINDS if any(op.kind == kind for op in steps.ops)]
+    series = (
+        *(Series(key=KINDS[kind][0].replace(" ", "_"), title=KINDS[kind][0], colour=KINDS[kind][1]) for kind in kinds),
+        Series(key="waiting", title="waiting", colour=TIME_COLOURS["bubble"]),
+    )
+    bars = []
+    for stage in range(steps.stages):
+        sums = [sum(op.end_s - op.start_s for op in steps.ops if op.stage == stage and op.kind == kind) for kind in kinds]
+        bars.append(Bar(label=f"stage {stage}", values=(*sums, max(0.0, steps.step_s - sum(sums)))))
+    busiest = min(range(steps.stages), key=lambda stage: bars[stage].values[-1])
+    return Stack(
+        key="stage-times",
+        title="Time of each stage",
+        sentence=f"Stage {busiest} waits least: what it takes longer than others, they wait for.",
+        unit="s",
+        series=series,
+        bars=tuple(bars),
+        over="stage",
+    )
 
 
 def cells_info(cells: Cells, plans: Sequence[Mapping[str, Any]], problem: Problem) -> Heat:

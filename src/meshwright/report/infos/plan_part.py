@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from meshwright.report.explain_json import explanation_record
 from meshwright.report.infos.asked import Asked, Resolve, asked_of, drawn, present
-from meshwright.report.infos.computed import cells_info, scaling_info, stage_memory_info, timeline_info
+from meshwright.report.infos.computed import cells_info, scaling_info, stage_memory_info, stage_time_info, timeline_info
 from meshwright.report.infos.explain import constants_info, operators_info, rival_steps_info, rivals_info, roofline_info, terms_info
 from meshwright.report.infos.front import cost_front_info, memory_front_info
 from meshwright.report.infos.layouts import is_mixed, layout_of
 from meshwright.report.infos.mixed import mixed_memory_info, mixed_timeline_info, stages_table_info
-from meshwright.report.infos.part import Block, Part, Record, Section
+from meshwright.report.infos.part import Block, Part, Record, Section, Words
 from meshwright.report.infos.plan import (
     asked_words,
     plan_answer_info,
@@ -27,6 +27,7 @@ from meshwright.search.explain import explain
 from meshwright.search.scaling import scaling
 
 if TYPE_CHECKING:
+    from meshwright.report.charts.forms import Timeline
     from meshwright.search.problem import Problem
 
 __all__ = ["plan_part"]
@@ -62,8 +63,8 @@ def _sections(record: Record, asked: Asked) -> list[Section]:
         computed = _computed(record, explained, asked.problem)
     if asked.mixed is not None and is_mixed(best):
         memory = (mixed_memory_info(best, asked.mixed), *memory)
-        steps = drawn(mixed_timeline_info(best, asked.mixed))
-        computed = [Section(key="pipeline", title="The pipeline", blocks=(stages_table_info(best), steps))]
+        steps = _pipeline(mixed_timeline_info(best, asked.mixed))
+        computed = [Section(key="pipeline", title="The pipeline", blocks=(stages_table_info(best), *steps))]
     fronts = (*present(memory_front_info(record)), *present(cost_front_info(record)))
     return [
         Section(key="plans", title="Plans", blocks=(plans_info(record),)),
@@ -75,13 +76,18 @@ def _sections(record: Record, asked: Asked) -> list[Section]:
     ]
 
 
+def _pipeline(steps: Timeline | str) -> tuple[Block, ...]:
+    """Return a step's operations and what each stage does with its time, or the sentence that stands in their place."""
+    return (Words(lines=(steps,)),) if isinstance(steps, str) else (steps, stage_time_info(steps))
+
+
 def _computed(record: Record, explained: Record, problem: Problem) -> list[Section]:
     """Sections that the request is priced again for."""
     best = record["plans"][0]
     cells = cells_info(cells_of(problem), record["plans"], problem)
     counts = scaling(problem, layout_of(best["layout"]))
     return [
-        Section(key="pipeline", title="The pipeline", blocks=(drawn(timeline_info(best, problem)),)),
+        Section(key="pipeline", title="The pipeline", blocks=_pipeline(timeline_info(best, problem))),
         Section(key="operators", title="The operators", blocks=(*present(roofline_info(explained)), operators_info(explained))),
         Section(key="space", title="The space around it", blocks=(cells, rival_steps_info(explained), rivals_info(explained))),
         Section(key="scaling", title="More chips, fewer chips", blocks=(drawn(scaling_info(counts, problem)),)),
