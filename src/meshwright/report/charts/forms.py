@@ -257,7 +257,6 @@ class Timeline:
     step_s: float
     """Of the pipeline alone."""
     ops: tuple[Op, ...]
-    chunks: int = 1
 
     @property
     def data(self) -> Grid:
