@@ -162,3 +162,16 @@ def test_a_request_without_an_answer_has_no_charts_and_says_what_would_do() -> N
     part = report_parts([found])[0]
     assert "no layout fits; the nearest" in part.answer
     assert not any(isinstance(chart, Heat) for chart in part.charts)
+
+
+def test_what_was_computed_is_said_and_an_answer_that_no_longer_holds_is_told() -> None:
+    from meshwright import api
+
+    found = api.plan(model="llama3-8b", cluster="h100:8", seq_len=8192, gbs=32, top=1).to_dict()
+    [note] = report_parts([found])[0].notes
+    assert note.startswith("As `plan` printed them:")
+    best = found["plans"][0]
+    slower = {**found, "plans": [{**best, "step_s": 1.1 * best["step_s"]}]}
+    told = report_parts([slower])[0].notes[1]
+    assert told.startswith(f"Priced again, the best plan takes {best['step_s']:.3g}")
+    assert told.endswith("Run `plan` again.")

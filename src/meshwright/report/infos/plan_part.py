@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from meshwright.report.charts.words import number
 from meshwright.report.explain_json import explanation_record
 from meshwright.report.infos.asked import Asked, Resolve, asked_of, drawn, present
 from meshwright.report.infos.computed import cells_info, scaling_info, stage_memory_info, stage_time_info, timeline_info
@@ -23,7 +24,7 @@ from meshwright.report.infos.plan import (
     whole_memory_info,
 )
 from meshwright.search.cells import cells_of
-from meshwright.search.explain import explain
+from meshwright.search.explain import SAME_SHARE, explain
 from meshwright.search.scaling import scaling
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ __all__ = ["plan_part"]
 def plan_part(record: Record, name: str, resolve: Resolve) -> Part:
     """Return the answer, what rivals cost, and all that the request tells when it is priced again."""
     asked = asked_of(record["request"], resolve)
-    sections = _sections(record, asked) if record["plans"] else []
+    explained = _explained(record, asked)
+    sections = _sections(record, asked, explained) if record["plans"] else []
     if record["rejected"]:
         sections.append(Section(key="rejected", title="What was rejected", blocks=(rejected_info(record),)))
     return Part(
@@ -45,18 +47,41 @@ def plan_part(record: Record, name: str, resolve: Resolve) -> Part:
         answer=plan_answer_info(record, limit_gib=asked.limit_gib),
         tiles=plan_tiles_info(record, limit_gib=asked.limit_gib),
         sections=tuple(sections),
-        notes=asked.notes,
+        notes=(*asked.notes, *_computed_notes(record, explained)),
     )
 
 
-def _sections(record: Record, asked: Asked) -> list[Section]:
+def _explained(record: Record, asked: Asked) -> Record | None:
+    """The best plan, priced again and explained; None where there is none, or the request can't be looked up."""
+    if asked.problem is None or not record["plans"]:
+        return None
+    return explanation_record(explain(layout_of(record["plans"][0]["layout"]), asked.problem), asked.problem.request)
+
+
+def _computed_notes(record: Record, explained: Record | None) -> tuple[str, ...]:
+    """Say what was computed for the page, and where that does not agree with the answer."""
+    if explained is None:
+        return ()
+    notes = [
+        "As `plan` printed them: the answer, plans, times, the fullest stage's memory, fronts and rejections. "
+        "All else was computed from the request when this page was made."
+    ]
+    then, now = record["plans"][0]["step_s"], explained["step_s"]
+    if abs(now / then - 1) > SAME_SHARE:
+        notes.append(
+            f"Priced again, the best plan takes {number(now)} s a step, not {number(then)} s: "
+            "the answer comes from another version, or its files have changed. Run `plan` again."
+        )
+    return tuple(notes)
+
+
+def _sections(record: Record, asked: Asked, explained: Record | None) -> list[Section]:
     best = record["plans"][0]
     time: tuple[Block, ...] = (time_info(record),)
     memory: tuple[Block, ...] = (whole_memory_info(record, limit_gib=asked.limit_gib),)
     sources: tuple[Block, ...] = (sources_info(best),)
     computed: list[Section] = []
-    if asked.problem is not None:
-        explained = explanation_record(explain(layout_of(best["layout"]), asked.problem), asked.problem.request)
+    if asked.problem is not None and explained is not None:
         time += (terms_info(explained),)
         memory = (stage_memory_info(best, asked.problem), *memory)
         sources += (constants_info(explained),)
