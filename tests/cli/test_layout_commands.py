@@ -77,7 +77,7 @@ def test_trace_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     path = tmp_path / "step.json"
     assert run(["explain", *ASKED, "--layout", LAYOUT, "--trace", str(path)]) == 0
     assert "ui.perfetto.dev" in capsys.readouterr().err
-    events = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
+    events = [e for e in json.loads(path.read_text())["traceEvents"] if e.get("cat") in ("forward", "backward")]
     assert len(events) == 2 * 2 * 32  # forward and backward of 64 / 2 micro batches on 2 stages
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import csv
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,14 @@ def test_csv_and_trace_are_written(tmp_path: Path, capsys: Capture) -> None:
     assert cli.run([*TWO, "--top", "1", "--set", "pp=2", "--csv", str(tmp_path / "plans.csv"), "--trace", str(tmp_path / "trace")]) == 0
     assert (tmp_path / "plans.csv").read_text().count("\n") == 2
     trace = json.loads((tmp_path / "trace" / "plan-1.json").read_text())
-    assert {event["tid"] for event in trace["traceEvents"]} == {0, 1}
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert {event["tid"] for event in events} == {0, 1}
+    [row] = csv.DictReader((tmp_path / "plans.csv").read_text().splitlines())
+    end_s = max(event["ts"] + event["dur"] for event in events) / 1e6
+    assert end_s == pytest.approx(float(row["step_s"]), rel=1e-6)
+    for stage in (0, 1):
+        own = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event["tid"] == stage)
+        assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(own))
 
 
 def test_caps_are_said(capsys: Capture) -> None:

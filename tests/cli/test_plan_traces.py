@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,25 @@ def test_a_trace_has_every_operation_of_its_plan(tmp_path: Path, capsys: Capture
     [plan], _ = traced(tmp_path, capsys, "--top", "1", "--set", "pp=2", "--set", "vpp=2", "--set", "mbs=1", "--set", "tp=4")
     trace = json.loads((tmp_path / "plan-1.json").read_text())
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert len(events) == 2 * 2 * 2 * 16  # forward and backward of 32 / 2 micro batches through 2 chunks of 2 stages
+    assert (
+        sum(event["cat"] in ("forward", "backward") for event in events) == 2 * 2 * 2 * 16
+    )  # forward and backward of 32 / 2 micro batches through 2 chunks of 2 stages
     assert "pp=2,vpp=2" in trace["otherData"]["layout"]
     time: dict[str, float] = plan["time"]  # type: ignore[assignment]
-    once = sum(time[term] for term in ("dp_comm", "optimizer", "overhead"))
     end_s = max(event["ts"] + event["dur"] for event in events) / 1e6
-    assert end_s == pytest.approx(sum(time.values()) - once)
+    assert end_s == pytest.approx(sum(time.values()), rel=1e-9)
+    assert {event["cat"] for event in events} == {"forward", "backward", "message", "once a step"}
+    for thread in {event["tid"] for event in events}:
+        own = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event["tid"] == thread)
+        assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(own))  # microseconds
+
+
+def test_counters_say_what_a_stage_holds(tmp_path: Path, capsys: Capture) -> None:
+    """1f1b: the first of two stages holds two forwards, the last one."""
+    traced(tmp_path, capsys, "--top", "1", "--set", "pp=2", "--set", "vpp=1")
+    events = json.loads((tmp_path / "plan-1.json").read_text())["traceEvents"]
+    held = [[e["args"]["held"] for e in events if e["ph"] == "C" and e["tid"] == stage] for stage in (0, 1)]
+    assert [(max(each), each[-1]) for each in held] == [(2, 0), (1, 0)]
 
 
 def test_a_folder_that_is_there_is_taken(tmp_path: Path, capsys: Capture) -> None:

@@ -24,7 +24,7 @@ from meshwright.cost.pipeline import (
     pipeline_upper_bound_s,
     steady_period_s,
 )
-from meshwright.cost.simulate import Operation, Pipeline, PipelineSchedule, simulate, simulate_steady, timeline
+from meshwright.cost.simulate import Operation, Pipeline, PipelineSchedule, simulate, simulate_steady, timeline, transfers
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.layout import SCHEDULES, Schedule
 
@@ -568,3 +568,19 @@ def test_chain_never_falls(data: st.DataObject) -> None:
         for f, b, d in (low, high)
     ]
     assert plain[0] <= plain[1] + 1e-9 and deep[0] <= deep[1] + 1e-9
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "overlapped"])
+def test_transfers_lie_between_the_operations(p2p: Literal["blocking", "overlapped"]) -> None:
+    """2 stages, f = 1, b = 2, p = 1/2, 3 micro batches: each goes down and up once; F0 of stage 1 starts when its input is there."""
+    pipeline = Pipeline(schedule="1f1b", pp=2, num_microbatches=3, forward_s=[1.0, 1.0], backward_s=[2.0, 2.0], link_s=0.5, p2p=p2p)
+    moved, run = transfers(pipeline), timeline(pipeline)
+    assert all(t.end_s - t.start_s == pytest.approx(0.5) for t in moved)
+    assert min(t.start_s for t in moved) == pytest.approx(1.0)
+    assert min(o.start_s for o in run if o.stage == 1) == pytest.approx(1.5)
+    if p2p == "overlapped":
+        assert sorted((t.sender, t.receiver) for t in moved) == [(0, 1)] * 3 + [(1, 0)] * 3
+    for stage in (0, 1):
+        own = [(o.start_s, o.end_s) for o in run if o.stage == stage]
+        own += [(t.start_s, t.end_s) for t in moved if t.receiver is None and t.sender == stage]
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(sorted(own)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ __all__ = ["make_folder", "write_step", "write_steps"]
 _VIEWER = "ui.perfetto.dev"
 _LEFT_OUT = {"no pipeline": "pp=1 has no pipeline", "closed form": "too many micro batches to be simulated"}
 """Why a plan has no trace, by how its pipeline was priced."""
+_ONCE = {"dp_comm": "exchange between replicas", "optimizer": "optimizer", "overhead": "overhead"}
+"""Terms of a step that follow its pipeline, in their order; of the exchange what does not hide behind the last backward."""
 
 
 def make_folder(folder: Path) -> None:
@@ -33,9 +36,10 @@ def make_folder(folder: Path) -> None:
 
 def write_step(path: Path, layout: Layout, problem: Problem) -> None:
     """Write one step of a layout, and say so."""
-    from meshwright.search.refine import pipeline_of
+    from meshwright.search.refine import pipeline_of, reprice
 
-    _write(path, layout.words(), problem.setting.model.name, pipeline_of(problem, layout))
+    [priced] = reprice(problem, [layout])
+    _write(path, layout.words(), problem.setting.model.name, pipeline_of(problem, layout), priced.time_s)
     typer.echo(f"trace written to {path}; open it at {_VIEWER}", err=True)
 
 
@@ -58,18 +62,22 @@ def _write_plan(path: Path, plan: Plan, problem: Problem | MixedProblem) -> None
 
     if isinstance(problem, MixedProblem):
         assert plan.mixed is not None, "plans of several pools say their stages"
-        _write(path, mixed_words(plan.mixed), problem.site.model.name, mixed_pipeline(plan.mixed, problem.site))
+        _write(path, mixed_words(plan.mixed), problem.site.model.name, mixed_pipeline(plan.mixed, problem.site), plan.time_s)
         return
     from meshwright.search.refine import pipeline_of
 
-    _write(path, plan.layout.words(), problem.setting.model.name, pipeline_of(problem, plan.layout))
+    _write(path, plan.layout.words(), problem.setting.model.name, pipeline_of(problem, plan.layout), plan.time_s)
 
 
-def _write(path: Path, words: str, model: str, pipeline: Pipeline) -> None:
-    from meshwright.cost.simulate import timeline
+def _write(path: Path, words: str, model: str, pipeline: Pipeline, time_s: Mapping[str, float]) -> None:
+    from meshwright.cost.simulate import timeline, transfers
     from meshwright.report.trace import chrome_trace, write_trace
 
-    write_trace(path, chrome_trace(timeline(pipeline), title=f"{model} {words}", metadata={"layout": words}))
+    once_s = {name: time_s[term] for term, name in _ONCE.items()}
+    trace = chrome_trace(
+        timeline(pipeline), title=f"{model} {words}", metadata={"layout": words}, transfers=transfers(pipeline), once_s=once_s
+    )
+    write_trace(path, trace)
 
 
 def _ranks(plans: list[Plan]) -> str:

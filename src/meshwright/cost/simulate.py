@@ -24,7 +24,7 @@ from meshwright.cost._schedules import (
     chunk_stages,
 )
 
-__all__ = ["Operation", "Pipeline", "PipelineSchedule", "Simulation", "simulate", "simulate_steady", "timeline"]
+__all__ = ["Operation", "Pipeline", "PipelineSchedule", "Simulation", "Transfer", "simulate", "simulate_steady", "timeline", "transfers"]
 
 _STEADY_TOLERANCE = 1e-9
 """Relative difference below which two periods count as the same: the extrapolated time is off by no more than this share."""
@@ -59,6 +59,17 @@ class Operation:
     end_s: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """Messages on their way."""
+
+    sender: int
+    receiver: int | None
+    """None where they stop the sender, which then sends and receives at once."""
+    start_s: float
+    end_s: float
+
+
 def simulate(pipeline: Pipeline) -> Simulation:
     """Run one step, operation by operation.
 
@@ -85,6 +96,32 @@ def timeline(pipeline: Pipeline) -> tuple[Operation, ...]:
     run = run_step(pipeline)
     rows = Rows.of(pipeline)
     return tuple(op for stage in range(pipeline.pp) for op in _operations(pipeline, rows, stage, run.items[stage], run.ends[stage]))
+
+
+def transfers(pipeline: Pipeline) -> tuple[Transfer, ...]:
+    """Run one step and return its messages: those that stop a stage, else one by one on the link between two stages; for a trace.
+
+    Formula:  as `simulate`; a link carries one message at a time, each way.
+    Units:    seconds since the first start.
+    Source:   as `simulate`.
+    Valid:    as `simulate`.
+    Checked:  tests/cost/test_pipeline.py::test_transfers_lie_between_the_operations
+    """
+    run = run_step(pipeline)
+    rows, micro = Rows.of(pipeline), pipeline.num_microbatches
+    found: list[Transfer] = []
+    for stage, (items, ends) in enumerate(zip(run.items, run.ends, strict=True)):
+        for number, (item, end_s) in enumerate(zip(items, ends, strict=True)):
+            if isinstance(item, tuple):
+                took_s, receiver = max((rows.message_s[message // micro] for message in item), default=0.0), None
+            elif pipeline.p2p == "blocking":
+                continue
+            else:
+                took_s, receiver = rows.message_s[item // micro], rows.link[item // micro] % pipeline.pp
+            if took_s > 0:
+                there_s = end_s if receiver is None else run.arrivals[stage][number]
+                found.append(Transfer(sender=stage, receiver=receiver, start_s=there_s - took_s, end_s=there_s))
+    return tuple(found)
 
 
 def _operations(pipeline: Pipeline, rows: Rows, stage: int, items: Sequence[int | Batch], ends: Sequence[float]) -> Iterator[Operation]:
