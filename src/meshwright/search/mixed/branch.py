@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import permutations
 from math import factorial
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +33,7 @@ BOXES = 4096
 """Boxes that are split at once."""
 FREE_WORK = 200_000
 """Boxes that are made before the search becomes content with less than the best; a stage of an inner problem counts as STAGE_WORK."""
-STAGE_WORK = 40
+STAGE_WORK = 60
 SLACK_PER_WORK = 0.01
 """By how much of the best plan's score what is left open may be better, per further FREE_WORK; the gap says how much it is."""
 MOST_WORK = 5 * FREE_WORK
@@ -44,10 +43,10 @@ SEEDS = 16
 SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06)
 """Of the stages that there could be, how many a likely plan has."""
 FILLED = 3
-"""Beaten and likely plans tried per plan that is priced again, where the search solved fewer."""
+"""Beaten, and likely, plans tried per plan that is asked for, where the search solved fewer."""
 REMEMBERED = 64
 """Beaten plans that are kept in mind."""
-SPARE = 6
+SPARE = 4
 """Plans priced again beyond those that are asked for: the simulation may order them differently."""
 FAMILY_MARGIN = 1.1
 """Interleaved plans are searched to so many times the best score of others: their closed form is less sure, and the simulation decides."""
@@ -94,7 +93,7 @@ class Outcome:
 
 def candidates_of(top: int) -> int:
     """Return how many plans are priced again for so many that are asked for."""
-    return 3 * top + SPARE
+    return 2 * top + SPARE
 
 
 def search_mixed(problem: MixedProblem, grid: Grid, score: Score, *, most_solved: int = MOST_SOLVED) -> Outcome:
@@ -219,16 +218,16 @@ class _Search:
         self.likely = likely
 
     def _fill(self) -> None:
-        """Solve more plans, whatever the best, until there are as many as are priced again."""
-        wanted = candidates_of(self.problem.request.top)
-        for plans in (self.beaten, self.likely):
-            for i in range(min(FILLED * wanted, 0 if plans is None else len(plans))):
+        """Solve beaten plans near the best until there are as many as are priced again, and likely ones until as many as are asked for."""
+        top = self.problem.request.top
+        for plans, wanted, below in ((self.beaten, candidates_of(top), FAMILY_MARGIN * self.ceiling), (self.likely, top, np.inf)):
+            for i in range(min(FILLED * top, 0 if plans is None else len(plans))):
                 if len(self.groups) >= wanted:
                     return
                 assert plans is not None
                 one = plans.take(slice(i, i + 1))
                 if (self._cuts_of(one), int(one.vpp[0])) not in self.groups:
-                    self._solve(one, beaten="kept")
+                    self._solve(one, below=below)
 
     def _cuts_of(self, leaf: Boxes) -> tuple[tuple[int, int], ...]:
         """Pool and option of each block of a plan."""
@@ -326,9 +325,9 @@ class _Search:
     def _rate(self, boxes: Boxes, cuts: Cuts) -> Floats:
         return self.score.rate(boxes.stages_from * cuts.chips[boxes.ids], self.cuts.pools[boxes.ids])
 
-    def _ceiling_s(self, boxes: Boxes, cuts: Cuts) -> Floats:
-        """Seconds of a step that a plan of a row may take to be of use."""
-        per_sequence = np.minimum(self.ceiling / self._rate(boxes, cuts), self.score.most_s)
+    def _ceiling_s(self, boxes: Boxes, cuts: Cuts, below: float | None = None) -> Floats:
+        """Seconds of a step that a plan of a row may take to score less than `below`, or than the best so far."""
+        per_sequence = np.minimum((self.ceiling if below is None else below) / self._rate(boxes, cuts), self.score.most_s)
         return np.asarray(per_sequence * self.cuts.gbs[boxes.ids[:, 0]])
 
     # Leaves
@@ -348,7 +347,8 @@ class _Search:
         left = leaves.take(np.flatnonzero((np.arange(len(leaves)) >= at) & self._promising(leaves.bound_s)))
         self.leaves = [left] if len(left) else []
 
-    def _solve(self, leaf: Boxes, *, beaten: Literal["dropped", "kept"] = "dropped") -> None:
+    def _solve(self, leaf: Boxes, *, below: float | None = None) -> None:
+        """Solve a plan's inner problem, where that may score less than `below`, or than the best so far."""
         ids = [int(i) for i in leaf.ids[0] if i >= 0]
         blocks = tuple(
             self.cuts.block(i, stages=int(stages), layers=int(layers))
@@ -368,7 +368,7 @@ class _Search:
         self.solved += 1
         self.work += STAGE_WORK * sum(block.stages for block in blocks)
         cuts = self.cuts.table
-        ceiling_s = float(self._ceiling_s(leaf, cuts)[0]) if beaten == "dropped" else np.inf
+        ceiling_s = float(self._ceiling_s(leaf, cuts, below)[0])
         solver = solve_alike if "recompute" in self.problem.request.same else solve
         solved = solver(blocks, case, below_s=ceiling_s)
         if solved is None:
