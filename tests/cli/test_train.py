@@ -126,6 +126,16 @@ def test_data_are_looked_at(capsys: Capture) -> None:
     assert "STOP  data" in capsys.readouterr().out
 
 
+def test_a_single_document_can_not_be_held_out(capsys: Capture) -> None:
+    Path("a.bin").write_bytes(bytes([1, 0] * 4000))
+    with Path("a.idx").open("wb") as file:
+        write_index(file, dtype=np.dtype("<u2"), lengths=np.array([4000], dtype=np.int32), bounds=np.array([0, 1]))
+    assert cli.run([*HERE, "-o", "run", "--data", "a", "--dry-run"]) == 1
+    assert "1 document, and one is held out for the validation loss" in capsys.readouterr().out
+    assert cli.run([*HERE, "-o", "run", "--data", "a", "--setting", "split=100,0,0", "--dry-run"]) == 0
+    assert "valid.share" not in capsys.readouterr().out
+
+
 def test_another_training_in_the_same_folder_is_refused(capsys: Capture) -> None:
     assert cli.run([*HERE, "-o", "run"]) == 0
     capsys.readouterr()

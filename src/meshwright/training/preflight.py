@@ -19,6 +19,7 @@ from meshwright.exports.jobs import Mount, parse_mount
 from meshwright.indexed import IndexedFile
 from meshwright.runs.trial import OWN_TRAINER
 from meshwright.trainer.checks import VOCAB_MULTIPLE
+from meshwright.training.embedded import held_out
 from meshwright.training.limits import written
 from meshwright.training.prepare import Prepared
 from meshwright.training.replicas import divide
@@ -160,6 +161,9 @@ def _data(prepared: Prepared, look: Look) -> _Found:
             continue
         file = IndexedFile(here)
         tokens += file.num_tokens
+        if file.num_documents < 2 and prepared.software.name == OWN_TRAINER and held_out(settings) is not None:
+            words = "1 document, and one is held out for the validation loss: nothing is left; --setting split=100,0,0 holds none out"
+            yield "data", "problem", f"{here}: {words}"
         how = "every byte was read" if look == "full" else "its index fits its ids (--verify-data reads every byte)"
         yield (
             "data",
