@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from meshwright.doors.autoconfigurator.search import Search, search_of
@@ -55,7 +56,7 @@ class Outcome:
     """Of processor time, for the search that users wait for."""
 
 
-def check(name: str, *, runs: int = 10) -> Outcome:
+def check(name: str, *, runs: int = 10, again: int = AGAIN) -> Outcome:
     """Search, and hold the candidates against all layouts."""
     start = time.process_time()
     try:
@@ -63,7 +64,7 @@ def check(name: str, *, runs: int = 10) -> Outcome:
     except MeshwrightError as error:
         return Outcome(name=name, faults=(f"no candidates: {error}",))
     seconds = time.process_time() - start
-    first, rivals = search.members[0], fastest_of_all(search)
+    first, rivals = search.members[0], fastest_of_all(search, again=again)
     best_s = min(rival.step_s for rival in rivals)
     gap = first.predicted.step_s / best_s - 1.0
     late = () if gap <= 1e-9 else (f"{min(rivals, key=lambda r: r.step_s).layout.words()} is {gap:.2%} faster and no candidate",)
@@ -109,7 +110,7 @@ def _distinct(search: Search, layouts: Sequence[Layout], texts: Sequence[tuple[s
     return [("layout", layouts), ("name", list(search.names.values())), ("text", texts)]
 
 
-def fastest_of_all(search: Search) -> list[Repriced]:
+def fastest_of_all(search: Search, *, again: int) -> list[Repriced]:
     """Price every layout, and those that may be the fastest and can be run again, uneven stages among them."""
     problem, trial = search.prepared.problem, search.tuning.trial
     wide = replace(problem, request=problem.request.model_copy(update={"top": KEPT_TOP}))
@@ -118,7 +119,7 @@ def fastest_of_all(search: Search) -> list[Repriced]:
     assert harvest.fitting is not None, "a candidate that fits was found before"
     model = problem.setting.model
     layouts = (tidy(explicit_layers(harvest.fitting.layouts.row(i), model)) for i in range(len(harvest.fitting)))
-    runs = [layout for layout in layouts if refusal_of(trial, problem, layout) is None][:AGAIN]
+    runs = list(islice((layout for layout in layouts if refusal_of(trial, problem, layout) is None), again))
     splits = [split for group in shortlists(problem, [[layout] for layout in runs], count=1) for split in group[1:]]
     able = [split for split in splits if refusal_of(trial, problem, split) is None]
     return [found for found in reprice(problem, dict.fromkeys([*runs, *able])) if fits_of(problem, found.peak_bytes) == "yes"]
