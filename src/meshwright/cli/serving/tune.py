@@ -65,7 +65,9 @@ def tune(
     parallel: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
     budget_gpu_hours: Annotated[float | None, typer.Option(help="What the study may cost, in hours of one chip.")] = None,
     tolerance: Annotated[float, typer.Option(help="Stop when no deployment is better by more than this share, with 90 %.")] = 0.02,
-    strategy: Annotated[str, typer.Option(help="predicted, grid, random or optuna.")] = "predicted",
+    strategy: Annotated[
+        str | None, typer.Option(help="predicted, grid, random or optuna [default: predicted; on processors grid].", show_default=False)
+    ] = None,
     port: Annotated[int | None, typer.Option(help="The engine's port [default: one that is free].")] = None,
     engine_words: Annotated[
         list[str] | None,
@@ -139,7 +141,7 @@ def tune(
         queue_minutes=max_queue_minutes,
         budget_gpu_hours=budget_gpu_hours,
         tolerance=tolerance,
-        strategy=strategy,  # type: ignore[arg-type]  # checked there
+        strategy=strategy or ("grid" if place.on_cores else "predicted"),  # type: ignore[arg-type]  # checked there
     )
     said = {"image": image, "mounts": mounts, "workdir": workdir, "account": account, "partition": partition}
     options = _job_options(job, {**said, "instance": instance, "words": launcher_words})
