@@ -1,34 +1,75 @@
-"""Find the fastest way to train or serve a large language model on a given cluster."""
+"""Find the fastest way to train or serve a large language model on a given cluster.
+
+The commands that plan, price, write, run and report have a function of their name here, which takes the same words:
+`meshwright.plan(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)`. Steps of a corpus are in `meshwright.data`, inference
+in `meshwright.serving`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from meshwright import data, serving
+    from meshwright.api import diff, doctor, estimate, explain, export, plan, size, train, tune, ui, why_oom
+    from meshwright.ckpt import ckpt_plan
+    from meshwright.doors.apss import apss
+    from meshwright.errors import ConfigError, MeshwrightError
+    from meshwright.reporting import write_report
+    from meshwright.search.request import PlanRequest
+    from meshwright.watch.loop import watch_run
+    from meshwright.workflows import workflow
+
+__all__ = [
+    "ConfigError",
+    "MeshwrightError",
+    "PlanRequest",
+    "__version__",
+    "apss",
+    "ckpt_plan",
+    "data",
+    "diff",
+    "doctor",
+    "estimate",
+    "explain",
+    "export",
+    "plan",
+    "serving",
+    "size",
+    "train",
+    "tune",
+    "ui",
+    "watch_run",
+    "why_oom",
+    "workflow",
+    "write_report",
+]
 
 __version__ = "0.1.0"
 
-_API = dict.fromkeys(
-    ("diff", "doctor", "estimate", "explain", "export", "plan", "size", "train", "tune", "ui", "why_oom"), "meshwright.api"
-) | {
-    "apss": "meshwright.doors.apss",
-    "ckpt_plan": "meshwright.ckpt",
-    "watch_run": "meshwright.watch.loop",
-    "workflow": "meshwright.workflows",
-    "write_report": "meshwright.reporting",
+_HOMES = {
+    **dict.fromkeys(("ConfigError", "MeshwrightError"), "errors"),
+    "PlanRequest": "search.request",
+    "apss": "doors.apss",
+    "ckpt_plan": "ckpt",
+    "watch_run": "watch.loop",
+    "workflow": "workflows",
+    "write_report": "reporting",
 }
-"""Functions of the Python API, by the module that holds them; loaded when first asked for, so that `--help` stays light."""
+"""Modules of the names that are not of `api`; each is loaded when first asked for, so that `--help` stays light."""
+_ROOMS = ("data", "serving")
 
 
 def __getattr__(name: str) -> Any:
-    """Return a function of the Python API."""
-    if name not in _API:
+    """Return a name of the Python API."""
+    if name in _ROOMS:
+        return import_module(f"meshwright.{name}")
+    if name not in __all__:
         raise AttributeError(f"module 'meshwright' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_API[name]), name)
+    return getattr(import_module(f"meshwright.{_HOMES.get(name, 'api')}"), name)
 
 
 def __dir__() -> list[str]:
-    """Return the public names, the API's among them."""
-    return sorted([*__all__, *_API])
+    """Return the public names."""
+    return list(__all__)

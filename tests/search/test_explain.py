@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import pytest
 from tests.search.examples import CASES, layout, problem
@@ -157,7 +158,7 @@ def test_simulated_and_closed_prices_share_their_memory() -> None:
 
 def test_api_takes_words_or_fields() -> None:
     words, asked = CASES["dense"]
-    fields = {"model": "llama3-70b", "cluster": "h100:256", "seq_len": 8192, "gbs": 512}
+    fields: dict[str, Any] = {"model": "llama3-70b", "cluster": "h100:256", "seq_len": 8192, "gbs": 512}
     by_words = meshwright.explain(words, **fields)
     assert by_words.quote == meshwright.explain({"tp": 8, "pp": 4, "mbs": 1}, asked.request).quote
     assert meshwright.why_oom(words, **fields).quote == by_words.quote

@@ -22,8 +22,7 @@ PLAN_KEYS = [
 
 
 def plan(**fields: Any) -> PlanResult:
-    result: PlanResult = meshwright.plan(**({"model": "llama3-8b", "cluster": "h100:16", "seq_len": 8192, "gbs": 64} | fields))
-    return result
+    return meshwright.plan(**{"model": "llama3-8b", "cluster": "h100:16", "seq_len": 8192, "gbs": 64, **fields})
 
 
 def test_json_contract() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from meshwright.sizing.duration import Footprint, Training
 from meshwright.sizing.estimate import Limits
 from meshwright.sizing.goodput import Reliability
 
-ASKED = {"model": "llama3-8b", "cluster": "h100:64", "seq_len": 8192, "gbs": 256}
+ASKED: dict[str, Any] = {"model": "llama3-8b", "cluster": "h100:64", "seq_len": 8192, "gbs": 256}
 
 
 def test_the_parts_of_a_run_sum_and_follow_from_the_plan() -> None:

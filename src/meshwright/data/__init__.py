@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from meshwright.data.articles import wiki
+    from meshwright.data.blending import blend
+    from meshwright.data.checking import check
+    from meshwright.data.counting import stats
+    from meshwright.data.encoders.encoder import EncoderSpec
+    from meshwright.data.fetching import download
+    from meshwright.data.footprint import plan
+    from meshwright.data.join import concat
+    from meshwright.data.merging import merge
+    from meshwright.data.pipeline import run
+    from meshwright.data.tokenizing import TokenizeRequest, tokenize
+    from meshwright.data.training import train_sentencepiece
+    from meshwright.data.unpack import extract
+    from meshwright.data.verifying import verify
 
-_API = {
+__all__ = [
+    "EncoderSpec",
+    "TokenizeRequest",
+    "blend",
+    "check",
+    "concat",
+    "download",
+    "extract",
+    "merge",
+    "plan",
+    "run",
+    "stats",
+    "tokenize",
+    "train_sentencepiece",
+    "verify",
+    "wiki",
+]
+
+_HOMES = {
+    "EncoderSpec": "encoders.encoder",
+    "TokenizeRequest": "tokenizing",
     "blend": "blending",
+    "check": "checking",
     "concat": "join",
     "download": "fetching",
     "extract": "unpack",
@@ -16,6 +52,7 @@ _API = {
     "run": "pipeline",
     "stats": "counting",
     "tokenize": "tokenizing",
+    "train_sentencepiece": "training",
     "verify": "verifying",
     "wiki": "articles",
 }
@@ -23,14 +60,12 @@ _API = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the function of a step."""
-    if name not in _API:
+    """Return a public name."""
+    if name not in _HOMES:
         raise AttributeError(f"module 'meshwright.data' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"meshwright.data.{_API[name]}"), name)
+    return getattr(import_module(f"meshwright.data.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return sorted([*__all__, *_API])
+    return list(__all__)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from meshwright.exports.engines.targets import export_serving
+    from meshwright.loads.measure import measure_server
+    from meshwright.loads.readers import read_results
+    from meshwright.runs.serving.asked import tune
+    from meshwright.serving.load import simulate_load
+    from meshwright.serving.request import ServingRequest
+    from meshwright.serving.search import plan, predict
 
 __all__ = ["ServingRequest", "export_serving", "measure_server", "plan", "predict", "read_results", "simulate_load", "tune"]
 

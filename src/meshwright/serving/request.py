@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from typing import Any, Literal, get_args
 
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Cluster
+from meshwright.hardware.parse import load_cluster
+from meshwright.models.by_hand import named_model
 from meshwright.models.spec import ModelSpec
 from meshwright.search.problem import dims_of
 from meshwright.serving.clock import Speculation
-from meshwright.serving.engine import Engine
+from meshwright.serving.engine import Engine, find_engine
 from meshwright.serving.quantisation import CACHES, QUANTISATIONS, Cache, Weights
 
 __all__ = ["MODES", "Mode", "Objective", "ServingRequest", "usual_weights"]
@@ -21,6 +24,8 @@ Mode = Literal["aggregated", "disaggregated", "static"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 Objective = Literal["throughput", "latency"]
 """Most new tokens a second and chip, or the shortest requests."""
+USUAL_ENGINE = "vllm"
+"""Of a request that names none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +53,25 @@ class ServingRequest:
     """Requests under way per worker; None searches them."""
     usd_per_chip_hour: float | None = None
     """None takes the catalogue's."""
+
+    @classmethod
+    def of(cls, *, model: str | ModelSpec, cluster: str | Cluster, engine: str | Engine = USUAL_ENGINE, **fields: Any) -> ServingRequest:
+        """Return the request of some words: `of(model="llama3-70b", cluster="h100:8", input_len=1000, output_len=500)`.
+
+        ConfigError for a name that is unknown, a field that does not exist, and one that is missing.
+        """
+        own = [field.name for field in dataclass_fields(cls)]
+        for name in fields:
+            if name not in own:
+                raise UnknownNameError("field of a serving request", name, own)
+        if missing := [name for name in ("input_len", "output_len") if name not in fields]:
+            raise ConfigError(f"a serving request needs {' and '.join(missing)}, such as {missing[0]}=1000")
+        return cls(
+            model=named_model(model) if isinstance(model, str) else model,
+            cluster=load_cluster(cluster) if isinstance(cluster, str) else cluster,
+            engine=find_engine(engine) if isinstance(engine, str) else engine,
+            **fields,
+        )
 
     def __post_init__(self) -> None:
         for name in ("input_len", "output_len"):

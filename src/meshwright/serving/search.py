@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 from meshwright.errors import ConfigError
 from meshwright.serving.deployment import Worker
@@ -22,14 +23,22 @@ _PER_DOUBLING = 2
 _MOST_LISTED = 50
 
 
-def plan(request: ServingRequest) -> ServingPlan:
-    """Return the deployments that answer a request, best first.
+def plan(request: ServingRequest | None = None, /, **fields: Any) -> ServingPlan:
+    """Return the deployments that answer a request, or its fields, best first.
+
+    `plan(model="llama3-70b", cluster="h100:8", input_len=1000, output_len=500, ttft_s=0.5)`; the fields are those of ServingRequest.
 
     Every worker that holds the model is priced at every load from one request to as many as its cache holds; of disaggregated
     deployments all pairs of workers for prompts and answers with the same weights, as many of the first as the second need. Of each
     deployment the best load that keeps the limits is listed: most new tokens per second; with `objective="latency"` the least time
     of a request; with a target rate the fewest chips that carry it.
     """
+    if request is not None and fields:
+        raise ConfigError(f"plan: give a request or fields ({', '.join(fields)}), not both")
+    return _search(request if request is not None else ServingRequest.of(**fields))
+
+
+def _search(request: ServingRequest) -> ServingPlan:
     rejected: Rejected = Rejected()
     found = candidates(request, rejected)
     priced = [option for option in _priced(request, found) if option is not None]
