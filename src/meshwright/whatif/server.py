@@ -58,6 +58,7 @@ def _listen(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((ADDRESS, port))
+        listener.listen()  # before anybody is told: what a browser asks at once then waits
     except OSError as error:
         listener.close()
         raise ConfigError(f"--port {port}: {error.strerror or error}; without --port a free one is taken") from None
