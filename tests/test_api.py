@@ -39,10 +39,14 @@ STEPS = [
     "verify",
     "wiki",
 ]
+SERVING = ["ServingRequest", "export_serving", "measure_server", "plan", "predict", "read_results", "simulate_load", "tune"]
 ROOMS: list[tuple[ModuleType, list[str]]] = [
     (meshwright, FUNCTIONS + OTHERS),
     (meshwright.data, [*STEPS, "EncoderSpec", "TokenizeRequest"]),
-    (meshwright.serving, ["ServingRequest", "export_serving", "measure_server", "plan", "predict", "read_results", "simulate_load", "tune"]),
+    (
+        meshwright.serving,
+        SERVING,
+    ),
 ]
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 

@@ -49,6 +49,9 @@ def completions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         (("export", "x", "--to", "nemo1-"), ["nemo1-script"]),
         (("tune", "x", "--launcher", "s"), ["slurm"]),
         (("chips", "b2"), ["b200"]),
+        (("serving", "plan", "x", "--engine", "vl"), ["vllm"]),
+        (("serving", "simulate", "x", "--layout", "attention_dp", "="), ["1", "2", "4", "8", "16"]),
+        (("data", "plan", "--corpus", "x"), []),
         (("nope", "x"), []),
     ],
 )

@@ -8,7 +8,8 @@ from tests.hardware.profiles import ON_H100
 
 from meshwright.calibration import Calibration
 from meshwright.health import Finding, Health, machine
-from meshwright.health.machine import gpu_finding, kubernetes_finding, ngc_finding, slurm_finding
+from meshwright.health.finding import State
+from meshwright.health.machine import gpu_finding, kubernetes_finding, ngc_finding, slurm_finding, torch_finding
 from meshwright.health.own import calibration_finding, profile_finding
 from meshwright.report.health_text import health_lines
 
@@ -46,6 +47,15 @@ def test_a_gpu_that_the_catalogue_lacks_is_said(programs: Path) -> None:
     found = gpu_finding()
     assert found.state == "broken"
     assert found.words.startswith("1 x NVIDIA Quux 9: ")
+
+
+@pytest.mark.parametrize(
+    ("version", "gpus", "state"),
+    [("2.13.0+cpu", "ok", "broken"), ("2.13.0", "ok", "ok"), ("2.13.0+cpu", "absent", None), (None, "ok", None)],
+)
+def test_a_torch_for_processors_beside_gpus_is_broken(version: str | None, gpus: State, state: str | None) -> None:
+    found = torch_finding(version, gpus=Finding(room="machine", name="gpus", state=gpus, words=""))
+    assert (None if found is None else found.state) == state
 
 
 def test_a_broken_driver_is_broken(programs: Path) -> None:

@@ -88,7 +88,8 @@ class _Commands(typer.core.TyperGroup):
         single.command(name=cmd_name, context_settings=_SETTINGS)(_function(cmd_name, module))
         command = typer.main.get_command(single)
         if is_asked():
-            add_values(command, item=import_module(f"{_UsageError.__module__.rpartition('.')[0]}.shell_completion").CompletionItem)
+            item = import_module(f"{_UsageError.__module__.rpartition('.')[0]}.shell_completion").CompletionItem
+            add_values(command, group=self.package.removeprefix("meshwright.cli").strip("."), item=item)
         return command
 
 

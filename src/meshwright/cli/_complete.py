@@ -25,10 +25,10 @@ def is_asked() -> bool:
     return _VARIABLE in os.environ
 
 
-def add_values(command: Any, *, item: type) -> None:
-    """Let a command's arguments and options complete values; `item` is the class of one completion."""
+def add_values(command: Any, *, group: str, item: type) -> None:
+    """Let the arguments and options of a command, of a group or of none, complete values; `item` is the class of one completion."""
     for param in command.params:
-        find = _of_param(command.name, param.name)
+        find = _of_param(f"{group} {command.name}".strip(), param.name)
         if find is not None:
             param.shell_complete = partial(_items, find=find, item=item)
 
@@ -55,27 +55,9 @@ def _items(_context: Any, incomplete: str, *, find: Callable[[str], Iterable[str
 
 
 def _of_param(command: str, name: str) -> Callable[[str], Iterable[str]] | None:
-    own = {("models", "name"): _models, ("chips", "name"): _chips, ("export", "plan"): _models, ("train", "plan"): _models}
-    names = {"model": _models, "cluster": _clusters, "layout": _layouts, "a": _layouts, "b": _layouts, "pins": _layouts}
-    table = _TABLES.get((command, name)) or _TABLES.get(("", name))
-    return own.get((command, name)) or names.get(name) or (partial(_listed, *table) if table else None)
-
-
-_TABLES: dict[tuple[str, str], tuple[str, str]] = {
-    ("", "precision"): ("workload", "PRECISIONS"),
-    ("", "routing"): ("workload", "ROUTINGS"),
-    ("", "to"): ("exports.registry", "TARGETS"),
-    ("", "stack"): ("stack", "stack_names"),
-    ("", "objective"): ("search.request", "OBJECTIVES"),
-    ("export", "launcher"): ("exports.jobs", "LAUNCHERS"),
-    ("run", "launcher"): ("exports.jobs", "WITHOUT_GPUS"),
-    ("workflow", "launcher"): ("exports.jobs", "WITHOUT_GPUS"),
-    ("workflow", "spec"): ("workflows.spec", "named_specs"),
-    ("train", "launcher"): ("training.platforms", "PLATFORMS"),
-    ("train", "to"): ("training.software", "SOFTWARE"),
-    ("tune", "launcher"): ("runs.executors.registry", "EXECUTORS"),
-}
-"""Module and name of what an option may be, by command (all where empty) and parameter."""
+    """What completes a parameter: its command's own, else that of its name in the command's group, else that of its name anywhere."""
+    keys = ((command, name), (f"{command.rpartition(' ')[0]} *", name), ("", name))
+    return next((_VALUES[key] for key in keys if key in _VALUES), None)
 
 
 def _listed(module: str, attribute: str, _incomplete: str) -> list[str]:
@@ -116,3 +98,33 @@ def _layouts(incomplete: str) -> list[str]:
     given = {word.partition("=")[0] for word in before.split(",")}
     keys = [field.name for field in fields(Layout) if field.name not in given]
     return [f"{before}{comma}{key}={value}" for key in keys for value in words.get(key, _SOME_AXIS_VALUES)]
+
+
+def _axes(incomplete: str) -> list[str]:
+    """Axes of a worker that serves, after `,` as well."""
+    before, comma, _ = incomplete.rpartition(",")
+    return [f"{before}{comma}{axis}={value}" for axis in ("tp", "pp", "ep", "attention_dp") for value in _SOME_AXIS_VALUES]
+
+
+_VALUES: dict[tuple[str, str], Callable[[str], Iterable[str]]] = {
+    ("", "model"): _models,
+    ("", "cluster"): _clusters,
+    ("", "engine"): partial(_listed, "serving.engine", "engine_names"),
+    ("", "precision"): partial(_listed, "workload", "PRECISIONS"),
+    ("", "routing"): partial(_listed, "workload", "ROUTINGS"),
+    ("", "stack"): partial(_listed, "stack", "stack_names"),
+    ("chips", "name"): _chips,
+    ("models", "name"): _models,
+    ("export", "plan"): _models,
+    ("train", "plan"): _models,
+    ("export", "launcher"): partial(_listed, "exports.jobs", "LAUNCHERS"),
+    ("data run", "launcher"): partial(_listed, "exports.jobs", "WITHOUT_GPUS"),
+    ("workflow", "launcher"): partial(_listed, "exports.jobs", "WITHOUT_GPUS"),
+    ("workflow", "spec"): partial(_listed, "workflows.spec", "named_specs"),
+    ("tune", "launcher"): partial(_listed, "runs.executors.registry", "EXECUTORS"),
+    **dict.fromkeys(((" *", "layout"), (" *", "a"), (" *", "b"), (" *", "pins")), _layouts),
+    (" *", "to"): partial(_listed, "exports.registry", "TARGETS"),
+    (" *", "objective"): partial(_listed, "search.request", "OBJECTIVES"),
+    ("serving *", "layout"): _axes,
+}
+"""By command and parameter; ` *` is every command of no group, `serving *` every command of that group, an empty word every command."""

@@ -12,7 +12,7 @@ from typing import Any
 from meshwright.errors import ConfigError
 from meshwright.health.finding import Finding
 
-__all__ = ["PATIENCE_S", "gpu_finding", "kubernetes_finding", "ngc_finding", "slurm_finding"]
+__all__ = ["PATIENCE_S", "gpu_finding", "kubernetes_finding", "ngc_finding", "slurm_finding", "torch_finding"]
 
 PATIENCE_S = 5.0
 """Programs that are well answer within a second."""
@@ -41,6 +41,17 @@ def gpu_finding() -> Finding:
         return Finding(room="machine", name="gpus", state="broken", words=f"{listed or 'none'}: {error}")
     kinds = ", ".join(f"{pool.node.chip.name}:{pool.num_chips}" for pool in cluster.pools)
     return Finding(room="machine", name="gpus", state="ok", words=f"{listed}, driver {driver}; --cluster local is {kinds}")
+
+
+def torch_finding(version: str | None, *, gpus: Finding) -> Finding | None:
+    """Return whether torch is a build that can use the GPUs that are here; None where there are none, or no torch."""
+    if version is None or gpus.state != "ok":
+        return None
+    if version.endswith("+cpu"):
+        words = f"{version} is a build for processors, and trains and profiles on none of the GPUs"
+        remedy = "pip uninstall torch, then install the build for CUDA (pytorch.org/get-started)"
+        return Finding(room="machine", name="torch", state="broken", words=words, remedy=remedy)
+    return Finding(room="machine", name="torch", state="ok", words=version)
 
 
 def slurm_finding() -> Finding:
