@@ -35,7 +35,7 @@ def in_terminal(words: list[str], *, width: int, **env: str) -> str:
 
 @pytest.mark.parametrize(
     "words",
-    [PLAN, ["chips"], ["models"], SERVE],
+    [PLAN, ["chips"], ["chips", "h100"], ["models"], ["models", "llama3-70b"], SERVE],
 )
 def test_a_page_fits_80_columns_and_cuts_nothing(words: list[str]) -> None:
     text = in_terminal([*words, *(["--quiet"] if words[0] == "plan" else [])], width=80, NO_COLOR="1")

@@ -19,5 +19,5 @@ def print_page(lines: Sequence[str], *, indent: int) -> None:
     from meshwright.report.columns import fold
 
     console = Console()
-    for line in "\n".join(lines).split("\n"):
+    for line in "\n".join(lines).split("\n") if lines else ():
         print(fold(line, width=console.width, indent=indent) if console.is_terminal else line)

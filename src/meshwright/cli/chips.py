@@ -160,23 +160,17 @@ def _cells_of(row: ChipRow) -> list[str]:
 
 
 def _print_page(row: ChipRow) -> None:
-    from rich.console import Console
-    from rich.markup import escape
+    from meshwright.cli._terminal import print_page
 
     record, cells = _record(row), row.cells
-    print_line = Console(highlight=False, soft_wrap=True).print
-    print_line(
-        f"[bold]{row.chip.name}[/bold]  {cells['vendor']} {escape(cells['form'])}, {cells['year']}, confidence {cells['confidence']}"
-    )
-    print_line(escape("also: " + ", ".join(row.aliases) + "\n"))
     notes: list[str] = []
-    for line in (*_figure_lines(record, cells, notes), "", *_server_lines(record, notes), ""):
-        print_line(escape(line))
-    for number, text in enumerate(notes, start=1):
-        print_line(escape(f"  [{number}] {text}"))
-    for column in ("choice", "notes"):
-        if cells[column]:
-            print_line(escape(f"\n  {column}: {cells[column]}"))
+    figures, server = _figure_lines(record, cells, notes), _server_lines(record, notes)
+    print_page([f"{row.chip.name}  {cells['vendor']} {cells['form']}, {cells['year']}, confidence {cells['confidence']}"], indent=2)
+    print_page(["also: " + ", ".join(row.aliases), ""], indent=6)
+    print_page([*figures, ""], indent=2)
+    print_page([*server, ""], indent=21)
+    print_page([f"  [{number}] {text}" for number, text in enumerate(notes, start=1)], indent=6)
+    print_page([f"\n  {column}: {cells[column]}" for column in ("choice", "notes") if cells[column]], indent=4)
 
 
 def _figure_lines(record: dict[str, Any], cells: Mapping[str, str], notes: list[str]) -> list[str]:

@@ -116,12 +116,9 @@ def _show_model(info: ModelInfo, notes: tuple[str, ...], *, json_output: bool) -
 
         print(json.dumps(_record(info, notes), indent=2))
         return
-    from rich.console import Console
-    from rich.markup import escape
+    from meshwright.cli._terminal import print_page
 
-    console = Console()
-    for line in _page(info):
-        console.print(escape(line), highlight=False, soft_wrap=True)
+    print_page(_page(info), indent=4)
 
 
 def _record(info: ModelInfo, notes: tuple[str, ...]) -> dict[str, Any]:
