@@ -15,7 +15,6 @@ import pytest
 from tests.runs.executors.harness import Harness, bash, programs
 
 from meshwright.errors import ConfigError, LauncherError, LauncherSilent
-from meshwright.exports import ExportedFile
 from meshwright.runs.executors import BaseCommandExecutor, BaseCommandOptions, JobState
 from meshwright.runs.executors.base_command import STATES, _number, _status_of
 
@@ -133,9 +132,6 @@ def test_an_ngc_without_base_command(harness: Harness, monkeypatch: pytest.Monke
 def test_what_base_command_has_no_word_for(harness: Harness) -> None:
     with pytest.raises(ConfigError, match="bcp needs instance"):
         BaseCommandExecutor().submit(replace(bash("true"), image="a"), directory=harness.folder, label="a-1")
-    with pytest.raises(ConfigError, match=r"bcp cannot bring a.txt to the nodes"):
-        files = (ExportedFile(name="a.txt", text="a"),)
-        harness.executor.submit(replace(harness.of(bash("true")), files=files), directory=harness.folder, label="a-1")
 
 
 @pytest.mark.parametrize("handle", ["", "12", "a@b:/c", "12@b"])
