@@ -79,6 +79,20 @@ def test_without_a_layout_the_best_plan_is_written(capsys: pytest.CaptureFixture
     assert texts[0] == texts[1]
 
 
+def test_a_best_plan_that_the_target_cannot_run_is_passed_over_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+    """nanotron has one chunk a stage; the fastest plan has more."""
+    words = ["llama3-8b", "--cluster", "h100:64", "--seq", "8192", "--gbs", "512", "--stack", "nanotron"]
+    assert run(["plan", *words, "--top", "1", "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["plans"][0]["layout"]
+    assert best["vpp"] > 1
+    assert run(["export", *words, "--to", "nanotron", "--json"]) == 0
+    streams = capsys.readouterr()
+    passed, chosen = streams.err.splitlines()[:2]
+    assert f"vpp={best['vpp']}" in passed and "was passed over: nanotron: vpp=" in passed
+    assert chosen.startswith("plan: ") and chosen.endswith("slower by prediction") and "vpp=" not in chosen
+    assert json.loads(streams.out)["files"]
+
+
 def test_settings_reach_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--setting", "learning_rate=1e-4", "--setting", "train_steps=77"]
     assert run(["export", *MODEL, *LAYOUT, *TO, *settings, "--dry-run"]) == 0

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from meshwright.exports import Exported, ExportedFile, ExportTarget, TrainingSettings
     from meshwright.exports.jobs import JobText
     from meshwright.search.asked import Asked
+    from meshwright.search.problem import Problem
+    from meshwright.search.result import Plan
 
 __all__ = ["deliver", "export", "read_settings"]
 
@@ -127,8 +129,9 @@ def export(
         **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
         **{"max_memory_gib": max_memory_gib},
     }
-    asked = _asked(plan, hf, layout, {key: value for key, value in case.items() if value is not None}, target)
-    whole = plan_of(asked, settings=_settings(settings or []))
+    chosen = _settings(settings or [])
+    asked = _asked(plan, hf, layout, {key: value for key, value in case.items() if value is not None}, target, chosen)
+    whole = plan_of(asked, settings=chosen)
     exported = export_plan(whole, target=target)
     options = {
         **{"name": job_name, "start": start, "time": time, "image": image, "mounts": mounts, "workdir": workdir, "account": account},
@@ -147,7 +150,9 @@ def export(
     _say_how(exported, script)
 
 
-def _asked(plan: str | None, hf: Path | None, layout: str | None, case: dict[str, Any], target: ExportTarget) -> Asked:
+def _asked(
+    plan: str | None, hf: Path | None, layout: str | None, case: dict[str, Any], target: ExportTarget, settings: TrainingSettings
+) -> Asked:
     """Return the layout to write, in its problem."""
     from meshwright.cli._plan_files import read_side
     from meshwright.errors import ConfigError
@@ -163,16 +168,15 @@ def _asked(plan: str | None, hf: Path | None, layout: str | None, case: dict[str
         return ask(side.layout, problem)
     if plan is not None and Path(plan.partition("#")[0]).suffix == ".json":
         raise ConfigError(f"{plan}: no such file; `meshwright plan ... --json > {plan.partition('#')[0]}` writes one")
-    return _of_model(plan, hf, layout, case, target)
+    return _of_model(plan, hf, layout, case, target, settings)
 
 
-def _of_model(model: str | None, hf: Path | None, layout: str | None, case: dict[str, Any], target: ExportTarget) -> Asked:
-    from dataclasses import fields
-
+def _of_model(
+    model: str | None, hf: Path | None, layout: str | None, case: dict[str, Any], target: ExportTarget, settings: TrainingSettings
+) -> Asked:
     from meshwright import api
     from meshwright.cli._layout_case import model_words
     from meshwright.errors import ConfigError
-    from meshwright.layout import Layout
     from meshwright.search.asked import ask
     from meshwright.search.request import PlanRequest
 
@@ -192,9 +196,43 @@ def _of_model(model: str | None, hf: Path | None, layout: str | None, case: dict
 
         print_miss(result, Console(stderr=True))
         raise typer.Exit(1)
-    best = result.plans[0].layout
-    typer.echo(f"plan: {best.words()}", err=True)
-    return ask({field.name: getattr(best, field.name) for field in fields(Layout)}, problem)
+    return _best_that_runs(result.plans[0], problem, target, settings)
+
+
+def _best_that_runs(best: Plan, problem: Problem, target: ExportTarget, settings: TrainingSettings) -> Asked:
+    """Return the best plan, or where the software can't run it the best that it can, saying so; of none the best, to be refused."""
+    from dataclasses import fields
+
+    from meshwright.errors import CannotExpress, ConfigError, LayoutError
+    from meshwright.exports import export_plan, plan_of
+    from meshwright.layout import Layout
+    from meshwright.runs.candidates import fitting_candidates
+    from meshwright.search.asked import ask
+
+    def asked(layout: Layout) -> Asked:
+        return ask({field.name: getattr(layout, field.name) for field in fields(Layout)}, problem)
+
+    def refusal(layout: Layout) -> str | None:
+        try:
+            export_plan(plan_of(asked(layout), settings=settings), target=target)
+        except (CannotExpress, LayoutError) as error:
+            return str(error)
+        return None
+
+    reason = refusal(best.layout)
+    if reason is None:
+        typer.echo(f"plan: {best.layout.words()}", err=True)
+        return asked(best.layout)
+    try:
+        members = fitting_candidates(problem, refusal, count=1).members
+    except ConfigError:
+        members = ()
+    if not members:
+        return asked(best.layout)
+    typer.echo(f"the best plan, {best.layout.words()}, was passed over: {reason}", err=True)
+    slower = members[0].predicted.step_s / best.step_s - 1.0
+    typer.echo(f"plan: {members[0].layout.words()}, {slower:.1%} slower by prediction", err=True)
+    return asked(members[0].layout)
 
 
 def _settings(words: list[str]) -> TrainingSettings:
