@@ -53,6 +53,8 @@ def main() -> None:
     for words, fields, limit_s in CASES:
         seconds, gap, _ = plan(fields)
         print(f"{words:<26} {seconds:7.2f} s   limit {limit_s:5.1f}   ratio {seconds / limit_s:.2f}   gap {gap:.3%}", flush=True)
+    if not asked.clusters:
+        return
     draw = random.Random(asked.seed)
     found = [plan(random_cluster(draw)) for _ in range(asked.clusters)]
     gaps = [gap for _, gap, step_s in found if step_s is not None]
