@@ -14,6 +14,10 @@ from tests.training.standin import put_torchrun
 from meshwright import cli
 
 TIMEOUT_S = 120
+TWO_JOBS = [
+    *("train", "tiny-llama", "--cluster", "local:1", "--layout", "mbs=1", "--launcher", "slurm", "--steps", "30"),
+    *("--time", "2m", "--save-margin", "108s", "--jobs", "2", "-o", "run"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,24 +51,8 @@ def test_two_jobs_in_a_row_then_the_same_command(
 ) -> None:
     put_torchrun(tmp_path, monkeypatch)
     monkeypatch.setenv("STEPS_A_JOB", "12")
-    words = [
-        "train",
-        "tiny-llama",
-        "--cluster",
-        "local:1",
-        "--layout",
-        "mbs=1",
-        "--launcher",
-        "slurm",
-        "--steps",
-        "30",
-        "--time",
-        "2m",
-        "-o",
-        "run",
-    ]
     # Predicted are about 20 s: two jobs of 12 s of steps each are sent at once.
-    assert cli.run([*words, "--save-margin", "108s", "--jobs", "2"]) == 0
+    assert cli.run(TWO_JOBS) == 0
     assert capsys.readouterr().err.count(" was sent: mw-") == 2
     assert wait_for_end("run", capsys) == ["succeeded", "succeeded"]
     script = Path("run/jobs/2/job/job.sbatch").read_text()
@@ -86,23 +74,7 @@ def test_a_failure_drops_what_waits_behind_it(
 ) -> None:
     put_torchrun(tmp_path, monkeypatch)
     monkeypatch.setenv("FAILS", "not today")
-    words = [
-        "train",
-        "tiny-llama",
-        "--cluster",
-        "local:1",
-        "--layout",
-        "mbs=1",
-        "--launcher",
-        "slurm",
-        "--steps",
-        "30",
-        "--time",
-        "2m",
-        "-o",
-        "run",
-    ]
-    assert cli.run([*words, "--save-margin", "108s", "--jobs", "2"]) == 0
+    assert cli.run(TWO_JOBS) == 0
     states = wait_for_end("run", capsys)
     assert states[0] == "failed"
     assert states[1] in ("never_started", "cancelled")
