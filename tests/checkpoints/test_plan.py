@@ -91,6 +91,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'adam'" in capsys.readouterr().err
     assert run([*words, "--tokens", "1T"]) == 2
     assert capsys.readouterr().err == "error: --tokens: needs --seq and --gbs, and goes without --steps\n"
+    assert run([*words, "--tokens", "1T", "--seq", "0", "--gbs", "8"]) == 2
+    assert capsys.readouterr().err == "error: --tokens with --seq 0 --gbs 8: expected 1 or more of each\n"
 
 
 def test_the_step_of_the_best_plan_is_taken() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.logs import LogReading, Report, read_log
 from meshwright.runs.outcome import read_run_logs
 from meshwright.training.folder import LOGS
 
-__all__ = ["Progress", "last_report", "newest_checkpoint", "read_progress"]
+__all__ = ["last_report", "newest_checkpoint", "read_progress"]
 
 _OWN = re.compile(r"step-(\d+)")
 _TRACKER = "latest_checkpointed_iteration.txt"
@@ -20,26 +19,9 @@ _OWN_FACTS = "run.json"
 _TAIL_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """What one job's log says."""
-
-    reading: LogReading | None = None
-
-    @property
-    def last_step(self) -> int | None:
-        """The last step that is reported."""
-        return None if self.reading is None else self.reading.last_step
-
-    @property
-    def last_loss(self) -> float | None:
-        """With it."""
-        return self.reading.loss[-1] if self.reading is not None and self.reading.loss else None
-
-
-def read_progress(job: Path) -> Progress:
+def read_progress(job: Path) -> LogReading | None:
     """Read the logs in a job's folder."""
-    return Progress(reading=read_run_logs([job / name for name in LOGS]).reading)
+    return read_run_logs([job / name for name in LOGS]).reading
 
 
 def last_report(job: Path) -> Report | None:

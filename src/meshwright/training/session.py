@@ -118,7 +118,7 @@ def state_of(training: TrainFolder, *, decision: Decision | None = None) -> Trai
         jobs = past_jobs(training, launcher_of(training.request))
     except LauncherSilent as error:
         silent = str(error)
-    readings = [read_progress(training.job_folder(job.number)).reading for job in training.jobs()]
+    readings = [read_progress(training.job_folder(job.number)) for job in training.jobs()]
     reports = [report for reading in readings if reading is not None for report in reading.reports]
     losses = [report.loss for report in reports if report.loss is not None]
     steps = [report.step for report in reports if report.step is not None]

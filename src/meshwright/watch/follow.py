@@ -13,6 +13,7 @@ from meshwright.logs import LogReader, whole_lines
 from meshwright.logs.lines import LONGEST_LINE, lines_of
 from meshwright.runs.evidence import TIERS, Evidence, EvidenceReader, Tier
 from meshwright.runs.failures import Failure
+from meshwright.runs.store import read_lines
 from meshwright.watch.facts import NO_FACTS, RunFacts, facts_of_plan
 from meshwright.watch.status import RunStatus, status_of
 
@@ -106,7 +107,7 @@ class Follower:
                 self._feed(tail, block)
         grown = [tail.grew_s for tail in self.tails.values() if tail.grew_s is not None]
         silent_s = max(0.0, now_s - max(grown)) if grown else None
-        events = list(_events(self.path / _EVENTS)) if self._is_training() else []
+        events = list(read_lines(self.path / _EVENTS)) if self._is_training() else []
         facts = self.facts if not self._is_training() else replace(self.facts, total_steps=self._total_steps())
         return status_of(
             self.path.name or str(self.path),
@@ -209,20 +210,6 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            content = json.loads(line)
-        except ValueError:  # the last one, half written
-            continue
-        if isinstance(content, dict):
-            yield content
 
 
 def _notes(events: list[dict[str, Any]]) -> list[str]:

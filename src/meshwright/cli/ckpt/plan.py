@@ -100,6 +100,8 @@ def plan(
     if tokens is not None and (steps is not None or seq is None or gbs is None):
         raise ConfigError("--tokens: needs --seq and --gbs, and goes without --steps")
     if tokens is not None and seq is not None and gbs is not None:
+        if seq < 1 or gbs < 1:
+            raise ConfigError(f"--tokens with --seq {seq} --gbs {gbs}: expected 1 or more of each")
         steps = -(-parse_count(tokens, name="tokens") // (seq * gbs))
     reliability = training_of(
         1, eval_interval=None, eval_steps=None, mtbf_hours=chip_mtbf_hours, restart=restart, save_every=None, write_gb_per_s=write_gb_per_s
