@@ -91,7 +91,7 @@ def _deliver(
             typer.echo(f"note: {note}", err=True)
     if not found.passed:
         raise typer.Exit(1)
-    if json_output and output is None:
+    if json_output and (output is None or dry_run):
         return
     if output is None and not dry_run:
         raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")

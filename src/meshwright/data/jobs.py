@@ -36,5 +36,6 @@ def recipe_job(recipe: Path, *, launcher: str, nodes: int, options: Mapping[str,
         memory=given.memory,
         shared_memory=given.shared_memory,
         priority=given.priority,
+        words=given.words,
     )
     return job_text(job, launcher=launcher)

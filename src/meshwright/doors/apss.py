@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.catalogue import find_chip
@@ -24,9 +24,8 @@ from meshwright.search.request import PlanRequest
 from meshwright.search.result import Plan, PlanResult
 from meshwright.units import GIB
 
-__all__ = ["LEGACY_CHIPS", "LEGACY_MODELS", "ApssAnswer", "ApssRequest", "Kind", "Mode", "apss"]
+__all__ = ["LEGACY_CHIPS", "LEGACY_MODELS", "ApssAnswer", "ApssRequest", "Kind", "apss"]
 
-Mode = Literal["fast", "analytic"]
 Record = dict[str, Any]
 LEGACY_MODELS = (
     *("llama-7b", "llama-65b", "llama-175b", "llama-540b", "llama-1800b"),

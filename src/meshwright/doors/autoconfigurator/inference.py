@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from meshwright.doors.autoconfigurator.settings import TrainSettings, chip_of, model_of_settings
+from meshwright.doors.nemo2.files import csv_text
 from meshwright.errors import ConfigError, LayoutError, UnknownNameError
 from meshwright.hardware.parse import parse_cluster
 from meshwright.models.spec import ModelSpec
@@ -185,9 +184,9 @@ def write_points(search: InferenceSearch, points: Sequence[Point], refused: Sequ
         raise ConfigError(f"{folder}: {error.strerror or error}") from None
     rows = [[p.tp, p.pp, p.batch, round(p.latency_ms, 3), round(p.samples_per_s_per_gpu, 3)] for p in points]
     more = [_more(search, point) for point in points]
-    write_whole(folder / "final_output.csv", _csv(THEIRS, rows))
-    write_whole(folder / "all_points.csv", _csv((*THEIRS, *OURS), [[*row, *rest] for row, rest in zip(rows, more, strict=True)]))
-    write_whole(folder / "failed_points.csv", _csv(FAILED, [[p.tp, p.pp, p.batch, p.kind, p.reason] for p in refused]))
+    write_whole(folder / "final_output.csv", csv_text(THEIRS, rows))
+    write_whole(folder / "all_points.csv", csv_text((*THEIRS, *OURS), [[*row, *rest] for row, rest in zip(rows, more, strict=True)]))
+    write_whole(folder / "failed_points.csv", csv_text(FAILED, [[p.tp, p.pp, p.batch, p.kind, p.reason] for p in refused]))
     return folder / "final_output.csv"
 
 
@@ -199,14 +198,6 @@ def _more(search: InferenceSearch, point: Point) -> list[Any]:
         *(round(point.samples_per_s_per_gpu * search.output_len, 3), round(figures.memory_bytes / GIB, 2)),
         *(search.model.name, search.chip, search.data_type, search.input_len, search.output_len, "predicted"),
     ]
-
-
-def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _sizes(name: str, value: Any) -> list[int]:
