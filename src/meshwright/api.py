@@ -334,7 +334,7 @@ def ui(
     profile: str | Path | None = None,
     ready: Callable[[str], None] = print,
 ) -> None:
-    """Serve the what-if page on 127.0.0.1 until interrupted: `ui("model=llama3-8b&cluster=h100:8")`.
+    """Serve the what-if page on 127.0.0.1 until interrupted: `ui("model=llama3-8b&cluster=h100:64")`.
 
     `ready` is called once with its address. ConfigError where the port is taken, MissingExtraError without the extra `ui`.
     """

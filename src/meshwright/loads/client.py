@@ -96,7 +96,7 @@ def find_model(target: Target) -> str:
     """Return the first model that a server lists; ServerError where it does not answer."""
     httpx = _httpx()
     try:
-        answer = httpx.get(f"{target.url.rstrip('/')}/v1/models", headers=_headers(target), timeout=target.patience_s)
+        answer = httpx.get(f"{target.url.rstrip('/')}/v1/models", headers=_headers(target), timeout=target.patience_s, trust_env=False)
         listed = [str(model["id"]) for model in answer.raise_for_status().json()["data"]]
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServerError(f"{target.url}: no list of models ({_error_words(error)}); is the server there?") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -156,6 +157,8 @@ class _Priced:
         words = f"meshwright explain {state.model} --cluster {state.cluster} --seq {state.seq} --gbs {state.gbs}"
         named = (("precision", state.precision, DEFAULTS.precision), ("stack", state.stack, DEFAULTS.stack))
         own = "".join(f" --{name} {value}" for name, value, default in named if value != default)
+        files = {name: getattr(self.problem.request, name) for name in ("calibration", "profile")}
+        own += "".join(f" --{name} {shlex.quote(str(path))}" for name, path in files.items() if path is not None)
         return f"{words}{own} --layout {state.layout}"
 
 

@@ -39,7 +39,7 @@ def _query(state: str) -> str:
     query = urlsplit(state).query if "?" in state else state
     pairs = parse_qsl(query, keep_blank_values=True)
     if state and "=" not in query:
-        raise ConfigError(f"{state!r}: expected an address of this page, or its part behind '?', such as model=llama3-8b&cluster=h100:8")
+        raise ConfigError(f"{state!r}: expected an address of this page, or its part behind '?', such as model=llama3-8b&cluster=h100:64")
     words = query_of(read_state({name: value for name, value in pairs if name != "pin"}))
     pins = "".join(f"&pin={_quoted(value)}" for name, value in pairs if name == "pin")
     return f"?{words}{pins}" if words or pins else ""

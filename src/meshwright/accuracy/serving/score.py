@@ -67,8 +67,8 @@ def read_guesses(path: Path) -> Guesses:
     """Read a predictions file; ConfigError where it is none."""
     try:
         rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if not rows or not {"source", "row_id"} <= set(rows[0]):
         raise ConfigError(f"{path}: columns source, row_id expected, as `meshwright serving predict` writes them")
     return {(row["source"], row["row_id"]): row for row in rows}

@@ -173,14 +173,15 @@ async function ask() {
   do {
     askAgain = false;
     const [start, change] = [performance.now(), changes];
+    const asked = query(state);
     let found;
     try {
-      found = await fetched("price", query(state));
+      found = await fetched("price", asked);
     } catch {
       found = { refused: "The server does not answer: it was stopped, or its machine sleeps. Start `meshwright ui` again; the address keeps this plan." };
     }
     answer = found;
-    showAnswer();
+    showAnswer(asked);
     const took = performance.now() - start;
     byId("speed").textContent = found.step_s ? `priced in ${took.toFixed(0)} ms` : "";
     document.body.dataset.took = took.toFixed(1);
@@ -206,7 +207,7 @@ const dollars = (value) => (value === null ? "no price known" : `$${value >= 100
 const percent = (value) => `${(value * 100).toFixed(1)} %`;
 const fitClass = { yes: "yes", "at risk": "risk", no: "no" };
 
-function showAnswer() {
+function showAnswer(asked) {
   const good = Boolean(answer.step_s);
   for (const id of ["figures", "time", "memory", "near", "binding", "command"]) byId(id).classList.toggle("stale", !good);
   showVerdict();
@@ -216,7 +217,7 @@ function showAnswer() {
     showMemory();
     byId("binding").textContent = answer.binding;
     byId("command").textContent = answer.command;
-    priced.set(query(state), answer);
+    priced.set(asked, answer);
   }
   byId("pin").disabled = !good;
   byId("export").disabled = !good;
@@ -337,7 +338,7 @@ const nameOf = (pin) => { const found = read(`?${pin}`); return `${found.model},
 async function showPins() {
   for (const pin of pins) if (!priced.has(pin)) priced.set(pin, await fetched("price", pin).catch(() => ({ refused: "no answer" })));
   const here = query(state);
-  const rows = [[here, "This plan", priced.get(here)], ...pins.map((pin) => [pin, nameOf(pin), priced.get(pin)])].filter(([, , found]) => found);
+  const rows = [[here, "This plan", priced.get(here) ?? answer], ...pins.map((pin) => [pin, nameOf(pin), priced.get(pin)])].filter(([, , found]) => found);
   const base = priced.get(here);
   const cells = rows.map(([pin, name, found], index) => {
     const title = make("th", { scope: "row" }, index ? broken(name) : name);
