@@ -177,6 +177,7 @@ def brute_force(problem: MixedProblem, grid: Grid) -> float:
     """The least that any plan of the space takes by the closed form, seconds per sequence: every order, number of stages and split."""
     site, best = problem.site, float("inf")
     layers, pools = site.model.total_layers, range(len(grid.options))
+    known: Known = {}
     for common in range(len(grid.gbs)):
         own = [[-1, *np.flatnonzero(options.common == common)] for options in grid.options]
         for chosen in product(*own):
@@ -185,35 +186,35 @@ def brute_force(problem: MixedProblem, grid: Grid) -> float:
                 for split in product(*[range(1, int(grid.options[p].stages[chosen[p]]) + 1) for p in order]):
                     chips = sum(n * int(grid.options[p].chips[chosen[p]]) for n, p in zip(split, order, strict=True))
                     if order and sum(split) <= layers and chips <= problem.num_gpus:
-                        best = min(
-                            best, of_stages(problem, grid, common, [(p, int(chosen[p]), n) for p, n in zip(order, split, strict=True)])
-                        )
+                        parts = [(p, int(chosen[p]), n) for p, n in zip(order, split, strict=True)]
+                        best = min(best, of_stages(problem, grid, common, parts, known))
     return best
 
 
-_KNOWN: dict[Any, tuple[Curve, tuple[Once, ...]]] = {}
+Known = dict[tuple[int, int, bool], tuple[Curve, tuple[Once, ...]]]
+"""What one problem's options of a pool take, by (pool, option, whether there are several stages)."""
 
 
 def of_stages(
-    problem: MixedProblem, grid: Grid, common: int, parts: list[tuple[int, int, int]], *, chunks: tuple[int, ...] = (1, 2)
+    problem: MixedProblem, grid: Grid, common: int, parts: list[tuple[int, int, int]], known: Known, *, chunks: tuple[int, ...] = (1, 2)
 ) -> float:
-    """The best split of all layers over stages of (pool, option, count)."""
+    """The best split of all layers over stages of (pool, option, count); `known` is filled, and is this problem's alone."""
     site = problem.site
     layers, pp = site.model.total_layers, sum(count for _, _, count in parts)
     best = float("inf")
     for split in compositions(layers, pp):
         blocks, at = [], 0
         for pool, option, count in parts:
-            key = (id(problem), pool, option, pp > 1)
-            if key not in _KNOWN:
+            key = (pool, option, pp > 1)
+            if key not in known:
                 rows = grid.options[pool].layouts.take(np.array([option]))
                 [curve] = curves(rows, grid.axes.recomputations, pool=pool, site=site, piped=pp > 1)
-                _KNOWN[key] = curve, once_tables([curve], rows, pool=pool, site=site, most=layers)[0]
+                known[key] = curve, once_tables([curve], rows, pool=pool, site=site, most=layers)[0]
             part = problem.parts[pool]
             blocks.append(
                 Block(
-                    curve=_KNOWN[key][0],
-                    once=_KNOWN[key][1],
+                    curve=known[key][0],
+                    once=known[key][1],
                     stages=count,
                     layers=sum(split[at : at + count]),
                     chips_per_stage=int(grid.options[pool].chips[option]),
@@ -246,7 +247,7 @@ def test_ways_are_bounded_from_below(fields: dict[str, Any]) -> None:
     problem = resolve_mixed(asked("a800:4,h800:2", **fields))
     grid = make_grid(problem, Rejections())
     ways = ways_of(problem, grid, Score(rates=None), most_chunks=2)
-    checked = 0
+    checked, known = 0, Known()
     for chosen, common, once, chunked in zip(ways.options, ways.common, ways.once_bound, ways.chunked_bound, strict=True):
         present = [pool for pool in range(len(chosen)) if chosen[pool] >= 0]
         for order in permutations(present):
@@ -255,7 +256,7 @@ def test_ways_are_bounded_from_below(fields: dict[str, Any]) -> None:
                     continue
                 parts = [(p, int(chosen[p]), n) for p, n in zip(order, split, strict=True)]
                 for vpp, bound in ((1, once), (2, chunked)):
-                    least = of_stages(problem, grid, int(common), parts, chunks=(vpp,))
+                    least = of_stages(problem, grid, int(common), parts, known, chunks=(vpp,))
                     checked += np.isfinite(least)
                     assert least >= bound * (1 - 1e-9)
     assert checked > 20
