@@ -48,6 +48,10 @@ def test_a_training_on_this_machine(capsys: Capture) -> None:
     assert plan["plans"][0]["layout"]["gbs"] == 8
     events = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
     assert [event["event"] for event in events] == ["submitted", "ended", "finished"]
+    assert cli.run(["train", "run", "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert "done: step 30 of 30 is done" in out
+    assert {line.split()[0] for line in err.splitlines()} == {"note"}, "warnings stay, and nothing else"
 
 
 def test_a_chain_of_jobs_goes_on_from_checkpoints(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

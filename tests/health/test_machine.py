@@ -84,6 +84,15 @@ def test_slurm_with_and_without_its_controller(programs: Path) -> None:
     assert slurm_finding().words.endswith("scontrol ping ended with 1: scontrol: error: unable to contact")
 
 
+def test_slurm_that_was_installed_and_never_configured_is_absent(programs: Path) -> None:
+    """Debian's slurm-client 22.05 without a slurm.conf; sbatch --version says the same."""
+    for name in ("squeue", "scancel", "sbatch", "scontrol"):
+        put(programs, name, "echo 'scontrol: fatal: Could not establish a configuration source' >&2; exit 1")
+    found = slurm_finding()
+    assert found.state == "absent"
+    assert "no cluster is configured" in found.words
+
+
 @pytest.mark.parametrize(
     ("text", "version", "state", "words"),
     [

@@ -56,8 +56,17 @@ RECORD: dict[str, Any] = {
         {"change": "tp 4 -> 64", "verdict": "breaks a rule", "reason": "heads=32 is not divisible by tp=64"},
     ],
     "provenance": {
-        "matmul": {"formula": "meshwright.cost.kernels.gemm_s", "constants": [{"name": "chip.ramp_s", "value": 2e-6, "source": "rule"}]},
-        "weights": {"formula": "meshwright.cost.memory.price_memory", "constants": []},
+        "time": {
+            "matmul": {
+                "formula": "meshwright.cost.kernels.gemm_s",
+                "constants": [{"name": "chip.ramp_s", "value": 2e-6, "source": "rule"}],
+            },
+            "optimizer": {"formula": "meshwright.cost.weights.optimizer_s", "constants": []},
+        },
+        "memory": {
+            "weights": {"formula": "meshwright.cost.memory.price_memory", "constants": []},
+            "optimizer": {"formula": "meshwright.cost.memory.price_memory", "constants": []},
+        },
     },
 }
 
@@ -112,7 +121,12 @@ def test_stages_terms_and_constants_are_told_in_full() -> None:
     assert "in flight by stage: 2, 1." in stages_info(RECORD).sentence
     assert terms_info(RECORD).rows == (("matrix products", 1.5, 75.0, "linear layers", "h100"),)
     assert constants_info(RECORD).rows[0] == ("time: matrix products", "cost.kernels.gemm_s", "chip.ramp_s", 2e-6, "rule")
-    assert constants_info(RECORD).rows[1][0] == "memory: weights"
+    names = [row[:2] for row in constants_info(RECORD).rows[1:]]
+    assert names == [
+        ("time: optimizer", "cost.weights.optimizer_s"),
+        ("memory: weights", "cost.memory.price_memory"),
+        ("memory: optimizer", "cost.memory.price_memory"),
+    ]
 
 
 def test_a_real_explanation_sums_to_its_step_in_every_bar() -> None:

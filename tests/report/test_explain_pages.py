@@ -86,6 +86,8 @@ def test_record_of_an_explanation_has_the_keys_of_a_plan() -> None:
     }
     assert sum(record["time"].values()) == pytest.approx(record["step_s"])
     assert sum(record["memory"].values()) == pytest.approx(max(record["peak_memory_gib"]))
+    assert set(record["provenance"]["time"]) == {term.term for term in EXPLANATION.time}
+    assert set(record["provenance"]["memory"]) == set(record["memory"])
 
 
 PIPELINE = Pipeline(schedule="1f1b", pp=2, num_microbatches=3, forward_s=[1.0, 1.0], backward_s=[2.0, 2.0])

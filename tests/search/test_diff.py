@@ -131,4 +131,5 @@ def test_a_field_without_default_is_compared_where_both_say_it() -> None:
 
 def test_requests_are_compared_too() -> None:
     found = compare({"tp": 8, "seq_len": 8192, "precision": "bf16"}, {"tp": 8, "seq_len": 4096, "precision": "fp8"})
-    assert {d.field: d.gravest for d in found.differences} == {"seq_len": "changes training", "precision": "changes training"}
+    trained = {d.field for d in found.differences if "changes training" in {meaning.label for meaning in d.meanings}}
+    assert trained == {"seq_len", "precision"}

@@ -161,6 +161,19 @@ def test_the_embedded_trainers_summary_ends_a_run_before_its_last_step(tmp_path:
     assert Follower(path=log, facts=RunFacts(total_steps=5)).poll(now_s=10**6).state == "done"
 
 
+@pytest.mark.parametrize("between", ["", "RuntimeError: CUDA error: an illegal memory access was encountered\n"])
+def test_a_log_that_is_appended_behind_its_summary_goes_on(between: str, tmp_path: Path) -> None:
+    step = [json.dumps({"event": "step", "step": step, "loss": 3.0, "step_s": 1.0}) + "\n" for step in range(1, 9)]
+    summary = json.dumps({"event": "summary", "ended_by": "signal", "step_s": 1.0}) + "\n"
+    log = written(tmp_path / "train.log", "".join([*step[:5], summary, between, *step[5:7]]), at_s=1000)
+    follower = Follower(path=log, facts=RunFacts(total_steps=20))
+    assert (follower.poll(now_s=1001).state, follower.poll(now_s=1001).step) == ("running", 7)
+    written(log, summary, at_s=1010)
+    assert follower.poll(now_s=1011).state == "ended"
+    written(log, step[7], at_s=1020)
+    assert follower.poll(now_s=1021).state == "running"
+
+
 def test_the_function_and_its_refusals(tmp_path: Path) -> None:
     log = written(tmp_path / "train.log", steps(1, 20), at_s=1000)
     (tmp_path / "plan.json").write_text(json.dumps(PLAN), encoding="utf-8")

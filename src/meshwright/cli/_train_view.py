@@ -19,17 +19,19 @@ __all__ = ["dry_record", "print_dry_run", "print_findings", "print_state", "stat
 _MARKS = {"ok": "ok", "warning": "note", "problem": "STOP"}
 
 
-def print_findings(start: Start, findings: Sequence[Finding], *, file: Any = None) -> None:
-    """Print the plan that is taken, and what preflight found of it."""
+def print_findings(start: Start, findings: Sequence[Finding], *, file: Any = None, quiet: bool = False) -> None:
+    """Print the plan that is taken, and what preflight found of it; `quiet` leaves out what is well."""
     prepared, out = start.prepared, file or sys.stderr
     for note in start.notes:
         print(f"note: {note}", file=out)
-    speed = start.plan["plans"][0]["tokens_per_s_per_gpu"]
-    words = f"{prepared.step_s:.3g} s a step, {speed:,.0f} tokens/s per GPU by prediction"
-    print(f"plan: {prepared.layout.words()}: {words}", file=out)
+    if not quiet:
+        speed = start.plan["plans"][0]["tokens_per_s_per_gpu"]
+        words = f"{prepared.step_s:.3g} s a step, {speed:,.0f} tokens/s per GPU by prediction"
+        print(f"plan: {prepared.layout.words()}: {words}", file=out)
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
-        print(f"{_MARKS[finding.verdict]:4}  {finding.name:{width}}  {finding.words}", file=out)
+        if not quiet or finding.verdict != "ok":
+            print(f"{_MARKS[finding.verdict]:4}  {finding.name:{width}}  {finding.words}", file=out)
     for note in prepared.exported.notes:
         print(f"note  {prepared.software.name:{width}}  {note}", file=out)
 
@@ -51,11 +53,11 @@ def _jobs(start: Start) -> Iterator[tuple[int, JobText]]:
     """Yield the jobs that would be sent now: number and text; a number that the platform has yet to give stands in angle brackets."""
     from meshwright.training.folder import label_of, read_folder
 
-    there = read_folder(start.prepared.folder)
+    there, prepared = read_folder(start.prepared.folder), start.prepared
     first = max((job.number for job in there.jobs()), default=0) + 1 if there is not None else 1
-    for number in range(first, first + start.prepared.at_once()):
+    for number in range(first, first + prepared.at_once(done_steps=prepared.saved_steps, most=prepared.request.most_jobs)):
         after = None if number == first else f"<the number of job {number - 1}>"
-        yield number, start.prepared.written(number=number, label=label_of(start.train_id, number), after=after)
+        yield number, prepared.written(number=number, label=label_of(start.train_id, number), after=after)
 
 
 def dry_record(start: Start, findings: Sequence[Finding], *, with_jobs: bool) -> dict[str, Any]:

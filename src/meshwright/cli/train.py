@@ -30,6 +30,7 @@ from meshwright.cli._layout_case import (
     ProfileFlag,
     StackFlag,
 )
+from meshwright.cli._terminal import QuietFlag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,6 +111,7 @@ def train(
     partition: PartitionFlag = None,
     instance: InstanceFlag = None,
     launcher_words: LauncherWordFlag = None,
+    quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Train a plan to its last token: a job, or a chain of them, on a platform.
@@ -158,10 +160,10 @@ def train(
         output=output,
     )
     stay = follow if follow is not None else found.request.launcher == "local"
-    _train(found, allow=allow or [], verify_data=verify_data, dry_run=dry_run, follow=stay, json_output=json_output)
+    _train(found, allow=allow or [], verify_data=verify_data, dry_run=dry_run, follow=stay, quiet=quiet, json_output=json_output)
 
 
-def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, follow: bool, json_output: bool) -> None:
+def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, follow: bool, quiet: bool, json_output: bool) -> None:
     """Look, and send what is to be sent."""
     from meshwright import api
     from meshwright.cli._train_view import print_findings, print_state
@@ -179,7 +181,7 @@ def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, 
     if dry_run:
         _print_dry(start, findings, with_jobs=all(finding.name != "job" for finding in stops), json_output=json_output)
     else:
-        print_findings(start, findings)
+        print_findings(start, findings, quiet=quiet)
     if stops:
         names = ", ".join(dict.fromkeys(finding.name for finding in stops))
         typer.echo(f"nothing is sent: {names}; --allow NAME starts in spite of a finding", err=True)
@@ -187,7 +189,7 @@ def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, 
     if dry_run:
         return
     try:
-        state = start_training(start.prepared, plan=start.plan, machine=start.machine, follow=follow, say=_tell)
+        state = start_training(start.prepared, plan=start.plan, machine=start.machine, follow=follow, say=_keep_quiet if quiet else _tell)
     except KeyboardInterrupt:
         again = f"`meshwright train {found.folder}` follows it again, `meshwright train cancel {found.folder}` ends it"
         typer.echo(f"what was sent goes on without us; {again}", err=True)
@@ -195,6 +197,10 @@ def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, 
     print_state(state, json_output=json_output)
     if state.decision is not None and state.decision.action == "stop":
         raise typer.Exit(1)
+
+
+def _keep_quiet(line: str) -> None:
+    """Say nothing of how it goes."""
 
 
 def _tell(line: str) -> None:

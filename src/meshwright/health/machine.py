@@ -17,6 +17,8 @@ __all__ = ["PATIENCE_S", "gpu_finding", "kubernetes_finding", "ngc_finding", "sl
 PATIENCE_S = 5.0
 """Programs that are well answer within a second."""
 _SLURM = ("sbatch", "squeue", "scancel", "scontrol")
+_NO_CONFIGURATION = "Could not establish a configuration source"
+"""Slurm's own words where there is neither a slurm.conf nor a server of one."""
 _NO_GPU = "no nvidia-smi here, so no accelerator was found; plans name a cluster such as h100:8, and tune runs on this machine's cores"
 _CLIENT_LINE = "pip install 'meshwright[k8s]'"
 
@@ -66,6 +68,9 @@ def slurm_finding() -> Finding:
             room="launchers", name="slurm", state="broken", words=f"{', '.join(missing)} not on the PATH, though others of Slurm are"
         )
     said, failure = _ask("scontrol", "ping")
+    if said is None and _NO_CONFIGURATION in failure:
+        words = "its commands are here, and no cluster is configured for them (no slurm.conf); --launcher slurm needs one"
+        return Finding(room="launchers", name="slurm", state="absent", words=words)
     version, _ = _ask("sbatch", "--version")
     name = (version or "slurm of an unknown version").strip()
     if said is None:

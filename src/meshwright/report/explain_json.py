@@ -60,7 +60,6 @@ def _gib(stage: StageQuote) -> dict[str, float]:
 def explanation_record(found: Explanation, request: PlanRequest) -> dict[str, Any]:
     """Return what `explain --json` prints."""
     chip, precision = found.setting.pool.node.chip, found.setting.work.precision
-    bases = {term.term: term.provenance for term in found.time} | found.memory_provenance
     return {
         "request": request.to_dict(),
         **quote_record(found.quote, found.setting),
@@ -79,7 +78,10 @@ def explanation_record(found: Explanation, request: PlanRequest) -> dict[str, An
         "terms": [{key: getattr(t, key) for key in ("term", "title", "seconds", "share", "what", "bound")} for t in found.time],
         "layers": [_layer_record(layer) for layer in found.layers],
         "rivals": [_rival_record(rival) for rival in found.rivals],
-        "provenance": {term: _provenance_record(basis) for term, basis in bases.items()},
+        "provenance": {
+            "time": {term.term: _provenance_record(term.provenance) for term in found.time},
+            "memory": {term: _provenance_record(basis) for term, basis in found.memory_provenance.items()},
+        },
     }
 
 

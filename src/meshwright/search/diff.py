@@ -33,11 +33,6 @@ class Difference:
     b: Any
     meanings: tuple[Meaning, ...]
 
-    @property
-    def gravest(self) -> Label:
-        """The label that weighs most."""
-        return max((m.label for m in self.meanings), key=LABELS.index)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:

@@ -82,8 +82,10 @@ class Launch:
     say: Callable[[str], None]
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    found_jobs: int = 0
-    """Jobs that others sent before: `most_jobs` counts those behind them."""
+    last_found: int = 0
+    """The last job that others sent before: `most_jobs` counts those behind it."""
+    _room: int | None = None
+    """Jobs that may still be sent; None: any number."""
     _told_s: float = 0.0
     _told_step: int | None = None
 
@@ -102,18 +104,19 @@ class Launch:
     def next(self) -> Decision:
         """Write down what ended since, and return what follows."""
         jobs = [self._past(watched) for watched in past_jobs(self.training, self.starter) if not _was_dropped(watched)]
-        report_every = self.prepared.settings.log_interval if self.prepared.software.name != "meshwright" else 1
         most = self.prepared.request.most_jobs
-        bound = None if most is None else self.found_jobs + most
+        found = sum(job.number <= self.last_found for job in jobs)
+        self._room = None if most is None else most + found - len(jobs)
+        report_every = self.prepared.settings.log_interval if self.prepared.software.name != "meshwright" else 1
+        bound = None if most is None else found + most
         return decide(jobs, total_steps=self.prepared.total_steps, report_every=report_every or 1, most_jobs=bound)
 
     def submit(self, *, why: str) -> list[JobNote]:
-        """Send the next job, and on a platform that chains all that are needed behind it."""
+        """Send the job that `next` decided on, and on a platform that chains all that are needed and allowed behind it."""
         sent: list[JobNote] = []
         after: str | None = None
         first = max((job.number for job in self.training.jobs()), default=0) + 1
-        done = newest_checkpoint(Path(self.prepared.settings.save_dir or "")) or 0
-        for number in range(first, first + self.prepared.at_once(done_steps=done)):
+        for number in range(first, first + self.prepared.at_once(done_steps=self.prepared.saved_steps, most=self._room)):
             note, after = self._send(number, after=after, why=why if not sent else f"behind job {number - 1}")
             sent.append(note)
         return sent

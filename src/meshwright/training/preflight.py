@@ -102,7 +102,7 @@ def _length(prepared: Prepared, _look: Look) -> _Found:
         words += f"; {'1 job' if needed == 1 else f'{needed} jobs'} of {_hours(prepared.limits.steps_s)} of steps each"
     if most is not None and most < needed:
         yield "length", "warning", f"{words}, and --jobs allows {most}: `meshwright train {prepared.folder}` goes on from there"
-    elif prepared.at_once() < needed and not prepared.platform.chains:
+    elif needed > 1 and not prepared.platform.chains:
         yield "length", "ok", f"{words}; this platform starts none behind another: --follow sends the next, or the same command again"
     else:
         yield "length", "ok", words

@@ -27,6 +27,7 @@ from meshwright.training.clouds import CLOUDS, CloudExecutor
 from meshwright.training.embedded import held_out, split_settings, trainer_words
 from meshwright.training.limits import TimeLimits, limits_of, needed_margin_s
 from meshwright.training.platforms import Platform, find_platform
+from meshwright.training.progress import newest_checkpoint
 from meshwright.training.request import TrainRequest
 from meshwright.training.software import LAST, Software, find_software
 from meshwright.units import GB, parse_duration
@@ -125,6 +126,11 @@ class Prepared:
         )
 
     @property
+    def saved_steps(self) -> int:
+        """Of the newest whole checkpoint that is seen from here; 0 without one."""
+        return newest_checkpoint(Path(self.settings.save_dir or "")) or 0
+
+    @property
     def train_s(self) -> float:
         """Seconds of all steps, predicted."""
         return self.total_steps * self.step_s
@@ -134,12 +140,12 @@ class Prepared:
         left_s = max(0, self.total_steps - done_steps) * self.slow_step_s
         return jobs_needed(train_s=left_s, steps_s=None if self.limits is None else self.limits.steps_s)
 
-    def at_once(self, *, done_steps: int = 0) -> int:
-        """Return the jobs that are sent together: where the platform starts one behind another, as many as are needed."""
+    def at_once(self, *, done_steps: int = 0, most: int | None = None) -> int:
+        """Return the jobs that are sent together, up to `most`: where the platform starts one behind another, as many as are needed."""
         if not self.platform.chains:
             return 1
         needed = self.needed_jobs(done_steps=done_steps)
-        return needed if self.request.most_jobs is None else min(needed, self.request.most_jobs)
+        return needed if most is None else min(needed, most)
 
     @cached_property
     def exported(self) -> Exported:

@@ -88,7 +88,7 @@ def start_training(
         training = training.with_request(prepared.request)
         launch = Launch(training=training, prepared=prepared, starter=starter, lock=lock, say=say)
         launch.recover()
-        launch.found_jobs = len(training.jobs())
+        launch.last_found = max((job.number for job in training.jobs()), default=0)
         decision = launch.next()
         if decision.action == "wait":
             say(decision.why)

@@ -121,22 +121,17 @@ class Follower:
         )
 
     def _feed(self, tail: _Tail, block: str) -> None:
-        """Lines one by one where one of them tells of an error, so that errors before a later report are forgotten."""
+        """Lines one by one where one of them tells of an error or of the end, which a later report takes back."""
         probe = EvidenceReader()
         probe.feed(block)
-        tail.has_ended = tail.has_ended or _END in block
-        if not probe.found:
+        for text in lines_of(block) if probe.found or _END in block else (block,):
             before = self.reader.num_reports
-            self.reader.feed(block)
+            self.reader.feed(text)
+            if probe.found:
+                tail.evidence.feed(text)
             if self.reader.num_reports > before:
-                tail.evidence, tail.has_ended = EvidenceReader(), _END in block
-            return
-        for line in lines_of(block):
-            before = self.reader.num_reports
-            self.reader.feed(line)
-            tail.evidence.feed(line)
-            if self.reader.num_reports > before:
-                tail.evidence = EvidenceReader()
+                tail.evidence, tail.has_ended = EvidenceReader(), False
+            tail.has_ended = tail.has_ended or _END in text
 
     def _newest(self) -> list[_Tail]:
         """Logs of the job that wrote last."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import uuid
 from collections.abc import Callable
@@ -158,6 +159,22 @@ def test_torchrun_is_told_where_and_who(name: str, bin_dir: Path) -> None:
     address = {"lepton": "w-0.svc", "sky": "10.0.0.1", "k8s-jobset": "llama3-8b-node-0-0.llama3-8b"}
     assert known["--master-addr"] == address.get(name, "node-a")
     assert 1024 < int(known["--master-port"]) < 65536
+
+
+def test_slurm_meets_at_a_port_where_nobody_listens(bin_dir: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", taken := next(port for port in range(29000, 30000) if is_free(port))))
+        busy.listen()
+        number = str(50000 + taken - 20000)  # of the job: its last four digits name the port
+        call = run(script(job([], "", nodes=4), "slurm"), bin_dir=bin_dir, env={**PER_NODE, "SLURM_JOB_ID": number})
+    [port] = [int(word.removeprefix("--master-port=")) for word in call.argv if word.startswith("--master-port=")]
+    assert 20000 <= port < 30000
+    assert port != taken
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) != 0
 
 
 @pytest.mark.parametrize("nodes", [1, 4])

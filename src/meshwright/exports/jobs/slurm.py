@@ -109,10 +109,14 @@ def _directive_value(value: str) -> str:
 
 def _rendezvous(job: Job, launch: Launch) -> str:
     lines = [
-        "# All processes meet at the first node; the port differs from job to job, so that none waits for that of the last.",
+        "# All processes meet at the first node, where this runs; the port differs from job to job, and is one where nobody listens.",
         'nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")',
         "export MASTER_ADDR=${nodes%%$'\\n'*}",
-        "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
+        "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
+        'while (: <"/dev/tcp/127.0.0.1/$MASTER_PORT") 2>/dev/null; do',
+        "  MASTER_PORT=$((20000 + (MASTER_PORT + 1) % 10000))",
+        "done",
+        "export MASTER_PORT",
     ]
     if launch == "ranks":
         lines.append(f"export WORLD_SIZE={job.num_gpus}")

@@ -12,7 +12,7 @@ from meshwright.report.infos.layouts import layout_words, short_words
 from meshwright.report.infos.part import Record
 from meshwright.report.infos.plan import asked_words, between_words
 from meshwright.report.infos.terms import memory_stack, time_stack
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
+from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS, MemoryReading, Reading
 
 __all__ = [
     "constants_info",
@@ -181,15 +181,14 @@ def errors_info(record: Record) -> Grid:
 
 def constants_info(record: Record) -> Grid:
     """Return, of every term, its formula and each constant with value and source."""
-    titles = {term: reading.title for term, reading in TIME_READINGS.items()}
-    held = {term: reading.title for term, reading in MEMORY_READINGS.items()}
+    readings: tuple[tuple[str, Mapping[str, Reading | MemoryReading]], ...] = (("time", TIME_READINGS), ("memory", MEMORY_READINGS))
     columns = (
         *(Column(key="term", title="term"), Column(key="formula", title="formula"), Column(key="constant", title="constant")),
         *(Column(key="value", title="value", digits=4), Column(key="source", title="source", wide=True)),
     )
     rows: list[tuple[Cell, ...]] = []
-    for term, basis in record["provenance"].items():
-        name = f"time: {titles[term]}" if term in titles else f"memory: {held[term]}"
+    bases = [(f"{kind}: {titles[term].title}", basis) for kind, titles in readings for term, basis in record["provenance"][kind].items()]
+    for name, basis in bases:
         for constant in basis["constants"] or [
             {"name": None, "value": None, "source": "no constant: it follows from the layout and the model"}
         ]:

@@ -381,7 +381,7 @@ async function showDifference(pin) {
   const found = await fetched("difference", `${here}&other=${encodeURIComponent(pin)}`);
   if (found.refused || !a?.step_s || !b?.step_s) { byId("difference").replaceChildren(make("p", {}, found.refused ?? "One of the two can't be priced.")); return; }
   const terms = [...new Set([...Object.keys(a.time), ...Object.keys(b.time)])].filter((term) => Math.abs((a.time[term] ?? 0) - (b.time[term] ?? 0)) > 1e-6);
-  const sorted = terms.sort((x, y) => Math.abs((b.time[y] ?? 0) - (b === a ? 0 : a.time[y] ?? 0)) - Math.abs((b.time[x] ?? 0) - (a.time[x] ?? 0)));
+  const sorted = terms.sort((x, y) => Math.abs((b.time[y] ?? 0) - (a.time[y] ?? 0)) - Math.abs((b.time[x] ?? 0) - (a.time[x] ?? 0)));
   const times = sorted.map((term) => {
     const change = (b.time[term] ?? 0) - (a.time[term] ?? 0);
     return make("tr", {}, make("th", { scope: "row" }, choices.time_terms[term].title), number(seconds(a.time[term] ?? 0)), number(seconds(b.time[term] ?? 0)), number(`${change >= 0 ? "+" : "−"}${seconds(Math.abs(change))}`));
