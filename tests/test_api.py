@@ -21,7 +21,8 @@ from meshwright.search.result import PlanResult
 from meshwright.serving.result import ServingPlan
 
 ROOT = Path(__file__).resolve().parent.parent
-FUNCTIONS = ["apss", "ckpt_plan", "diff", "doctor", "estimate", "explain", "export", "plan"]
+FUNCTIONS = ["apss", "calibrate", "ckpt_plan", "describe_chip", "describe_model", "diff", "doctor", "estimate", "explain", "export"]
+FUNCTIONS += ["list_chips", "list_models", "plan", "predict", "profile", "validate"]
 FUNCTIONS += ["size", "train", "tune", "ui", "watch_run", "why_oom", "workflow", "write_report"]
 OTHERS = ["ConfigError", "MeshwrightError", "PlanRequest", "__version__", "data", "serving"]
 STEPS = [

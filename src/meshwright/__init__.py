@@ -1,6 +1,6 @@
 """Find the fastest way to train or serve a large language model on a given cluster.
 
-The commands that plan, price, write, run and report have a function of their name here, which takes the same words:
+Commands have a function of their name here, which takes the same words:
 `meshwright.plan(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)`. Steps of a corpus are in `meshwright.data`, inference
 in `meshwright.serving`.
 """
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from meshwright import data, serving
     from meshwright.api import diff, doctor, estimate, explain, export, plan, size, train, tune, ui, why_oom
+    from meshwright.catalogues import describe_chip, describe_model, list_chips, list_models
     from meshwright.ckpt import ckpt_plan
     from meshwright.doors.apss import apss
     from meshwright.errors import ConfigError, MeshwrightError
+    from meshwright.measured import calibrate, predict, profile, validate
     from meshwright.reporting import write_report
     from meshwright.search.request import PlanRequest
     from meshwright.watch.loop import watch_run
@@ -27,19 +29,27 @@ __all__ = [
     "PlanRequest",
     "__version__",
     "apss",
+    "calibrate",
     "ckpt_plan",
     "data",
+    "describe_chip",
+    "describe_model",
     "diff",
     "doctor",
     "estimate",
     "explain",
     "export",
+    "list_chips",
+    "list_models",
     "plan",
+    "predict",
+    "profile",
     "serving",
     "size",
     "train",
     "tune",
     "ui",
+    "validate",
     "watch_run",
     "why_oom",
     "workflow",
@@ -50,6 +60,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     **dict.fromkeys(("ConfigError", "MeshwrightError"), "errors"),
+    **dict.fromkeys(("describe_chip", "describe_model", "list_chips", "list_models"), "catalogues"),
+    **dict.fromkeys(("calibrate", "predict", "profile", "validate"), "measured"),
     "PlanRequest": "search.request",
     "apss": "doors.apss",
     "ckpt_plan": "ckpt",

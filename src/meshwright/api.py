@@ -9,11 +9,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from meshwright.calibration import Calibration, check_profile
+from meshwright.calibration import Calibration
 from meshwright.calibration.file import parse_calibration
 from meshwright.errors import ConfigError
 from meshwright.hardware.profile import Profile, load_profile
-from meshwright.hardware.profile_chip import profile_words
 from meshwright.layout import parse_layout
 from meshwright.local import LOCAL, cluster_from_flag, find_local_cluster
 from meshwright.search.asked import ask
@@ -31,8 +30,6 @@ from meshwright.search.result import PlanResult
 from meshwright.units import DAY_S, TERA
 
 if TYPE_CHECKING:
-    from meshwright.accuracy.measured import Runs
-    from meshwright.accuracy.run import Own
     from meshwright.exports import Exported, ModelDetails, TrainingSettings
     from meshwright.exports.jobs import JobOptions
     from meshwright.health import Health
@@ -59,11 +56,7 @@ __all__ = [
     "prepare_training",
     "problem_of",
     "read_calibration",
-    "read_own",
-    "read_request",
-    "request_to_yaml",
     "size",
-    "study_runs",
     "train",
     "tune",
     "ui",
@@ -294,18 +287,6 @@ def prepare_training(request: TrainRequest, *, folder: str | Path, layout: Mappi
     return begin(request, folder=Path(folder), problem=problem, machine=machine, layout=layout)
 
 
-def study_runs(folder: str | Path, *, stack: str | None = None) -> Runs:
-    """Return what a study measured, for a calibration; ConfigError for one on processors, whose figures hold for no cluster."""
-    from meshwright.runs.calibrating import runs_of_study
-    from meshwright.runs.store import read_store
-
-    store = read_store(Path(folder))
-    request = PlanRequest.of({**store.study.request, "calibration": None, "profile": None})
-    if request.cluster.partition(":")[0] == LOCAL and find_local_cluster() is None:
-        raise ConfigError(f"{folder}: a study of this machine's processors; calibrate takes studies on accelerators")
-    return runs_of_study(store, problem_of(request), stack=stack)
-
-
 def diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], /, *, has_experts: bool = False) -> Comparison:
     """Return what differs between two layouts (words, or fields; those of a Workload too), and what each difference means for a run."""
     left, right = (parse_layout(side) if isinstance(side, str) else side for side in (a, b))
@@ -364,17 +345,6 @@ def read_calibration(path: str | Path) -> Calibration:
     return parse_calibration(text, source=f"calibration {str(path)!r}")
 
 
-def read_own(*, calibration: str | Path | None = None, profile: str | Path | None = None) -> Own:
-    """Return what the user measured, for rows of tables; ConfigError where the calibration was not fitted with this profile."""
-    from meshwright.accuracy.run import Own
-
-    fitted = None if calibration is None else read_calibration(calibration)
-    measured = None if profile is None else load_profile(Path(profile))
-    if fitted is not None:
-        check_profile(fitted, profile="" if measured is None else profile_words(measured.machine))
-    return Own(calibration=fitted, profile=measured)
-
-
 def files_of(request: PlanRequest) -> Files:
     """Return what the files that a request names hold, and what this machine is where its cluster is `local`."""
     is_local = request.cluster.strip().lower() == LOCAL
@@ -389,46 +359,3 @@ def _one_request(name: str, request: PlanRequest | None, fields: Mapping[str, An
     if request is not None and fields:
         raise ConfigError(f"{name}: give a request or fields ({', '.join(fields)}), not both")
     return request if request is not None else PlanRequest.of(fields)
-
-
-def read_request(path: Path) -> dict[str, Any]:
-    """Return the fields of a request file, YAML or JSON; `PlanRequest.of` makes the request of them."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"request {str(path)!r}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}") from None
-    fields = _json(text, path) if path.suffix.lower() == ".json" else _yaml(text, path)
-    if not isinstance(fields, dict):
-        raise ConfigError(f"request {str(path)!r}: expected keys and values such as model: llama3-70b")
-    return fields
-
-
-def _json(text: str, path: Path) -> Any:
-    import json
-
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"request {str(path)!r}: no JSON at line {error.lineno}, column {error.colno}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"request {str(path)!r}: no JSON: {str(error)[:80]}") from None
-
-
-def _yaml(text: str, path: Path) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        raise ConfigError(f"request {str(path)!r}: no YAML{place}: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"request {str(path)!r}: no YAML: {str(error).splitlines()[0][:120]}") from None
-
-
-def request_to_yaml(request: PlanRequest) -> str:
-    """Return a request as YAML that reads back to the same request."""
-    import yaml
-
-    return yaml.safe_dump(request.to_dict(), sort_keys=False, allow_unicode=True, width=120)

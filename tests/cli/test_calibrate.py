@@ -8,8 +8,10 @@ import pytest
 from tests.accuracy.examples import LLAMA
 from tests.accuracy.logs import megatron_log, nccl_output
 
-from meshwright import api
+import meshwright
+from meshwright import ConfigError, api
 from meshwright.cli import run
+from meshwright.request_files import read_request
 from meshwright.search.request import PlanRequest
 
 PLAN = ["llama3-8b", "--cluster", "h100:64", "--seq", "8192", "--gbs", "128"]
@@ -83,9 +85,9 @@ def test_predict_uses_it_for_its_own_kind(calibration: Path, tmp_path: Path, cap
 def test_a_request_with_it_reads_back(calibration: Path, tmp_path: Path) -> None:
     saved = tmp_path / "request.yaml"
     assert run(["plan", *PLAN, "--calibration", str(calibration), "--save-request", str(saved), "--top", "1"]) == 0
-    request = PlanRequest.of(api.read_request(saved))
+    request = PlanRequest.of(read_request(saved))
     assert request.calibration == str(calibration)
-    assert PlanRequest.of(api.read_request(saved)) == request
+    assert PlanRequest.of(read_request(saved)) == request
     assert api.plan(request).plans[0].provenance["calibration"]["runs"] == 1
 
 
@@ -125,3 +127,25 @@ def test_bad_input_is_one_line(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_another_chip_is_refused(calibration: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "llama3-8b", "--cluster", "b200:64", "--seq", "8192", "--gbs", "128", "--calibration", str(calibration)]) == 2
     assert "calibration of h100 on b200" in capsys.readouterr().err
+
+
+def test_the_functions_say_what_the_commands_print(tmp_path: Path, calibration: Path) -> None:
+    log = tmp_path / "train.log"
+    report = meshwright.calibrate(log, cluster="h100:16", output=tmp_path / "mine.yaml")
+    assert [run.quantity for run in report.runs] == ["step time", "peak memory"]
+    assert (tmp_path / "mine.yaml").read_text() == calibration.read_text()
+    with pytest.raises(ConfigError, match="'seq' describes no run; known are model, cluster,"):
+        meshwright.calibrate(log, seq=8192)
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with (tmp_path / "runs.csv").open("w", newline="") as handle:
+        writer = csv.DictWriter(handle, [*LLAMA, "step_time_s"])
+        writer.writeheader()
+        writer.writerow({**LLAMA, "step_time_s": "5.0"})
+    with pytest.warns(UserWarning, match=r"other\.csv: left out"):
+        answers = meshwright.predict([tmp_path / "runs.csv", tmp_path / "other.csv"], calibration=calibration)
+    plain = meshwright.predict(tmp_path / "runs.csv", output=tmp_path / "predictions.csv")
+    assert answers.predictions[0].step_s != plain.predictions[0].step_s
+    again = meshwright.validate(tmp_path / "runs.csv", predictions=tmp_path / "predictions.csv")
+    assert again.figures == meshwright.validate([tmp_path / "runs.csv"]).figures
+    with pytest.raises(ConfigError, match="no effect on --predictions"):
+        meshwright.validate(tmp_path / "runs.csv", predictions=tmp_path / "predictions.csv", calibration=calibration)

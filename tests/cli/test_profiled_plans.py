@@ -13,6 +13,7 @@ from tests.hardware.profiles import ON_CPU, ON_H100
 from meshwright import api
 from meshwright.cli import run
 from meshwright.hardware.profile import Profile, profile_to_bytes
+from meshwright.request_files import read_request
 from meshwright.search.request import PlanRequest
 
 PLAN = ["llama3-8b", "--cluster", "h100:64", "--seq", "8192", "--gbs", "128"]
@@ -153,7 +154,7 @@ def test_a_partial_profile_says_so(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_the_request_file_keeps_it(profile: Path, tmp_path: Path) -> None:
     file = tmp_path / "request.yaml"
     assert run(["plan", *PLAN, "--top", "1", "--profile", str(profile), "--save-request", str(file)]) == 0
-    asked = PlanRequest.of(api.read_request(file))
+    asked = PlanRequest.of(read_request(file))
     assert asked.profile == str(profile)
     assert api.plan(asked).plans[0].provenance["shares"]["profile"] > 0.5
 

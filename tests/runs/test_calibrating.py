@@ -8,6 +8,7 @@ from tests.runs.records import measured, record
 
 from meshwright import api, cli
 from meshwright.layout import Layout
+from meshwright.measured import study_runs
 from meshwright.runs.calibrating import is_study
 from meshwright.runs.failures import Failure
 from meshwright.runs.record import Event, Outcome
@@ -36,7 +37,7 @@ HANG = Failure(failure_class="hang", message="no progress for 300 s")
 def test_a_study_gives_its_runs(tmp_path: Path) -> None:
     store = study(tmp_path / "mine", measured(6.5), OUT, HANG, None, measured(6.0, peak_allocated_bytes=None))
     assert is_study(store.folder) and not is_study(tmp_path)
-    found = api.study_runs(store.folder)
+    found = study_runs(store.folder)
     first, out, last = found.runs
     assert (first.case.layout.mbs, first.step_s, first.peak_bytes, first.fitted) == (1, 6.5, 30 * GIB, True)
     assert (first.case.memory.kind, first.case.model.name, first.case.machines.num_chips) == ("allocated", "llama3-8b", 16)
@@ -45,7 +46,7 @@ def test_a_study_gives_its_runs(tmp_path: Path) -> None:
     assert (last.case.layout.mbs, last.peak_bytes, last.case.memory.kind) == (16, 33 * GIB, "reserved")
     assert [line.partition(": ")[2] for line in found.left_out] == ["hang, no progress for 300 s", "it has not ended"]
     assert all(line.startswith("mine tp2-") for line in found.left_out)
-    assert api.study_runs(store.folder, stack="torchtitan").runs[0].case.stack_name == "torchtitan"
+    assert study_runs(store.folder, stack="torchtitan").runs[0].case.stack_name == "torchtitan"
 
 
 def test_calibrate_takes_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 import meshwright
-from meshwright.api import read_request, request_to_yaml
 from meshwright.errors import ConfigError
 from meshwright.models.presets import presets
+from meshwright.request_files import read_request, request_to_yaml
 from meshwright.search.problem import dims_of, model_of, resolve
 from meshwright.search.request import PlanRequest, parse_pins
 from meshwright.search.result import PlanResult

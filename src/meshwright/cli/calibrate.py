@@ -60,19 +60,13 @@ def calibrate(
 
       meshwright calibrate all_reduce_8.txt all_reduce_64.txt runs.csv -o calibration.yaml --json
     """
-    from meshwright import __version__
-    from meshwright.accuracy.described import Given
-    from meshwright.accuracy.fit import fit_runs
-    from meshwright.accuracy.profiled import profiled_runs
-    from meshwright.accuracy.results import read_results
-    from meshwright.api import study_runs
-    from meshwright.calibration.file import calibration_to_yaml
+    from meshwright import measured
     from meshwright.cli._layout_case import model_words
-    from meshwright.errors import ConfigError
-    from meshwright.hardware.profile import load_profile
-    from meshwright.runs.calibrating import is_study
+    from meshwright.cli._terminal import warn
 
-    given = Given(
+    report = measured.calibrate(
+        results,
+        output=output,
         model=model_words(model, hf) if model is not None or hf is not None else None,
         cluster=cluster,
         gpus_per_node=gpus_per_node,
@@ -81,34 +75,17 @@ def calibrate(
         gbs=gbs,
         precision=precision,
         layout=layout,
+        profile=profile,
+        warn=warn,
     )
-    studies = [path for path in results if is_study(path)]
-    if len(studies) == len(results) and given != Given(stack=stack):
-        raise ConfigError("a study says all of its runs: of the flags that describe them --stack alone has an effect")
-    found = read_results([path for path in results if path not in studies], given)
-    tuned = [study_runs(path, stack=stack) for path in studies]
-    _warn((*found.left_out, *(line for part in tuned for line in part.left_out)))
-    measured = (*found.runs, *(run for part in tuned for run in part.runs))
-    runs = measured if profile is None else profiled_runs(measured, load_profile(profile))
-    report = fit_runs(runs, links=found.links, chip=found.chip, stack=stack or "megatron", version=__version__)
-    _warn(report.left_out)
     for run in report.runs:
         if not 1 / FAR_OFF < run.before < FAR_OFF:
             words = f"{run.words}: {run.quantity} predicted x{run.before:.2g} of what was measured"
-            typer.echo(f"warning: {words}; is the run described as it ran, and does the log tell what docs/calibrate.md says?", err=True)
-    try:
-        output.write_text(calibration_to_yaml(report.calibration), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
+            warn(f"{words}; is the run described as it ran, and does the log tell what docs/calibrate.md says?")
     if json_output:
         _print_json(report, output)
     else:
         _print(report)
-
-
-def _warn(lines: tuple[str, ...]) -> None:
-    for line in lines:
-        typer.echo(f"warning: left out: {line}", err=True)
 
 
 def _print_json(report: FitReport, output: Path) -> None:

@@ -57,9 +57,9 @@ def chips(
 
       meshwright chips a100-sxm4-80gb --json
     """
-    from meshwright.hardware.catalogue import chip_rows, find_row
+    from meshwright.catalogues import describe_chip, list_chips
 
-    rows = chip_rows() if name is None else (find_row(name),)
+    rows = list_chips() if name is None else (describe_chip(name),)
     if json_output:
         import json
 

@@ -40,30 +40,18 @@ def models(
 
       meshwright models --hf path/to/config.json --json
     """
+    from meshwright.catalogues import describe_model, list_models
     from meshwright.errors import ConfigError
-    from meshwright.models.describe import model_info, models_info
 
     if name is not None and hf is not None:
         raise ConfigError(f"models {name} --hf {hf}: give either a name or a config")
     if name is None and hf is None:
-        _show_list(models_info(), json_output=json_output)
+        _show_list(list_models(), json_output=json_output)
         return
-    spec, notes = _chosen(name, hf)
-    for note in notes:
+    found = describe_model(name, hf=hf)
+    for note in found.notes:
         typer.echo(f"note: {note}", err=True)
-    _show_model(model_info(spec), notes, json_output=json_output)
-
-
-def _chosen(name: str | None, hf: Path | None) -> tuple[Any, tuple[str, ...]]:
-    """Return the shape that was asked for, with notes on what it leaves out."""
-    if hf is not None:
-        from meshwright.models.huggingface import read_hf_config
-
-        reading = read_hf_config(hf)
-        return reading.spec, reading.notes
-    from meshwright.models.by_hand import named_model
-
-    return named_model(name or ""), ()
+    _show_model(found, json_output=json_output)
 
 
 def _show_list(rows: list[ModelRow], *, json_output: bool) -> None:
@@ -110,18 +98,18 @@ def _figures(row: ModelRow) -> list[str]:
     return [str(row.num_layers), str(row.hidden), f"{row.params / 1e9:.4g}", f"{row.active_params / 1e9:.4g}", published, difference]
 
 
-def _show_model(info: ModelInfo, notes: tuple[str, ...], *, json_output: bool) -> None:
+def _show_model(info: ModelInfo, *, json_output: bool) -> None:
     if json_output:
         import json
 
-        print(json.dumps(_record(info, notes), indent=2))
+        print(json.dumps(_record(info), indent=2))
         return
     from meshwright.cli._terminal import print_page
 
     print_page(_page(info), indent=4)
 
 
-def _record(info: ModelInfo, notes: tuple[str, ...]) -> dict[str, Any]:
+def _record(info: ModelInfo) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
@@ -132,7 +120,7 @@ def _record(info: ModelInfo, notes: tuple[str, ...]) -> dict[str, Any]:
         "mtp_params": info.mtp_params,
         "active_params": info.active_params,
         "published": asdict(info.published) if info.published is not None else None,
-        "notes": list(notes),
+        "notes": list(info.notes),
     }
 
 

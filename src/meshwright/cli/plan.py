@@ -109,6 +109,7 @@ def plan(
     from meshwright import api
     from meshwright.cli._layout_case import file_name
     from meshwright.cli._traces import make_folder, write_steps
+    from meshwright.request_files import read_request, request_to_yaml
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.request import PlanRequest, parse_pins, parse_same
 
@@ -139,12 +140,12 @@ def plan(
     }
     flags = {key: value for key, value in given.items() if value is not None}
     run = None if from_file is None else _read_run(from_file, flags)
-    fields = {**(run.fields() if run is not None else {}), **(api.read_request(request) if request is not None else {}), **flags}
+    fields = {**(run.fields() if run is not None else {}), **(read_request(request) if request is not None else {}), **flags}
     _require(fields)
     _check_target(export_dir, to)
     asked = PlanRequest.of(fields)
     if save_request is not None:
-        _write(save_request, api.request_to_yaml(asked))
+        _write(save_request, request_to_yaml(asked))
     problem = _problem(asked, export_dir, from_file)  # refuses what is unknown before a folder is made
     current = None if run is None or isinstance(problem, MixedProblem) else run.asked(problem)
     if trace is not None:

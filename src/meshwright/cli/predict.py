@@ -44,22 +44,11 @@ def predict(
 
       meshwright predict runs.csv -o predictions.csv --json
     """
-    from meshwright import api
-    from meshwright.accuracy.predict import predictions_csv
-    from meshwright.accuracy.run import counts, predict_tables, read_tables
-    from meshwright.cli._own import tell_own
-    from meshwright.errors import ConfigError
+    from meshwright import measured
+    from meshwright.accuracy.run import counts
+    from meshwright.cli._terminal import tell, warn
 
-    tables = read_tables(rows)
-    for line in tables.left_out:
-        typer.echo(f"warning: {line}", err=True)
-    own = api.read_own(calibration=calibration, profile=profile)
-    tell_own(own, tables.kept)
-    answers = predict_tables(tables.kept, own=own)
-    try:
-        output.write_text(predictions_csv(answers), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{output}: cannot be written ({error.strerror})") from None
+    answers = measured.predict(rows, output=output, calibration=calibration, profile=profile, warn=warn, tell=tell)
     found = counts(answers)
     if json_output:
         _print_json(found, output)

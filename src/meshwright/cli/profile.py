@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meshwright.cli._terminal import QuietFlag
+from meshwright.cli._terminal import QuietFlag, keep_quiet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from meshwright.hardware.profile import Effort, FileForm, Profile
+    from meshwright.hardware.profile import Effort, Profile
     from meshwright.hardware.profile_chip import Rates
-    from meshwright.trainer.profile import ProfileRequest
 
 __all__ = ["profile"]
 
@@ -54,30 +53,22 @@ def profile(
 
       meshwright profile --dtype bf16,fp8 --full --model llama3-8b -o h100.npz
     """
-    form = _form(output)
-    effort = _effort(quick=quick, full=full)
-    request = _request(device=device, dtype=dtype, effort=effort, model=model)
-    from meshwright.hardware.profile import load_profile
-    from meshwright.trainer.profile import profile_device
+    from meshwright import measured
 
-    _check_folder(output)
-    earlier = load_profile(output) if output.exists() and not overwrite else None
-    found = profile_device(request, earlier=earlier, tell=_keep_quiet if quiet else _tell, keep=lambda so_far: _write(output, so_far, form))
+    found = measured.profile(
+        output=output,
+        device=device,
+        dtype=dtype,
+        effort=_effort(quick=quick, full=full),
+        model=model,
+        overwrite=overwrite,
+        tell=keep_quiet if quiet else _tell,
+    )
     if not _is_first_rank():
         return
-    _write(output, found, form)
     _show(found, output, json_output=json_output)
     if not found.complete:
         raise typer.Exit(_INTERRUPTED)
-
-
-def _form(output: Path) -> FileForm:
-    from meshwright.errors import ConfigError
-
-    forms: dict[str, FileForm] = {".npz": "npz", ".json": "json"}
-    if output.suffix.lower() not in forms:
-        raise ConfigError(f"--output {output}: expected a name that ends in .npz or .json")
-    return forms[output.suffix.lower()]
 
 
 def _effort(*, quick: bool, full: bool) -> Effort:
@@ -88,52 +79,10 @@ def _effort(*, quick: bool, full: bool) -> Effort:
     return "quick" if quick else "full" if full else "standard"
 
 
-def _request(*, device: str | None, dtype: str | None, effort: Effort, model: str | None) -> ProfileRequest:
-    from meshwright.models.presets import find_model
-    from meshwright.trainer.profile.request import ProfileRequest, read_dtypes
-
-    return ProfileRequest(
-        device=device,  # type: ignore[arg-type]  # checked there
-        dtypes=None if dtype is None else read_dtypes(dtype),
-        effort=effort,
-        model=None if model is None else find_model(model),
-    )
-
-
-def _check_folder(output: Path) -> None:
-    """Refuse before minutes of measuring what could not be written after them."""
-    from meshwright.errors import ConfigError
-
-    if not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.parent}")
-    if output.is_dir():
-        raise ConfigError(f"--output {output}: this is a folder")
-
-
-def _write(output: Path, found: Profile, form: FileForm) -> None:
-    """Write beside the file, then put it in its place: an interrupt never leaves half a file."""
-    import os
-
-    from meshwright.errors import ConfigError
-    from meshwright.hardware.profile import profile_to_bytes
-
-    beside = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(profile_to_bytes(found, form=form))
-        beside.replace(output)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise ConfigError(f"--output {output}: {error.strerror or error}") from None
-
-
 def _is_first_rank() -> bool:
     import os
 
     return os.environ.get("RANK", "0") == "0"
-
-
-def _keep_quiet(line: str) -> None:
-    """Say nothing of a series."""
 
 
 def _tell(line: str) -> None:

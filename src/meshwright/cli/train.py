@@ -30,7 +30,7 @@ from meshwright.cli._layout_case import (
     ProfileFlag,
     StackFlag,
 )
-from meshwright.cli._terminal import QuietFlag
+from meshwright.cli._terminal import QuietFlag, keep_quiet, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,7 +189,7 @@ def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, 
     if dry_run:
         return
     try:
-        state = start_training(start.prepared, plan=start.plan, machine=start.machine, follow=follow, say=_keep_quiet if quiet else _tell)
+        state = start_training(start.prepared, plan=start.plan, machine=start.machine, follow=follow, say=keep_quiet if quiet else tell)
     except KeyboardInterrupt:
         again = f"`meshwright train {found.folder}` follows it again, `meshwright train cancel {found.folder}` ends it"
         typer.echo(f"what was sent goes on without us; {again}", err=True)
@@ -197,14 +197,6 @@ def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, 
     print_state(state, json_output=json_output)
     if state.decision is not None and state.decision.action == "stop":
         raise typer.Exit(1)
-
-
-def _keep_quiet(line: str) -> None:
-    """Say nothing of how it goes."""
-
-
-def _tell(line: str) -> None:
-    typer.echo(line, err=True)
 
 
 def _print_dry(start: Start, findings: Sequence[Finding], *, with_jobs: bool, json_output: bool) -> None:

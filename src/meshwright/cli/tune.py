@@ -108,6 +108,7 @@ def tune(
     """
     from meshwright import api
     from meshwright.cli._layout_case import file_name, model_words
+    from meshwright.request_files import read_request
     from meshwright.search.request import parse_pins
 
     given: dict[str, Any] = {
@@ -117,7 +118,7 @@ def tune(
         **{"max_memory_gib": max_memory_gib, "gpus_per_node": gpus_per_node, "pins": parse_pins(pins or []) or None},
     }
     flags = {key: value for key, value in given.items() if value is not None}
-    fields = {**(api.read_request(request) if request is not None else {}), **flags}
+    fields = {**(read_request(request) if request is not None else {}), **flags}
     limits = {
         **{"max_runs": max_runs, "parallel": parallel, "minutes_per_run": max_minutes_per_run, "queue_minutes": max_queue_minutes},
         **{"budget_gpu_hours": budget_gpu_hours, "tolerance": tolerance, "strategy": strategy},

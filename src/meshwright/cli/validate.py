@@ -40,21 +40,13 @@ def validate(
 
       meshwright validate runs.csv --predictions predictions.csv --json
     """
-    from meshwright import api
+    from meshwright import measured
     from meshwright.accuracy.report import read_earlier
-    from meshwright.accuracy.run import NOTHING, read_measured, validate_tables
-    from meshwright.cli._own import tell_own
+    from meshwright.cli._terminal import tell, warn
     from meshwright.errors import ConfigError
 
     earlier = read_earlier(before) if before is not None else None
-    tables = read_measured(truth)
-    for line in tables.left_out:
-        typer.echo(f"warning: {line}", err=True)
-    own = api.read_own(calibration=calibration, profile=profile)
-    if predictions is not None and own != NOTHING:
-        raise ConfigError("--calibration and --profile have no effect on --predictions, which are made; leave them out")
-    tell_own(own, tables.kept)
-    found = validate_tables(tables.kept, predictions=predictions, own=own)
+    found = measured.validate(truth, predictions=predictions, calibration=calibration, profile=profile, warn=warn, tell=tell)
     if output is not None:
         try:
             output.write_text(_page(found, earlier), encoding="utf-8")
