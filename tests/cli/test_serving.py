@@ -49,6 +49,7 @@ def test_limits_that_nothing_keeps_exit_with_one(capsys: pytest.CaptureFixture[s
         ([*PLAN, "--engine", "vlm"], "did you mean 'vllm'"),
         ([*PLAN, "--weights", "fp7"], "is no known quantisation"),
         ([*PLAN, "--speculate", "x"], "expected tokens drafted"),
+        ([*PLAN, "--mode", "static", "--prefix-hits", "0.5"], "no effect on static batches"),
         ([*PLAN, "--chunk", "0"], "expected 1 token or more"),
         (["serving", "simulate", "llama3.1-8b", "--cluster", "h100:1"], "give one of --rate, --concurrency and --trace"),
         ([*SIMULATE, "--rate", "0"], "expected a positive number of requests per second"),

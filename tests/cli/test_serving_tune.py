@@ -35,8 +35,10 @@ def test_a_study_prints_a_line_for_each_load(tmp_path: Path, monkeypatch: pytest
     assert "holds another study" in capsys.readouterr().err
     assert run([*words[:-1], str(tmp_path / "other"), "--ttft", "0.001"]) == 1
     assert "no load kept the limits; nearest: TTFT" in capsys.readouterr().out
-    assert run([*words, "--json"]) == 0  # goes on with the first, where nothing is left to do
-    content = json.loads(capsys.readouterr().out)
+    assert run([*words, "--json", "--quiet"]) == 0  # goes on with the first, where nothing is left to do
+    said = capsys.readouterr()
+    assert said.err == ""
+    content = json.loads(said.out)
     assert content["best"]["best_load"].startswith("concurrency=")
     assert [point["error"] for point in content["best"]["served"]["points"]] == [None, None]
 
@@ -65,6 +67,7 @@ def test_a_dry_run_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["--cluster", "h100:4,a100-80:4", "--engine", "vllm", "--model-path", "m"], "one kind of chip at a time"),
         (["--cluster", "local:1", "--port", "99999"], "port=99999: expected 1 to 65535"),
         (["--cluster", "local:1", "--trace", "t.csv", "--input-len", "3"], "have no effect with --trace"),
+        (["--cluster", "local:1", "--input-len", "0"], "input_len=0: expected 1 to"),
         (["--cluster", "local:1", "--launcher", "slrm"], "launcher"),
         (["--cluster", "local:1", "--max-runs", "0"], "max_runs=0: expected 1 or more"),
     ],

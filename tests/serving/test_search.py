@@ -174,6 +174,11 @@ def test_the_functions_are_exported() -> None:
         ({"weights": ("fp7",)}, "'fp7' is no known quantisation"),
         ({"cache": ("fp7",)}, "'fp7' is no known type of cache"),
         ({"modes": ("magic",)}, "'magic' is no known mode"),
+        ({"modes": ("static",), "cached_share": 0.5}, "prefix hit share 0.5 has no effect on static batches"),
+        (
+            {"model": find_model("deepseek-v3"), "modes": ("aggregated", "static"), "speculation": Speculation(drafted=1, accepted=0.8)},
+            "speculation has no effect on static batches",
+        ),
         ({"model": find_model("t5-11b")}, "static batches alone"),
     ],
 )

@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.collectives import all_reduce_s, dispatch_s, group_of
+from meshwright.cost.collectives import all_reduce_s, group_of
 from meshwright.cost.kernels import element_bytes, gemm_s, sustained_share
 from meshwright.hardware.chip import Chip
-from meshwright.hardware.cluster import Pool
+from meshwright.hardware.cluster import Link, Pool
 from meshwright.hardware.tables import Kin, attention_forward_seconds, collective_seconds, gemm_seconds, kin, mla_forward_seconds
 from meshwright.hardware.tables._grid import Lookup
 from meshwright.hardware.tables.serving import (
@@ -32,6 +32,11 @@ Floats = NDArray[np.float64]
 DECODE_EFFICIENCY = 0.33
 """Share of the arithmetic peak that attention of single tokens reaches where no table tells it: vector work on a cache, as the tables of
 H100 hold for 16 queries per key head."""
+
+
+EXCHANGE_SHARE = 0.6
+"""Share of the fast link's rate that large exchanges of tokens reach: 0.45 to 0.8 in the operator tables of aiconfigurator-core 0.12
+(DeepEP on H100, B200 and GB200, TensorRT-LLM's kernels on GB200; 1024 to 8192 tokens of 7168 values a rank)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,13 +235,25 @@ class Kernels:
     def exchange_s(self, *, ranks: int, token_bytes: Floats, copies: float) -> Floats:
         """Time until every token of a rank has reached the ranks of its experts.
 
-        Formula:  `cost.collectives.dispatch_s`
+        Formula:  as `cost.collectives.dispatch_s`: a token reaches size * (1 - (1 - 1 / size)^copies) members and as many domains by the
+                  same rule, at EXCHANGE_SHARE of the fast link's rate; a rank writes to all members at once, so that the latency is that
+                  of one message inside a domain and of a tree over the domains, however many members there are
         Units:    seconds.
-        Source:   DeepEP, as there.
+        Source:   DeepEP, as there; inside a domain TensorRT-LLM's one- and two-sided exchanges over NVLink on GB200, 4 to 64 ranks, and
+                  DeepEP on B200 and H100 (operator tables of aiconfigurator-core 0.12: 12 to 22 us for few tokens at any number of ranks).
         Valid:    balanced routing.
         Checked:  tests/serving/test_kernels.py
         """
-        return np.asarray(dispatch_s(group_of(ranks, 1, self.pool), token_bytes, copies)) if ranks > 1 else np.zeros_like(token_bytes)
+        if ranks == 1:
+            return np.zeros_like(token_bytes)
+        group, node = group_of(ranks, 1, self.pool), self.pool.node
+        size, domains = float(group.size), float(np.ceil(group.size / group.local))
+        members, visited = (n * (1.0 - (1.0 - 1.0 / n) ** copies) for n in (size, domains))
+        inside = token_bytes * members * float((group.local - 1) / group.local) / (EXCHANGE_SHARE * float(group.local_bytes_per_s))
+        outside = token_bytes * visited * (domains - 1.0) / domains / float(group.remote_bytes_per_s)
+        hops = np.ceil(np.log2(domains)) * _hop_s(node.network_link)
+        setup = node.domain_link.setup_s if domains == 1.0 else max(node.domain_link.setup_s, node.network_link.setup_s)
+        return np.asarray(np.maximum(inside, outside) + setup + (_hop_s(node.domain_link) if group.local > 1 else 0.0) + hops)
 
     def passes_s(self, moved_bytes: Floats) -> Floats:
         """Time of element-wise work by the bytes that it reads and writes, launches apart.
@@ -266,6 +283,11 @@ class _Reader(Protocol):
 
 _MEASURED_LATENT_WIDTH = 192 + 128
 """Dims of a head's keys and values in the measured operator."""
+
+
+def _hop_s(link: Link) -> float:
+    """Time of a short message over a link."""
+    return link.latency_s + link.half_message_bytes / (link.bytes_per_s * link.efficiency)
 
 
 def _as_much_work(new: Floats, context: Floats, window: int | None) -> Floats:

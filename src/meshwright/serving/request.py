@@ -94,6 +94,9 @@ class ServingRequest:
                 raise UnknownNameError("mode", mode, MODES)
         if self.speculation is not None and not self.model.mtp_layers:
             raise ConfigError(f"{self.model.name} has no layers for multi-token prediction, which drafting needs")
+        if "static" in self.modes and (self.cached_share or self.speculation is not None):
+            given = f"prefix hit share {self.cached_share}" if self.cached_share else "speculation"
+            raise ConfigError(f"{given} has no effect on static batches, which are modelled without; leave the mode static out")
         if self.model.family != "decoder" and self.modes != ("static",):
             raise ConfigError(f"{self.model.name} is no decoder: static batches alone are modelled (--mode static)")
 

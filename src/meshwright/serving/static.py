@@ -34,7 +34,7 @@ def static_batch(prices: Prices, *, batch: int, input_len: int, output_len: int)
     """Price one static batch.
 
     Formula:  first = prompts of the batch; each later token one iteration of the batch; under a pipeline the batch is cut into pp micro
-              batches where that is faster, each of which fills the others' gaps
+              batches where that is faster, each of which fills the others' gaps: (pp + parts - 1) / pp of a part's time for prompts
     Units:    seconds, bytes.
     Source:   FasterTransformer's GPT guide for micro batches over the pipeline.
     Valid:    greedy or sampled tokens, no beams, no early stop.
@@ -45,7 +45,9 @@ def static_batch(prices: Prices, *, batch: int, input_len: int, output_len: int)
             raise ConfigError(f"{name}={value}: expected 1 or more")
     parts = min(prices.worker.pp, batch)
     split = batch / parts
-    first = _faster(prices, _first_s(prices, batch, input_len), _first_s(prices, split, input_len), parts)
+    first = _first_s(prices, batch, input_len)
+    if parts > 1:
+        first = min(first, _first_s(prices, split, input_len) * (prices.worker.pp + parts - 1) / prices.worker.pp)
     steps = np.unique(np.linspace(0, output_len - 2, _STEPS).round()) if output_len > 1 else np.zeros(0)
     contexts = input_len + 1.0 + steps
     source = float(input_len)
@@ -65,11 +67,6 @@ def static_batch(prices: Prices, *, batch: int, input_len: int, output_len: int)
         memory_bytes=used,
         fits=used <= memory.limit,
     )
-
-
-def _faster(prices: Prices, whole: float, part: float, parts: int) -> float:
-    """One whole batch through all stages, or its parts behind each other: (pp + parts - 1) / pp of a part's time."""
-    return min(whole, part * (prices.worker.pp + parts - 1) / prices.worker.pp)
 
 
 def _first_s(prices: Prices, batch: float, input_len: int) -> float:

@@ -91,6 +91,19 @@ def test_two_pools() -> None:
     assert 0 < (found.tpot_s or 0) < (together.tpot_s or 0)
 
 
+def test_pools_that_are_told_in_full_draft_no_tokens() -> None:
+    pools = {f"{pool}_{axis}": "8" for pool in ("prefill", "decode") for axis in ("tp", "ep")}
+    told = {"prefill_workers": "1", "decode_workers": "1"}
+    full, open_ = (predict_case(case(model="deepseek-v3", mode="disagg", n_gpus="16", tp="", **pools, **more)) for more in (told, {}))
+    assert (full.tpot_s or 0) > 1.4 * (open_.tpot_s or 0)
+
+
+def test_clients_of_more_copies_than_chips_are_one_copys_load() -> None:
+    """13 requests a rank and 416 clients on 2 chips are 32 copies; on 64 chips they can be 32 ranks of attention."""
+    assert case(model="qwen3-32b", tp="2", n_gpus="2", batch_size="13", concurrency="416").load == 13
+    assert case(model="qwen3-235b-a22b", tp="1", attention_dp="64", n_gpus="64", batch_size="13", concurrency="416").load == 416
+
+
 def test_a_model_that_is_not_known_by_name_is_read_from_its_dims() -> None:
     dims = {"n_layers": "60", "hidden": "4096", "n_heads": "32", "n_kv_heads": "2", "ffn_hidden": "1024", "vocab": "248320"}
     found = case(model="Qwen/Qwen9.9-397B-A17B", n_experts="512", experts_per_token="10", **dims)

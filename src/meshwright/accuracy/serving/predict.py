@@ -229,8 +229,10 @@ def _with_first_wave(case: ServingCase, found: Steady, each_s: float) -> Steady:
 
 
 def _habit(case: ServingCase) -> Speculation | None:
-    """Published runs on two pools draft tokens wherever the model has layers for it; tables don't say so."""
-    return MULTI_TOKEN if case.model.mtp_layers else None
+    """Published runs on two pools draft tokens wherever the model has layers for it, and tables don't say so; runs whose pools are told in
+    full, workers counted, draft none."""
+    told = case.pools is not None and case.pools.decode_workers is not None
+    return MULTI_TOKEN if case.model.mtp_layers and not told else None
 
 
 MULTI_TOKEN = Speculation(drafted=3, accepted=1.4)

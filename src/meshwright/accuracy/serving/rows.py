@@ -140,18 +140,20 @@ def _case(cells: Cells, *, source: str, row_id: str) -> ServingCase:
         workers=workers,
         pools=pools,
         chips=chips,
-        load=_load(cells, kind),
+        load=_load(cells, kind, chips),
         input_len=_needed(cells, "input_len"),
         output_len=_needed(cells, "output_len"),
     )
 
 
-def _load(cells: Cells, kind: Kind) -> int:
-    """0 is as many as fit."""
+def _load(cells: Cells, kind: Kind, chips: int) -> int:
+    """Requests under way; 0 is as many as fit. Of closed loops `batch_size` is what one attention rank runs: where the clients are as many
+    times that as no chips of the row could be ranks, they are those of several copies, and the load is one copy's."""
     if kind == "max_load":
         return 0
     if kind == "closed_loop":
-        return _needed(cells, "concurrency")
+        clients, each = _needed(cells, "concurrency"), cells.count("batch_size")
+        return each if each and clients % each == 0 and clients // each > chips else clients
     return cells.count("batch_size") or 1
 
 

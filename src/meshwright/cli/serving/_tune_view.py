@@ -10,17 +10,28 @@ from meshwright.report.loads_table import DEFINITIONS, load_lines
 from meshwright.units import format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meshwright.runs.loop import View
     from meshwright.runs.serving.record import ServedRecord
     from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning
 
-__all__ = ["ServingLines", "dry_lines", "end_lines"]
+__all__ = ["dry_lines", "end_lines", "progress"]
 
 _EVIDENCE = 160
 """Letters of a line of a log."""
 
 
-class ServingLines:
+def progress(*, quiet: bool) -> Callable[[View[ServedRecord]], None]:
+    """Return what a study's moments are shown to; a quiet one shows nothing."""
+    return _show_nothing if quiet else _ServingLines().show
+
+
+def _show_nothing(view: View[ServedRecord]) -> None:
+    pass
+
+
+class _ServingLines:
     """One line for each change, on stderr."""
 
     def __init__(self) -> None:

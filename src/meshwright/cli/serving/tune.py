@@ -17,6 +17,7 @@ from meshwright.cli._job_flags import (
     PartitionFlag,
     WorkdirFlag,
 )
+from meshwright.cli._terminal import QuietFlag
 
 if TYPE_CHECKING:
     from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning
@@ -85,6 +86,7 @@ def tune(
     instance: InstanceFlag = None,
     launcher_words: LauncherWordFlag = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the deployments and the first job, and start nothing.")] = False,
+    quiet: QuietFlag = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
 ) -> None:
     """Prove by real engines under load which deployment serves best.
@@ -149,7 +151,7 @@ def tune(
     if dry_run:
         _print_dry(prepared, tuning)
         return
-    found = _run(prepared, tuning)
+    found = _run(prepared, tuning, quiet=quiet)
     _print(found, json_output=json_output)
     if found.view.best is None:
         raise typer.Exit(1)
@@ -171,8 +173,12 @@ def _loads(
     input_len, output_len, spread, seed = lengths
     if trace is not None and (input_len is not None or output_len is not None):
         raise ConfigError("--input-len and --output-len have no effect with --trace, which holds the lengths")
+    usual = (128, 32) if on_cores else (1024, 128)
     asked = Lengths(
-        input_len=input_len or (128 if on_cores else 1024), output_len=output_len or (32 if on_cores else 128), spread=spread, seed=seed
+        input_len=usual[0] if input_len is None else input_len,
+        output_len=usual[1] if output_len is None else output_len,
+        spread=spread,
+        seed=seed,
     )
     default = (1, 2, 4, 8) if on_cores else (1, 4, 16, 64)
     return loads_of(lengths=asked, concurrency=concurrency, rate=rate, trace=trace, requests=requests, default=default)
@@ -207,14 +213,15 @@ def _job_options(path: Path | None, flags: dict[str, Any]) -> Any:
     return JobOptions.of({**({} if path is None else read_job_file(path)), **said})
 
 
-def _run(prepared: PreparedServing, tuning: ServingTuning) -> ServingStudy:
-    from meshwright.cli.serving._tune_view import ServingLines
+def _run(prepared: PreparedServing, tuning: ServingTuning, *, quiet: bool) -> ServingStudy:
+    from meshwright.cli.serving._tune_view import progress
     from meshwright.runs.serving.tune import tune_serving
     from meshwright.runs.tune import Interrupted
 
-    typer.echo(f"study: {tuning.folder}; {len(prepared.candidates.members)} deployments may be run", err=True)
+    if not quiet:
+        typer.echo(f"study: {tuning.folder}; {len(prepared.candidates.members)} deployments may be run", err=True)
     try:
-        return tune_serving(prepared, tuning, show=ServingLines().show)
+        return tune_serving(prepared, tuning, show=progress(quiet=quiet))
     except Interrupted as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(_INTERRUPTED) from None
