@@ -24,6 +24,7 @@ def autoconfigurator(
     config_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="More of cluster/ and search_config/, as YAML files.")] = None,
     write_conf: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the tree of configurations there, and stop.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the base configuration and the candidates, and start nothing.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Find the fastest configuration of a model as NVIDIA's AutoConfigurator for NeMo 1.x does, by the same words and folders.
@@ -53,92 +54,130 @@ def autoconfigurator(
             typer.echo(path)
         return
     config = compose(words or [], config_dir=config_dir)
-    dry_run = dry_run or bool(config["dry_run"])
-    training, inference = bool(config["run_training_hp_search"]), bool(config["run_inference_hp_search"])
+    config["dry_run"] = dry_run or config["dry_run"]
+    page = _Page(json_output=json_output, quiet=quiet)
+    training, inference = config["run_training_hp_search"], config["run_inference_hp_search"]
     if not training and not inference:
-        typer.echo("note: run_training_hp_search=False and run_inference_hp_search=False: nothing to do", err=True)
-        return
-    if inference and not training and not dry_run:
+        page.note("run_training_hp_search=False and run_inference_hp_search=False: nothing to do")
+    if inference and not training and not config["dry_run"]:
         raise ConfigError(f"run_inference_hp_search: {_NOT_MEASURED}; --dry-run writes the predictions")
     if inference and "inference_settings" not in config["search_config"]:
-        typer.echo("note: run_inference_hp_search: search_config has no inference_settings, so nothing is predicted", err=True)
+        page.note("run_inference_hp_search: search_config has no inference_settings, so nothing is predicted")
     elif inference:
-        found = _inference(config)
-        if not found and not training:
-            raise typer.Exit(1)
+        _inference(config, page)
     if training:
-        _search(config, dry_run=dry_run, quiet=quiet)
+        _search(config, page)
+    page.close(str(config["search_config_value"]))
 
 
 _NOT_MEASURED = "no engine of static batches can be started from here, so nothing would be measured"
 
 
-def _inference(config: dict[str, Any]) -> int:
-    """Predict the grid, write its tables and return how many points run: it takes seconds, and stands before hours of training runs."""
+class _Page:
+    """What is printed: lines as they come, or one object at the end."""
+
+    def __init__(self, *, json_output: bool, quiet: bool) -> None:
+        self.json_output, self.quiet = json_output, quiet
+        self.parts: dict[str, Any] = {"training": None, "inference": None}
+        self.answered: dict[str, bool] = {}
+
+    def line(self, text: str) -> None:
+        if not self.json_output:
+            typer.echo(text)
+
+    def note(self, text: str) -> None:
+        typer.echo(f"note: {text}", err=True)
+
+    def close(self, name: str) -> None:
+        """Print the object, and end with 1 where the training's answer is none, or that of inference alone."""
+        import json
+
+        if self.json_output:
+            typer.echo(json.dumps({"search_config": name, **self.parts}, indent=2))
+        if not self.answered.get("training", self.answered.get("inference", True)):
+            raise typer.Exit(1)
+
+
+def _inference(config: dict[str, Any], page: _Page) -> None:
+    """Predict the grid and write its tables: it takes seconds, and stands before hours of training runs."""
+    from meshwright.doors.autoconfigurator.answer import inference_answer
     from meshwright.doors.autoconfigurator.inference import inference_of, predict_points, write_points
 
     search = inference_of(config)
     for note in search.notes:
-        typer.echo(f"note: {note}", err=True)
+        page.note(note)
     points, refused = predict_points(search)
     path = write_points(search, points, refused)
-    typer.echo(f"inference: {len(points)} points predicted, not measured, and {len(refused)} that can't run; {path}")
+    page.parts["inference"] = inference_answer(search, points, refused, file=path)
+    page.answered["inference"] = bool(points)
+    page.line(f"inference: {len(points)} points predicted, not measured, and {len(refused)} that can't run; {path}")
     if not points:
-        typer.echo(f"inference: nothing runs; tp={refused[0].tp}, pp={refused[0].pp}, bs={refused[0].batch}: {refused[0].reason}")
-        return 0
+        page.line(f"inference: nothing runs; tp={refused[0].tp}, pp={refused[0].pp}, bs={refused[0].batch}: {refused[0].reason}")
+        return
     first = min(points, key=lambda point: point.latency_ms)
     most = max(points, key=lambda point: point.samples_per_s_per_gpu)
     for word, at in (("least latency", first), ("most throughput per GPU", most)):
         figures = f"{at.latency_ms:.4g} ms, {at.samples_per_s_per_gpu:.4g} samples/s/GPU"
-        typer.echo(f"inference: {word}: tp={at.tp}, pp={at.pp}, bs={at.batch}: {figures} on {search.chip}")
-    return len(points)
+        page.line(f"inference: {word}: tp={at.tp}, pp={at.pp}, bs={at.batch}: {figures} on {search.chip}")
 
 
-def _search(config: dict[str, Any], *, dry_run: bool, quiet: bool) -> None:
-    from meshwright.doors.autoconfigurator.folders import base_name, earlier_candidates, write_candidates, write_final, write_other_forms
+def _search(config: dict[str, Any], page: _Page) -> None:
+    from meshwright.doors.autoconfigurator.answer import training_answer
+    from meshwright.doors.autoconfigurator.folders import write_final, write_first_job
     from meshwright.doors.autoconfigurator.ready import NothingFits
     from meshwright.doors.autoconfigurator.search import search_of
 
     try:
         search = search_of(config)
     except NothingFits as error:
-        typer.echo(f"{config['search_config_value']}: {error}")
-        raise typer.Exit(1) from None
+        page.line(f"{config['search_config_value']}: {error}")
+        page.parts["training"] = {"candidates": [], "nothing_fits": str(error)}
+        page.answered["training"] = False
+        return
+    forms = _written(search, page)
+    if config["dry_run"]:
+        path, submit = write_first_job(search)
+        page.line(f"{path}: what would be sent first, by `{submit}`")
+        page.parts["training"] = training_answer(search, other_forms=forms, result=None)
+        page.answered["training"] = True
+        return
+    result = _run(search, quiet=page.quiet)
+    for line in write_final(search, result):
+        page.line(line)
+    page.line(f"results in {search.folder / 'final_results'}; stopped: {result.view.stop}")
+    page.parts["training"] = training_answer(search, other_forms=forms, result=result)
+    page.answered["training"] = result.view.best is not None
+
+
+def _written(search: Search, page: _Page) -> list[Path]:
+    """Say what was priced, write the configurations, and return the base configuration's other forms."""
+    from meshwright.doors.autoconfigurator.folders import base_name, earlier_candidates, write_candidates, write_other_forms
+
     for note in search.notes:
-        typer.echo(f"note: {note}", err=True)
+        page.note(note)
     for line in _opening(search):
-        typer.echo(line)
+        page.line(line)
     paths = write_candidates(search)
-    typer.echo(f"{search.folder / base_name(search)} and {len(paths)} candidates in {paths[0].parent}")
+    page.line(f"{search.folder / base_name(search)} and {len(paths)} candidates in {paths[0].parent}")
     others = earlier_candidates(search)
     if others:
-        typer.echo(f"note: {len(others)} files of an earlier search are in {paths[0].parent} as well, such as {others[0]}", err=True)
-    for line in write_other_forms(search):
-        typer.echo(line)
-    if dry_run:
-        return
-    result = _run(search, quiet=quiet)
-    for line in write_final(search, result):
-        typer.echo(line)
-    typer.echo(f"results in {search.folder / 'final_results'}; stopped: {result.view.stop}")
-    if result.view.best is None:
-        raise typer.Exit(1)
+        page.note(f"{len(others)} files of an earlier search are in {paths[0].parent} as well, such as {others[0]}")
+    forms = write_other_forms(search)
+    for path, said in forms.items():
+        page.line(f"{path}: {said}")
+    return [path for path, said in forms.items() if path.exists()]
 
 
 def _opening(search: Search) -> list[str]:
     """The size by the closed form, and what was priced."""
-    from meshwright.sizing.closed_form import classic_seconds
-    from meshwright.units import DAY_S
+    from meshwright.doors.autoconfigurator.answer import closed_form_days, predicted_days
 
-    settings = search.settings
-    days = classic_seconds(search.size_in_b * 1e9, settings.budget, series=settings.series) / DAY_S
+    settings, best = search.settings, search.members[0]
+    days, ours = closed_form_days(search), predicted_days(search, best)
     lines = [
-        f"You can train a {search.size_in_b:g}B parameter model in {days:.2f} days using {settings.num_gpus} GPUs. This result assumes you "
-        f"are training to {settings.num_tokens_in_b:g}B tokens, and each GPU achieves {settings.tflops_per_gpu:g} TFLOPS.",
+        f"You can train a {search.size_in_b:g}B parameter model in {days:.2f} days using {settings.num_gpus} GPUs. This result assumes "
+        f"you are training to {settings.num_tokens_in_b:g}B tokens, and each GPU achieves {settings.tflops_per_gpu:g} TFLOPS.",
     ]
-    best = search.members[0]
-    tokens = settings.num_tokens_in_b * 1e9
-    ours = tokens / (best.layout.gbs * settings.seq_length) * best.predicted.step_s / DAY_S
     lines.append(f"Predicted: {ours:.2f} days of steps with {best.layout.words()}, {best.predicted.step_s:.4g} s a step.")
     if ours > settings.max_training_days:
         lines.append(
@@ -153,7 +192,7 @@ def _run(search: Search, *, quiet: bool) -> StudyResult:
 
     try:
         with progress(quiet=quiet) as show:
-            return run_study(search.prepared, search.tuning, show=show)
+            return run_study(search.prepared, search.tuning, starter=search.platform.executor(), show=show)
     except Interrupted as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(_INTERRUPTED) from None

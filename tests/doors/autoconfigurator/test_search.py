@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshwright.cli import run
-from meshwright.doors.autoconfigurator.folders import write_candidates
+from meshwright.doors.autoconfigurator.folders import write_candidates, write_first_job
 from meshwright.doors.autoconfigurator.search import Search, search_of
 from meshwright.doors.autoconfigurator.words import compose
 from meshwright.errors import ConfigError
@@ -21,6 +21,7 @@ from meshwright.models.presets import find_model
 from meshwright.yaml_text import read_yaml
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+INFERENCE = "search_config.inference_settings"
 TRAIN = "search_config.train_settings"
 
 
@@ -160,6 +161,37 @@ def test_a_dry_run_writes_configurations_that_nemo_reads_back(tmp_path: Path, ca
         assert same.settings.train_steps == round(300e9 / (2048 * 2048))
 
 
+def test_one_object_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "search_config=gpt3/2b",
+        f"auto_configurator_path={tmp_path}",
+        f"{TRAIN}.limit_search_runs=2",
+        f"{TRAIN}.micro_batch_sizes=[1]",
+    ]
+    few = [f"{INFERENCE}.benchmark.batch_sizes=[4]", f"{INFERENCE}.run.tensor_parallel_sizes=[1,3]"]
+    assert run(["autoconfigurator", *words, *few, "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    training, inference = found["training"], found["inference"]
+    # 8 FLOP x 2e9 parameters x 300e9 tokens / (64 GPUs x 140e12)
+    assert training["closed_form"]["training_days"] == pytest.approx(8 * 2e9 * 300e9 / (64 * 140e12) / 86400, abs=0.01)
+    assert training["study"] is None and [Path(one["file"]).exists() for one in training["candidates"]] == [True, True]
+    for one in training["candidates"]:
+        at = one["layout"]
+        assert at["tp"] * at["pp"] * at["cp"] * at["dp"] == 64 and at["mbs"] == 1
+    # 300e9 tokens in steps of 1,024 sequences of 2,048
+    first = training["candidates"][0]["predicted"]
+    assert training["predicted_training_days"] == pytest.approx(300e9 / (1024 * 2048) * first["step_s"] / 86400)
+    assert [(point["tp"], point["batch"]) for point in inference["points"]] == [(1, 4)] and inference["source"] == "predicted"
+    assert [(one["tp"], one["kind"]) for one in inference["failed"]] == [(3, "rule")]
+
+
+def test_one_object_where_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["search_config=gpt3/175b", "auto_configurator_path=/opt/tool", f"{TRAIN}.num_nodes=2", "run_inference_hp_search=False"]
+    assert run(["autoconfigurator", *words, "--dry-run", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert "needs at least" in found["training"]["nothing_fits"] and found["inference"] is None
+
+
 def test_a_custom_configuration_brings_its_model_and_batch(tmp_path: Path) -> None:
     first = search("search_config=gpt3/2b", results=tmp_path, limit_search_runs=1, tensor_parallel_sizes=[1])
     [path] = write_candidates(first)
@@ -175,4 +207,21 @@ def test_jobs_have_the_containers_mounts_and_the_clusters_words() -> None:
     assert job.mounts[:2] == ("/raw:/data", "/models:/models")
     assert "/opt/tool:/opt/tool" in job.mounts
     assert (job.partition, job.account, job.image) == ("gpu", "me", "image")
-    assert job.words == ("--exclusive", "--mem=0")
+    assert job.words == ()  # whole nodes and all of their memory are what every job of ours asks for
+
+
+def test_a_clusters_words_reach_the_launcher(tmp_path: Path) -> None:
+    few: dict[str, Any] = {"results": tmp_path, "limit_search_runs": 1, "tensor_parallel_sizes": [1]}
+    words = ["search_config=gpt3/0.126b", "cluster_type=bcp", "cluster.workspace=ws", "cluster.team=x", "cluster.ace=a", "cluster.org=o"]
+    base_command = search(*words, **few)
+    path, submit = write_first_job(base_command)
+    text = path.read_text()
+    assert submit == "bash job.sh" and path == base_command.folder / "first_job" / "job.sh"
+    for line in ("--workspace ws:/workspace:RW", "--team x", "--ace a", "--org o", "--total-runtime 20M"):
+        assert line in text
+    words = ["search_config=gpt3/0.126b", "cluster_type=k8s", "cluster.namespace=ml", "cluster.volume=data:/ws", "cluster.nfs_path=/x"]
+    kubernetes = search(*words, **few)
+    assert kubernetes.tuning.job.mounts == ("pvc=data:/ws",) and kubernetes.platform.starter == {"namespace": "ml"}
+    assert "cluster.nfs_server and nfs_path have no effect" in kubernetes.notes[-1]
+    with pytest.raises(ConfigError, match=r"cluster.volume=data: expected NAME:/path"):
+        search(*words[:2], "cluster.volume=data", **few)

@@ -49,6 +49,14 @@ def test_null_lists_and_auto() -> None:
         ([PATH, "gpt3/5b"], "expected key=value"),
         ([PATH, "search_config.train_settings.tensor_parallel_sizes=[1,2"], "no viable alternative"),
         ([PATH, "data_dir=???"], "data_dir: a value is missing"),
+        ([PATH, "~search_config.train_settings.num_nodes"], "search_config.train_settings.num_nodes: missing"),
+        ([PATH, "wandb=1"], "wandb=1: expected a section of keys"),
+        ([PATH, "run_training_hp_search=maybe"], "run_training_hp_search=maybe: expected True or False"),
+        ([PATH, "parallel_runs=0"], "parallel_runs=0: expected a whole number of 1 or more"),
+        ([PATH, "container_mounts=/a"], "container_mounts=/a: expected a list"),
+        ([PATH, "search_config.train_settings.logs=null"], "search_config.train_settings.logs=None: expected a text"),
+        ([PATH, "cluster.gpus_per_node=4"], "cluster.gpus_per_node=4: nodes have 8 by search_config.train_settings.gpus_per_node"),
+        (["auto_configurator_path=null"], "auto_configurator_path=null: expected a path"),
     ],
 )
 def test_a_wrong_word_is_named(words: list[str], said: str) -> None:

@@ -17,12 +17,14 @@ from meshwright.runs.record import RunRecord
 from meshwright.runs.store import write_whole
 from meshwright.runs.tables import StudyTables
 from meshwright.runs.trial import OWN_TRAINER, Trial, exported_of
-from meshwright.runs.tune import StudyResult
+from meshwright.runs.tune import StudyResult, first_job
+from meshwright.training.limits import LEAST_MARGIN_S, written
+from meshwright.units import DAY_S, MINUTE_S
 from meshwright.yaml_text import read_yaml, write_yaml
 
-__all__ = ["base_name", "earlier_candidates", "write_candidates", "write_final", "write_other_forms"]
+__all__ = ["base_name", "earlier_candidates", "write_candidates", "write_final", "write_first_job", "write_other_forms"]
 
-CANDIDATES, LOGS, FINAL = "candidate_configs", "training_logs", "final_results"
+CANDIDATES, LOGS, FINAL, FIRST = "candidate_configs", "training_logs", "final_results", "first_job"
 
 
 def base_name(search: Search) -> str:
@@ -49,25 +51,35 @@ def earlier_candidates(search: Search) -> list[str]:
     return sorted(path.name for path in (search.folder / CANDIDATES).iterdir() if path.stem not in names)
 
 
-def write_other_forms(search: Search) -> list[str]:
-    """Write the base configuration for NeMo 2.0 and Megatron-Bridge; return a line each: the file, or why there is none.
+def write_other_forms(search: Search) -> dict[Path, str]:
+    """Write the base configuration for NeMo 2.0 and Megatron-Bridge; return by file what it is, or why there is none.
 
     Nothing is written where the candidates are the embedded trainer's.
     """
     if search.tuning.trial.software == OWN_TRAINER:
-        return []
-    lines = []
+        return {}
+    found = {}
     for target, word in (("nemo2", "nemo2"), ("megatron-bridge", "bridge")):
         trial = replace(_whole_run(search, search.members[0]), software=target, program=None)
         path = search.folder / base_name(search).replace(".yaml", f"_{word}.yaml")
         try:
             exported = exported_of(trial, search.prepared.problem, search.members[0].layout)
         except CannotExpress as error:
-            lines.append(f"no {path.name}: {error.reason}")
+            path.unlink(missing_ok=True)
+            found[path] = f"not written: {error.reason}"
             continue
         write_whole(path, _main_file(exported).text)
-        lines.append(f"{path}, the same for {find_target(target).title}")
-    return lines
+        found[path] = f"the same for {find_target(target).title}"
+    return found
+
+
+def write_first_job(search: Search) -> tuple[Path, str]:
+    """Write what would be sent first, to the letter; return its file and the command that sends it. ConfigError where a job can't be."""
+    _, _, job = first_job(search.prepared, search.tuning)
+    path = search.folder / FIRST / job.file_name
+    _make(path.parent)
+    write_whole(path, job.text)
+    return path, job.submit
 
 
 def _whole_run(search: Search, member: Candidate) -> Trial:
@@ -95,35 +107,27 @@ def _text(search: Search, member: Candidate, *, whole_run: bool) -> str:
     if not file.name.endswith(".yaml"):
         return write_yaml({"meshwright": {"command": list(exported.command), "files": {f.name: f.text for f in exported.files}}})
     values = read_yaml(file.text, what=file.name)
-    hours = settings.max_training_days * 24 if whole_run else settings.max_minutes_per_run / 60
+    seconds = round(settings.max_training_days * DAY_S) if whole_run else settings.max_minutes_per_run * MINUTE_S
     name = f"{settings.family}_{search.size_in_b:g}b" if whole_run else search.names[member.run_id]
-    return write_yaml({"run": _run_section(search, name, hours), **_limited(values, hours)})
+    return write_yaml({"run": _run_section(search, name, seconds), **_limited(values, seconds)})
 
 
 def _main_file(exported: Exported) -> ExportedFile:
     return next((file for file in exported.files if file.name.endswith(".yaml")), exported.files[0])
 
 
-def _run_section(search: Search, name: str, hours: float) -> dict[str, Any]:
-    """NeMo 1.x's `run`, with the limit of time in Slurm's form."""
-    return {"name": name, "results_dir": str(search.folder / LOGS / name), "time_limit": _slurm_time(hours), "dependency": "singleton"}
+def _run_section(search: Search, name: str, seconds: int) -> dict[str, Any]:
+    """NeMo 1.x's `run`, with the limit of time in Slurm's form; the folder is whole, for a job starts elsewhere."""
+    results = str((search.folder / LOGS / name).resolve())
+    time_limit = written(seconds, "days-hours:minutes:seconds")
+    return {"name": name, "results_dir": results, "time_limit": time_limit, "dependency": "singleton"}
 
 
-def _limited(values: dict[str, Any], hours: float) -> dict[str, Any]:
+def _limited(values: dict[str, Any], seconds: int) -> dict[str, Any]:
     """The framework stops before the platform does, early enough to end by itself."""
-    margin = min(0.5, hours / 10)
-    trainer = {**values.get("trainer", {}), "max_time": _lightning_time(hours - margin)}
+    margin = min(LEAST_MARGIN_S, seconds // 10)
+    trainer = {**values.get("trainer", {}), "max_time": written(seconds - margin, "days:hours:minutes:seconds")}
     return {**values, "trainer": trainer}
-
-
-def _slurm_time(hours: float) -> str:
-    minutes = round(hours * 60)
-    return f"{minutes // 1440}-{minutes // 60 % 24:02d}:{minutes % 60:02d}:00"
-
-
-def _lightning_time(hours: float) -> str:
-    seconds = round(hours * 3600)
-    return f"{seconds // 86400:02d}:{seconds // 3600 % 24:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
 def write_final(search: Search, result: StudyResult) -> list[str]:

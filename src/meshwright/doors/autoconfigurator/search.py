@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from meshwright.doors.autoconfigurator.platform import Platform, platform_of
 from meshwright.doors.autoconfigurator.ready import Ready, prepare_search, software_of
 from meshwright.doors.autoconfigurator.settings import TrainSettings, model_of_settings, wanted_batch
-from meshwright.exports.jobs import JobOptions
 from meshwright.layout import Layout
 from meshwright.models.params import model_params
 from meshwright.runs.candidates import Candidate
@@ -21,8 +21,6 @@ from meshwright.search.plan import search_problem
 
 __all__ = ["Search", "candidate_name", "search_of"]
 
-LAUNCHERS = {"bcm": "slurm", "bcp": "bcp", "k8s": "k8s", "interactive": "local"}
-"""The launcher of runs behind each `cluster_type`."""
 _STUDY = "study"
 WORTH_SAYING = 1.02
 """What a study tells apart (`StudyLimits.tolerance`)."""
@@ -39,6 +37,7 @@ class Search:
     names: Mapping[str, str]
     """Of a candidate's files, by its run id."""
     size_in_b: float
+    platform: Platform
     notes: tuple[str, ...]
     """What was chosen for the user, and what has no effect."""
 
@@ -57,8 +56,8 @@ def search_of(config: Mapping[str, Any]) -> Search:
     """Return the search of a composed configuration; ConfigError where nothing can be run, with the nearest that can."""
     settings = TrainSettings.of(config)
     model = model_of_settings(settings)
-    kind = str(config["cluster_type"])
-    local = kind == "interactive"
+    platform = platform_of(config)
+    local = platform.is_local
     gbs, given = wanted_batch(settings, model)
     program = config.get("program")
     software = software_of(str(config.get("software", "auto")), program=program, local=local)
@@ -67,36 +66,28 @@ def search_of(config: Mapping[str, Any]) -> Search:
     return Search(
         settings=settings,
         prepared=ready.prepared,
-        tuning=_tuning(settings, config, ready.trial, LAUNCHERS[kind]),
+        tuning=_tuning(settings, config, ready.trial, platform),
         names=_names(ready.prepared.candidates.members, settings, size),
         size_in_b=size,
-        notes=(*_batch_notes(gbs, ready.gbs, given), *_faster_elsewhere(ready), *_idle_words(config)),
+        platform=platform,
+        notes=(*_batch_notes(gbs, ready.gbs, given), *_faster_elsewhere(ready), *platform.notes),
     )
 
 
-def _tuning(settings: TrainSettings, config: Mapping[str, Any], trial: Trial, launcher: str) -> Tuning:
-    cluster = config["cluster"]
+def _tuning(settings: TrainSettings, config: Mapping[str, Any], trial: Trial, platform: Platform) -> Tuning:
     limits = StudyLimits(
         max_runs=settings.limit_search_runs,
-        parallel=1 if launcher == "local" else int(config["parallel_runs"]),
+        parallel=platform.parallel,
         minutes_per_run=float(settings.max_minutes_per_run),
     )
-    tracking = _tracking(config["wandb"])
-    if launcher == "local":
-        return Tuning(folder=Path(settings.logs) / _STUDY, trial=trial, limits=limits, launcher=launcher, tracking=tracking)
-    words = [
-        *(["--exclusive"] if cluster.get("exclusive") else []),
-        *([f"--mem={cluster['mem']}"] if cluster.get("mem") is not None else []),
-    ]
-    job = JobOptions(
-        image=config.get("training_container"),
-        mounts=_mounts(config),
-        account=cluster.get("account") or cluster.get("org"),
-        partition=cluster.get("partition") or cluster.get("ace"),
-        instance=cluster.get("instance"),
-        words=tuple(words) if launcher == "slurm" else (),
+    return Tuning(
+        folder=Path(settings.logs) / _STUDY,
+        trial=trial,
+        limits=limits,
+        launcher=platform.launcher,
+        job=platform.job,
+        tracking=_tracking(config["wandb"]),
     )
-    return Tuning(folder=Path(settings.logs) / _STUDY, trial=trial, limits=limits, launcher=launcher, job=job, tracking=tracking)
 
 
 def _tracking(words: Mapping[str, Any]) -> Tracking:
@@ -105,18 +96,6 @@ def _tracking(words: Mapping[str, Any]) -> Tracking:
         return Tracking()
     key_file = words.get("api_key_file")
     return Tracking(wandb_project=str(words["project"]), wandb_key=None if key_file is None else read_key(Path(key_file)))
-
-
-def _mounts(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the container sees: the user's mounts, and the tool's, results and data folders under their own names."""
-    given = [str(mount) for mount in config.get("container_mounts") or () if mount]
-    own = [str(config[key]) for key in ("auto_configurator_path", "base_results_dir", "data_dir") if config.get(key)]
-    workspace = config["cluster"].get("workspace")
-    if workspace is not None:
-        return (f"workspace={workspace}:/workspace", *given)
-    absolute = [str(Path(folder).resolve()) for folder in own]
-    pairs = [mount if ":" in mount else f"{mount}:{mount}" for mount in (*given, *absolute)]
-    return tuple(dict.fromkeys(pairs))
 
 
 def _batch_notes(wanted: int, used: int, given: bool) -> list[str]:
@@ -139,16 +118,6 @@ def _faster_elsewhere(ready: Ready) -> list[str]:
     gain = first.predicted.step_s / best.step_s - 1
     other = "; software=megatron-lm searches with those of Megatron-LM" if ready.trial.software == "nemo1-script" else ""
     return [f"{best.layout.words()}, which {ready.trial.software} can't run, is predicted {gain:.0%} faster than all candidates{other}"]
-
-
-def _idle_words(config: Mapping[str, Any]) -> list[str]:
-    """Say which words were set and change nothing here."""
-    cluster, found = config["cluster"], []
-    if cluster.get("srun_args") not in (None, ["--no-container-mount-home"]):
-        found.append("cluster.srun_args has no effect: jobs are started by sbatch scripts of ours; put options for sbatch into a job file")
-    if cluster.get("gpus_per_task") is not None:
-        found.append("cluster.gpus_per_task has no effect: each process has one GPU")
-    return found
 
 
 def _names(members: Sequence[Candidate], settings: TrainSettings, size: float) -> dict[str, str]:

@@ -15,6 +15,8 @@ from typing import Any
 
 __all__ = ["CLUSTERS", "clusters", "root", "search_names", "searches"]
 
+JOB_NAME_PREFIX = "nemo_megatron_autoconfig:"
+"""The old tool's."""
 CLUSTERS = ("bcm", "bcp", "k8s", "interactive")
 """Kinds of clusters: Slurm (Base Command Manager), Base Command Platform, Kubernetes, and this machine."""
 _AUTO = "auto"
@@ -48,7 +50,7 @@ def root() -> dict[str, Any]:
 
 def clusters() -> dict[str, dict[str, Any]]:
     """Return `cluster/*.yaml` by name."""
-    common: dict[str, Any] = {"gpus_per_node": 8, "job_name_prefix": "nemo_megatron_autoconfig:"}
+    common: dict[str, Any] = {"gpus_per_node": 8, "job_name_prefix": JOB_NAME_PREFIX}
     return {
         "bcm": {
             "partition": None,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from meshwright.doors.autoconfigurator.checks import check_config
 from meshwright.doors.autoconfigurator.tree import CLUSTERS, clusters, root, search_names, searches
 from meshwright.errors import ConfigError, MissingExtraError, UnknownNameError, nearest_names
 
@@ -71,9 +72,11 @@ def _composed(words: list[str]) -> dict[str, Any]:
         config = hydra.compose("config", overrides=words, return_hydra_config=True)
         HydraConfig.instance().set_config(config)
         _require_complete(config)
-        return {str(key): _value(config, str(key)) for key in config if key != "hydra"}
+        found = {str(key): _value(config, str(key)) for key in config if key != "hydra"}
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_one_line(error)) from None
+    check_config(found)
+    return found
 
 
 def _value(config: Any, key: str) -> Any:

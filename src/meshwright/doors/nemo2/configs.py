@@ -6,7 +6,7 @@ from typing import Any
 
 from meshwright.doors.nemo2.configurator import AutoConfigurator, Chosen
 from meshwright.doors.nemo2.objects import changed, tree_of
-from meshwright.doors.nemo2.words import given_values, lightning_time, named_recipe, size_values
+from meshwright.doors.nemo2.words import given_values, named_recipe, size_values, time_words
 from meshwright.units import DAY_S
 
 __all__ = ["generate_configs"]
@@ -56,7 +56,7 @@ def _changed(runner: AutoConfigurator, chosen: Chosen) -> Any:
     values: dict[str, Any] = {
         **_sizes(runner),
         **given_values(runner.problem, chosen.layout, steps=runner.max_steps_per_run),
-        "trainer.max_time": lightning_time(runner.max_minutes_per_run),
+        "trainer.max_time": time_words(runner.max_minutes_per_run),
         **({"resume": None} if runner.mode == "pretrain" else {}),
     }
     if isinstance(tree.get("log"), dict):

@@ -19,6 +19,8 @@ from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
 from meshwright.search.asked import Asked
 from meshwright.search.problem import Problem
+from meshwright.training.limits import written
+from meshwright.units import MINUTE_S
 
 __all__ = ["layout_values", "named_recipe", "refusal_for", "size_values"]
 
@@ -90,13 +92,12 @@ def named_recipe(
     if restore_from is not None:
         tree = finetuned(tree, restore_from=restore_from, lora_rank=problem.setting.work.lora_rank)
     values: dict[str, Any] = recipe_values(tree)
-    values["trainer"] |= {"max_time": lightning_time(minutes), "callbacks": [{"_target_": "nemo.utils.exp_manager.TimingCallback"}]}
+    values["trainer"] |= {"max_time": time_words(minutes), "callbacks": [{"_target_": "nemo.utils.exp_manager.TimingCallback"}]}
     if logs is not None:
         values["log"] |= {"log_dir": str(logs)}
     return values
 
 
-def lightning_time(minutes: float) -> str:
-    """Return a time as Lightning's `max_time` reads it, DD:HH:MM:SS."""
-    seconds = round(minutes * 60)
-    return f"{seconds // 86400:02d}:{seconds // 3600 % 24:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+def time_words(minutes: float) -> str:
+    """Return a time as Lightning's `max_time` reads it."""
+    return written(round(minutes * MINUTE_S), "days:hours:minutes:seconds")
