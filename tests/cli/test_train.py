@@ -164,6 +164,7 @@ def test_another_training_in_the_same_folder_is_refused(capsys: Capture) -> None
         ([*HERE, "--setting", "lerning_rate=1"], "'lerning_rate' is no known setting; did you mean 'learning_rate'"),
         ([*HERE, "--tokens", "2M"], "give one of them"),
         ([*HERE, "--keep", "0"], "keep=0: expected a positive number"),
+        ([*HERE, "--keep", "3"], "keep=3: checkpoints stay for their validation loss, and nothing is held out"),
         (["train", "tiny-llama", "--cluster", "local:1"], "a training needs its length"),
         (["train", "status", "nothing"], "nothing: no training here"),
         (["train", "logs", "."], ".: no training here"),

@@ -1,17 +1,20 @@
-"""Loss curves of layouts on gloo processes of this machine: `python -m tests.trainer.curves RANK PROCESSES STORE OUT CASE ...`.
+"""Loss curves of layouts on gloo processes of this machine: `python -m tests.trainer.curves PROCESSES STORE OUT CASE ...`.
 
-A case is `model:layout words`, with `:ring` or `:compile` behind. One group of processes runs all of them, because starting one takes
-longer than twenty steps.
+A case is `model:layout words`, with `:ring`, `:compile` or `:bf16` behind. One group of processes runs all of them, because starting one
+takes longer than twenty steps.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
@@ -19,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 20
+BF16_STEPS = 5
 SEQ_LEN = 32
 GBS = 8
 _SHAPE: dict[str, Any] = {"num_layers": 4, "hidden": 64, "ffn": 128, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "vocab": 500}
@@ -51,6 +55,7 @@ def job_of(case: str, **changes: Any) -> Any:
         "optimizer": optimizer,
         "profile_step": 0,
     }
+    given |= {"precision": "bf16", "steps": BF16_STEPS} if "bf16" in more else {}
     given |= {"context": "ring"} if "ring" in more else {}
     given |= {"compile": True} if "compile" in more else {}
     return TrainJob(model=model_of(MODELS[model] | {"name": model}), layout=layout, **(given | changes))
@@ -62,27 +67,48 @@ def curves(processes: int, cases: Sequence[str], *, timeout_s: float = 1200, cha
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.json")
         words = [str(processes), str(Path(folder, "store")), str(out), json.dumps(changes or {}), *cases]
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.trainer.curves", str(rank), *words],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(processes)
-        ]
+        ranks = subprocess.Popen(
+            [sys.executable, "-m", "tests.trainer.curves", *words],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
         try:
-            told = [process.communicate(timeout=timeout_s)[0] for process in ranks]
+            told = ranks.communicate(timeout=timeout_s)[0]
         finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
-        assert all(process.returncode == 0 for process in ranks), "\n".join(text[-3000:] for text in told)
+            with suppress(ProcessLookupError):  # every rank is of its group
+                os.killpg(ranks.pid, signal.SIGKILL)
+            ranks.wait()
+        assert ranks.returncode == 0, told[-5000:]
         found: list[Any] = json.loads(out.read_text(encoding="utf-8"))
     return found
+
+
+def _start(processes: int, *words: Any) -> int:
+    """Read torch once, and fork every rank from here; return how many failed."""
+    import meshwright.trainer._run  # noqa: F401  # what every rank needs
+
+    children = []
+    for rank in range(processes):
+        child = os.fork()
+        if child == 0:
+            try:
+                _work(rank, processes, *words)
+            except BaseException:
+                traceback.print_exc()
+                sys.stdout.flush()
+            os._exit(1)
+        children.append(child)
+    codes = []
+    for _ in children:
+        codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
+        if codes[-1] != 0:  # the others would wait for it
+            return 1
+    return 0
 
 
 def _work(rank: int, processes: int, store: str, out: str, changes: dict[str, Any], cases: Sequence[str]) -> None:
@@ -112,4 +138,4 @@ def _work(rank: int, processes: int, store: str, out: str, changes: dict[str, An
 
 
 if __name__ == "__main__":
-    _work(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], json.loads(sys.argv[5]), sys.argv[6:])
+    sys.exit(_start(int(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), sys.argv[5:]))

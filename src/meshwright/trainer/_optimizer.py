@@ -29,7 +29,7 @@ def make_optimizer(chunk: nn.Module, settings: OptimizerSettings) -> torch.optim
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
-        fused=next(iter(groups.values()))[0].is_cuda or None,
+        fused=True,
     )
 
 
@@ -54,21 +54,26 @@ class Gradients:
         """
         stage_ranks = self.meshes.layout.dp * self.meshes.layout.cp * self.meshes.layout.tp
         tied = {id(weight) for weight in self.tied_copies}
-        total = torch.zeros((), dtype=torch.float64)
-        for weight in _weights(self.chunks):
-            if weight.grad is not None:
-                copies = stage_ranks // _pieces(weight) * (2 if id(weight) in tied else 1)
-                total += float(_local(weight.grad).double().square().sum()) / copies
-        total = total.to(self.meshes.device_type if self.meshes.device_type == "cuda" else "cpu")
-        total = total.to(torch.float32) if self.meshes.device_type == "mps" else total
-        dist.all_reduce(total)
-        return math.sqrt(float(total))
+        known = [weight for weight in _weights(self.chunks) if weight.grad is not None]
+        if not known:
+            own = torch.zeros((), dtype=torch.float64, device=self.meshes.device_type)
+        else:
+            norms = torch.stack([norm.double() for norm in torch._foreach_norm([_local(_gradient(weight)) for weight in known])])
+            copies = [stage_ranks // _pieces(weight) * (2 if id(weight) in tied else 1) for weight in known]
+            own = (norms.square() / norms.new_tensor(copies)).sum()
+        dist.all_reduce(own)
+        return math.sqrt(float(own))
 
     def scale(self, factor: float) -> None:
         """Multiply all of them."""
-        for weight in _weights(self.chunks):
-            if weight.grad is not None:
-                _local(weight.grad).mul_(factor)
+        gradients = [_local(weight.grad) for weight in _weights(self.chunks) if weight.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
+
+
+def _gradient(weight: Tensor) -> Tensor:
+    assert weight.grad is not None
+    return weight.grad
 
 
 def _local(x: Tensor) -> Tensor:

@@ -220,6 +220,11 @@ def prepare(request: TrainRequest, *, folder: Path, problem: Problem, layout: La
         raise ConfigError(
             f"keep={request.keep}: {prepared.software.name} keeps checkpoints by its own settings; give it as --setting extra"
         )
+    if request.keep is not None and prepared.software.name == OWN_TRAINER and held_out(prepared.settings) is None:
+        raise ConfigError(
+            f"keep={request.keep}: checkpoints stay for their validation loss, and nothing is held out that one could be taken of: "
+            f"give --data, and --setting split=[99,1,0] where its split holds out nothing; the newest {LAST} stay in any case"
+        )
     prepared.job()  # what a software or a platform has no words for is refused here
     return prepared
 
