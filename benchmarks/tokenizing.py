@@ -10,12 +10,14 @@ time to start up is not counted. It is given the vocabulary as a tokenizer.json,
 
 Measured 2026-11-21 on a virtual machine with 2 cores while other work kept its load at 15 and its disk at 44 MB/s, so wall-clock
 rates say little: 12 MB took preprocess_data.py (d98e8a6) 110 s and `tokenize` 8.7 s with start-up, 12.6 times, with equal files.
-210 MB took gigatoken alone 7.7 s, `tokenize` 11.0 s with one worker and 67.8 s with two, beside heavier load. In seconds of CPU,
-which the load moves less, 218 MB of JSON lines took gigatoken alone 2.3 (texts in memory), `tokenize` 4.2 with one worker and 6.7
-with two, start-up and joining among them. With a tokenizer opened once in each process, 126 MB of JSON lines took 2.9 s of CPU with
-one worker and 4.6 with two (medians of four runs), where it had taken 3.55 and 5.6 (medians of three, the same hour): each worker's
-start takes 0.8 s of it, and the start of the run itself 0.9. The goals of 80 % of gigatoken alone and of 1.8 times from 1 to 2 workers
-are not shown by this run; they want an idle machine.
+
+The same day under a load of 5 to 12, 220 MB of JSON lines in seconds of CPU (user and system, every process of the run): gigatoken alone
+with texts in memory 1.7 to 2.4, opened anew; `tokenize` with one worker 3.4 (median of four), 3.7 before workers were forked and the join
+went on beside them (the two in turn; ratio of the pairs 0.91); with two workers 6.1, 6.3 before (0.96). So it is at half to 70 % of
+gigatoken alone, and the goal of 80 % is not reached: reading, JSON, hashes and two writes take as much as gigatoken itself. Of the two
+workers' 6.1, their segments take what one worker's do (2.9 to 3.4 against 3.0 to 3.5); what stays is the start: 1.0 s of the run, 0.5 s of
+each worker to open the tokenizer and 0.4 s of the process they are forked from. The goal of 1.8 times from 1 to 2 workers is thus one of
+larger texts, and its wall-clock time wants an idle machine.
 """
 
 from __future__ import annotations

@@ -38,6 +38,10 @@ def copy(task: Copy) -> dict[str, Any]:
     return {"size_bytes": path.stat().st_size}
 
 
+def environment(task: Copy) -> dict[str, Any]:
+    return {"value": os.environ.get("MESHWRIGHT_TEST"), "folder": str(Path.cwd())}
+
+
 def is_there(task: Copy, record: Any) -> bool:
     path = Path(task.output) / task.name
     return path.exists() and path.stat().st_size == record["size_bytes"]

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.data.shards import copy, is_there, tasks_in
+from tests.data.shards import copy, environment, is_there, tasks_in
 
 from meshwright.data.counters import Counts
 from meshwright.data.journal import read_journals
@@ -59,6 +59,21 @@ def test_a_full_disk_stops_the_step_with_what_is_done(tmp_path: Path, workers: i
     if workers == 1:
         assert "large" in report.records
     assert report.exit_code == 3
+
+
+@pytest.mark.parametrize("way", ["forkserver", "spawn"])
+def test_workers_see_what_was_set_since_the_first_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Variables and folder, also where they are forked from a process that is older; and where its socket's path would be too long."""
+    monkeypatch.setattr("meshwright.data.workers._LONGEST_FOLDER", 1000 if way == "forkserver" else 0)
+    for number in range(2):
+        monkeypatch.setenv("MESHWRIGHT_TEST", str(number))
+        monkeypatch.chdir(tmp_path)
+        tasks = tasks_in(tmp_path, {"a": 1, "b": 1})
+        report = run_step(
+            "say", tasks, environment, state=tmp_path / str(number), place=ALONE, workers=2, still_there=is_there, progress=False
+        )
+        said = {(record["value"], record["folder"]) for record in report.records.values()}
+        assert said == {(str(number), str(tmp_path))}
 
 
 def test_a_worker_that_is_killed_is_said(tmp_path: Path) -> None:

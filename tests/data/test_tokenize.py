@@ -267,13 +267,29 @@ def test_a_torn_scratch_file_is_done_again(tmp_path: Path, run: Run, monkeypatch
     assert outputs(tmp_path, "torn") == outputs(tmp_path, "whole")
 
 
+def test_another_policy_after_half_of_the_output_is_joined(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was joined while the rest was tokenized stays; what a policy decides about is not joined before the end."""
+    monkeypatch.setattr("meshwright.data.segments.LEAST_BYTES", 400)
+    monkeypatch.setattr("meshwright.data.assembly.COMMIT_BYTES", 300)
+    corpus(tmp_path)
+    (tmp_path / "in" / "part_4_dirty.jsonl").write_bytes(DIRTY)
+    failed = run(on_error="fail")
+    state = json.loads((tmp_path / ".meshwright/tokenize-out/scratch/assembly.json").read_text())
+    assert failed.manifest is None
+    assert state["segments"] > 3
+    run(on_error="quarantine")
+    run("whole", on_error="quarantine")
+    assert outputs(tmp_path) == outputs(tmp_path, "whole")
+    assert (tmp_path / "out.rejected.jsonl").read_bytes() == (tmp_path / "whole.rejected.jsonl").read_bytes()
+
+
 KILLED = """
 import sys
 from meshwright.data.encoders.encoder import EncoderSpec
-from meshwright.data import segments
+from meshwright.data import assembly, segments
 from meshwright.data.tokenizing import TokenizeRequest, tokenize
 if __name__ == "__main__":
-    segments.LEAST_BYTES = 400
+    segments.LEAST_BYTES, assembly.COMMIT_BYTES = 400, 1500
     folder, vocab, merges, workers = sys.argv[1:]
     spec = EncoderSpec(kind="gpt2", vocab_file=vocab, merge_file=merges)
     request = TokenizeRequest(inputs=(folder + "/in",), output_prefix=folder + "/killed", tokenizer=spec, append_eod=True, on_error="skip")

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import IO, Any
 
 import numpy as np
@@ -27,12 +28,16 @@ from meshwright.data.steps import Record
 from meshwright.errors import MeshwrightError
 from meshwright.indexed import chunks_of, write_index
 
-__all__ = ["Assembled", "TornScratch", "assemble", "clear", "read_state"]
+__all__ = ["Abandoned", "Assembled", "Assembly", "TornScratch", "clear", "read_state"]
 
 COMMIT_BYTES = 1 << 30
 """Ids between two commits: what a kill can make this redo."""
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 20
 _PARTS = {"tokens": "bin", "lengths": "lengths", "counts": "counts"}
+
+
+class Abandoned(Exception):
+    """An assembly was told to end; what it has committed stays."""
 
 
 class TornScratch(MeshwrightError):
@@ -57,39 +62,76 @@ class Assembled:
     """.bin and .idx."""
 
 
-def assemble(
-    records: Sequence[tuple[str, Record]], *, scratch: Path, prefixes: Mapping[str, Path], dtype: str, rejects: Path | None
-) -> list[Assembled]:
-    """Join the scratch files and return what was written, by key.
+class Assembly:
+    """The outputs of a run while they grow; one process has them open."""
 
-    Args:
-        records: name and record of every segment, in order.
-        scratch: folder of the scratch files.
-        prefixes: of the outputs, by key.
-        dtype: of the ids.
-        rejects: where what was rejected goes, None: nowhere.
+    def __init__(self, scratch: Path, prefixes: Mapping[str, Path]) -> None:
+        """Say where the scratch files and the outputs are, by key; nothing is opened yet."""
+        self.scratch, self.prefixes = scratch, dict(prefixes)
+        self.abandoned = Event()
+        """Set by another thread: what reads or writes here ends at the next block."""
+        self._state = read_state(scratch)
+        self._names = _names(list(prefixes))
+        self._outputs: dict[str, _Growing] = {}
+        self._stack = ExitStack()
+        self._waiting: list[Path] = []
+        self._open_bytes = 0
 
-    Raises:
-        TornScratch: a scratch file is damaged.
-    """
-    state = read_state(scratch)
-    names = _names(list(prefixes))
-    for place, prefix in enumerate(prefixes.values()):
-        _take_back(scratch / f"{place}.bin", Path(f"{prefix}.bin"), begun=state.segments > 0)
-    with ExitStack() as stack:
-        growing = {section: _open(stack, scratch / name, state.sizes.get(section, 0)) for section, name in names.items()}
-        _join(records, growing, state, scratch)
-        hashes = {section: handle.sha256 for section, handle in growing.items()}
-    done = [
-        _finish(prefix, scratch, place, dtype=dtype, sha256=hashes[f"{key}.tokens"].hexdigest())
-        for place, (key, prefix) in enumerate(prefixes.items())
-    ]
-    raw = scratch / "rejects"
-    if rejects is not None and raw.stat().st_size:
-        _write_rejects(raw, rejects)
-    for prefix in prefixes.values():
-        sync_folder(prefix.parent)
-    return done
+    @property
+    def segments(self) -> int:
+        """How many are in the outputs; the next one is the one of this number."""
+        return self._state.segments
+
+    def add(self, name: str, record: Record) -> None:
+        """Append what a segment's scratch file holds; TornScratch where it is damaged, and then the outputs are to be opened anew."""
+        self._open()
+        path = part_path(self.scratch, name)
+        _append(path, record, self._outputs, self.abandoned)
+        self._waiting.append(path)
+        self._open_bytes += record["size_bytes"]
+        self._state.segments += 1
+        if self._open_bytes >= COMMIT_BYTES:
+            self._commit()
+
+    def finish(self, *, dtype: str, rejects: Path | None) -> list[Assembled]:
+        """Write the indices and give the outputs their names; `rejects` is where what was rejected goes, None: nowhere."""
+        self._open()
+        self._commit()
+        hashes = {section: growing.sha256 for section, growing in self._outputs.items()}
+        self.close()
+        done = [
+            _finish(prefix, self.scratch, place, dtype=dtype, sha256=hashes[f"{key}.tokens"].hexdigest())
+            for place, (key, prefix) in enumerate(self.prefixes.items())
+        ]
+        raw = self.scratch / "rejects"
+        if rejects is not None and raw.stat().st_size:
+            _write_rejects(raw, rejects)
+        for prefix in self.prefixes.values():
+            sync_folder(prefix.parent)
+        return done
+
+    def close(self) -> None:
+        """Close the files; what is not committed yet is done again."""
+        self._stack.close()
+
+    def _open(self) -> None:
+        if self._outputs:
+            return
+        for place, prefix in enumerate(self.prefixes.values()):
+            _take_back(self.scratch / f"{place}.bin", Path(f"{prefix}.bin"), begun=self.segments > 0)
+        self._outputs = {
+            section: _open(self._stack, self.scratch / name, self._state.sizes.get(section, 0), self.abandoned)
+            for section, name in self._names.items()
+        }
+
+    def _commit(self) -> None:
+        for section, growing in self._outputs.items():
+            os.fsync(growing.handle.fileno())
+            self._state.sizes[section] = growing.handle.tell()
+        write_whole(self.scratch / _STATE, json.dumps(asdict(self._state)).encode())
+        for part in self._waiting:
+            part.unlink(missing_ok=True)
+        self._waiting, self._open_bytes = [], 0
 
 
 def clear(scratch: Path) -> None:
@@ -128,44 +170,31 @@ class _Growing:
     """A file that is appended to, with the hash of what it holds."""
 
     handle: IO[bytes]
+    """Without a buffer."""
     sha256: Any
 
-    def write(self, block: bytes) -> None:
-        self.handle.write(block)
+    def write(self, block: memoryview) -> None:
         self.sha256.update(block)
+        while block:
+            block = block[self.handle.write(block) :]
 
 
-def _open(stack: ExitStack, path: Path, size_bytes: int) -> _Growing:
+def _open(stack: ExitStack, path: Path, size_bytes: int, abandoned: Event) -> _Growing:
     """Open a growing file where the last commit left it."""
-    handle = stack.enter_context(path.open("r+b" if path.exists() else "w+b", buffering=_BLOCK_BYTES))
+    handle = stack.enter_context(path.open("r+b" if path.exists() else "w+b", buffering=0))
     handle.truncate(size_bytes)
     growing = _Growing(handle, hashlib.sha256())
-    for block in iter(lambda: handle.read(_BLOCK_BYTES), b""):
+    for block in _blocks(handle, size_bytes, abandoned):
         growing.sha256.update(block)
     return growing
 
 
-def _join(records: Sequence[tuple[str, Record]], outputs: Mapping[str, _Growing], state: State, scratch: Path) -> None:
-    open_bytes, waiting = 0, list[Path]()
-    for name, record in records[state.segments :]:
-        path = part_path(scratch, name)
-        _append(path, record, outputs)
-        waiting.append(path)
-        open_bytes += record["size_bytes"]
-        state.segments += 1
-        if open_bytes >= COMMIT_BYTES or state.segments == len(records):
-            _commit(outputs, state, scratch)
-            for part in waiting:
-                part.unlink(missing_ok=True)
-            open_bytes, waiting = 0, []
-
-
-def _append(path: Path, record: Record, outputs: Mapping[str, _Growing]) -> None:
+def _append(path: Path, record: Record, outputs: Mapping[str, _Growing], abandoned: Event) -> None:
     try:
-        with path.open("rb") as part:
+        with path.open("rb", buffering=0) as part:
             for section, (size_bytes, crc) in record["sections"].items():
                 found = 0
-                for block in _blocks(part, size_bytes):
+                for block in _blocks(part, size_bytes, abandoned):
                     found = zlib.crc32(block, found)
                     outputs[section].write(block)
                 if found != crc:
@@ -175,21 +204,17 @@ def _append(path: Path, record: Record, outputs: Mapping[str, _Growing]) -> None
         raise TornScratch(f"{path}: what a worker wrote there is lost or torn; start again, and its segment is done again") from None
 
 
-def _blocks(handle: IO[bytes], size_bytes: int) -> Iterator[bytes]:
+def _blocks(handle: IO[bytes], size_bytes: int, abandoned: Event) -> Iterator[memoryview]:
+    """Yield so many bytes in blocks, which are valid until the next."""
+    held = memoryview(bytearray(min(size_bytes, _BLOCK_BYTES)))
     while size_bytes > 0:
-        block = handle.read(min(size_bytes, _BLOCK_BYTES))
-        if not block:
+        if abandoned.is_set():
+            raise Abandoned
+        read: int = handle.readinto(held[: min(size_bytes, len(held))])  # type: ignore[attr-defined]
+        if not read:
             raise EOFError
-        size_bytes -= len(block)
-        yield block
-
-
-def _commit(outputs: Mapping[str, _Growing], state: State, scratch: Path) -> None:
-    for section, growing in outputs.items():
-        growing.handle.flush()
-        os.fsync(growing.handle.fileno())
-        state.sizes[section] = growing.handle.tell()
-    write_whole(scratch / _STATE, json.dumps(asdict(state)).encode())
+        size_bytes -= read
+        yield held[:read]
 
 
 def _finish(prefix: Path, scratch: Path, place: int, *, dtype: str, sha256: str) -> Assembled:

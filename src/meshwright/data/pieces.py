@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from meshwright.data.archives import open_plain
 from meshwright.data.counters import count
@@ -30,9 +30,8 @@ class Piece:
     """Lines that begin in these bytes, or Parquet's row groups from start to before end; None: to the end of the file."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
-    """One document."""
+class Document(NamedTuple):
+    """One document; a tuple, since there are many."""
 
     line: int
     """From 1 at the first line or row of the piece."""

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import errno
-import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait as wait_for
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from meshwright.data.counters import Counts, SharedCounts, count_into
 from meshwright.data.journal import Journal, read_journals
 from meshwright.data.progress import Progress, Totals
 from meshwright.data.ranks import Place, share_of
+from meshwright.data.workers import prepare_workers, runner_of
 from meshwright.errors import ConfigError, MeshwrightError
 
 __all__ = ["STATE", "Record", "ShardError", "ShardTask", "StepReport", "run_step", "state_folder"]
@@ -100,7 +96,7 @@ def run_step(
     after: Callable[[Any, Record], None] | None = None,
     progress: bool = True,
 ) -> StepReport:
-    """Do this rank's shards that no journal has as done, largest first.
+    """Do this rank's shards that no journal has as done: those of about one size in their order, the largest first.
 
     `work` gets a task, writes its outputs whole (`atomic.writing`) and returns the record; ShardError fails that shard alone.
     It must write the same bytes for the same task at any time, be a function of a module, and tell `counters.count` how far it is.
@@ -118,7 +114,7 @@ def run_step(
         for task in ours:
             if task.name in done:
                 after(task, done[task.name])
-    todo = sorted((task for task in ours if task.name not in done), key=lambda task: -task.size_bytes)
+    todo = sorted((task for task in ours if task.name not in done), key=lambda task: -_rough(task.size_bytes))
     failed, stopped = _do(step, ours, todo, work, state=state, place=place, workers=workers, done=done, after=after, progress=progress)
     if len(done) + len(failed) < len(tasks):  # ranks that ran meanwhile: of those that end together, one sees the records of all
         known = _known(state)
@@ -127,6 +123,12 @@ def run_step(
     elsewhere = [task.name for i, task in enumerate(tasks) if i not in mine and task.name not in done]
     records = {task.name: done[task.name] for task in tasks if task.name in done}
     return StepReport(step=step, place=place, records=records, failed=failed, open_elsewhere=tuple(elsewhere), stopped=stopped)
+
+
+def _rough(size_bytes: int) -> int:
+    """Return a size by its first four binary digits, so that shards of about one size are done in their order."""
+    dropped = max(0, size_bytes.bit_length() - 4)
+    return size_bytes >> dropped << dropped
 
 
 def _known(state: Path) -> dict[str, Record]:
@@ -151,6 +153,9 @@ def _do(
     failed: dict[str, tuple[str, str]] = {}
     if not todo:
         return failed, None
+    workers = min(workers, len(todo))
+    if workers > 1:
+        prepare_workers([work.__module__])
     open_bytes = sum(task.size_bytes for task in todo)
     all_bytes = sum(task.size_bytes for task in ours)
     title = step if place.world_size == 1 else f"{step} (rank {place.rank} of {place.world_size})"
@@ -159,7 +164,7 @@ def _do(
     try:
         with (
             Journal(state / "journal", place) as journal,
-            _runner(work, min(workers, len(todo))) as runner,
+            runner_of(partial(_attempt, work), workers) as runner,
             _shown(Progress(totals, lambda: (finished, runner.counts())), progress),
         ):
             for task, outcome in runner.outcomes(todo):
@@ -192,86 +197,8 @@ def _shown(progress: Progress, wanted: bool) -> Iterator[None]:
         yield
 
 
-class _Runner(Protocol):
-    def counts(self) -> Counts: ...
-
-    def outcomes(self, tasks: Sequence[ShardTask]) -> Iterator[tuple[ShardTask, Record | ShardError]]: ...
-
-
-class _Here:
-    """Shards one after the other in this process."""
-
-    def __init__(self, work: Callable[[Any], Record]) -> None:
-        self._work, self._cells = work, [0, 0, 0]
-        count_into(self._cells, 0)
-
-    def counts(self) -> Counts:
-        size_bytes, documents, tokens = self._cells
-        return Counts(size_bytes=size_bytes, documents=documents, tokens=tokens)
-
-    def outcomes(self, tasks: Sequence[ShardTask]) -> Iterator[tuple[ShardTask, Record | ShardError]]:
-        for task in tasks:
-            yield task, _attempt(self._work, task)
-
-
-class _Pool:
-    """Shards side by side in processes that end with this one."""
-
-    def __init__(self, work: Callable[[Any], Record], workers: int) -> None:
-        context = get_context("spawn")
-        self._work, self._workers, self._counts = work, workers, SharedCounts(context, workers)
-        shared = (self._counts.cells, self._counts.slots)
-        self.pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=shared)
-
-    def counts(self) -> Counts:
-        return self._counts.read()
-
-    def outcomes(self, tasks: Sequence[ShardTask]) -> Iterator[tuple[ShardTask, Record | ShardError]]:
-        pending: dict[Future[Record | ShardError], ShardTask] = {}
-        rest = iter(tasks)
-        while True:
-            while len(pending) < 2 * self._workers and (task := next(rest, None)) is not None:
-                pending[self.pool.submit(_attempt, self._work, task)] = task
-            if not pending:
-                return
-            for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                yield pending.pop(future), future.result()
-
-
-@contextmanager
-def _runner(work: Callable[[Any], Record], workers: int) -> Iterator[_Runner]:
-    if workers == 1:
-        yield _Here(work)
-        return
-    runner = _Pool(work, workers)
-    try:
-        yield runner
-    except BaseException:
-        for process in list((runner.pool._processes or {}).values()):
-            process.kill()  # what they were writing has no name yet
-        raise
-    finally:
-        runner.pool.shutdown(wait=True, cancel_futures=True)
-
-
 def _attempt(work: Callable[[Any], Record], task: Any) -> Record | ShardError:
     try:
         return work(task)
     except ShardError as error:
         return error
-
-
-def _begin_worker(cells: Any, slots: Any) -> None:
-    """Set a worker up; it leaves Ctrl-C to its parent and ends when that ends, however that ends."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    count_into(cells, slots.get())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        wait_for([parent.sentinel])
-        os._exit(1)

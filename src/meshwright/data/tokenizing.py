@@ -6,14 +6,16 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from meshwright.data.assembly import Assembled, TornScratch, assemble, clear, read_state
+from meshwright.data.assembly import Assembly, TornScratch, clear, read_state
 from meshwright.data.atomic import create_once, locked
 from meshwright.data.documents import SUFFIXES, TextUnit, form_of, read_documents
+from meshwright.data.early_join import EarlyJoin
 from meshwright.data.encoders.choose import choose_engine
 from meshwright.data.encoders.encoder import Encoder, EncoderSpec, Engine
 from meshwright.data.journal import read_journals
@@ -26,6 +28,7 @@ from meshwright.data.segment_work import DIRTY, OnError, SegmentTask, forget_enc
 from meshwright.data.segments import cut, segment_bytes_for
 from meshwright.data.sentences import sentence_splitter
 from meshwright.data.steps import Record, StepReport, run_step, state_folder
+from meshwright.data.workers import prepare_workers
 from meshwright.errors import ConfigError
 from meshwright.indexed import token_dtype
 from meshwright.units import MIB
@@ -91,6 +94,10 @@ class TokenizeRequest:
         return {key: Path(f"{self.output_prefix}_{key}_{level}") for key in self.keys}
 
 
+_ASSEMBLY_LOCK = "assembly.lock"
+"""In the state's folder: of the one process that writes the outputs."""
+_NEEDED = ("meshwright.data.segment_work", "awkward", "gigatoken", "msgspec", "tokenizers")
+"""Modules of a worker; gigatoken imports awkward at its first call."""
 _LEFT_OUT = "files_left_out"
 """In the manifest: whole files that the policy left out, so that a later start says it again instead of calling the output whole."""
 
@@ -148,6 +155,8 @@ def tokenize(
         ConfigError: something asked for can't be; an earlier start was with other settings; the outputs are there, from something else.
     """
     begin_s = time.monotonic()
+    if workers > 1:
+        prepare_workers(_NEEDED)
     forget_encoders()
     reference = reference_of(request.tokenizer)
     settings = _settings(request, reference)
@@ -161,11 +170,15 @@ def tokenize(
         return TokenizeReport(manifest=done, note=note, seconds=0.0, files_out=tuple(done.settings.get(_LEFT_OUT, ())))
     scratch = request.state / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
-    with locked(request.state / f"rank{place.rank}of{place.world_size}.lock"):
+    with locked(request.state / f"rank{place.rank}of{place.world_size}.lock"), ExitStack() as stack:
         files = settle(request.state / "inputs.jsonl", request.inputs, settings=settings, suffixes=() if request.form else SUFFIXES)
         engine, note = _engine(request, reference, files)
         tasks = _tasks(request, files, engine, str(token_dtype(reference.vocab_size).str))
         assembled = read_state(scratch).segments
+        early = None
+        if place.world_size == 1:
+            assembly = Assembly(scratch, request.prefixes())
+            early = stack.enter_context(EarlyJoin(assembly, [task.name for task in tasks], lock=request.state / _ASSEMBLY_LOCK))
         report = run_step(
             "tokenize",
             tasks,
@@ -174,9 +187,10 @@ def tokenize(
             place=place,
             workers=workers,
             still_there=lambda task, record: _is_there(task, record, assembled),
+            after=None if early is None else lambda task, record: early.take(task.name, record),
             progress=progress,
         )
-        return _conclude(request, settings, tasks, report, note=note, begin_s=begin_s)
+        return _conclude(request, settings, tasks, report, early, note=note, begin_s=begin_s)
 
 
 def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:
@@ -296,6 +310,7 @@ def _conclude(
     settings: dict[str, Any],
     tasks: Sequence[SegmentTask],
     step: StepReport,
+    early: EarlyJoin | None,
     *,
     note: str,
     begin_s: float,
@@ -309,7 +324,7 @@ def _conclude(
     manifest = None
     if not dirty and not problems and len(known) == len(tasks):
         try:
-            manifest = _put_together(request, settings, known)
+            manifest = _put_together(request, settings, known, early)
         except TornScratch as error:
             problems.append(str(error))
     return TokenizeReport(
@@ -330,21 +345,28 @@ def _located(rows: Sequence[dict[str, Any]]) -> list[Rejected]:
     return [located(row, counter) for row in sorted(rows, key=lambda row: (natural_key(row["file"]), row["start"], row["line"] or 0))]
 
 
-def _put_together(request: TokenizeRequest, settings: dict[str, Any], records: Sequence[tuple[str, Record]]) -> Manifest | None:
-    """Join the scratch files; None where another rank is at it."""
+def _put_together(
+    request: TokenizeRequest, settings: dict[str, Any], records: Sequence[tuple[str, Record]], early: EarlyJoin | None
+) -> Manifest | None:
+    """Join the scratch files that are left and name the outputs; None where another rank is at it."""
     scratch = request.state / "scratch"
-    try:
-        with locked(request.state / "assembly.lock"):
-            dtype = str(token_dtype(settings["vocab_size"]).str)
-            rejects = _rejects_path(request) if request.on_error != "fail" else None
-            done: list[Assembled] = assemble(records, scratch=scratch, prefixes=request.prefixes(), dtype=dtype, rejects=rejects)
-            files = [record for output in done for record in output.files]
-            left_out = [path for _, record in records for path in record.get("files_out", ())]
-            said = {"inputs": list(request.inputs), **settings, **({_LEFT_OUT: left_out} if left_out else {})}
-            manifest = write_manifest(request.folder, step="tokenize", settings=said, files=files, name=request.manifest_name)
-            clear(scratch)
-            return manifest
-    except ConfigError as error:
-        if "another process" not in str(error):
-            raise
-        return None
+    with ExitStack() as stack:
+        if early is not None:
+            assembly = early.settle()
+        else:
+            try:
+                stack.enter_context(locked(request.state / _ASSEMBLY_LOCK))
+            except ConfigError:
+                return None
+            assembly = Assembly(scratch, request.prefixes())
+            stack.callback(assembly.close)
+        for name, record in records[assembly.segments :]:
+            assembly.add(name, record)
+        rejects = _rejects_path(request) if request.on_error != "fail" else None
+        done = assembly.finish(dtype=str(token_dtype(settings["vocab_size"]).str), rejects=rejects)
+        files = [record for output in done for record in output.files]
+        left_out = [path for _, record in records for path in record.get("files_out", ())]
+        said = {"inputs": list(request.inputs), **settings, **({_LEFT_OUT: left_out} if left_out else {})}
+        manifest = write_manifest(request.folder, step="tokenize", settings=said, files=files, name=request.manifest_name)
+        clear(scratch)
+        return manifest

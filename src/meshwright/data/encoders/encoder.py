@@ -51,6 +51,9 @@ class Encoded:
 class Encoder(Protocol):
     """One tokenizer of one library."""
 
+    def __hash__(self) -> int:
+        """One that is opened is itself alone."""
+
     @property
     def name(self) -> str:
         """Library and version."""

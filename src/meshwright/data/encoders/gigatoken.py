@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,9 @@ class GigatokenEncoder:
         return self.reference.specials()
 
 
+@lru_cache(maxsize=1)
 def open_gigatoken(reference: Encoder) -> GigatokenEncoder:
-    """Open gigatoken for a tokenizer; NotTheSame where it is not installed or does not know such tokenizers. It is not checked yet."""
+    """Open gigatoken for a tokenizer, once, unchecked; NotTheSame where it is not installed or does not know such tokenizers."""
     try:
         import gigatoken
     except ImportError:
