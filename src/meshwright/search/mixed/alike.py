@@ -9,7 +9,8 @@ from itertools import count, islice
 
 import numpy as np
 
-from meshwright.search.mixed.inner import Block, Case, Chosen, Solved, solve, value_s
+from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, value_s
+from meshwright.search.mixed.inner import solve
 from meshwright.search.mixed.stages import OneWay
 
 __all__ = ["solve_alike"]

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from meshwright.cost.shapes import Floats
 from meshwright.search.axes import MOST_UNEVEN_VPP
 from meshwright.search.mixed.alike import solve_alike
+from meshwright.search.mixed.blocks import Block, Case, Solved, value_s
 from meshwright.search.mixed.bounds import Boxes, Cuts, Limits, bound_s, likely_plans, tightened
 from meshwright.search.mixed.cut_book import CutBook
 from meshwright.search.mixed.grid import Grid
-from meshwright.search.mixed.inner import Block, Case, Solved, solve, value_s
+from meshwright.search.mixed.inner import solve
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.score import Score
 from meshwright.search.mixed.ways import Ways, ways_of
@@ -31,12 +32,12 @@ MOST_ROWS = 2**15
 """Boxes of ways that are opened at once."""
 BOXES = 4096
 """Boxes that are split at once."""
-FREE_WORK = 200_000
+FREE_WORK = 600_000
 """Boxes that are made before the search becomes content with less than the best; a stage of an inner problem counts as STAGE_WORK."""
 STAGE_WORK = 60
 SLACK_PER_WORK = 0.01
 """By how much of the best plan's score what is left open may be better, per further FREE_WORK; the gap says how much it is."""
-MOST_WORK = 5 * FREE_WORK
+MOST_WORK = 1_000_000
 """Beyond, everything is left open."""
 SEEDS = 16
 """Likely plans that are solved before the search."""

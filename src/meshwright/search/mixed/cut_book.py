@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
+from meshwright.search.mixed.blocks import Block, TableKey
 from meshwright.search.mixed.bounds import Cuts
 from meshwright.search.mixed.curves import ROLES, Curve, Once, curves, fitting_layers, once_tables
 from meshwright.search.mixed.grid import Grid
-from meshwright.search.mixed.inner import Block, TableKey
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.stages import StageTable
 

@@ -38,7 +38,8 @@ def ways_of(problem: MixedProblem, grid: Grid, score: Score, *, most_chunks: int
     Formula:  with s the time of the slowest stage, no less than if all chips worked on layers all the time, F, B and T the forward,
               backward and both of all layers, and M micro batches, a step takes at least M s; with one chunk a stage at least T and the
               longer pass of s M - 1 times; with up to v at least F + M b + (B - b) / v, with f and b the passes of s, and the same with
-              the passes exchanged. T goes with s: a pool has room for s over its layer's time on each of its stages
+              the passes exchanged. T goes with s: a pool has room for s over its layer's time on each of its stages. To that comes what is
+              done once: of the pool where one layer takes longest, and of the quickest with as many layers as its fullest stage has
     Units:    seconds per sequence, times the score's rate.
     Source:   `chain_s` and `interleaved_chain_s` of `cost/pipeline.py`: the first forward or the last backward goes the long way.
     Checked:  tests/search/test_mixed.py::test_ways_are_bounded_from_below
@@ -52,7 +53,8 @@ def ways_of(problem: MixedProblem, grid: Grid, score: Score, *, most_chunks: int
     possible = room & (columns.present.sum(axis=1) <= layers)
     slowest = columns.slowest_s(layers, problem.num_gpus)
 
-    def scored(seconds: Floats) -> Floats:
+    def scored(pipeline_s: Floats) -> Floats:
+        seconds = columns.with_exchange_s(pipeline_s, layers, micro, problem.site.stack.dp_overlap)
         whole = (seconds + problem.site.stack.step_overhead_s) / gbs
         return np.asarray(np.where(possible, score.of(whole, rate), np.inf))
 
@@ -61,7 +63,7 @@ def ways_of(problem: MixedProblem, grid: Grid, score: Score, *, most_chunks: int
     )
     deep = np.minimum(columns.stages.sum(axis=1), layers)
     likely = (micro + deep - 1) * np.where(np.isfinite(slowest), slowest, 0.0)
-    guess = np.where(np.isfinite(once), scored(columns.with_exchange_s(likely, layers, micro, problem.site.stack.dp_overlap)), np.inf)
+    guess = np.where(np.isfinite(once), scored(likely), np.inf)
     keep = np.isfinite(np.minimum(once, chunked))
     return Ways(options=options[keep], common=common[keep], once_bound=once[keep], chunked_bound=chunked[keep], guess=guess[keep])
 
@@ -177,7 +179,7 @@ class _Columns:
         Each pool that takes part has a stage with a layer, and some pool a stage with as many as if all chips had stages. A first stage
         that is slower than a micro batch's share of the pipeline costs more than the exchange that it hides.
         """
-        hidden = overlap * (pipeline_s / micro + self.first_s.max(axis=1))
+        hidden = overlap * pipeline_s / micro
         with np.errstate(divide="ignore", invalid="ignore"):
             even = np.where(self.present.any(axis=1), np.ceil(layers / np.maximum(1.0, self.stages.sum(axis=1))), 0.0)
         each, fullest = np.zeros(len(micro)), np.full(len(micro), np.inf)

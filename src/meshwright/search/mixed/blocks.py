@@ -1,0 +1,122 @@
+"""Blocks of stages, what their stages are assigned, and what the closed form gives an assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshwright.cost.pipeline import pipeline_of_stages_s
+from meshwright.cost.shapes import Floats
+from meshwright.layout import SCHEDULES
+from meshwright.search.mixed.curves import Curve, Once
+from meshwright.search.mixed.stages import OneWay, StageTable, role_of
+
+__all__ = ["Block", "Case", "Chosen", "Solved", "TableKey", "in_flight", "links_of", "once_s", "value_s"]
+
+TableKey = tuple[int, float, int, OneWay | None]
+"""Role, micro batches in flight, chunks, and how the stage must recompute."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """A run of stages on one pool."""
+
+    curve: Curve
+    once: tuple[Once, ...]
+    """By role."""
+    stages: int
+    layers: int
+    chips_per_stage: int
+    domain: int
+    """Chips of a fast domain."""
+    limit_bytes: float
+    only: OneWay | None = None
+    """How all its stages recompute; None leaves it to each."""
+    tables: dict[TableKey, StageTable] = field(default_factory=dict, compare=False, repr=False)
+    """Stages that were priced: one book per curve, shared by its blocks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """What all blocks share."""
+
+    num_microbatches: int
+    vpp: int
+    blocking: bool
+    """Whether messages stop the stage."""
+    dp_overlap: float
+    overhead_s: float
+    prefix: int
+    """Layers of the model's first segment, where it has two."""
+    even: bool = False
+    """Whether all stages of a block have equally many layers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """One stage of a solution."""
+
+    layers: int
+    way: int
+    redone: int
+    forward_s: float
+    backward_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Solved:
+    """The best assignment."""
+
+    stages: tuple[Chosen, ...]
+    bound_s: float
+    """No assignment of these blocks takes less."""
+
+
+def in_flight(stage: int, *, pp: int, vpp: int, num_microbatches: int) -> float:
+    """Micro batches that a stage holds at its peak, as `cost.stages.place_stages` counts them."""
+    if vpp == 1:
+        return float(min(pp - stage, num_microbatches))
+    return min(2 * (pp - stage - 1) + (vpp - 1) * pp + 1, num_microbatches * vpp) / vpp
+
+
+def links_of(blocks: Sequence[Block]) -> Floats:
+    """One message over each boundary, (pp - 1,)."""
+    pp = sum(block.stages for block in blocks)
+    found: list[float] = []
+    for i, block in enumerate(blocks):
+        near = block.chips_per_stage * pp <= block.domain
+        found += [block.curve.near_message_s if near else block.curve.message_s] * (block.stages - 1)
+        if i + 1 < len(blocks):
+            found.append(max(block.curve.cross_message_s, blocks[i + 1].curve.cross_message_s))
+    return np.array(found)
+
+
+def once_s(once: Once, layers: int, forward: Floats, backward: Floats, case: Case) -> Floats:
+    """Exposed exchange and optimizer where the fullest stage has so many layers."""
+    reduce = np.maximum(0.0, once.reduce_s[layers] - case.dp_overlap * backward)
+    gather = np.maximum(0.0, once.gather_s[layers] - case.dp_overlap * forward)
+    return np.asarray(reduce + gather + once.optimizer_s[layers])
+
+
+def value_s(blocks: Sequence[Block], case: Case, solved: Solved) -> float:
+    """Return what the closed form gives an assignment, all of a step."""
+    forward, backward = (np.array([getattr(stage, name) for stage in solved.stages]) for name in ("forward_s", "backward_s"))
+    pipeline = pipeline_of_stages_s(
+        schedule=SCHEDULES.index("1f1b"),
+        vpp=case.vpp,
+        num_microbatches=case.num_microbatches,
+        forward_s=forward,
+        backward_s=backward,
+        p2p_s=links_of(blocks),
+        p2p="blocking" if case.blocking else "overlapped",
+    ).pipeline_s
+    once, start = 0.0, 0
+    for block in blocks:
+        own = range(start, start + block.stages)
+        for stage in own:
+            role = role_of(is_first=stage == 0, is_last=stage == len(solved.stages) - 1)
+            once = max(once, float(once_s(block.once[role], solved.stages[stage].layers, forward[0], backward[0], case)))
+        start += block.stages
+    return float(pipeline) + once + case.overhead_s
