@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,8 @@ from meshwright.cli._terminal import QuietFlag
 from meshwright.errors import ConfigError
 
 if TYPE_CHECKING:
+    from meshwright.doors.autoconfigurator.measured import MeasuredInference
+    from meshwright.doors.autoconfigurator.points import PointTable
     from meshwright.doors.autoconfigurator.search import Search
     from meshwright.runs.tune import StudyResult
 
@@ -34,7 +37,7 @@ def autoconfigurator(
     (Slurm), bcp, k8s, or interactive: this machine and the embedded trainer.
 
     With run_inference_hp_search (the old tool's default) every tp x pp x batch of inference_settings is predicted as FasterTransformer runs
-    it and written to inference/final_summary/; nothing is measured there.
+    it, written to inference/final_summary/, and without --dry-run measured: a server of each tp x pp under as many clients as a batch has.
 
     Writes <base_results_dir>/<family>/<size>_<memory>gb/ with base_cfg_*.yaml, candidate_configs/, training_logs/ and final_results/ (the
     CSV of every run, fastest first, that of failures, the top N, the best YAML). Exit code 1: no run finished.
@@ -59,18 +62,15 @@ def autoconfigurator(
     training, inference = config["run_training_hp_search"], config["run_inference_hp_search"]
     if not training and not inference:
         page.note("run_training_hp_search=False and run_inference_hp_search=False: nothing to do")
-    if inference and not training and not config["dry_run"]:
-        raise ConfigError(f"run_inference_hp_search: {_NOT_MEASURED}; --dry-run writes the predictions")
     if inference and "inference_settings" not in config["search_config"]:
         page.note("run_inference_hp_search: search_config has no inference_settings, so nothing is predicted")
-    elif inference:
-        _inference(config, page)
+        inference = False
+    measured = _inference(config, page, alone=not training) if inference else None
     if training:
         _search(config, page)
+    if measured is not None and not config["dry_run"]:
+        _measure(measured, page)
     page.close(str(config["search_config_value"]))
-
-
-_NOT_MEASURED = "no engine of static batches can be started from here, so nothing would be measured"
 
 
 class _Page:
@@ -98,27 +98,75 @@ class _Page:
             raise typer.Exit(1)
 
 
-def _inference(config: dict[str, Any], page: _Page) -> None:
-    """Predict the grid and write its tables: it takes seconds, and stands before hours of training runs."""
+def _inference(config: dict[str, Any], page: _Page, *, alone: bool) -> MeasuredInference | None:
+    """Predict the grid and write its tables, which takes seconds; return what can be measured, None where nothing can.
+
+    ConfigError where inference alone is asked for, and can't be measured.
+    """
     from meshwright.doors.autoconfigurator.answer import inference_answer
-    from meshwright.doors.autoconfigurator.inference import inference_of, predict_points, write_points
+    from meshwright.doors.autoconfigurator.inference import inference_of, predict_points
+    from meshwright.doors.autoconfigurator.measured import prepare_inference
+    from meshwright.doors.autoconfigurator.platform import platform_of
+    from meshwright.doors.autoconfigurator.points import write_points
 
     search = inference_of(config)
     for note in search.notes:
         page.note(note)
     points, refused = predict_points(search)
-    path = write_points(search, points, refused)
-    page.parts["inference"] = inference_answer(search, points, refused, file=path)
+    table = search.table(points, refused, source="predicted")
+    named = config["search_config"]["train_settings"].get("chip", "auto")
+    try:
+        measured, why = prepare_inference(search, platform_of(config), chip=None if named == "auto" else named), ""
+    except ConfigError as error:
+        measured, why = None, str(error)
+    if measured is None and alone and not config["dry_run"]:
+        raise ConfigError(f"run_inference_hp_search: nothing can be measured: {why}; --dry-run writes the predictions")
+    path = write_points(table, beside=search.was_measured or (measured is not None and not config["dry_run"]))
+    page.parts["inference"] = inference_answer(table, notes=search.notes, file=path, study=None)
     page.answered["inference"] = bool(points)
-    page.line(f"inference: {len(points)} points predicted, not measured, and {len(refused)} that can't run; {path}")
-    if not points:
-        page.line(f"inference: nothing runs; tp={refused[0].tp}, pp={refused[0].pp}, bs={refused[0].batch}: {refused[0].reason}")
+    page.line(f"inference: {len(points)} points predicted as {table.engine} runs them, and {len(refused)} that can't run; {path}")
+    _print_points(table, page)
+    if measured is None:
+        page.note(f"run_inference_hp_search: nothing can be measured, predictions stand: {why}")
+    elif config["dry_run"]:
+        job, submit = measured.write_first_job()
+        page.line(f"{job}: the first of {measured.num_runs} runs of {search.engine}, sent by `{submit}`")
+    return measured
+
+
+def _print_points(table: PointTable, page: _Page) -> None:
+    if not table.points:
+        first = table.refused[0]
+        page.line(f"inference: nothing runs; tp={first.tp}, pp={first.pp}, bs={first.batch}: {first.reason}")
         return
-    first = min(points, key=lambda point: point.latency_ms)
-    most = max(points, key=lambda point: point.samples_per_s_per_gpu)
-    for word, at in (("least latency", first), ("most throughput per GPU", most)):
+    least = min(table.points, key=lambda point: point.latency_ms)
+    most = max(table.points, key=lambda point: point.samples_per_s_per_gpu)
+    for word, at in (("least latency", least), ("most throughput per GPU", most)):
         figures = f"{at.latency_ms:.4g} ms, {at.samples_per_s_per_gpu:.4g} samples/s/GPU"
-        page.line(f"inference: {word}: tp={at.tp}, pp={at.pp}, bs={at.batch}: {figures} on {search.chip}")
+        page.line(f"inference: {word}: tp={at.tp}, pp={at.pp}, bs={at.batch}: {figures} {table.source} on {table.chip}")
+
+
+def _measure(measured: MeasuredInference, page: _Page) -> None:
+    """Run the grid; its tables take the place of the predictions."""
+    from meshwright.cli.serving._tune_view import progress
+    from meshwright.doors.autoconfigurator.answer import inference_answer
+    from meshwright.doors.autoconfigurator.measured import measured_points
+    from meshwright.doors.autoconfigurator.points import write_points
+    from meshwright.runs.tune import Interrupted
+
+    search = measured.search
+    try:
+        study = measured.run(progress(quiet=page.quiet))
+    except Interrupted as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+    points, failed = measured_points(measured, study.view.records)
+    table = replace(search.table(points, failed, source="measured"), chip=measured.chip)
+    path = write_points(table)
+    page.parts["inference"] = inference_answer(table, notes=search.notes, file=path, study=study)
+    page.answered["inference"] = bool(points)
+    page.line(f"inference: {len(points)} points measured with {search.engine}, and {len(failed)} that can't run or failed; {path}")
+    _print_points(table, page)
 
 
 def _search(config: dict[str, Any], page: _Page) -> None:

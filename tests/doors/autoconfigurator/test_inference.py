@@ -1,15 +1,24 @@
 from __future__ import annotations
 
 import csv
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from meshwright.cli import run
+from meshwright.doors.autoconfigurator import measured as measuring
 from meshwright.doors.autoconfigurator.inference import InferenceSearch, inference_of, predict_points
 from meshwright.doors.autoconfigurator.words import compose
 from meshwright.errors import ConfigError
+from meshwright.exports.engines.commands import EngineCommand
+from meshwright.exports.engines.served import ServedWorker
+from meshwright.runs.serving import trial
 
+STANDIN = Path(__file__).parents[2] / "loads" / "standin.py"
 RUN, BENCHMARK = "search_config.inference_settings.run", "search_config.inference_settings.benchmark"
 HEADINGS = "TP,PP,BS,Latency [ms],Throughput per GPU [samples/sec/gpu]"
 
@@ -59,7 +68,7 @@ def test_what_cannot_run_is_a_row_and_the_rest_is_written(tmp_path: Path, capsys
         ("8", "4096"): "oom",
     }
     assert "num_heads=96 is not divisible by tp=5" in failed["5", "4"][1] and "GiB short" in failed["8", "4096"][1]
-    assert "1 points predicted, not measured, and 5 that can't run" in capsys.readouterr().out
+    assert "1 points predicted as fastertransformer runs them, and 5 that can't run" in capsys.readouterr().out
 
 
 def test_where_nothing_runs_the_answer_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,6 +86,8 @@ def test_families_that_the_old_tool_did_not_take(name: str) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
+        (f"{RUN}.engine=vlm", "'vlm' is no known engine; did you mean 'vllm'"),
+        (f"{RUN}.time_limit=soon", f"{RUN}.time_limit=soon: expected"),
         (f"{RUN}.data_type=fp8", "'fp8' is no known search_config.inference_settings.run.data_type"),
         (f"{BENCHMARK}.beam_width=4", "batches of one beam are modelled"),
         (f"{BENCHMARK}.batch_sizes=[0]", f"{BENCHMARK}.batch_sizes=0: expected a whole number"),
@@ -103,6 +114,66 @@ def test_a_search_without_the_settings_of_inference() -> None:
         inference_of(config)
 
 
-def test_a_search_of_inference_alone_is_refused_where_it_would_measure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["autoconfigurator", "search_config=gpt3/5b", "auto_configurator_path=/opt/tool", "run_training_hp_search=False"]) == 2
-    assert "nothing would be measured; --dry-run writes the predictions" in capsys.readouterr().err
+def test_a_search_of_inference_alone_is_refused_where_nothing_can_be_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["search_config=gpt3/5b", f"auto_configurator_path={tmp_path}", "run_training_hp_search=False"]
+    assert run(["autoconfigurator", *words]) == 2
+    said = capsys.readouterr().err
+    assert "nothing can be measured: no deployment of gpt3-5b can be run" in said and "--dry-run writes the predictions" in said
+    assert (
+        run(["autoconfigurator", *words, f"{RUN}.engine=vllm", f"{RUN}.model_path=/gpt", f"{RUN}.container=vllm/vllm-openai", "--dry-run"])
+        == 0
+    )
+    folder = tmp_path / "results" / "gpt3" / "5b_80gb" / "inference" / "first_job"
+    job, asked = (folder / "job.sbatch").read_text(), json.loads((folder / "serve.json").read_text())
+    assert "--container-image=vllm/vllm-openai" in job and "#SBATCH --time=0-00:30:00" in job
+    assert asked["command"][:3] == ["vllm", "serve", "/gpt"] and [load["value"] for load in asked["loads"]] == [4, 8, 16, 32, 64, 128, 256]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
+    """A grid on this machine with an engine that stands in and dies under the second load of tp=2; tp=3 does not divide the heads."""
+    folder = tmp_path_factory.mktemp("inference")
+
+    def command(served: ServedWorker) -> EngineCommand:
+        return EngineCommand(words=(sys.executable, str(STANDIN), served.port, *(["dies"] if served.worker.tp == 2 else [])))
+
+    words = ["search_config=tiny/llama", "cluster_type=interactive", f"auto_configurator_path={folder}", "run_training_hp_search=False"]
+    words += [
+        f"{RUN}.tensor_parallel_sizes=[1,2,3]",
+        f"{BENCHMARK}.batch_sizes=[1,4]",
+        f"{BENCHMARK}.input_len=16",
+        f"{BENCHMARK}.output_len=4",
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("locks")))
+        patch.setattr(trial, "engine_command", command)
+        patch.setattr(measuring, "find_spec", lambda name: name)
+        assert run(["autoconfigurator", *words, "--quiet"]) == 0
+    yield folder / "results" / "tiny" / "llama_80gb" / "inference", words
+
+
+def test_a_grid_is_measured_and_what_fails_is_a_row(measured: tuple[Path, list[str]]) -> None:
+    folder, _ = measured
+    final = (folder / "final_summary" / "final_output.csv").read_text().splitlines()
+    assert final[0] == HEADINGS and [line.split(",")[:3] for line in final[1:]] == [["1", "1", "1"], ["1", "1", "4"], ["2", "1", "1"]]
+    with (folder / "final_summary" / "all_points.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert {(row["Source"], row["Engine"], row["Data Type"]) for row in rows} == {("measured", "transformers", "fp32")}
+    for row in rows:
+        # clients wait for their answers: no more a second than there are clients over the mean time of one
+        per_gpu = float(row["BS"]) / float(row["Latency [ms]"]) * 1e3 / int(row["TP"])
+        assert 0 < float(row["Throughput per GPU [samples/sec/gpu]"]) <= 1.01 * per_gpu
+        assert float(row["Predicted Latency [ms]"]) > 0
+    with (folder / "final_summary" / "failed_points.csv").open() as handle:
+        failed = {(row["TP"], row["BS"]): row for row in csv.DictReader(handle)}
+    assert {key: row["Class"] for key, row in failed.items()} == {("2", "4"): "load", ("3", "1"): "rule", ("3", "4"): "rule"}
+    assert "CUDA out of memory" in failed["2", "4"]["Evidence"] and "divisible by tp=3" in failed["3", "1"]["Reason"]
+
+
+def test_predictions_never_take_the_place_of_measurements(measured: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, words = measured
+    before = (folder / "final_summary" / "all_points.csv").read_text()
+    assert run(["autoconfigurator", *words, "--dry-run"]) == 0
+    assert "predicted_summary/final_output.csv" in capsys.readouterr().out
+    assert (folder / "final_summary" / "all_points.csv").read_text() == before
+    assert ",predicted,fastertransformer," in (folder / "predicted_summary" / "all_points.csv").read_text()

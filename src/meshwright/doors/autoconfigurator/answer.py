@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.doors.autoconfigurator.folders import CANDIDATES, base_name
-from meshwright.doors.autoconfigurator.inference import InferenceSearch, Point, Refused
+from meshwright.doors.autoconfigurator.points import PointTable
 from meshwright.doors.autoconfigurator.search import Search
 from meshwright.runs.candidates import Candidate
+from meshwright.runs.serving.tune import ServingStudy
 from meshwright.runs.tune import StudyResult
 from meshwright.sizing.closed_form import classic_seconds
-from meshwright.units import DAY_S, GIB
+from meshwright.units import DAY_S
 
 __all__ = ["closed_form_days", "inference_answer", "predicted_days", "training_answer"]
 
@@ -58,22 +59,15 @@ def _candidate(search: Search, member: Candidate) -> dict[str, Any]:
     }
 
 
-def inference_answer(search: InferenceSearch, points: Sequence[Point], refused: Sequence[Refused], *, file: Path) -> dict[str, Any]:
-    """Return the points of the grid that are predicted to run, and those that can't."""
+def inference_answer(table: PointTable, *, notes: Sequence[str], file: Path, study: ServingStudy | None) -> dict[str, Any]:
+    """Return the points of the grid, predicted or measured, and those that can't run or did not; the study is null where none was run."""
     return {
         "file": str(file),
-        "chip": search.chip,
-        "notes": list(search.notes),
-        "source": "predicted",
-        "points": [_point(point) for point in points],
-        "failed": [asdict(one) for one in refused],
-    }
-
-
-def _point(point: Point) -> dict[str, Any]:
-    return {
-        **{"tp": point.tp, "pp": point.pp, "batch": point.batch, "latency_ms": point.latency_ms},
-        "samples_per_s_per_gpu": point.samples_per_s_per_gpu,
-        "first_token_ms": point.figures.first_token_s * 1e3,
-        "memory_gib": point.figures.memory_bytes / GIB,
+        "chip": table.chip,
+        "engine": table.engine,
+        "source": table.source,
+        "notes": list(notes),
+        "points": [asdict(point) for point in table.points],
+        "failed": [asdict(one) for one in table.refused],
+        "study": None if study is None else study.to_dict(),
     }

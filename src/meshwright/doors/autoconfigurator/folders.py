@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from meshwright.doors.autoconfigurator.search import Search
 from meshwright.errors import CannotExpress, ConfigError
 from meshwright.exports import Exported, ExportedFile
+from meshwright.exports.jobs import JobText
 from meshwright.exports.registry import find_target
 from meshwright.runs.candidates import Candidate
 from meshwright.runs.record import RunRecord
@@ -22,7 +24,7 @@ from meshwright.training.limits import LEAST_MARGIN_S, written
 from meshwright.units import DAY_S, MINUTE_S
 from meshwright.yaml_text import read_yaml, write_yaml
 
-__all__ = ["base_name", "earlier_candidates", "write_candidates", "write_final", "write_first_job", "write_other_forms"]
+__all__ = ["base_name", "earlier_candidates", "write_candidates", "write_final", "write_first_job", "write_job", "write_other_forms"]
 
 CANDIDATES, LOGS, FINAL, FIRST = "candidate_configs", "training_logs", "final_results", "first_job"
 
@@ -74,12 +76,19 @@ def write_other_forms(search: Search) -> dict[Path, str]:
 
 
 def write_first_job(search: Search) -> tuple[Path, str]:
-    """Write what would be sent first, to the letter; return its file and the command that sends it. ConfigError where a job can't be."""
-    _, _, job = first_job(search.prepared, search.tuning)
-    path = search.folder / FIRST / job.file_name
-    _make(path.parent)
-    write_whole(path, job.text)
-    return path, job.submit
+    """Write what would be sent first, with the files that it reads; return its own, and the command that sends it."""
+    member, _, text = first_job(search.prepared, search.tuning)
+    files = exported_of(search.tuning.trial, search.prepared.problem, member.layout).files
+    return write_job(search.folder, text, files=files), text.submit
+
+
+def write_job(folder: Path, text: JobText, *, files: Sequence[ExportedFile]) -> Path:
+    """Write a job into a folder of its own, where what it reads lies beside it."""
+    path = folder / FIRST / text.file_name
+    for name, content in ((text.file_name, text.text), *((file.name, file.text) for file in files)):
+        _make((path.parent / name).parent)
+        write_whole(path.parent / name, content)
+    return path
 
 
 def _whole_run(search: Search, member: Candidate) -> Trial:

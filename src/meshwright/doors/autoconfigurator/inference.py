@@ -8,21 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from meshwright.doors.autoconfigurator.points import Point, PointTable, Refused
 from meshwright.doors.autoconfigurator.settings import TrainSettings, chip_of, model_of_settings
-from meshwright.doors.nemo2.files import csv_text
 from meshwright.errors import ConfigError, LayoutError, UnknownNameError
 from meshwright.hardware.parse import parse_cluster
 from meshwright.models.spec import ModelSpec
-from meshwright.runs.store import write_whole
+from meshwright.runs.serving.trial import OWN_ENGINE
 from meshwright.serving.deployment import Worker
 from meshwright.serving.engine import find_engine
 from meshwright.serving.quantisation import Cache, Weights
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.space import Candidate, candidate_of
-from meshwright.serving.static import StaticBatch, static_batch
-from meshwright.units import GIB
+from meshwright.serving.static import static_batch
+from meshwright.units import GIB, MINUTE_S, parse_duration
 
-__all__ = ["InferenceSearch", "Point", "Refused", "inference_of", "predict_points", "write_points"]
+__all__ = ["PREDICTED", "InferenceSearch", "inference_of", "predict_points"]
+
+PREDICTED = "fastertransformer"
+"""The engine whose static batches are predicted."""
 
 _RUN, _BENCHMARK = "search_config.inference_settings.run", "search_config.inference_settings.benchmark"
 _TYPES: tuple[Weights, ...] = ("fp32", "fp16", "bf16")
@@ -30,13 +33,6 @@ _LISTS = {"tensor_parallel_sizes": _RUN, "pipeline_parallel_sizes": _RUN, "batch
 _USUAL = {"topk": 4, "topp": 0.0}
 _IN_RUN = ("model_train_name", "gpus_per_node", "data_type", "results_dir", "tensor_parallel_sizes", "pipeline_parallel_sizes")
 _IN_BENCHMARK = ("input_len", "output_len", "batch_sizes", "beam_width", *_USUAL)
-THEIRS = ("TP", "PP", "BS", "Latency [ms]", "Throughput per GPU [samples/sec/gpu]")
-"""NeMo's headings, to the letter."""
-OURS = (
-    *("GPUs", "Nodes", "First Token [ms]", "TPOT [ms]", "Output Tokens per GPU [tokens/sec/gpu]", "Memory [GiB]"),
-    *("Model", "GPU", "Data Type", "Input Len", "Output Len", "Source"),
-)
-FAILED = ("TP", "PP", "BS", "Class", "Reason")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,38 +50,40 @@ class InferenceSearch:
     grid: tuple[tuple[int, int, int], ...]
     """(tensor parallel, pipeline parallel, batch)."""
     folder: Path
+    engine: str
+    """What is measured; predicted is FasterTransformer."""
+    model_path: str | None
+    """The checkpoint that the engine loads; None: random weights of the model's shape, which transformers makes."""
+    container: str | None
+    """Image of the runs; None: `training_container`."""
+    minutes_per_run: float
     notes: tuple[str, ...]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
-    """One point that runs."""
-
-    tp: int
-    pp: int
-    batch: int
-    figures: StaticBatch
+    @property
+    def study(self) -> Path:
+        """Where the runs are kept."""
+        return self.folder / "study"
 
     @property
-    def latency_ms(self) -> float:
-        """Of the whole batch, all new tokens."""
-        return self.figures.latency_s * 1e3
+    def was_measured(self) -> bool:
+        """Whether there are runs of an earlier start."""
+        return self.study.exists()
 
-    @property
-    def samples_per_s_per_gpu(self) -> float:
-        """NeMo's throughput."""
-        return self.batch / self.figures.latency_s / self.tp / self.pp
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refused:
-    """One point that can't run."""
-
-    tp: int
-    pp: int
-    batch: int
-    kind: Literal["rule", "oom"]
-    reason: str
+    def table(self, points: Sequence[Point], refused: Sequence[Refused], *, source: Literal["predicted", "measured"]) -> PointTable:
+        """Return the tables' content."""
+        return PointTable(
+            points=points,
+            refused=refused,
+            folder=self.folder,
+            model=self.model.name,
+            chip=self.chip,
+            gpus_per_node=self.gpus_per_node,
+            data_type=self.data_type,
+            input_len=self.input_len,
+            output_len=self.output_len,
+            source=source,
+            engine=PREDICTED if source == "predicted" else self.engine,
+        )
 
 
 def inference_of(config: Mapping[str, Any]) -> InferenceSearch:
@@ -110,6 +108,10 @@ def inference_of(config: Mapping[str, Any]) -> InferenceSearch:
         output_len=1 if model.family == "encoder" else output_len,
         grid=tuple(itertools.product(lists[0], lists[1], lists[2])),
         folder=Path(run["results_dir"]) / "inference",
+        engine=_engine(run.get("engine", "auto")),
+        model_path=None if run.get("model_path") is None else str(run["model_path"]),
+        container=None if run.get("container") is None else str(run["container"]),
+        minutes_per_run=_minutes(run.get("time_limit", "0:30:00")),
         notes=tuple(_notes(model, benchmark)),
     )
 
@@ -131,6 +133,17 @@ def _notes(model: ModelSpec, benchmark: Mapping[str, Any]) -> list[str]:
     return notes
 
 
+def _engine(word: Any) -> str:
+    """The engine that is measured; `auto` is the one that needs no checkpoint."""
+    return OWN_ENGINE if word == "auto" else find_engine(str(word)).name
+
+
+def _minutes(limit: Any) -> float:
+    """Of `time_limit`, H:MM:SS; a YAML file without quotes makes seconds of it."""
+    seconds = limit if isinstance(limit, int) and not isinstance(limit, bool) else parse_duration(str(limit), name=f"{_RUN}.time_limit")
+    return seconds / MINUTE_S
+
+
 def predict_points(search: InferenceSearch) -> tuple[list[Point], list[Refused]]:
     """Price every point as FasterTransformer runs it: the whole batch together, from the first prompt token to the last new one."""
     most = max(tp * pp for tp, pp, _ in search.grid)
@@ -138,7 +151,7 @@ def predict_points(search: InferenceSearch) -> tuple[list[Point], list[Refused]]
     request = ServingRequest(
         model=search.model,
         cluster=parse_cluster(f"{search.chip}:{nodes * search.gpus_per_node}", gpus_per_node=search.gpus_per_node),
-        engine=find_engine("fastertransformer"),
+        engine=find_engine(PREDICTED),
         input_len=search.input_len,
         output_len=search.output_len,
         modes=("static",),
@@ -165,7 +178,16 @@ def _point(request: ServingRequest, search: InferenceSearch, *, tp: int, pp: int
     if not found.fits:
         over = (found.memory_bytes - held.memory.limit) / GIB
         return Refused(tp=tp, pp=pp, batch=batch, kind="oom", reason=f"{over:.1f} GiB short at the last token")
-    return Point(tp=tp, pp=pp, batch=batch, figures=found)
+    return Point(
+        tp=tp,
+        pp=pp,
+        batch=batch,
+        latency_ms=found.latency_s * 1e3,
+        samples_per_s_per_gpu=batch / found.latency_s / tp / pp,
+        first_token_ms=found.first_token_s * 1e3,
+        tpot_ms=found.tpot_s * 1e3 if search.output_len > 1 else None,
+        memory_gib=found.memory_bytes / GIB,
+    )
 
 
 def _candidate(request: ServingRequest, search: InferenceSearch, worker: Worker) -> Candidate:
@@ -173,31 +195,6 @@ def _candidate(request: ServingRequest, search: InferenceSearch, worker: Worker)
         able = ", ".join(str(n) for n in range(1, search.model.num_layers + 1) if search.model.num_layers % n == 0)
         raise LayoutError(f"num_layers={search.model.num_layers} is not divisible by pp={worker.pp}; pp may be {able}")
     return candidate_of(request, request.cluster.pools[0], worker, search.data_type, cast("Cache", search.data_type))
-
-
-def write_points(search: InferenceSearch, points: Sequence[Point], refused: Sequence[Refused]) -> Path:
-    """Write `final_output.csv`, `all_points.csv` and `failed_points.csv`; return the first. Every row says what it is of."""
-    folder = search.folder / "final_summary"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror or error}") from None
-    rows = [[p.tp, p.pp, p.batch, round(p.latency_ms, 3), round(p.samples_per_s_per_gpu, 3)] for p in points]
-    more = [_more(search, point) for point in points]
-    write_whole(folder / "final_output.csv", csv_text(THEIRS, rows))
-    write_whole(folder / "all_points.csv", csv_text((*THEIRS, *OURS), [[*row, *rest] for row, rest in zip(rows, more, strict=True)]))
-    write_whole(folder / "failed_points.csv", csv_text(FAILED, [[p.tp, p.pp, p.batch, p.kind, p.reason] for p in refused]))
-    return folder / "final_output.csv"
-
-
-def _more(search: InferenceSearch, point: Point) -> list[Any]:
-    figures, gpus = point.figures, point.tp * point.pp
-    tpot = round(figures.tpot_s * 1e3, 3) if search.output_len > 1 else None
-    return [
-        *(gpus, -(-gpus // search.gpus_per_node), round(figures.first_token_s * 1e3, 3), tpot),
-        *(round(point.samples_per_s_per_gpu * search.output_len, 3), round(figures.memory_bytes / GIB, 2)),
-        *(search.model.name, search.chip, search.data_type, search.input_len, search.output_len, "predicted"),
-    ]
 
 
 def _sizes(name: str, value: Any) -> list[int]:

@@ -2,7 +2,8 @@
 
 Keys, interpolations and values are those of NVIDIA's AutoConfigurator (NeMo-Framework-Launcher, auto_configurator/conf); the rows of
 `presets/nemo1_searches.csv` become `search_config` entries. Keys of ours are `model`, `series`, `chip`, `precision` and
-`global_batch_size` of `train_settings`, and `parallel_runs`, `program`, `software` and `dry_run`.
+`global_batch_size` of `train_settings`, `engine`, `model_path` and `container` of `inference_settings.run`, and `parallel_runs`, `program`,
+`software` and `dry_run`.
 """
 
 from __future__ import annotations
@@ -118,7 +119,10 @@ def _inference(row: dict[str, str]) -> dict[str, Any]:
             "model_type": family,
             "model_train_name": f"{family}_{known}",
             "gpus_per_node": 8,
-            "data_type": "fp16",
+            "data_type": "fp32" if family == _LAPTOP else "fp16",
+            "engine": _AUTO,
+            "model_path": None,
+            "container": None,
             "time_limit": "0:30:00",
             "results_dir": "${base_results_dir}/${search_config_value}_${search_config.train_settings.gpu_memory_gb}gb",
             "tensor_parallel_sizes": _sizes(row["inference_tensor_parallel_sizes"], [1, 2, 4, 8]),

@@ -22,6 +22,7 @@ from meshwright.runs.serving.trial import OWN_ENGINE, ServingTrial
 from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning, prepare_serving, tune_serving
 from meshwright.runs.tune import kept_machine
 from meshwright.search.profiled import local_pool
+from meshwright.serving.deployment import Worker
 from meshwright.serving.engine import find_engine
 from meshwright.serving.request import Objective, ServingRequest
 
@@ -65,6 +66,7 @@ def prepare_serving_study(
     weights: Sequence[str] | None = None,
     cache: Sequence[str] | None = None,
     pins: Pins | None = None,
+    workers: Sequence[Worker] | None = None,
     model_path: str | None = None,
     port: int | None = None,
     ready_s: float = 900.0,
@@ -74,7 +76,7 @@ def prepare_serving_study(
     """Return a study before its first run; ConfigError where nothing can be run, or something asked for has no effect.
 
     The lengths that deployments are predicted for are the loads' means. `weights` are 16 bits, on processors fp32, unless others are named,
-    and the cache is of the same type.
+    and the cache is of the same type. `workers` are exactly those that may be run; None: what the search finds, with the pins' sizes.
     """
     asks = [ask for load in loads for ask in load.asks]
     kept = limits or Limits()
@@ -112,7 +114,7 @@ def prepare_serving_study(
         "input_len": request.input_len,
         "output_len": request.output_len,
     }
-    return prepare_serving(request, trial, asked=asked, pins=pins or {}, machine=place.machine)
+    return prepare_serving(request, trial, asked=asked, pins=pins or {}, workers=workers, machine=place.machine)
 
 
 _HALVES = ("fp32", "bf16", "fp16")

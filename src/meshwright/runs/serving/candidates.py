@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,14 +17,15 @@ from meshwright.runs.options import NEW_KIND
 from meshwright.runs.serving.deployment import Deployment
 from meshwright.runs.serving.record import PredictedPoint, ServedRecord, ServingPrediction
 from meshwright.runs.serving.trial import ServingTrial, refusal_of_deployment
+from meshwright.serving.deployment import Worker, check_worker
 from meshwright.serving.quantisation import Quantisation
 from meshwright.serving.request import Objective, ServingRequest
 from meshwright.serving.search import predict
 from meshwright.serving.space import Candidate as Priced
-from meshwright.serving.space import candidates
+from meshwright.serving.space import candidate_of, candidates
 from meshwright.serving.steady import most_running
 
-__all__ = ["Pins", "ServingCandidate", "ServingCandidates", "serving_candidates", "serving_options"]
+__all__ = ["Pins", "ServingCandidate", "ServingCandidates", "named_candidates", "serving_candidates", "serving_options"]
 
 SPREAD = 0.35
 """Standard deviation of ln(measured / predicted) of a deployment's throughput or request time, of published runs: half of TPOT's errors are
@@ -72,6 +73,36 @@ class ServingCandidates:
 
     members: tuple[ServingCandidate, ...]
     left_out: Mapping[str, int]
+    refused: Mapping[Worker, str] = field(default_factory=dict)
+    """Of workers that were named one by one: why they can't be run."""
+
+
+def named_candidates(request: ServingRequest, trial: ServingTrial, *, workers: Sequence[Worker]) -> ServingCandidates:
+    """Predict exactly these workers under the trial's loads, the best first; ConfigError where none of them can be run."""
+    members: list[ServingCandidate] = []
+    refused: dict[Worker, str] = {}
+    for worker in workers:
+        found = _named(request, trial, worker)
+        if isinstance(found, str):
+            refused[worker] = found
+        else:
+            members.append(found)
+    return _found(request, members, Counter(refused.values()), refused)
+
+
+def _named(request: ServingRequest, trial: ServingTrial, worker: Worker) -> ServingCandidate | str:
+    assert request.weights, "their types are named with them"
+    pool, weights = request.cluster.pools[0], request.weights[0]
+    try:
+        check_worker(worker, request.model)
+        if worker.chips > pool.num_chips:
+            return f"{worker.name}: {worker.chips} chips, and there are {pool.num_chips}"
+        priced = candidate_of(request, pool, worker, weights, request.cache[0] if request.cache else weights)  # type: ignore[arg-type]  # types of 16 and 32 bits are both
+    except ConfigError as error:
+        return str(error)
+    deployment = _deployment(priced)
+    reason = _beyond_node(priced) or refusal_of_deployment(trial, request, deployment)
+    return reason or ServingCandidate(deployment=deployment, predicted=_predicted(request, trial, priced), trial=trial)
 
 
 def serving_candidates(request: ServingRequest, trial: ServingTrial, *, pins: Pins) -> ServingCandidates:
@@ -85,11 +116,17 @@ def serving_candidates(request: ServingRequest, trial: ServingTrial, *, pins: Pi
             left_out[reason] += 1
             continue
         members.append(ServingCandidate(deployment=deployment, predicted=_predicted(request, trial, priced), trial=trial))
+    return _found(request, members, left_out, {})
+
+
+def _found(
+    request: ServingRequest, members: Sequence[ServingCandidate], left_out: Counter[str], refused: Mapping[Worker, str]
+) -> ServingCandidates:
     if not members:
         shown = "; ".join(f"{reason} ({count})" for reason, count in left_out.most_common(3))
         raise ConfigError(f"no deployment of {request.model.name} can be run: {shown or 'none keeps the rules'}")
     ordered = sorted(members, key=lambda member: (not member.predicted.keeps, member.predicted.cost_s))
-    return ServingCandidates(members=tuple(ordered), left_out=dict(left_out))
+    return ServingCandidates(members=tuple(ordered), left_out=dict(left_out), refused=dict(refused))
 
 
 def _deployment(priced: Priced) -> Deployment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,14 @@ from meshwright.runs.choose import Choice, Options, choose
 from meshwright.runs.executors import EXECUTORS, Executor, executor
 from meshwright.runs.lock import locked
 from meshwright.runs.loop import StudyLimits, Tuner, View
-from meshwright.runs.serving.candidates import Pins, ServingCandidate, ServingCandidates, serving_candidates, serving_options
+from meshwright.runs.serving.candidates import (
+    Pins,
+    ServingCandidate,
+    ServingCandidates,
+    named_candidates,
+    serving_candidates,
+    serving_options,
+)
 from meshwright.runs.serving.deployment import Deployment
 from meshwright.runs.serving.judge import judge_serving
 from meshwright.runs.serving.record import ServedRecord, served_record_of
@@ -25,6 +32,7 @@ from meshwright.runs.serving.tables import failed_csv, results_csv
 from meshwright.runs.serving.trial import ServingTrial, job_of_deployment
 from meshwright.runs.store import Store, study_folder, write_whole
 from meshwright.runs.tune import MACHINE_FILE, PLATFORMS, interrupted_study, with_room
+from meshwright.serving.deployment import Worker
 from meshwright.serving.request import ServingRequest
 from meshwright.yaml_text import write_yaml
 
@@ -106,12 +114,21 @@ def default_serving_folder(model: ModelSpec, engine: str, cluster: str) -> Path:
 
 
 def prepare_serving(
-    request: ServingRequest, trial: ServingTrial, *, asked: Mapping[str, Any], pins: Pins, machine: Profile | None = None
+    request: ServingRequest,
+    trial: ServingTrial,
+    *,
+    asked: Mapping[str, Any],
+    pins: Pins,
+    workers: Sequence[Worker] | None = None,
+    machine: Profile | None = None,
 ) -> PreparedServing:
-    """Predict what may be run and form the beliefs that choices are made by; ConfigError where nothing can be run."""
+    """Predict what may be run and form the beliefs that choices are made by; ConfigError where nothing can be run.
+
+    `workers` are those that may be run, whatever the search would take; None: the search's, with the pins' sizes.
+    """
     if len(request.cluster.pools) > 1:
         raise ConfigError("serving tune measures one kind of chip at a time: name one, such as h100:8")
-    found = serving_candidates(request, trial, pins=pins)
+    found = serving_candidates(request, trial, pins=pins) if workers is None else named_candidates(request, trial, workers=workers)
     on_cores = request.cluster.pools[0].node.chip.generation == "cpu"
     options = serving_options(found.members, on_cores=on_cores)
     return PreparedServing(request=request, asked=asked, trial=trial, candidates=found, options=options, machine=machine)
