@@ -68,6 +68,24 @@ def test_a_plan_of_a_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"tensor_parallel_degree={second['tp']}" in text
 
 
+def test_details_of_a_config_reach_the_files_by_way_of_a_plan_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dims = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8}
+    config = {"model_type": "llama", **dims, "vocab_size": 128256, "rope_theta": 250000.0, "rms_norm_eps": 1e-6}
+    (tmp_path / "mine.json").write_text(json.dumps(config))
+    case = ["--hf", str(tmp_path / "mine.json"), "--cluster", "h100:8", "--seq", "4096", "--gbs", "64"]
+    assert run(["plan", *case, "--top", "1", "--json"]) == 0
+    (tmp_path / "plan.json").write_text(capsys.readouterr().out)
+    for words in ([str(tmp_path / "plan.json")], [*case, "--layout", "mbs=1"]):
+        assert run(["export", *words, "--to", "megatron-lm", "--dry-run"]) == 0
+        flags = capsys.readouterr().out.split()
+        assert (flags[flags.index("--rotary-base") + 1], flags[flags.index("--norm-epsilon") + 1]) == ("250000", "1e-06")
+    wrong = json.loads((tmp_path / "plan.json").read_text())
+    wrong["request"]["model"]["details"] = {"rope_bass": 1}
+    (tmp_path / "plan.json").write_text(json.dumps(wrong))
+    assert run(["export", str(tmp_path / "plan.json"), "--to", "megatron-lm", "--dry-run"]) == 2
+    assert "'rope_bass' is no known detail of a model; did you mean 'rope_base'" in capsys.readouterr().err
+
+
 def test_without_a_layout_the_best_plan_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", *MODEL, "--stack", "torchtitan", "--top", "1", "--json"]) == 0
     layout = json.loads(capsys.readouterr().out)["plans"][0]["layout"]

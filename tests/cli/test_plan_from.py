@@ -39,6 +39,8 @@ def test_a_script_is_improved(script: Path, capsys: pytest.CaptureFixture[str]) 
     assert current["step_s"] == pytest.approx(explained.quote.step_s)
     assert "passed through: --wandb-project mine" in shown.err
     assert "--dataset-impl no longer exists" in shown.err
+    assert answer["request"]["model"]["details"]["rope_base"] == 10000
+    assert "note: learning_rate" in shown.err and "of the file do not go with --json; --export DIR writes them" in shown.err
 
 
 def test_both_layouts_and_what_differs_are_printed(script: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,43 @@ def test_flat_config_with_a_vision_tower() -> None:
     assert "vision_config is left out" in reading.notes[0]
 
 
+def test_details_that_no_cost_hangs_on_are_read_for_exports() -> None:
+    plain = LLAMA | {"rms_norm_eps": 1e-5, "rope_theta": 250000, "hidden_act": "silu"}
+    assert hf_reading(plain, name="x").details == {"norm_eps": 1e-5, "activation": "silu", "rope_base": 250000.0}
+    stretched = hf_reading(plain | {"rope_scaling": {"rope_type": "llama3", "factor": 32.0}}, name="x")
+    assert (stretched.details["rope_scaling"], stretched.notes) == (32.0, ())
+    yarn = hf_reading(plain | {"rope_scaling": {"type": "yarn", "factor": 4.0}}, name="x")
+    assert "rope_scaling" not in yarn.details
+    assert yarn.notes == ("x: rope_scaling of type yarn is left out: exports rotate by rope_theta alone",)
+    newer = LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e9, "partial_rotary_factor": 0.5}}
+    assert hf_reading(newer, name="x").details == {"rope_base": 1e9, "rope_share": 0.5}
+    deepseek = {"topk_method": "noaux_tc", "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid"}
+    routing = {"router_score": "sigmoid", "router_balance": "bias", "routed_scale": 2.5, "router_groups": 8, "router_top_groups": 4}
+    assert hf_reading(CONFIGS["deepseek-v3"] | deepseek, name="x").details == routing
+    assert hf_reading(CONFIGS["llama4-maverick"], name="x").details == {"router_score": "sigmoid"}
+    with pytest.raises(ConfigError, match="rope_theta='big': expected a positive number"):
+        hf_reading(LLAMA | {"rope_theta": "big"}, name="x")
+
+
+GRANITE = {"hidden_size": 1536, "intermediate_size": 512, "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8}
+SMOL = {"hidden_size": 2048, "intermediate_size": 11008, "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 4}
+OLMOE = {"hidden_size": 2048, "intermediate_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 16, "num_key_value_heads": 16}
+
+
+@pytest.mark.parametrize(
+    ("config", "billions"),
+    [
+        # Of each layer 2 * 1536**2 + 2 * 1536 * 512 + 40 * 3 * 1536 * 512 + 1536 * 40 + norms, and one embedding: 3.30 (3B-A800M).
+        (GRANITE | {"model_type": "granitemoe", "num_local_experts": 40, "num_experts_per_tok": 8, "vocab_size": 49155}, 3.299),
+        (SMOL | {"model_type": "smollm3", "vocab_size": 128256}, 3.075),
+        (OLMOE | {"model_type": "olmoe", "num_experts": 64, "num_experts_per_tok": 8, "vocab_size": 50304}, 6.919),
+    ],
+)
+def test_published_counts_of_models_without_a_preset(config: dict[str, Any], billions: float) -> None:
+    """Counts of the model cards: Granite 3.0 3B-A800M, SmolLM3-3B, OLMoE-1B-7B."""
+    assert model_params(from_hf_config(config, name="x")).total / 1e9 == pytest.approx(billions, abs=6e-4)
+
+
 def test_embedding_of_another_width_is_said() -> None:
     config = {"model_type": "opt", "ffn_dim": 4096, "hidden_size": 1024, "max_position_embeddings": 2048, "num_attention_heads": 16}
     reading = hf_reading(config | {"num_hidden_layers": 24, "vocab_size": 50272, "word_embed_proj_dim": 512}, name="opt-350m")

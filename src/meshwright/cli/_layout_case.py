@@ -95,7 +95,7 @@ def model_words(name: str | None, hf: Path | None) -> str | dict[str, Any]:
     reading = read_hf_config(hf)
     for note in reading.notes:
         typer.echo(f"note: {note}", err=True)
-    return dims_of(reading.spec)
+    return dims_of(reading.spec, details=reading.details)
 
 
 def narrow_console() -> Console:

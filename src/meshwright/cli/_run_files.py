@@ -30,12 +30,15 @@ class Run:
 
     def fields(self) -> dict[str, Any]:
         """Return what the file says of a request."""
+        from dataclasses import asdict
+
         from meshwright.search.problem import dims_of
 
         found = self.found
+        details = {name: value for name, value in asdict(found.details).items() if value is not None}
         values: dict[str, Any] = {name: getattr(found.work, name) for name in _OF_WORK}
         values |= {"gbs": found.layout.get("gbs"), "stack": found.stack, "megatron_version": found.megatron_version}
-        return {"model": dims_of(found.model), **{name: value for name, value in values.items() if value is not None}}
+        return {"model": dims_of(found.model, details=details), **{name: value for name, value in values.items() if value is not None}}
 
     def asked(self, problem: Problem) -> Asked:
         """Return the file's layout in the problem; on other chips than its own the number of replicas follows."""
@@ -50,6 +53,13 @@ class Run:
             return ask(layout, problem)
         except ConfigError as error:
             raise ConfigError(f"{self.path}: its layout does not run as it is: {error}") from None
+
+    def set_names(self) -> list[str]:
+        """Return the names of the training settings that the file gives: no part of a request."""
+        from dataclasses import fields
+
+        settings = self.found.settings
+        return [field.name for field in fields(settings) if getattr(settings, field.name) != field.default]
 
     def lines(self) -> Iterator[str]:
         """Yield what a reader must know."""

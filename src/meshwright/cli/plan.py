@@ -157,6 +157,8 @@ def plan(
     if trace is not None:
         write_steps(trace, result, problem)
     _show(result, current, json_output=json_output)
+    if run is not None and json_output and export_dir is None and (names := run.set_names()):
+        typer.echo(f"note: {', '.join(names)} of the file do not go with --json; --export DIR writes them", err=True)
     if not result.plans:
         raise typer.Exit(1)
     if export_dir is not None and not isinstance(problem, MixedProblem):
@@ -231,7 +233,7 @@ def _model(name: str | None, hf: Path | None) -> str | dict[str, Any] | None:
     reading = read_hf_config(hf)
     for note in reading.notes:
         typer.echo(f"note: {note}", err=True)
-    return dims_of(reading.spec)
+    return dims_of(reading.spec, details=reading.details)
 
 
 def _require(fields: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
 from meshwright.rules import NEWEST_MEGATRON, require_valid
 from meshwright.search.asked import Asked
+from meshwright.search.problem import details_of
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
@@ -53,8 +54,10 @@ class TrainingPlan:
 
 
 def plan_of(asked: Asked, *, settings: TrainingSettings | None = None, details: ModelDetails | None = None) -> TrainingPlan:
-    """Return the plan of a layout in its problem (`search.asked.ask`)."""
+    """Return the plan of a layout in its problem (`search.asked.ask`); without `details`, with those that go with the model's dims."""
     setting = asked.problem.setting
+    if details is None:
+        details = ModelDetails.of(details_of(asked.problem.request.model))
     return TrainingPlan(
         model=setting.model,
         cluster=Cluster(pools=(setting.pool,)),
@@ -62,7 +65,7 @@ def plan_of(asked: Asked, *, settings: TrainingSettings | None = None, details: 
         stack=setting.stack,
         layout=canonical_layout(asked.layout, setting.model),
         settings=settings or TrainingSettings(),
-        details=details or ModelDetails(),
+        details=details,
         megatron_version=asked.problem.request.megatron_version,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -98,6 +99,18 @@ class ModelDetails:
             raise ConfigError(f"rope_share={self.rope_share}: expected a share in (0, 1]")
         if (self.router_groups is None) != (self.router_top_groups is None):
             raise ConfigError("router_groups and router_top_groups belong together; give both or none")
+
+    @staticmethod
+    def of(given: Mapping[str, Any]) -> ModelDetails:
+        """Build details from plain values (YAML, JSON)."""
+        known = {field.name: str(field.type) for field in fields(ModelDetails)}
+        for key, value in given.items():
+            if key not in known:
+                raise UnknownNameError("detail of a model", str(key), tuple(known))
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and ("float" in known[key] or "int" in known[key]) != is_number:
+                raise ConfigError(f"model.details: {key}={value!r}: expected a {'word' if is_number else 'number'}")
+        return ModelDetails(**given)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,13 +44,13 @@ class HfConfig:
             raise self._wrong(keys, value, f"a whole number from {least} to {_MOST}")
         return value
 
-    def number(self, keys: str, default: float) -> float:
-        """Return a positive number."""
+    def number(self, keys: str, default: float, *, least: float = sys.float_info.min, most: float = _MOST) -> float:
+        """Return a number from `least` to `most`: without them a positive one."""
         value = self._find(keys)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
-            raise self._wrong(keys, value, "a positive number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise self._wrong(keys, value, "a positive number" if least > 0 else "a number from 0")
         return float(value)
 
     def flag(self, keys: str, default: bool) -> bool:

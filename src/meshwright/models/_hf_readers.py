@@ -294,6 +294,7 @@ READERS: Mapping[str, Reader] = {
     ),
     "gptj": _GPTJ,
     "granite": _LLAMA,
+    "granitemoe": _but(replace(_LLAMA, tied=True), _MOE_LOCAL),
     "internlm": replace(_LLAMA, kv_heads=None, flags={"qkv_bias": ("bias", True)}, parts=()),
     "internlm2": replace(_LLAMA, flags={"linear_bias": ("bias", False)}, parts=()),
     "kimi_k2": _DEEPSEEK,
@@ -314,6 +315,7 @@ READERS: Mapping[str, Reader] = {
     "nemotron_h": _NEMOTRON_H,
     "olmo": _but(_LLAMA, norm="layernorm"),
     "olmo2": _but(_LLAMA, qk_norm=True),
+    "olmoe": _but(_LLAMA, MoeKeys(experts="num_experts", expert_ffn="intermediate_size"), qk_norm=True),
     "opt": Reader(
         dims=_DIMS | {"ffn": "ffn_dim"},
         kv_heads=None,
@@ -333,6 +335,7 @@ READERS: Mapping[str, Reader] = {
     "qwen3": _QWEN3,
     "qwen3_moe": _but(_QWEN3, replace(_QWEN_MOE, shared_ffn=None)),
     "seed_oss": _LLAMA,
+    "smollm3": _but(replace(_LLAMA, tied=True), WindowKeys(assumed=4096, switch="use_sliding_window")),
     "stablelm": replace(
         _LLAMA,
         fixed={"norm": "layernorm"},

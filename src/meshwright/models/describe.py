@@ -51,7 +51,7 @@ class ModelInfo:
     published: ModelRow | None
     """The row of the table with this shape (its name may be another); None where there is none."""
     notes: tuple[str, ...] = ()
-    """What the shape leaves out of the configuration that it was read from."""
+    """What is left out of the configuration that it was read from."""
 
 
 def models_info() -> list[ModelRow]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.models._hf_config import HfConfig
+from meshwright.models._hf_details import left_out, read_details
 from meshwright.models._hf_readers import READERS, Reader
 from meshwright.models.spec import ModelSpec
 
@@ -40,7 +41,9 @@ class HfReading:
 
     spec: ModelSpec
     notes: tuple[str, ...] = ()
-    """One sentence for each thing in the config that the shape does not hold."""
+    """One sentence for each thing in the config that neither holds."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What the shape leaves open and a training needs: the rotary base, the epsilon of norms, the routing (`exports.ModelDetails`)."""
 
 
 def from_hf_config(config: Mapping[str, Any], *, name: str) -> ModelSpec:
@@ -70,8 +73,9 @@ def hf_reading(config: Mapping[str, Any], *, name: str) -> HfReading:
     outer = HfConfig(name=name, values=config)
     text = _text_part(outer)
     kind = _kind(text)
-    spec = _read(HfConfig(name=f"{name} (model_type {kind})", values=text.values), READERS[kind], name=name)
-    return HfReading(spec=spec, notes=tuple(_notes(outer, text, spec)))
+    named = HfConfig(name=f"{name} (model_type {kind})", values=text.values)
+    spec = _read(named, READERS[kind], name=name)
+    return HfReading(spec=spec, notes=tuple(_notes(outer, text, spec)), details=read_details(named, spec, kind=kind))
 
 
 def _text_part(outer: HfConfig) -> HfConfig:
@@ -129,4 +133,4 @@ def _notes(outer: HfConfig, text: HfConfig, spec: ModelSpec) -> list[str]:
     width = text.count("word_embed_proj_dim", spec.hidden)
     if width != spec.hidden:
         notes.append(f"{outer.name}: the embedding of width {width} with its projections is taken as one of width {spec.hidden}")
-    return notes
+    return [*notes, *(f"{outer.name}: {words}" for words in left_out(text, spec))]

@@ -24,8 +24,10 @@ from meshwright.stack import find_stack
 from meshwright.units import GIB
 from meshwright.workload import AttentionKernel, Precision, Routing, Workload
 
-__all__ = ["Files", "Problem", "dims_of", "model_of", "problem_on", "resolve"]
+__all__ = ["DETAILS", "Files", "Problem", "details_of", "dims_of", "model_of", "problem_on", "resolve"]
 
+DETAILS = "details"
+"""Key of a model given by its dims: what its cost does not hang on and its training does (`exports.ModelDetails`)."""
 _PARTS = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
 
 
@@ -145,6 +147,8 @@ def model_of(given: str | Mapping[str, Any]) -> ModelSpec:
     if isinstance(given, str):
         return named_model(given)
     values = {"name": "custom", **given}
+    if not isinstance(values.pop(DETAILS, {}), Mapping):
+        raise ConfigError(f"model.{DETAILS}: expected keys and values such as rope_base: 500000")
     for part, kind in _PARTS.items():
         if isinstance(values.get(part), Mapping):
             values[part] = _build(kind, values[part], where=f"model.{part}")
@@ -162,9 +166,14 @@ def _build(kind: type[Any], values: Mapping[str, Any], *, where: str) -> Any:
         raise ConfigError(f"{where}: {str(error).partition(') ')[2] or error}") from None
 
 
-def dims_of(model: ModelSpec) -> dict[str, Any]:
-    """Return the dims that `model_of` reads back to the same model; defaults are left out."""
-    return _changed(model)
+def dims_of(model: ModelSpec, *, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the dims that `model_of` reads back to the same model; defaults are left out. `details` go with them."""
+    return _changed(model) | ({DETAILS: dict(details)} if details else {})
+
+
+def details_of(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the details that go with a model's dims; none with a name."""
+    return {} if isinstance(given, str) else given.get(DETAILS, {})
 
 
 def _changed(values: Any) -> dict[str, Any]:
