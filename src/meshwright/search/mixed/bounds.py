@@ -1,135 +1,22 @@
-"""Lower bounds of boxes of plans, in columns: intervals of stages and layers per block, priced at once.
-
-A row is a way to cut each pool's stages, an order of the pools, and for each block an interval of its stages and of its layers. Pools that
-take no part are absent, at the end of the row, with id -1. Arrays are (R,) per row and (R, K) per block.
-"""
+"""Lower bounds of boxes of plans, in columns, and plans of them that may be good."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
+from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
 from meshwright.search.mixed.curves import FIRST, LAST, MIDDLE, WHOLE
+from meshwright.search.mixed.forced import Forced, Places, forced
 
-__all__ = ["Boxes", "Cuts", "Limits", "bound_s", "likely_plans", "tightened"]
+__all__ = ["bound_s", "likely_plans", "tightened"]
 
 Ints = NDArray[np.int64]
 _EPS = 1e-9
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cuts:
-    """Ways to cut a stage by id, (G + 1,); the last row stands for absent pools, all zeros."""
-
-    chips: Ints
-    forward_s: Floats
-    """Of the quickest layer."""
-    backward_s: Floats
-    forward_share: Floats
-    """Of a layer's time, at most; and of its backward, without recompute."""
-    backward_share: Floats
-    slow_backward_s: Floats
-    """Of the slowest layer, everything recomputed."""
-    head_s: Floats
-    """What the last stage takes beyond its layers, forward and backward."""
-    first_forward_s: Floats
-    """What the first stage takes beyond its layers."""
-    first_backward_s: Floats
-    near_s: Floats
-    """Least time of a message, and most."""
-    far_s: Floats
-    fitting: Ints
-    """Layers that fit in the last 0 .. L stages of a pipeline together, (G + 1, L + 1)."""
-    most_forward_s: Floats
-    """Of the slowest layer, nothing recomputed."""
-    most_backward_s: Floats
-    reduce_s: Floats
-    """By role and layers of the fullest stage, (G + 1, 4, L + 1)."""
-    gather_s: Floats
-    optimizer_s: Floats
-
-    @property
-    def layer_s(self) -> Floats:
-        """The quickest layer, forward and backward."""
-        return self.forward_s + self.backward_s
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Boxes:
-    """Rows of the search."""
-
-    ids: Ints
-    """Cut of each block in the order of the pipeline, (R, K)."""
-    stages_from: Ints
-    stages_to: Ints
-    layers_from: Ints
-    layers_to: Ints
-    num_microbatches: Ints
-    """(R,)."""
-    vpp: Ints
-    bound_s: Floats
-
-    def __len__(self) -> int:
-        return len(self.vpp)
-
-    def take(self, index: Any) -> Boxes:
-        """Return some rows."""
-        return Boxes(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
-
-    @staticmethod
-    def concat(parts: list[Boxes]) -> Boxes:
-        """Return the rows of several."""
-        return Boxes(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Boxes)})
-
-    @property
-    def width(self) -> Floats:
-        """Of each interval against its end, (R, 2 K): stages, then layers."""
-        stages = (self.stages_to - self.stages_from) / np.maximum(1, self.stages_to)
-        layers = (self.layers_to - self.layers_from) / np.maximum(1, self.layers_to)
-        return np.concatenate([stages, layers], axis=1)
-
-    def halves(self) -> Boxes:
-        """Cut each row in two at the middle of its widest interval."""
-        rows, count = np.arange(len(self)), self.ids.shape[1]
-        at = self.width.argmax(axis=1)
-        is_stages, block = at < count, at % count
-        low, high = (
-            np.where(is_stages, s[rows, block], n[rows, block])
-            for s, n in ((self.stages_from, self.layers_from), (self.stages_to, self.layers_to))
-        )
-        middle = (low + high) // 2
-
-        def changed(array: Ints, chosen: NDArray[np.bool_], values: Ints) -> Ints:
-            copy = array.copy()
-            copy[rows[chosen], block[chosen]] = values[chosen]
-            return copy
-
-        lower = replace(self, stages_to=changed(self.stages_to, is_stages, middle), layers_to=changed(self.layers_to, ~is_stages, middle))
-        upper = replace(
-            self,
-            stages_from=changed(self.stages_from, is_stages, middle + 1),
-            layers_from=changed(self.layers_from, ~is_stages, middle + 1),
-        )
-        return Boxes.concat([lower, upper])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What holds for every row."""
-
-    layers: int
-    num_gpus: int
-    blocking: bool
-    whole_rounds: bool
-    """Whether interleaving takes micro batches in whole rounds of the stages."""
-    dp_overlap: float
-    overhead_s: float
-    pp: tuple[int, ...] | None
-    """Pinned numbers of stages."""
 
 
 def _others(array: Any) -> Any:
@@ -179,25 +66,26 @@ def _fitting(boxes: Boxes, cuts: Cuts, s0: Ints, s1: Ints) -> Ints:
     return np.asarray(table[rows, high] - table[rows, low] + beyond * last)
 
 
-def bound_s(boxes: Boxes, cuts: Cuts, limits: Limits) -> Floats:
-    """Seconds of a step that no plan of a row undercuts, (R,).
+def bound_s(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Floats:
+    """Seconds of a step that no plan of a row undercuts, (R,), of those that take less than the ceiling (R,).
 
-    Formula:  the closed form of 1f1b at the first stage of each block, which holds no less than the block's layers spread evenly, with no
-              recompute, the least that can lie above and below, and the most stages; the largest over the blocks; and what is done once
+    Formula:  the closed form of 1f1b at the first stage of each block, which holds no less than the block's layers spread as evenly as
+              memory allows, with the least recompute, the least that can lie above and below, and the most stages; the largest over the
+              blocks; and what is done once
     Units:    seconds.
     Source:   docs/heterogeneous.md, "Why the bound holds".
     Valid:    tightened boxes.
-    Checked:  tests/search/test_mixed.py::test_search_finds_what_brute_force_finds
+    Checked:  tests/search/test_mixed.py::test_search_finds_what_brute_force_finds, tests/search/test_mixed_bounds.py
     """
-    case = _Case(boxes, cuts, limits)
+    case = _Case(boxes, cuts, limits, ceiling_s)
     chains = case.chains_s()
-    return np.asarray(chains + case.once_s(chains) + limits.overhead_s)
+    return np.asarray(np.where(case.fits, chains + case.once_s(chains) + limits.overhead_s, np.inf))
 
 
 class _Case:
     """Quantities of the rows that both forms need, (R, K)."""
 
-    def __init__(self, boxes: Boxes, cuts: Cuts, limits: Limits) -> None:
+    def __init__(self, boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> None:
         self.boxes, self.cuts, self.limits = boxes, cuts, limits
         ids = boxes.ids
         self.present = ids >= 0
@@ -209,72 +97,124 @@ class _Case:
         self.micro = boxes.num_microbatches[:, None].astype(np.float64)
         self.forward, self.backward = cuts.forward_s[ids], cuts.backward_s[ids]
         layer = self.forward + self.backward
-        head = np.where(self.last, cuts.head_s[ids], 0.0)
+        head, embedding = (np.where(end, table[ids], 0.0) for end, table in ((self.last, cuts.head_s), (self.first, cuts.first_s)))
         self.even = -(-self.n0 // np.maximum(self.s1, 1))
-        self.slowest = _slowest_s(self.n0, self.s1, self.even, layer, head)
-        work = self.n0 * layer + head
+        self.slowest = np.maximum(*(_slowest_s(self.n0, self.s1, self.even, layer, more) for more in (head, embedding)))
+        stages0, stages1 = self.s0.cumsum(axis=1), self.s1.cumsum(axis=1)
+        self.depth0, self.depth1 = stages0[:, -1:], stages1[:, -1:]
+        self.below0 = np.maximum(0, self.depth0 - stages0 + self.s0 - 1)  # stages below the first of a block, at least
+        self.below1 = np.maximum(0, self.depth1 - stages1 + self.s1 - 1)
+        found = self._forced(ceiling_s)
+        self.fits = np.asarray(np.isfinite(found.slowest_s).all(axis=1))
+        self.forced = replace(found, slowest_s=np.where(self.fits[:, None], found.slowest_s, 0.0))
+        work = self.n0 * layer + head + embedding + self.forced.extra_s
         self.total = work.sum(axis=1, keepdims=True)
         self.above = work.cumsum(axis=1) - work
-        stages0, stages1 = self.s0.cumsum(axis=1), self.s1.cumsum(axis=1)
-        self.below0 = np.maximum(0, stages0[:, -1:] - stages0 + self.s0 - 1)  # stages below the first of a block, at least
-        self.below1 = np.maximum(0, stages1[:, -1:] - stages1 + self.s1 - 1)
-        self.above0 = stages0 - self.s0
-        near = np.where(self.present, cuts.near_s[ids], np.inf).min(axis=1, keepdims=True)
-        self.near, self.far = near, np.where(self.present, cuts.far_s[ids], 0.0).max(axis=1, keepdims=True)
-        self.shares = (cuts.forward_share[ids], cuts.backward_share[ids])
+        self.links = _Links(self)
+
+    def _forced(self, ceiling_s: Floats) -> Forced:
+        """What memory makes the stages of each block recompute."""
+        shape = self.present.shape
+
+        def flat(values: Any) -> Any:
+            return np.broadcast_to(values, shape).reshape(-1)
+
+        micro = self.boxes.num_microbatches[:, None]
+        places = Places(
+            layers=flat(self.n0),
+            stages=flat(self.s1),
+            below=flat(np.maximum(0, self.below0 - self.s0 + 1)),
+            depth=flat(self.depth0),
+            num_microbatches=flat(micro),
+            vpp=flat(self.boxes.vpp[:, None]),
+            layer_s=flat(self.forward + self.backward),
+            most_s=flat(ceiling_s[:, None] / micro),
+        )
+        found = forced(places, self.cuts.room, flat(self.boxes.ids))
+        return Forced(slowest_s=found.slowest_s.reshape(shape), extra_s=found.extra_s.reshape(shape))
 
     def chains_s(self) -> Floats:
         """The longest chain of any block at least, (R,).
 
         Its slowest stage is at least at the block's first place. If no stage has more layers than even ones, then of those that have as
-        many the last lies behind the others; if one has, it has a layer more.
+        many the last lies behind the others; if one has, it has a layer more. Of those that are not at an end of the pipeline, it may lie
+        one place before.
         """
-        nowhere = np.zeros_like(self.slowest)
-        layer = self.cuts.layer_s[self.boxes.ids]
-        even = self.even * layer
+        ids, links = self.boxes.ids, self.links
+        shares = (self.cuts.forward_share[ids], self.cuts.backward_share[ids])
+        even = self.even * self.cuts.layer_s[ids]
         behind = np.maximum(0, self.n0 - self.s1 * (self.even - 1) - 1)
-        first = self._chain(self.slowest, nowhere)
-        later = np.minimum(self._chain(even, behind), self._chain(even + layer, nowhere))
-        chains = np.where(self.present, np.maximum(first, later), 0.0)
-        return np.asarray(chains.max(axis=1))
+        whole = behind - self.last * (links.inner_s > links.any_s)
+        nowhere = np.zeros_like(behind)
+        first = self._chain(self.slowest, nowhere, links.any_s, shares)
+        later = np.minimum(
+            self._chain(even, np.maximum(0, whole), links.inner_s, shares),
+            self._chain(even + self.cuts.layer_s[ids], nowhere, links.any_s, shares),
+        )
+        chains = np.maximum(first, later)
+        if (self.forced.slowest_s > 0).any():  # of one that recomputes, more than its share may be backward
+            shares = (shares[0], self.cuts.slow_share[ids])
+            chains = np.maximum(chains, self._chain(self.forced.slowest_s, nowhere, links.any_s, shares))
+        return np.asarray(np.where(self.present, chains, 0.0).max(axis=1))
 
-    def _chain(self, slowest: Floats, places: Any) -> Floats:
+    def _chain(self, slowest: Floats, places: Ints, hold: Floats, shares: tuple[Floats, Floats]) -> Floats:
         """The chain of a stage that takes `slowest`, so many places behind its block's first, all in between being as slow, (R, K)."""
-        above, stages = self.above + places * slowest, self.above0 + places
+        passes = tuple(share * slowest + more for share, more in zip(shares, self._beyond(shares), strict=True))  # at most
+        above = self.above + places * slowest
         below = np.maximum(0.0, self.total - above - slowest)
         counts = (np.maximum(0, self.below0 - places), np.maximum(0, self.below1 - places))
-        plain = self._plain(slowest, above, stages, below, *counts)
+        plain = self._plain(slowest, above, places, below, hold, passes, *counts)
         if not (self.boxes.vpp > 1).any():
             return plain
-        return np.where(self.boxes.vpp[:, None] > 1, self._interleaved(slowest, above, stages, below, *counts), plain)
+        return np.where(self.boxes.vpp[:, None] > 1, self._interleaved(slowest, above, places, below, passes, *counts), plain)
 
-    def _plain(self, slowest: Floats, above: Floats, stages: Any, below: Floats, below0: Any, below1: Any) -> Floats:
-        m, near, far = self.micro, self.near, self.far
-        f, b = (share * slowest for share in self.shares)
-        full = self.n0 - self.s1 * (self.even - 1)  # stages with at least the even count
-        ends = self.first.astype(np.int64) + self.last
-        lone = self.s0.sum(axis=1, keepdims=True) < 2
-        blocks = float(self.limits.blocking)
-        hold = blocks * np.where(lone, 0.0, near * np.where(full > ends, 2.0, 1.0))
-        once = blocks * near * (below0 > 0)
-        trip = below + 2 * below0 * near - below1 * (2 * far * blocks) - far * blocks
+    def _beyond(self, shares: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        """What either pass of a first stage may take beyond its share of the stage's time."""
+        cuts, ids = self.cuts, self.boxes.ids
+        beyond = [
+            most[ids] - share * cuts.first_s[ids] for most, share in zip((cuts.first_forward_s, cuts.first_backward_s), shares, strict=True)
+        ]
+        forward, backward = (np.where(self.first, np.maximum(0.0, more), 0.0) for more in beyond)
+        return forward, backward
+
+    def _plain(
+        self,
+        slowest: Floats,
+        above: Floats,
+        places: Ints,
+        below: Floats,
+        hold: Floats,
+        passes: tuple[Floats, ...],
+        below0: Ints,
+        below1: Ints,
+    ) -> Floats:
+        m, links = self.micro, self.links
+        f, b = passes
+        passed = links.above_s + places * links.own_s
+        back = 2 * np.maximum(0.0, links.total_s - passed)
+        once = np.where(below0 > 0, links.next_s, 0.0)
+        trip = below + back - below1 * hold - np.where(below1 > 0, links.most_next_s, 0.0)
         waits = np.maximum(0.0, trip - below1 * f) + np.maximum(0.0, trip - below1 * b)
         steady = slowest * m + (m - 1 + below0) * hold + once + waits
-        half = (1 - self.shares[0]) * slowest  # the longer of its passes, at least
-        short = np.maximum(m * slowest + (m - 1) * hold, slowest + below + 2 * below0 * near + (m - 1) * (half + hold))
-        return np.asarray(above + 2 * stages * near + np.where(m >= below1 + 2, np.maximum(steady, short), short))
+        half = slowest - f  # the longer of its passes, at least
+        short = np.maximum(m * slowest + (m - 1) * hold, slowest + below + back + (m - 1) * (half + hold))
+        return np.asarray(above + 2 * passed + np.where(m >= below1 + 2, np.maximum(steady, short), short))
 
-    def _interleaved(self, slowest: Floats, above: Floats, stages: Any, below: Floats, below0: Any, below1: Any) -> Floats:
-        vpp, m = self.boxes.vpp[:, None].astype(np.float64), self.micro
+    def _interleaved(
+        self, slowest: Floats, above: Floats, places: Ints, below: Floats, passes: tuple[Floats, ...], below0: Ints, below1: Ints
+    ) -> Floats:
+        vpp, m, message = self.boxes.vpp[:, None].astype(np.float64), self.micro, self.links.mean_s
         rounds = (vpp - 1) / vpp
-        least, most = (2 * n + (vpp - 1) * s.sum(axis=1, keepdims=True) for n, s in ((below0, self.s0), (below1, self.s1)))
+        least, most = (2 * n + (vpp - 1) * depth for n, depth in ((below0, self.depth0), (below1, self.depth1)))
+        extra = self.forced.extra_s.sum(axis=1, keepdims=True)
         waits = np.zeros_like(slowest)
-        for share, layer in zip(self.shares, (self.forward, self.backward), strict=True):
-            others = rounds * (self.n0 * layer).sum(axis=1, keepdims=True)
-            slope = self.near - share * slowest / vpp
+        for own, layer, more in zip(passes, (self.forward, self.backward), (0.0, extra), strict=True):
+            others = rounds * ((self.n0 * layer).sum(axis=1, keepdims=True) + more)
+            slope = message - own / vpp
             waits = waits + np.maximum(0.0, others + below / vpp + np.where(slope > 0, least, most) * slope)
         steady = m * slowest + np.where(m * vpp >= most + 2, waits, 0.0)
-        return np.asarray(above / vpp + 2 * stages * self.near + steady)
+        stages = self.depth0 - 1 - self.below0 + places
+        return np.asarray(above / vpp + 2 * np.maximum(0, stages) * message + steady + self.links.stretched_s)
 
     def once_s(self, chains_s: Floats) -> Floats:
         """What is done once at least, where the chains take so long at least, (R,).
@@ -312,8 +252,61 @@ class _Case:
         return np.where(self.s0.sum(axis=1) == 1, self.cuts.head_s[first], 0.0)
 
 
+class _Links:
+    """Messages of the rows at least, (R, K) but for `total_s`, `mean_s` and `stretched_s`, (R, 1)."""
+
+    def __init__(self, case: _Case) -> None:
+        cuts, ids, s0, s1 = case.cuts, case.boxes.ids, case.s0, case.s1
+        near, inside, size = cuts.near_s[ids], cuts.inside_s[ids], cuts.chips[ids]
+        either = np.where(size * case.depth1 <= cuts.domain[ids], near, np.minimum(near, inside))
+        own = np.where(size * case.depth0 > cuts.domain[ids], inside, either)
+        far = cuts.across_s[ids]
+        following = np.concatenate([far[:, 1:], np.zeros_like(far[:, :1])], axis=1)
+        cross = np.where(case.last | ~case.present, 0.0, np.maximum(far, following))
+        before = np.concatenate([np.zeros_like(cross[:, :1]), cross[:, :-1]], axis=1)
+        passed = np.maximum(0, s0 - 1) * own + cross
+        self.own_s, self.total_s = own, passed.sum(axis=1, keepdims=True)
+        self.above_s = passed.cumsum(axis=1) - passed
+        blocks = float(case.limits.blocking)
+        ends = (case.first, case.last)
+        self.any_s, self.inner_s = (blocks * np.where(case.depth0 < 2, 0.0, each) for each in _holds_s(case, own, before, cross, ends))
+        lone = s1 == 1
+        self.next_s = blocks * np.where(case.last, own, np.where(lone, cross, np.minimum(own, cross)))
+        self.most_next_s = blocks * np.where(
+            case.last, np.maximum(near, inside), np.where(lone, cross, np.maximum(np.maximum(near, inside), cross))
+        )
+        least = np.minimum(np.where(case.present & (s1 > 1), own, np.inf), np.where(cross > 0, cross, np.inf)).min(axis=1, keepdims=True)
+        fixed = (s0 == s1).all(axis=1, keepdims=True)
+        even = self.total_s / np.maximum(1, case.depth0 - 1)
+        self.mean_s = np.where(fixed, even, np.where(np.isfinite(least), least, 0.0))
+        self.stretched_s = self._stretched_s(case)
+
+    def _stretched_s(self, case: _Case) -> Floats:
+        """What messages longer than a mean chunk's forward add to interleaved stages."""
+        cuts, ids, vpp = case.cuts, case.boxes.ids, case.boxes.vpp[:, None]
+        ends = np.where(case.first, cuts.first_forward_s[ids], 0.0) + np.where(case.last, cuts.head_s[ids], 0.0)
+        forward = (case.n1 * cuts.most_forward_s[ids] + np.where(case.present, ends, 0.0)).sum(axis=1, keepdims=True)
+        over = np.maximum(0.0, self.mean_s - forward / (np.maximum(1, case.depth0) * vpp))
+        return np.asarray(np.maximum(0, case.micro - case.depth1) * (vpp - 1) * over)
+
+
+def _holds_s(case: _Case, own: Floats, before: Floats, cross: Floats, ends: tuple[Any, Any]) -> tuple[Floats, Floats]:
+    """Messages that stop a stage of a block for each micro batch: of any stage, and of a full one that is at no end of the pipeline."""
+    first, last = ends
+    one, several = case.s0 <= 1, case.s1 > 1
+    lone, top, bottom = before + cross, before + own, own + cross
+    any_s = np.where(several, np.minimum(np.minimum(top, bottom), 2 * own), lone)
+    any_s = np.where(one, np.minimum(any_s, lone), any_s)
+    inner = np.minimum(np.where(first, np.inf, top), np.where(last, np.inf, bottom))
+    inner = np.where(several, np.minimum(inner, np.where(case.s1 > 2, 2 * own, np.inf)), np.inf)
+    inner = np.where(one & ~first & ~last, np.minimum(inner, lone), inner)
+    full = case.n0 - case.s1 * (case.even - 1)  # stages with at least the even count
+    some = (full > first.astype(np.int64) + last) & np.isfinite(inner)
+    return any_s, np.where(some, inner, any_s)
+
+
 def _slowest_s(layers: Ints, stages: Ints, even: Ints, layer_s: Floats, head_s: Floats) -> Floats:
-    """The slowest stage of a block at least: layers spread evenly, of which the last stage takes fewer where it holds the head."""
+    """The slowest stage of a block at least: layers spread evenly, of which the stage at the end takes fewer where it has more to do."""
     plain = even * layer_s
     with np.errstate(divide="ignore", invalid="ignore"):
         cross = np.where(layer_s > 0, (layers + head_s / layer_s) / np.maximum(stages, 1), 0.0)

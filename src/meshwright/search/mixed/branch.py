@@ -13,7 +13,8 @@ from meshwright.cost.shapes import Floats
 from meshwright.search.axes import MOST_UNEVEN_VPP
 from meshwright.search.mixed.alike import solve_alike
 from meshwright.search.mixed.blocks import Block, Case, Solved, value_s
-from meshwright.search.mixed.bounds import Boxes, Cuts, Limits, bound_s, likely_plans, tightened
+from meshwright.search.mixed.bounds import bound_s, likely_plans, tightened
+from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
 from meshwright.search.mixed.cut_book import CutBook
 from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.inner import solve
@@ -210,7 +211,7 @@ class _Search:
         likely = tightened(likely, cuts, self.limits, np.full(len(likely), np.inf))
         if not len(likely):
             return
-        likely = replace(likely, bound_s=bound_s(likely, cuts, self.limits) / self.cuts.gbs[likely.ids[:, 0]])
+        likely = replace(likely, bound_s=bound_s(likely, cuts, self.limits, np.full(len(likely), np.inf)) / self.cuts.gbs[likely.ids[:, 0]])
         likely = replace(likely, bound_s=np.asarray(self.score.of(likely.bound_s, self._rate(likely, cuts))))
         likely = likely.take(np.argsort(likely.bound_s, kind="stable"))
         for i in range(min(SEEDS, len(likely))):
@@ -305,7 +306,7 @@ class _Search:
         boxes = tightened(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts))
         if not len(boxes):
             return boxes
-        seconds = bound_s(boxes, cuts, self.limits)
+        seconds = bound_s(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts))
         gbs = self.cuts.gbs[boxes.ids[:, 0]]
         boxes = replace(boxes, bound_s=np.asarray(self.score.of(seconds / gbs, self._rate(boxes, cuts))))
         single = boxes.width.max(axis=1, initial=0.0) == 0

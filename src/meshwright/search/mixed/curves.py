@@ -89,6 +89,11 @@ class Curve:
     near_message_s: float
     """One message where the whole pipeline lies in one fast domain."""
 
+    @property
+    def full_way(self) -> int:
+        """The way that runs all layers again as the last one, block recompute, does with some."""
+        return next(i for i, way in enumerate(self.ways) if not way.block and way.layers < 0 and way.kind == self.ways[-1].kind)
+
 
 def curves(layouts: Layouts, ways: Sequence[Recomputation], *, pool: int, site: Site, piped: bool) -> list[Curve]:
     """Return the curve of each layout, of which tp, sp, cp, ep, etp, dp, mbs, gbs, vpp and sharding count.

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
 from meshwright.search.mixed.blocks import Block, TableKey
-from meshwright.search.mixed.bounds import Cuts
-from meshwright.search.mixed.curves import ROLES, Curve, Once, curves, fitting_layers, once_tables
+from meshwright.search.mixed.boxes import Cuts
+from meshwright.search.mixed.curves import FIRST, LAST, ROLES, WHOLE, Curve, Once, curves, fitting_layers, once_tables
+from meshwright.search.mixed.forced import LINES, Room, room_of
 from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.stages import StageTable
@@ -91,7 +92,9 @@ class CutBook:
         if self._table is None or len(self._table.chips) != known + 1:
             fresh = range(self._filled, known)
             self._store(self._columns(fresh))
-            self._table = Cuts(**{field.name: self._columns_by_name[field.name][: known + 1] for field in fields(Cuts)})
+            columns = {name: column[: known + 1] for name, column in self._columns_by_name.items()}
+            room = Room(**{name: columns[f"room_{name}"] for name in Room.__slots__})
+            self._table = Cuts(room=room, **{field.name: columns[field.name] for field in fields(Cuts) if field.name != "room"})
             self.pools, self.numbers, self.commons = (self._columns_by_name[name][: known + 1] for name in ("pools", "numbers", "commons"))
             self.gbs = np.append(self.grid.gbs, 1)[self.commons]
         return self._table
@@ -134,12 +137,33 @@ class CutBook:
             "most_forward_s": np.array([float(c.forward_layer_s.max()) for c in curves_]),
             "most_backward_s": np.array([float(b.max()) for b in middle]),
             "head_s": np.array([float(c.forward_base_s[2] + c.backward_base_s[:, 2].min()) for c in curves_]),
+            "first_s": np.array([_least_first_s(c) for c in curves_]),
             "first_forward_s": np.array([float(c.forward_base_s[1]) for c in curves_]),
             "first_backward_s": np.array([float(c.backward_base_s[:, 1].max()) for c in curves_]),
-            "near_s": np.array([min(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
-            "far_s": np.array([max(c.near_message_s, c.message_s, c.cross_message_s) for c in curves_]),
+            "slow_share": np.array(
+                [float((b.max(axis=0) / (c.forward_layer_s + b.max(axis=0))).max()) for c in curves_ for b in [c.backward_layer_s]]
+            ),
+            "domain": np.array([self.problem.cluster.pools[pool].node.domain_size for pool, _, _ in keys], dtype=np.int64),
+            "near_s": np.array([c.near_message_s for c in curves_]),
+            "inside_s": np.array([c.message_s for c in curves_]),
+            "across_s": np.array([c.cross_message_s for c in curves_]),
             "fitting": np.array([np.concatenate([[0], f[1:].cumsum()]) for f in fitting], dtype=np.int64).reshape(-1, most + 1),
             "reduce_s": roles("reduce_s"),
             "gather_s": roles("gather_s"),
             "optimizer_s": roles("optimizer_s"),
+            **self._room_columns(at),
         }
+
+    def _room_columns(self, at: slice) -> dict[str, Floats]:
+        """What memory the cuts leave."""
+        rooms = [
+            room_of(curve, limit_bytes=self.limit_bytes(pool)) for curve, (pool, _, _) in zip(self.curves[at], self.keys[at], strict=True)
+        ]
+        shapes = {name: (-1, LINES) if name in ("slope", "start_s") else (-1,) for name in Room.__slots__}
+        return {f"room_{name}": np.array([getattr(room, name) for room in rooms]).reshape(shape) for name, shape in shapes.items()}
+
+
+def _least_first_s(curve: Curve) -> float:
+    """What a stage takes beyond its layers at least because it is the first, whether or not it is also the last."""
+    base = curve.forward_base_s + curve.backward_base_s.min(axis=0)
+    return max(0.0, float(min(base[FIRST], base[WHOLE] - base[LAST])))

@@ -87,8 +87,7 @@ def _held_bytes(curve: Curve, counts: Floats, make: Ints, role: int, in_flight: 
 
 def _freed_bytes(curve: Curve, counts: Floats, in_flight: float) -> Floats:
     """What full recompute of all layers keeps less of than block recompute of none."""
-    full = next(i for i, way in enumerate(curve.ways) if not way.block and way.layers < 0 and way.kind == curve.ways[-1].kind)
-    return np.asarray(in_flight * (curve.layer_flight_bytes[-1] - curve.layer_flight_bytes[full]) @ counts)
+    return np.asarray(in_flight * (curve.layer_flight_bytes[-1] - curve.layer_flight_bytes[curve.full_way]) @ counts)
 
 
 def _block(over: Floats, freed: Floats, per_chunk: Floats) -> tuple[Ints, NDArray[Any]]:
