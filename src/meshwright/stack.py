@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -21,6 +21,8 @@ class Stack:
     name: str
     family: Literal["megatron", "fsdp"] = "megatron"
     """Whose layout rules hold."""
+    embedded: bool = False
+    """Whether it is the embedded trainer run op by op, whose host times and element-wise operators `meshwright profile` measures."""
     tp_overlap: float = 0.0
     """Share of the tensor-parallel collectives that can hide behind matrix products."""
     dp_overlap: float = 0.0
@@ -34,6 +36,8 @@ class Stack:
     dispatcher: Literal["alltoall", "flex"] = "alltoall"
     """How tokens reach their experts: `alltoall`, a copy per expert through NCCL, sorted before and after; `flex`, DeepEP's and
     HybridEP's kernels, a copy per rank and one per domain over the network, sorted on arrival."""
+    context_exchange: Literal["ring", "all-to-all"] = "ring"
+    """What context-parallel ranks do: pass keys and values round, or swap tokens for heads around attention (arXiv:2309.14509)."""
     attention_library: Literal["vendor", "flash2"] = "vendor"
     """Whose fused attention runs where the workload says flash: the chip vendor's best, or FlashAttention-2."""
     p2p: Literal["blocking", "overlapped"] = "blocking"
@@ -107,6 +111,23 @@ class Stack:
     factors: Factors = field(default_factory=Factors)
     """What a calibration found on the user's own runs."""
 
+    def on_processors(self) -> Stack:
+        """Return the software as it runs on CPUs: exchanges take the cores that compute needs, so that none hides; and there is neither
+        a context, nor a workspace of a library, nor an allocator that holds memory back."""
+        return replace(
+            self,
+            tp_overlap=0.0,
+            dp_overlap=0.0,
+            fsdp_overlap=0.0,
+            cp_overlap=0.0,
+            ep_overlap=0.0,
+            launch_hidden=0.0,
+            context_bytes=0.0,
+            library_workspaces=0.0,
+            grouped_workspaces=0.0,
+            fragmentation_frac=0.0,
+        )
+
 
 @cache
 def _stacks() -> dict[str, Stack]:
@@ -114,8 +135,13 @@ def _stacks() -> dict[str, Stack]:
         return {row["name"]: Stack(**{k: _value(k, v) for k, v in row.items() if v != ""}) for row in csv.DictReader(handle)}
 
 
-_TEXT = {f.name for f in fields(Stack) if f.name in ("name", "family", "attention_library", "dispatcher", "gathered", "p2p", "source")}
+_TEXT = {
+    f.name
+    for f in fields(Stack)
+    if f.name in ("name", "family", "attention_library", "context_exchange", "dispatcher", "gathered", "p2p", "source")
+}
 _FLAGS = {
+    "embedded",
     "pointwise_fused",
     "cross_entropy_fused",
     "vocab_parallel_loss",

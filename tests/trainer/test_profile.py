@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from time import sleep
+from time import process_time
 from typing import Any
 
 import pytest
@@ -15,10 +15,10 @@ pytest.importorskip("torch", reason="measures with torch: pip install 'meshwrigh
 
 from meshwright.cli import run
 from meshwright.errors import ConfigError
-from meshwright.hardware.profile import Profile, Sample, load_profile
+from meshwright.hardware.profile import Profile, Sample, Series, load_profile
 from meshwright.hardware.profile_chip import measured_chip
 from meshwright.hardware.profile_tables import profile_tables
-from meshwright.trainer.profile import ProfileRequest, _design, _device, _run, profile_device
+from meshwright.trainer.profile import ProfileRequest, _design, _device, _host, _run, profile_device
 from meshwright.trainer.profile._device import Device, open_device
 from meshwright.trainer.profile._operator import Operator
 from meshwright.trainer.profile._timing import Clock, Measured, measure, settled, spread_frac
@@ -37,8 +37,9 @@ TINY: dict[str, _design.Axes] = {
     "parameters": ((4096,),),
     "bytes": ((4096, 65536),),
 }
+HOST = Series(name="host/plain", dims=("layers",), axes=((1,),), samples=(Sample(point=(1,), seconds=1e-3, repeats=1),))
 SERIES = {
-    *("launch/host", "launch/autograd", "copy/device", "adam/fp32", "gradient_norm/fp32"),
+    *("host/plain", "launch/host", "launch/autograd", "copy/device", "adam/fp32", "gradient_norm/fp32"),
     *("gemm/fp32", "gemm_dgrad/fp32", "gemm_wgrad/fp32", "gemm_main_grad/fp32", "gemm_sustained/fp32"),
     *(f"{name}{way}/fp32" for name in ("attention", "attention_full", "grouped_gemm", "experts") for way in ("", "_backward")),
     *(f"{name}{way}/fp32" for name in ("rmsnorm", "layernorm", "swiglu", "gelu", "residual", "rotary") for way in ("", "_backward")),
@@ -52,6 +53,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_design._GRIDS["cpu"], "quick", TINY)
     monkeypatch.setitem(_design.EFFORTS, "quick", FAST)
     monkeypatch.setattr("meshwright.trainer.profile._gemm._TRIAL", {"cpu": 32})
+    monkeypatch.setattr(_host, "host_series", lambda _: [HOST])
 
 
 @pytest.mark.usefixtures("tiny")
@@ -64,6 +66,16 @@ def test_every_series_is_measured() -> None:
     assert len([line for line in lines if not line.startswith("note:")]) == len(SERIES)
     assert set(profile_tables(found).grids) == SERIES
     assert measured_chip(found).memory_bytes_per_s > 0
+
+
+def test_host_times_of_the_trainers_own_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer and both ends take time forward and backward; a step's own work is told for few and many layers."""
+    monkeypatch.setattr(_host, "_LAYOUTS", {"plain": {"dp": 2, "sharding": "none"}, "context": {"cp": 2}})
+    monkeypatch.setattr(_host, "_REPEATS", 2)
+    found = {series.name: series for series in _host.host_series(Device(kind="cpu", dtypes=("fp32",)))}
+    assert set(found) == {f"host/{name}{way}" for name in ("plain", "context", "ends") for way in ("", "_backward")} | {"host/step"}
+    assert [sample.point for sample in found["host/step"].samples] == [(1,), (4,)]
+    assert all(sample.seconds and sample.seconds < 10 for series in found.values() for sample in series.samples)
 
 
 @pytest.mark.usefixtures("tiny")
@@ -175,11 +187,18 @@ def operator_of(build: Callable[[int], Callable[[], object]], clock: Any = "work
     )
 
 
+def _work_for(seconds: float) -> None:
+    """Keep a core busy: with one thread a processor's clock counts no sleep."""
+    end = process_time() + seconds
+    while process_time() < end:
+        pass
+
+
 @pytest.mark.parametrize("clock", ["work", "host", "sustained"])
 def test_a_known_time_is_measured(clock: str) -> None:
     timing = _design.Timing(budget_s=0.05, least_repeats=3, most_repeats=9, goal_frac=0.0, sustained_s=0.1, longest_s=1.0)
     device = Device(kind="cpu", dtypes=("fp32",))
-    found = measure(lambda: sleep(0.005), operator=operator_of(lambda _: lambda: None, clock), clock=Clock(device), timing=timing)
+    found = measure(lambda: _work_for(0.005), operator=operator_of(lambda _: lambda: None, clock), clock=Clock(device), timing=timing)
     assert 0.005 <= found.seconds < 0.02
     assert found.repeats >= 3
 

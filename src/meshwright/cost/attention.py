@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshwright.cost.collectives import point_to_point_s
+from meshwright.cost.collectives import all_to_all_s, group_of, point_to_point_s
 from meshwright.cost.kernels import matmul_share, streaming_s
-from meshwright.cost.operators import HALF, Part, Site, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.operators import HALF, Part, Site, as_measured, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import Floats
 from meshwright.hardware.tables import attention_backward_seconds, attention_forward_seconds, kin
 from meshwright.hardware.tables._grid import Lookup
@@ -72,8 +72,14 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
     inputs = _core_inputs(site, block)
     parts = [norm(site, block, count), norm_output(site, block), *projections, inputs, core, tensor_exchange(site, block)]
     if np.any(site.shapes.cp > 1):
-        parts += [_ring_merge(site, block), _context_exchange(site, block, core)]
+        swaps = site.stack.context_exchange == "all-to-all"
+        parts += [_swap_exchange(site, block)] if swaps else [_ring_merge(site, block), _context_exchange(site, block, core)]
     return parts
+
+
+def _ring_steps(site: Site) -> Floats:
+    """Pieces in which a core's keys come, (U,): cp on a ring, 1 where tokens were swapped for heads."""
+    return site.shapes.cp if site.stack.context_exchange == "ring" else np.ones_like(site.shapes.cp)
 
 
 def _local_heads(site: Site) -> tuple[Floats, Floats]:
@@ -107,7 +113,9 @@ def _projections(site: Site, block: Block) -> list[Part]:
     else:
         parts = [linear(site, "attention input projection", into=hidden, out=(heads + 2 * kv_heads) * d, tokens=tokens), output]
     if site.model.positions == "rope" or site.model.qk_norm:
-        parts.append(passes(site, "rotary", forward_bytes=2 * rotated, backward_bytes=2 * rotated, kernels=2))
+        rotary = passes(site, "rotary", forward_bytes=2 * rotated, backward_bytes=2 * rotated, kernels=2)
+        elements = tokens * (heads + kv_heads) * d
+        parts.append(as_measured(site, rotary, ("rotary", 1.0, (elements,))) if site.model.positions == "rope" else rotary)
     return parts
 
 
@@ -213,7 +221,7 @@ def _roofline_flash_s(site: Site, block: Block) -> Floats:
     chip = site.pool.node.chip
     qk, _ = _widths(site)
     keys = scores_per_query(site, block)
-    piece = keys / site.shapes.cp  # one step of a ring sees a piece of the keys
+    piece = keys / _ring_steps(site)  # one step of a ring sees a piece of the keys
     speed = piece / (piece + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
     return np.asarray(_flash_flops(site, block) / (chip.peak_flops_per_s(_half(site)) * chip.attention_forward_efficiency * speed))
 
@@ -227,13 +235,14 @@ def _measured_flash_s(site: Site, block: Block, lookup: Callable[..., Lookup | N
     chip, nearest = site.pool.node.chip, kin(site.pool.node.chip)
     if nearest.relation not in ("itself", "generation") or site.model.mla is not None:
         return None
-    heads, kv_heads = _local_heads(site)
-    piece = site.keys(block) / site.shapes.cp
+    steps = _ring_steps(site)  # of the ring, each over one piece of the keys
+    heads, kv_heads = (count / (site.shapes.cp / steps) for count in _local_heads(site))
+    piece = site.keys(block) / steps
     found = lookup(
         nearest.table,
         batch=site.shapes.mbs,
         heads=heads,
-        kv_heads=np.minimum(kv_heads, heads),
+        kv_heads=np.clip(kv_heads, 1.0, heads),
         head_dim=site.model.head_dim,
         sequence=piece,
         mask="causal" if block.causal else "full",
@@ -243,8 +252,7 @@ def _measured_flash_s(site: Site, block: Block, lookup: Callable[..., Lookup | N
         return None
     keys = float(site.keys(block))
     share = scores_per_query(site, block) / (keys * 0.5 + 64.0 if block.causal else keys)
-    queries = site.tokens(block) / (site.shapes.mbs * piece)  # fewer than keys in cross attention
-    steps = site.shapes.cp  # of the ring, each over one piece of the keys
+    queries = site.tokens(block) * (site.shapes.cp / steps) / (site.shapes.mbs * piece)  # fewer than keys in cross attention
     return np.asarray(found.seconds * steps * share * queries * nearest.compute_scale("fp16" if chip.bf16_flops_per_s is None else "bf16"))
 
 
@@ -310,6 +318,37 @@ def _context_exchange(site: Site, block: Block, core: Part) -> Part:
         backward_s=np.maximum(0.0, 2 * forward - hide * core.backward_s),
         kernels_forward=np.where(cp > 1, 2.0, 0.0),
         kernels_backward=np.where(cp > 1, 4.0, 0.0),
+        redone_by=CORE,
+    )
+
+
+SWAP_PASSES = 4.0
+"""Reads and writes of what a swap of tokens for heads sends, each way: sorted by rank before, and put together behind."""
+
+
+def _swap_exchange(site: Site, block: Block) -> Part:
+    """All-to-alls that swap tokens for heads around the core, forward and backward: of queries, keys, values and outputs.
+
+    Formula:  all_to_all(bytes of a rank's part) each, and its copies; few key-value heads are repeated until each rank has one
+    Source:   DeepSpeed-Ulysses (arXiv:2309.14509), section 3.2.
+    """
+    heads, kv_heads = _local_heads(site)
+    qk, value = _widths(site)
+    cp, tokens = site.shapes.cp, site.tokens(block)
+    kv_heads = heads if site.model.mla is not None else np.minimum(np.maximum(kv_heads, cp), heads)
+    sent = [
+        tokens * count * width * site.activation_bytes for count, width in ((heads, qk), (kv_heads, qk), (kv_heads, value), (heads, value))
+    ]
+    group = group_of(cp, site.shapes.tp, site.pool)
+    copies = streaming_s(site.pool.node.chip, SWAP_PASSES * np.sum(sent, axis=0)) * (cp > 1)
+    time = np.sum([all_to_all_s(group, size) for size in sent], axis=0) + copies
+    return Part(
+        name="context parallel exchange",
+        term="cp_comm",
+        forward_s=time,
+        backward_s=time,
+        kernels_forward=np.where(cp > 1, 12.0, 0.0),
+        kernels_backward=np.where(cp > 1, 12.0, 0.0),
         redone_by=CORE,
     )
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.cost.measured import own_s
 from meshwright.cost.shapes import Floats
+from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Pool
 
 __all__ = [
@@ -39,6 +41,8 @@ class Group:
     """Time for an empty message to pass all members but one."""
     tree_latency_s: Floats
     """Time for an empty message to pass up a tree over the domains, or down it."""
+    processor: Chip | None = None
+    """The chip, where it is a processor: there a profile's times of the collectives themselves count, as gloo runs no rings."""
 
 
 def group_of(size: Any, stride: Any, pool: Pool) -> Group:
@@ -75,7 +79,20 @@ def group_of(size: Any, stride: Any, pool: Pool) -> Group:
         remote_bytes_per_s=remote_rate,
         ring_latency_s=ring,
         tree_latency_s=np.minimum(ring, tree),
+        processor=node.chip if node.chip.is_processor else None,
     )
+
+
+def _measured_or(formula: Floats, group: Group, operation: str, size_bytes: Floats) -> Floats:
+    """The profile's time of a collective where ranks are processors of one host, and the profile has it; else the formula's."""
+    if group.processor is None:
+        return formula
+    found = own_s(group.processor, f"collective/{operation}", np.maximum(group.size, 2.0), np.maximum(size_bytes, LEAST_BYTES))
+    return formula if found is None else np.where((group.size > 1) & (group.local >= group.size), found, formula)
+
+
+LEAST_BYTES = 4.0
+"""Of a collective: one number."""
 
 
 def all_gather_s(group: Group, total_bytes: Floats) -> Floats:
@@ -87,6 +104,10 @@ def all_gather_s(group: Group, total_bytes: Floats) -> Floats:
     Valid:    equal shares.
     Checked:  tests/cost/test_collectives.py
     """
+    return _measured_or(_ring_s(group, total_bytes), group, "all_gather", total_bytes)
+
+
+def _ring_s(group: Group, total_bytes: Floats) -> Floats:
     time = (group.size - 1) / group.size * total_bytes / group.ring_bytes_per_s + group.ring_latency_s
     return np.where(group.size > 1, time, 0.0)
 
@@ -100,7 +121,7 @@ def reduce_scatter_s(group: Group, total_bytes: Floats) -> Floats:
     Valid:    equal shares; the additions are hidden behind the transfers.
     Checked:  tests/cost/test_collectives.py
     """
-    return all_gather_s(group, total_bytes)
+    return _measured_or(_ring_s(group, total_bytes), group, "reduce_scatter", total_bytes)
 
 
 def all_reduce_s(group: Group, total_bytes: Floats) -> Floats:
@@ -113,7 +134,7 @@ def all_reduce_s(group: Group, total_bytes: Floats) -> Floats:
     Checked:  tests/cost/test_collectives.py
     """
     time = 2.0 * (group.size - 1) / group.size * total_bytes / group.ring_bytes_per_s + 2.0 * group.tree_latency_s
-    return np.where(group.size > 1, time, 0.0)
+    return _measured_or(np.where(group.size > 1, time, 0.0), group, "all_reduce", total_bytes)
 
 
 PAIRWISE_NETWORK_SHARE = 0.7
@@ -134,7 +155,8 @@ def all_to_all_s(group: Group, sent_bytes: Floats) -> Floats:
     """
     inside = sent_bytes * (group.local - 1) / group.size / group.local_bytes_per_s
     outside = sent_bytes * (group.size - group.local) / group.size / (group.remote_bytes_per_s * PAIRWISE_NETWORK_SHARE)
-    return np.where(group.size > 1, np.maximum(inside, outside) + group.tree_latency_s, 0.0)
+    formula = np.where(group.size > 1, np.maximum(inside, outside) + group.tree_latency_s, 0.0)
+    return _measured_or(formula, group, "all_to_all", sent_bytes)
 
 
 def dispatch_s(group: Group, token_bytes: Floats, copies: float) -> Floats:
@@ -170,4 +192,7 @@ def point_to_point_s(pool: Pool, *, message_bytes: Floats, distance: Floats, spa
     link, network = node.domain_link, node.network_link
     fast = link.latency_s + message_bytes / (link.bytes_per_s * link.efficiency * link.pairwise_share)
     slow = network.latency_s + message_bytes / (network.bytes_per_s * network.efficiency / pool.oversubscription)
+    if node.chip.is_processor:
+        measured = own_s(node.chip, "collective/point_to_point", 2.0, np.maximum(message_bytes, LEAST_BYTES))
+        fast = fast if measured is None else measured
     return np.where(inside, fast, slow)

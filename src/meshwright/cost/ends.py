@@ -8,6 +8,7 @@ import numpy as np
 
 from meshwright.cost.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from meshwright.cost.kernels import streaming_s
+from meshwright.cost.measured import host_ends_s, kind_of_activations, own_s
 from meshwright.cost.operators import Site, linear
 from meshwright.cost.shapes import Floats
 from meshwright.models.spec import Block
@@ -83,13 +84,37 @@ def price_ends(site: Site) -> Ends:
     sums_s = tensor * (3 * all_reduce_s(group, tokens * 4.0) + gather_logits_s)
     gather_s = compute * site.streaming(tokens * h * 3 * site.activation_bytes)
     saved = tokens / site.shapes.sequence_shards * h * (site.activation_bytes + site.saved_input_bytes)
+    lookup = _measured_pair(site, "embedding", (tokens, h, vocab), (gather_s, gather_s * 2))
+    losses = _measured_pair(site, "cross_entropy", (tokens, vocab * gathered), (loss_s, loss_s))
+    host = _host_pair(site)
     return Ends(
-        embedding_forward_s=gather_s + np.where(split, half, whole),
-        embedding_backward_s=gather_s * 2 + np.where(split, half, 0.0),
-        head_forward_s=compute * head.forward_s + loss_s + sums_s + np.where(split, half, 0.0),
-        head_backward_s=compute * head.backward_s + loss_s + np.where(split, half, whole),
+        embedding_forward_s=lookup[0] + np.where(split, half, whole),
+        embedding_backward_s=lookup[1] + np.where(split, half, 0.0),
+        head_forward_s=compute * head.forward_s + losses[0] + sums_s + np.where(split, half, 0.0) + host[0],
+        head_backward_s=compute * head.backward_s + losses[1] + np.where(split, half, whole) + host[1],
         head_weight_s=np.asarray(compute * head.weight_s),
         head_saved_bytes=saved,
         loss_peak_bytes=logits * (site.activation_bytes + site.stack.logits_bytes),
         loss_saved_bytes=logits * SOFTMAX_BYTES,
     )
+
+
+def _measured_pair(site: Site, name: str, shape: tuple[Floats | float, ...], formula: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """Forward and backward of an operator from the user's profile, where the embedded trainer runs torch's own; else as given."""
+    if not site.stack.embedded:
+        return formula
+    chip, kind = site.pool.node.chip, kind_of_activations(site.work.precision)
+    forward, backward = (own_s(chip, f"{name}{way}/{kind}", *shape) for way in ("", "_backward"))
+    scale = site.stack.factors.compute
+    return formula if forward is None or backward is None else (scale * forward, scale * backward)
+
+
+def _host_pair(site: Site) -> tuple[Floats, Floats]:
+    """Host time of both ends, forward and backward; on a GPU it hides behind the kernels of large models and counts for small ones alone,
+    which their layers say already: 0 there."""
+    nothing = np.zeros_like(site.shapes.tp)
+    chip = site.pool.node.chip
+    if not (site.stack.embedded and chip.is_processor):
+        return nothing, nothing
+    forward, backward = host_ends_s(chip, site.shapes, ""), host_ends_s(chip, site.shapes, "_backward")
+    return nothing if forward is None else forward, nothing if backward is None else backward

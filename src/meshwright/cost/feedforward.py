@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.cost.collectives import all_gather_s, all_to_all_s, dispatch_s, group_of
-from meshwright.cost.operators import Part, Site, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.operators import Part, Site, as_measured, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import Floats
 from meshwright.models.spec import Block
 
@@ -94,6 +94,7 @@ def _two_layers(
         redone_by=redo_activation,
         freed_by=redo,
     )
+    act = as_measured(site, act, ("swiglu" if site.model.gated else "gelu", 1.0, (elements,)))
     return [
         linear(site, f"{name} first layer", into=into, out=matrices * width, tokens=tokens, groups=groups, redone_by=redo),
         act,

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.cost.attention import attention_parts, mamba_parts
 from meshwright.cost.feedforward import mlp_parts, moe_parts
+from meshwright.cost.measured import HostPass, host_layer_s
 from meshwright.cost.operators import Part, Site
 from meshwright.cost.shapes import Floats
 from meshwright.factors import Factors
@@ -114,9 +115,11 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
     backward = {term: _total(site, flat, term, "backward_s") for term in LAYER_TERMS}
     forward["ep_comm"], backward["ep_comm"] = _exposed_exchange_s(site, forward), _exposed_exchange_s(site, backward)
     kernels = _count(site, flat, "kernels_forward"), _count(site, flat, "kernels_backward")
-    host = _host_s(site, *kernels)
-    forward["launch"] = np.maximum(0.0, host[0] - sum_terms(forward))
-    backward["launch"] = np.maximum(0.0, host[1] - sum_terms(backward))
+    experts = any(block.kind == "moe" for block, _ in segment.blocks)
+    host = _measured_host_s(site, experts) or _host_s(site, *kernels)
+    forward["launch"], backward["launch"] = (
+        _exposed_host_s(site, seconds, count, terms) for seconds, count, terms in zip(host, kernels, (forward, backward), strict=True)
+    )
     block = segment.blocks[0][0]
     kept = _weighted(site, flat, lambda part: part.saved_bytes)
     return LayerPrice(
@@ -167,6 +170,26 @@ def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tu
         np.maximum(forward_kernels * launch_s, FORWARD_COLLECTIVES * collective_s),
         np.maximum(backward_kernels * launch_s, BACKWARD_COLLECTIVES * collective_s),
     )
+
+
+def _measured_host_s(site: Site, experts: bool) -> tuple[Floats, Floats] | None:
+    """Host time of a layer of the embedded trainer, forward and backward, as profiled; None for others, and without a profile of it."""
+    if not site.stack.embedded:
+        return None
+    forward, backward = (host_layer_s(site.pool.node.chip, site.shapes, experts=experts, way=way) for way in _WAYS)
+    return None if forward is None or backward is None else (forward, backward)
+
+
+_WAYS: tuple[HostPass, HostPass] = ("", "_backward")
+
+
+def _exposed_host_s(site: Site, host_s: Floats, kernels: Floats, terms: dict[str, Floats]) -> Floats:
+    """Host time that a layer shows: on a GPU, which works while the host launches, what is longer than the kernels. A processor is its own
+    host: everything but the calls of the kernels, which their measured times hold."""
+    chip = site.pool.node.chip
+    if chip.is_processor and site.stack.embedded:
+        return np.maximum(0.0, host_s - kernels * chip.launch_s)
+    return np.maximum(0.0, host_s - sum_terms(terms))
 
 
 def _total(site: Site, flat: list[tuple[float, Part]], term: str, field: str) -> Floats:

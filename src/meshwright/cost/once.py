@@ -8,18 +8,28 @@ import numpy as np
 
 from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of, reduce_scatter_s
 from meshwright.cost.kernels import streaming_s
+from meshwright.cost.measured import host_step_s, own_s
 from meshwright.cost.memory import data_shards
 from meshwright.cost.shapes import Floats
 from meshwright.hardware.cluster import Pool
 from meshwright.layout import SHARDINGS, Layouts
 from meshwright.stack import Stack
-from meshwright.workload import Workload
+from meshwright.workload import Precision, Workload
 
-__all__ = ["data_exchange_s", "once_terms_s", "optimizer_s"]
+__all__ = ["data_exchange_s", "gathered_bytes", "once_terms_s", "optimizer_s"]
 
 
 def once_terms_s(
-    layouts: Layouts, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats, *, pool: Pool, work: Workload, stack: Stack
+    layouts: Layouts,
+    dense: Floats,
+    expert: Floats,
+    forward_s: Floats,
+    backward_s: Floats,
+    *,
+    pool: Pool,
+    work: Workload,
+    stack: Stack,
+    model_layers: int,
 ) -> dict[str, Floats]:
     """Exposed data-parallel exchange, optimizer and overhead, (N,) each: what a step takes once.
 
@@ -33,16 +43,36 @@ def once_terms_s(
     """
     if work.lora_rank:
         dense, expert = dense * 0.01, expert * 0.01
-    scatter, gather = data_exchange_s(layouts, dense, expert, pool=pool, stack=stack)
+    scatter, gather = data_exchange_s(layouts, dense, expert, pool=pool, stack=stack, precision=work.precision)
     exposed = np.maximum(0.0, scatter - stack.dp_overlap * backward_s) + np.maximum(0.0, gather - stack.dp_overlap * forward_s)
     return {
         "dp_comm": exposed,
         "optimizer": optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
-        "overhead": np.full(len(layouts), stack.step_overhead_s),
+        "overhead": _overhead_s(layouts, model_layers, pool=pool, stack=stack),
     }
 
 
-def data_exchange_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack) -> tuple[Floats, Floats]:
+def _overhead_s(layouts: Layouts, model_layers: int, *, pool: Pool, stack: Stack) -> Floats:
+    """Host work of a step outside the model: the embedded trainer's as profiled, else the stack's figure."""
+    found = host_step_s(pool.node.chip, np.maximum(model_layers / layouts.pp, 1.0)) if stack.embedded else None
+    return np.full(len(layouts), stack.step_overhead_s) if found is None else found
+
+
+def gathered_bytes(precision: Precision) -> float:
+    """Bytes in which a weight is gathered: those that compute takes.
+
+    Formula:  4 in fp32 and tf32, else 2
+    Units:    bytes per parameter.
+    Source:   definition; weights of 8-bit products are gathered in half precision unless said otherwise.
+    Valid:    every Precision.
+    Checked:  tests/cost/test_measured.py
+    """
+    return 4.0 if precision in ("fp32", "tf32") else 2.0
+
+
+def data_exchange_s(
+    layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack, precision: Precision
+) -> tuple[Floats, Floats]:
     """Reduction of gradients, and gathering of updated weights, once a step, (N,) each.
 
     Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients and all-gather of half-precision weights; zero3: nothing
@@ -60,7 +90,11 @@ def data_exchange_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Po
         inside.append((group_of(np.minimum(size, layouts.expert_dp), layouts.ep * layouts.etp, pool), expert))
     reduce, scatter, gather = (
         stack.factors.data * sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes) for ranks, params in inside)
-        for operation, each in ((all_reduce_s, stack.reduce_bytes), (reduce_scatter_s, stack.reduce_bytes), (all_gather_s, 2.0))
+        for operation, each in (
+            (all_reduce_s, stack.reduce_bytes),
+            (reduce_scatter_s, stack.reduce_bytes),
+            (all_gather_s, gathered_bytes(precision)),
+        )
     )
     replicas = np.maximum(layouts.dp * layouts.cp // size, 1)
     replicated = np.zeros(len(layouts))
@@ -85,10 +119,15 @@ GRADIENT_PASSES = 3.0
 """Passes over the whole gradient: zeroing, scaling or copying, norm."""
 
 
+CLIP_BYTES = 8.0
+"""Bytes per gradient that clipping reads and writes, in fp32."""
+
+
 def optimizer_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack) -> Floats:
     """Adam and the passes over the gradients, (N,).
 
-    Formula:  (30 bytes * updated parameters + 3 * gradient bytes * held gradients) / memory rate
+    Formula:  (30 bytes * updated parameters + 3 * gradient bytes * held gradients) / memory rate; the embedded trainer's
+              fused step and norm as profiled, and one pass that clips
     Units:    seconds.
     Source:   counted reads and writes of a fused Adam.
     Valid:    parameters of one rank, (N,).
@@ -97,5 +136,9 @@ def optimizer_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, 
     shards = data_shards(layouts)
     updated = dense / shards.optimizer[0][:, 0] + expert / shards.optimizer[1][:, 0]
     held = dense / shards.gradients[0][:, 0] + expert / shards.gradients[1][:, 0]
+    chip = pool.node.chip
+    adam, norm = own_s(chip, "adam/fp32", np.maximum(updated, 1.0)), own_s(chip, "gradient_norm/fp32", np.maximum(held, 1.0))
+    if stack.embedded and adam is not None and norm is not None:
+        return stack.factors.compute * (adam + norm + streaming_s(chip, held * CLIP_BYTES))
     moved = updated * OPTIMIZER_BYTES + held * GRADIENT_PASSES * stack.gradient_bytes
     return stack.factors.compute * streaming_s(pool.node.chip, moved)

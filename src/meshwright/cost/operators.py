@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of
 from meshwright.cost.kernels import element_bytes, gemm_s, streaming_s
+from meshwright.cost.measured import kind_of_activations, own_s
 from meshwright.cost.shapes import Floats, Shapes, block_tokens, stream_seq_len
 from meshwright.hardware.cluster import Pool
 from meshwright.hardware.tables import Role
@@ -16,7 +17,7 @@ from meshwright.models.spec import Block, ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Precision, Workload
 
-__all__ = ["Part", "Site", "Term", "linear", "norm", "norm_output", "passes", "tensor_exchange"]
+__all__ = ["Part", "Site", "Term", "as_measured", "linear", "norm", "norm_output", "passes", "tensor_exchange"]
 
 Term = Literal["matmul", "attention", "pointwise", "tp_comm", "cp_comm", "ep_comm", "head"]
 SMALL_KERNELS: dict[Precision, float] = {"fp8": 2.0, "fp8-blockwise": 1.0, "mxfp8": 1.0, "nvfp4": 3.0}
@@ -217,6 +218,28 @@ def passes(
     )
 
 
+def as_measured(site: Site, part: Part, *pieces: tuple[str, float, tuple[Floats | float, ...]]) -> Part:
+    """Return the part with the times of the user's profile: `pieces` are the operators that it runs, how often, and their shapes.
+
+    Formula:  sum over pieces of count * the profile's time, forward and backward
+    Units:    seconds, (U,).
+    Source:   docs/profile.md: torch's own functions, run op by op.
+    Valid:    the embedded trainer; others, and what the profile lacks, stay by bytes.
+    Checked:  tests/cost/test_measured.py::test_activations_are_those_measured
+    """
+    chip, kind = site.pool.node.chip, kind_of_activations(site.work.precision)
+    if not site.stack.embedded:
+        return part
+    total = []
+    for way in ("", "_backward"):
+        times = [(count, own_s(chip, f"{name}{way}/{kind}", *shape)) for name, count, shape in pieces]
+        known = [count * seconds for count, seconds in times if seconds is not None]
+        if len(known) < len(times):
+            return part
+        total.append(np.asarray(sum(known)))
+    return replace(part, forward_s=total[0], backward_s=total[1])
+
+
 UNFUSED_NORM_BYTES = 40.0
 """Bytes per element of a norm in eager mode: cast to fp32 (6), square (8), mean (4), multiply (8 + 4), cast (6), scale (4)."""
 UNFUSED_NORM_SAVED = 10.0
@@ -240,6 +263,12 @@ def norm(site: Site, block: Block, count: float) -> Part:
     if site.work.fused_norm:
         cost = passes(
             site, "norm", forward_bytes=elements * 5 * size, backward_bytes=elements * 6 * size, kernels=2 * count, redone_by=redo
+        )
+        cost = as_measured(
+            site,
+            cost,
+            ("rmsnorm" if site.model.norm == "rmsnorm" else "layernorm", count, (tokens, float(site.model.hidden))),
+            ("residual", count, (elements / max(count, 1e-9),)),
         )
         return replace(cost, saved_bytes=saved)
     extra = elements * UNFUSED_NORM_SAVED

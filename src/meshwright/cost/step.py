@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from meshwright.cost.collectives import all_gather_s, group_of, point_to_point_s
 from meshwright.cost.ends import Ends, price_ends
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of, sum_terms
+from meshwright.cost.measured import HostPass, host_sharded_s
 from meshwright.cost.memory import Activations, Memory, price_memory, redone_share
-from meshwright.cost.once import once_terms_s
+from meshwright.cost.once import gathered_bytes, once_terms_s
 from meshwright.cost.operators import Site
 from meshwright.cost.pipeline import pipeline_s
 from meshwright.cost.shapes import Floats, distinct_shapes
@@ -110,7 +111,7 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
     fullest = np.argmax(params.total, axis=1)[:, None]
     dense, expert = (np.take_along_axis(p, fullest, axis=1)[:, 0] for p in (params.dense, params.expert))
     forward, backward = times.forward_s[:, 0], times.backward_s[:, 0]
-    time |= once_terms_s(layouts, dense, expert, forward, backward, pool=pool, work=work, stack=stack)
+    time |= once_terms_s(layouts, dense, expert, forward, backward, pool=pool, work=work, stack=stack, model_layers=model.total_layers)
     return Priced(time={name: time[name] for name in TIME_TERMS}, memory=memory, stages=stages, stage_times=times)
 
 
@@ -161,7 +162,7 @@ def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Work
     backward = tuple({term: value[at] for term, value in p.backward.items()} for p in prices)
     forward_s, backward_s = tuple(p.forward_s[at] for p in prices), tuple(p.backward_s[at] for p in prices)
     fsdp = tuple(
-        _fsdp_layer_s(layouts, layer_params(model, segment, layouts), f, b + r, pool=pool, stack=stack)
+        _fsdp_layer_s(layouts, layer_params(model, segment, layouts), f, b + r, pool=pool, work=work, stack=stack)
         for segment, f, b, r in zip(model.priced_segments, forward_s, backward_s, redo, strict=True)
     )
     message, pairs = prices[0].input_bytes[at], list(zip(prices, freed, strict=True))
@@ -210,7 +211,7 @@ def _redo(layouts: Layouts, price: LayerPrice, at: NDArray[Any]) -> tuple[Floats
 
 
 def _fsdp_layer_s(
-    layouts: Layouts, params: tuple[Floats, Floats], forward_s: Floats, backward_s: Floats, *, pool: Pool, stack: Stack
+    layouts: Layouts, params: tuple[Floats, Floats], forward_s: Floats, backward_s: Floats, *, pool: Pool, work: Workload, stack: Stack
 ) -> tuple[Floats, Floats]:
     """Exposed parameter gathers and gradient scatters of one layer and micro batch, (N,) each; 0 below zero2.
 
@@ -226,13 +227,21 @@ def _fsdp_layer_s(
     if params[1].any():
         inside.append((group_of(np.minimum(layouts.shard_size, layouts.expert_dp), layouts.ep * layouts.etp, pool), params[1]))
     weights, scatter = (
-        stack.factors.data * sum(all_gather_s(ranks, held * each) for ranks, held in inside) for each in (2.0, stack.reduce_bytes)
+        stack.factors.data * sum(all_gather_s(ranks, held * each) for ranks, held in inside)
+        for each in (gathered_bytes(work.precision), stack.reduce_bytes)
     )
     piped = zero3 & (layouts.pp > 1) & (stack.family == "fsdp")
     rounds = np.where(piped, layouts.num_microbatches, 1)
     forward = np.where(zero3, np.maximum(0.0, weights - stack.fsdp_overlap * forward_s), 0.0)
     exchange = np.where(zero3, np.where(piped, 0.0, weights) + scatter, np.where(zero2, scatter, 0.0))
-    return forward / rounds, np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0) / rounds
+    backward = np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0)
+    if not (stack.embedded and pool.node.chip.is_processor):
+        return forward / rounds, backward / rounds
+    host = [zero3 * host_sharded_s(pool.node.chip, way) for way in _WAYS]
+    return (forward + host[0]) / rounds, (backward + host[1]) / rounds
+
+
+_WAYS: tuple[HostPass, HostPass] = ("", "_backward")
 
 
 def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: ModelSpec, pool: Pool, stack: Stack) -> StageTimes:

@@ -98,6 +98,11 @@ class Chip:
             if share is not None and not 0 < share <= 1:
                 raise ConfigError(f"chip {self.name}: {field}={share}: expected a share in (0, 1]")
 
+    @property
+    def is_processor(self) -> bool:
+        """Whether it is a CPU, whose ranks run their operators and their exchanges on the same cores, one after another."""
+        return self.generation == "cpu"
+
     def peak_flops_per_s(self, precision: Precision) -> float:
         """Dense peak of the precision that linear layers run in, FLOP/s; ConfigError where the chip has none."""
         for field in _UNIT_OF[precision]:

@@ -97,7 +97,8 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
     if request.objective == "tokens_per_joule" and not chip.tdp_w:
         raise ConfigError(f"objective=tokens_per_joule: the catalogue has no power of {chip.name}; give tdp_w in a cluster file")
     calibration = None if files.calibration is None else files.calibration.for_model(model)
-    values = _calibrated(request, calibration, Calibrated(pool=pool, stack=find_stack(request.stack)))
+    stack = find_stack(request.stack)
+    values = _calibrated(request, calibration, Calibrated(pool=pool, stack=stack.on_processors() if chip.is_processor else stack))
     setting = Setting(model=model, pool=values.pool, work=work, stack=values.stack, limit_bytes=limit, calibration=calibration)
     return Problem(
         request=request,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from meshwright.errors import LayoutError
 from meshwright.hardware.catalogue import default_node, find_device, find_link
@@ -17,8 +17,7 @@ from meshwright.workload import Workload
 
 __all__ = ["Room", "predicted", "require_room"]
 
-_EAGER, _COMPILED = "fsdp", "torchtitan"
-"""Stacks whose memory is the trainer's: fully_shard, run op by op or by compiled layers."""
+_EAGER, _COMPILED = "embedded", "embedded-compiled"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,8 +81,6 @@ def _pool(job: TrainJob, room: Room) -> Pool:
 
 
 def _stack(job: TrainJob, room: Room) -> Stack:
-    """What the trainer keeps; a processor has neither a context nor an allocator that holds memory back."""
+    """What the trainer keeps."""
     stack = find_stack(_COMPILED if job.compile else _EAGER)
-    if room.device_name is not None:
-        return stack
-    return replace(stack, context_bytes=0.0, library_workspaces=0.0, grouped_workspaces=0.0, fragmentation_frac=0.0)
+    return stack if room.device_name is not None else stack.on_processors()

@@ -253,7 +253,8 @@ def once_tables(found: Sequence[Curve], layouts: Layouts, *, pool: int, site: Si
     )
     rows = layouts.take(np.repeat(np.arange(len(found)), len(ROLES) * (most + 1)))
     own = site.cluster.pools[pool]
-    reduce, gather = (each.reshape(shape) for each in data_exchange_s(rows, dense, expert, pool=own, stack=site.stack))
+    exchange = data_exchange_s(rows, dense, expert, pool=own, stack=site.stack, precision=site.work.precision)
+    reduce, gather = (each.reshape(shape) for each in exchange)
     optimizer = optimizer_s(rows, dense, expert, pool=own, stack=site.stack).reshape(shape)
     return [
         tuple(Once(reduce_s=reduce[i, r], gather_s=gather[i, r], optimizer_s=optimizer[i, r]) for r in range(len(ROLES)))

@@ -47,7 +47,7 @@ def option_times(layouts: Layouts, *, pool: int, site: Site) -> OptionTimes:
     share = LORA_SHARE if site.work.lora_rank else 1.0
     params = [np.outer(share * each.min(axis=1), COUNTS).ravel() for each in (dense, expert)]
     wide, own = layouts.take(np.repeat(np.arange(len(layouts)), len(COUNTS))), site.cluster.pools[pool]
-    reduce, gather = data_exchange_s(wide, *params, pool=own, stack=site.stack)
+    reduce, gather = data_exchange_s(wide, *params, pool=own, stack=site.stack, precision=site.work.precision)
     optimizer = optimizer_s(wide, *params, pool=own, stack=site.stack)
     return OptionTimes(
         forward_s=forward.min(axis=1),

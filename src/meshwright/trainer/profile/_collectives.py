@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +23,7 @@ NOT_STARTED = "one process: run `torchrun --nproc-per-node N -m meshwright profi
 _REPEATS = 20
 """The same number on every rank, or they would wait for each other in vain."""
 _WARM = 3
+_MESSAGE = "point_to_point"
 _MOST_BYTES = 2**30
 _TIMEOUT = timedelta(minutes=5)
 
@@ -38,14 +39,15 @@ def num_ranks() -> int:
 
 
 def collective_series(device: Device, *, effort: Effort) -> list[Series]:
-    """Return the times of all-reduce, all-gather, reduce-scatter and all-to-all among 2, 4, ... and all ranks."""
+    """Return the times of all-reduce, all-gather, reduce-scatter and all-to-all among 2, 4, ... and all ranks, and of messages of two."""
     dist.init_process_group("nccl" if device.kind == "cuda" else "gloo", timeout=_TIMEOUT)
     try:
         world = dist.get_world_size()
         counts = [ranks for ranks in (2**power for power in range(1, 20)) if ranks < world] + [world]
         groups = {ranks: dist.new_group(list(range(ranks))) for ranks in counts}
-        sizes = [size for size in grid("bytes", device=device.kind, effort=effort)[0] if size <= _MOST_BYTES]
-        return [_series(op, make, device=device, groups=groups, sizes=sizes) for op, make in _OPS.items()]
+        sizes = [size for size in grid("message", device=device.kind, effort=effort)[0] if size <= _MOST_BYTES]
+        found = [_series(op, make, device=device, groups=groups, sizes=sizes) for op, make in _OPS.items()]
+        return [*found, _series(_MESSAGE, _point_to_point, device=device, groups={2: groups[2]}, sizes=sizes)]
     finally:
         dist.destroy_process_group()
 
@@ -56,11 +58,12 @@ def _series(op: str, make: Callable[..., Callable[[], Any]], *, device: Device, 
         for size in sizes:
             dist.barrier()
             if dist.get_rank() < ranks:
-                samples.append(_sample(make(size // 4 // ranks * ranks, ranks, group, device.kind), point=(ranks, size), device=device))
+                work = make(size // 4 // ranks * ranks, ranks, group, device.kind)
+                samples.append(_sample(work, point=(ranks, size), device=device, there_and_back=op == _MESSAGE))
     return Series(name=f"collective/{op}", dims=("ranks", "bytes"), axes=(tuple(groups), tuple(sizes)), samples=tuple(samples))
 
 
-def _sample(work: Callable[[], Any], *, point: tuple[int, int], device: Device) -> Sample:
+def _sample(work: Callable[[], Any], *, point: tuple[int, int], device: Device, there_and_back: bool) -> Sample:
     times = []
     try:
         for _ in range(_WARM + _REPEATS):
@@ -71,8 +74,9 @@ def _sample(work: Callable[[], Any], *, point: tuple[int, int], device: Device) 
             times.append(perf_counter() - start)
     except RuntimeError:  # gloo lacks some
         return Sample(point=point, outcome="not supported")
-    counted = times[_WARM:]
-    return Sample(point=point, seconds=median(counted), spread_frac=spread_frac(counted), repeats=len(counted))
+    counted = [(0.5 if there_and_back else 1.0) * seconds for seconds in times[_WARM:]]
+    seconds = median(counted) if device.kind == "cuda" else quantiles(counted, n=4, method="inclusive")[0]
+    return Sample(point=point, seconds=seconds, spread_frac=spread_frac(counted), repeats=len(counted))
 
 
 def _all_reduce(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:
@@ -95,6 +99,20 @@ def _reduce_scatter(elements: int, ranks: int, group: Any, place: str) -> Callab
 def _all_to_all(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:
     sent, received = torch.zeros(elements, device=place), torch.zeros(elements, device=place)
     return lambda: dist.all_to_all_single(received, sent, group=group)
+
+
+def _point_to_point(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:
+    """A message there and back."""
+    whole, other = torch.zeros(elements, device=place), 1 - dist.get_rank(group)
+
+    def there_and_back() -> None:
+        for sends in (other == 1, other == 0):
+            if sends:
+                dist.send(whole, group_dst=other, group=group)
+            else:
+                dist.recv(whole, group_src=other, group=group)
+
+    return there_and_back
 
 
 _OPS = {"all_reduce": _all_reduce, "all_gather": _all_gather, "reduce_scatter": _reduce_scatter, "all_to_all": _all_to_all}

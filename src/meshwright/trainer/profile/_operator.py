@@ -18,6 +18,11 @@ Work = Callable[[], object]
 """Runs the operator once."""
 
 
+Bound = Literal["arithmetic", "memory", "chained"]
+"""What bounds an operator. `memory`: caches are flushed before each repeat, on the CPU too. `chained`: memory as well, but in a step it
+reads what the operator before it wrote, so that on the CPU, whose last cache holds that of small models, caches stay as they are."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operator:
     """How to run an operator at any shape, and at which."""
@@ -31,8 +36,7 @@ class Operator:
     """Makes the operands of a shape, one positional number per dim."""
     need_bytes: Callable[..., float]
     """Memory of a shape, operands and results."""
-    bound: Literal["arithmetic", "memory"] = "memory"
-    """Bound by memory: caches are flushed before each repeat, on the CPU too."""
+    bound: Bound = "memory"
     clock: Literal["work", "host", "sustained"] = "work"
     """work: until the device is done; host: until the host is free again; sustained: for seconds without a pause."""
 
@@ -46,7 +50,7 @@ def forward_and_backward(
     axes: Axes,
     make: Callable[..., tuple[Callable[[], Tensor], tuple[Tensor, ...]]],
     need_bytes: Callable[..., float],
-    bound: Literal["arithmetic", "memory"] = "memory",
+    bound: Bound = "memory",
 ) -> Iterator[Operator]:
     """Give an operator and its backward pass; `make` returns a call and the inputs that gradients are wanted of."""
 

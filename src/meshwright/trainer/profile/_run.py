@@ -30,6 +30,7 @@ __all__ = ["measure_all"]
 _MOST_SHARE = 0.6
 """Of the free memory; a larger shape is taken as out of memory untried, since hosts swap or kill rather than refuse."""
 _COLLECTIVES = "collective"
+_HOST = "host/plain"
 _BUSY_SHARE = 0.3
 """Of the cores: more load than this before the start is said."""
 
@@ -66,12 +67,15 @@ def measure_all(
     try:
         _measure_collectives(book, device, tell)
         if not is_first_rank():
-            return book.profile(complete=False)
+            if device.kind == "cuda":
+                return book.profile(complete=False)
+            tell, keep = _ignore, _ignore  # processes of a host share its memory: all measure, and the first one's times count
         clock = Clock(device)
         for dtype, operator in _operators(book, device, clock):
             with _math_mode(dtype):
                 _measure_series(book, operator, device=device, clock=clock, tell=tell)
             keep(book.profile(complete=False))
+        _measure_host(book, device, tell)
     except KeyboardInterrupt:
         return book.profile(complete=False)
     return book.profile(complete=True)
@@ -130,6 +134,25 @@ def _measure_collectives(book: _Book, device: Device, tell: Callable[[str], None
         book.series[series.name] = series
         tell(f"{series.name}: {len(series.measured)} of {len(series.samples)} shapes")
     book.skipped.pop(_COLLECTIVES, None)
+
+
+def _measure_host(book: _Book, device: Device, tell: Callable[[str], None]) -> None:
+    """Add what the embedded trainer's layers take the host."""
+    if _HOST in book.series:
+        return
+    try:
+        from meshwright.trainer.profile._host import host_series
+
+        found = host_series(device)
+    except (RuntimeError, ImportError, AttributeError) as error:  # an older torch than the trainer's
+        book.skipped["host"] = f"host: {_first_line(error)}"
+        return
+    book.series |= {series.name: series for series in found}
+    tell(f"host: {len(found)} series of the embedded trainer's layers")
+
+
+def _ignore(_: object) -> None:
+    """Take no notice."""
 
 
 @contextmanager
