@@ -25,6 +25,8 @@ def read_events(files: Sequence[Path]) -> tuple[Report, ...]:
 
 def read_scalars(files: Sequence[Path]) -> dict[str, dict[int, float]]:
     """Return values by name and step, of a step that was written twice the later; a file that breaks off says what came before."""
+    if not files:
+        return {}
     try:
         from tensorboardX.proto.event_pb2 import Event
     except ImportError:

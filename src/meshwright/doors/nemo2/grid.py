@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,20 @@ from meshwright.doors.nemo2.events import read_scalars
 from meshwright.doors.nemo2.files import csv_text, files_of
 from meshwright.doors.nemo2.objects import changed, is_object, part_of
 from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.logs import LogReading, steady_reports
 from meshwright.runs.outcome import read_run_logs
 from meshwright.runs.store import write_whole
 from meshwright.yaml_text import read_yaml, write_yaml
 
-__all__ = ["GridResult", "generate_grid", "get_grid_results"]
+__all__ = ["GridResult", "generate_grid", "get_grid_results", "grid_results", "named_combinations"]
 
 CANDIDATES, LOGS, FINAL = "candidate_configs", "ft_logs", "final_result"
 """Folders, as the old tool calls them."""
 _LOSS = re.compile(r"(?:validation_loss|val_loss)(?:_dataloader(?P<set>\d+))?(?:/.*)?")
 _TIMING, _TRAINED = "train_step_timing in s", "reduced_train_loss"
 _WARM_UP = 3
+_CUT_SHORT = ("time_limit", "preempted", "unknown")
+"""Ends that say nothing against the losses before them."""
 _OURS = ("Run", "Class", "Message")
 
 
@@ -62,14 +65,14 @@ def generate_grid(
     `limit_search_runs`.
     """
     base = _base(base_config)
-    folder = Path(base_results_dir)
+    folder = Path(base_results_dir).absolute()  # a run starts elsewhere
     combinations = _combinations(param_grid)
     if len(combinations) > limit_search_runs:
         raise ConfigError(f"param_grid: {len(combinations)} combinations, more than limit_search_runs={limit_search_runs}")
     for key in param_grid:
         _require_key(base, key)
     found = {}
-    for name, values in _named(combinations, model_name):
+    for name, values in named_combinations(param_grid, model_name):
         logs = folder / LOGS / name / "results"
         found[name] = changed(base, {**values, **_short(base, logs=str(logs), steps=max_steps_per_run)})
         if isinstance(found[name], Mapping):
@@ -85,10 +88,16 @@ def get_grid_results(
     A run is known by its name in the path of its files, and its losses by TensorBoard's events. One without events, out of memory or
     without a validation loss is a row of the second file.
     """
-    folder = Path(base_results_dir)
+    return grid_results(param_grid, Path(base_results_dir), model_name=model_name, failures={})
+
+
+def grid_results(
+    param_grid: Mapping[str, Sequence[Any]], folder: Path, *, model_name: str, failures: Mapping[str, tuple[str, str]]
+) -> tuple[GridResult, ...]:
+    """Read, write and print as `get_grid_results`; `failures` are the class and the words of runs that their launcher says failed."""
     if not folder.is_dir():
         raise ConfigError(f"base_results_dir={folder}: no such folder")
-    found = [_result(name, values, folder) for name, values in _named(_combinations(param_grid), model_name)]
+    found = [_told(_result(name, values, folder), failures.get(name)) for name, values in named_combinations(param_grid, model_name)]
     done = sorted((result for result in found if result.losses), key=lambda result: result.losses[0])
     failed = [result for result in found if not result.losses]
     keys, sets = list(param_grid), max((len(result.losses) for result in done), default=1)
@@ -99,6 +108,15 @@ def get_grid_results(
     write_whole(final / "failed.csv", csv_text((*keys, *_OURS), lost))
     print("\n".join(_said(done, failed)))
     return (*done, *failed)
+
+
+def _told(result: GridResult, failure: tuple[str, str] | None) -> GridResult:
+    """A run that failed has no result, whatever it wrote before; one that its time limit ended counts with what it reached."""
+    if failure is None or (result.losses and failure[0] in _CUT_SHORT):
+        return result
+    if result.failure is not None and result.failure[0] not in ("unknown", "never_started"):
+        return result
+    return replace(result, losses=(), failure=failure)
 
 
 def _row(result: GridResult, keys: Sequence[str], sets: int) -> list[Any]:
@@ -137,8 +155,9 @@ def _combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def _named(combinations: Sequence[dict[str, Any]], model_name: str) -> list[tuple[str, dict[str, Any]]]:
-    return [(f"{model_name}_grid_search_{number}", values) for number, values in enumerate(combinations)]
+def named_combinations(grid: Mapping[str, Sequence[Any]], model_name: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return each combination of the values under its name, in the order of the grid; ConfigError for a key without a list."""
+    return [(f"{model_name}_grid_search_{number}", values) for number, values in enumerate(_combinations(grid))]
 
 
 def _require_key(base: Any, path: str) -> None:
@@ -177,21 +196,41 @@ def _made(folder: Path) -> Path:
 def _result(name: str, values: Mapping[str, Any], folder: Path) -> GridResult:
     files = [path for path in files_of(name, folder) if CANDIDATES not in path.relative_to(folder).parts]
     scalars = read_scalars([path for path in files if path.name.startswith("events.out.tfevents")])
-    losses = {int(match["set"] or 0): by_step for tag, by_step in scalars.items() if (match := _LOSS.fullmatch(tag)) and by_step}
-    evidence = read_run_logs([path for path in files if path.suffix in (".log", ".out", ".err", ".txt")]).evidence
+    logs = read_run_logs([path for path in files if path.suffix in (".log", ".out", ".err", ".txt")])
+    losses = _losses(scalars, logs.reading)
     if not losses:
         why = ("never_started", f"no file below {folder} has its name") if not files else ("unknown", "no validation loss in its events")
-        return GridResult(name=name, values=values, failure=(evidence[0].failure_class, evidence[0].message) if evidence else why)
+        first = logs.evidence[0] if logs.evidence else None
+        return GridResult(name=name, values=values, failure=why if first is None else (first.failure_class, first.message))
     last = tuple(by_step[max(by_step)] for _, by_step in sorted(losses.items()))
     if not all(math.isfinite(loss) for loss in last):
         return GridResult(name=name, values=values, failure=("nan_loss", f"its last validation loss is {last[0]:g}"))
-    times = [seconds for _, seconds in sorted(scalars.get(_TIMING, {}).items())][_WARM_UP:]
-    trained = scalars.get(_TRAINED, {})
+    times, trained = _trained(scalars, logs.reading)
     return GridResult(
         name=name,
         values=values,
         losses=last,
         total_steps=max(losses[min(losses)]),
         step_s=round(sum(times) / len(times), 4) if times else None,
-        train_loss=trained[max(trained)] if trained else None,
+        train_loss=trained,
     )
+
+
+def _losses(scalars: Mapping[str, Mapping[int, float]], reading: LogReading | None) -> dict[int, Mapping[int, float]]:
+    """Losses by validation set and step: of TensorBoard's events, else of the log."""
+    found: dict[int, Mapping[int, float]] = {
+        int(match["set"] or 0): by_step for tag, by_step in scalars.items() if (match := _LOSS.fullmatch(tag)) and by_step
+    }
+    if found or reading is None or not reading.evaluations:
+        return found
+    return {0: {one.step: one.loss for one in reading.evaluations}}
+
+
+def _trained(scalars: Mapping[str, Mapping[int, float]], reading: LogReading | None) -> tuple[list[float], float | None]:
+    """Seconds of the steps, warm-up left out, and the last training loss."""
+    if scalars or reading is None:
+        times = [seconds for _, seconds in sorted(scalars.get(_TIMING, {}).items())][_WARM_UP:]
+        trained = scalars.get(_TRAINED, {})
+        return times, trained[max(trained)] if trained else None
+    times = [report.step_s for report in steady_reports(reading.reports) if report.step_s is not None]
+    return times, reading.loss[-1] if reading.loss else None
