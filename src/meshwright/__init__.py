@@ -42,6 +42,7 @@ __all__ = [
     "list_chips",
     "list_models",
     "plan",
+    "plan_front",
     "predict",
     "profile",
     "serving",

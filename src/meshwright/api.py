@@ -19,6 +19,8 @@ from meshwright.search.asked import ask
 from meshwright.search.diff import Comparison, compare
 from meshwright.search.explain import Explanation
 from meshwright.search.explain import explain as explain_layout
+from meshwright.search.mixed.front import MOST_POINTS
+from meshwright.search.mixed.front import plan_front as found_front
 from meshwright.search.mixed.plan import search_mixed_plans
 from meshwright.search.mixed.problem import is_mixed
 from meshwright.search.oom import Ladder
@@ -26,7 +28,7 @@ from meshwright.search.oom import why_oom as mend_layout
 from meshwright.search.plan import search_plans
 from meshwright.search.problem import Files, Problem, dims_of, resolve
 from meshwright.search.request import PlanRequest
-from meshwright.search.result import PlanResult
+from meshwright.search.result import Plan, PlanResult
 from meshwright.units import DAY_S, TERA
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ __all__ = [
     "export",
     "files_of",
     "plan",
+    "plan_front",
     "prepare_study",
     "prepare_training",
     "problem_of",
@@ -81,6 +84,15 @@ def plan(request: PlanRequest | None = None, /, *, progress: Callable[[int, int]
     asked = _one_request("plan", request, fields)
     result = search_mixed_plans(asked) if is_mixed(asked) else search_plans(asked, files=files_of(asked), progress=progress)
     return replace(result, seconds=perf_counter() - start)
+
+
+def plan_front(request: PlanRequest | None = None, /, *, points: int = MOST_POINTS, **fields: Any) -> tuple[Plan, ...]:
+    """Return plans of which no other is both faster and cheaper, the cheapest first: the Pareto front of throughput and cost.
+
+    The arguments are those of `plan`; each of `points` plans at most costs a search. Chips in use are paid, and others may be left idle.
+    ConfigError where a chip has no price.
+    """
+    return found_front(_one_request("plan_front", request, fields), points=points)
 
 
 def explain(layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any) -> Explanation:

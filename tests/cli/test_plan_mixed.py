@@ -78,3 +78,26 @@ def test_bad_flags_get_one_line(flags: list[str], message: str, capsys: Capture)
 def test_other_commands_say_that_they_take_one_kind(capsys: Capture) -> None:
     words = ["explain", "llama3-8b", "--cluster", "a800:8,h800:8", "--seq", "4096", "--gbs", "32", "--layout", "tp=8"]
     assert "several kinds of chips are for `meshwright plan` alone" in error_of(words, capsys)
+
+
+def test_a_deadline_is_kept_at_least_cost_and_the_front_follows(capsys: Capture) -> None:
+    priced = [word.replace("a800:8,h800:8", "a100-80:8,h100:8") for word in TWO]
+    pinned = [*priced, "--top", "1", "--set", "mbs=1", "--set", "tp=1,2", "--tokens", "10B", "--deadline", "2D"]
+    assert cli.run([*pinned, "--pareto", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    best = answer["plans"][0]
+    used = sum(part["used"] for part in best["chips"])
+    assert answer["request"]["objective"] == "tokens_per_dollar"
+    assert best["tokens_per_s_per_gpu"] * used >= 10e9 / (2 * 86400)
+    rates = [plan["tokens_per_s_per_gpu"] * sum(part["used"] for part in plan["chips"]) for plan in answer["pareto"]]
+    assert rates == sorted(rates) and min(rates) >= 10e9 / (2 * 86400)
+    assert cli.run(pinned) == 0
+    assert re.search(r"^#1 trains 10B tokens in [01]\.\d\d days for [\d,]+ dollars, without stops", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_goals_that_say_too_little_or_too_much(capsys: Capture) -> None:
+    assert error_of([*TWO, "--deadline", "3D"], capsys) == "--deadline: of no effect without --tokens, such as 300B"
+    assert error_of([*TWO, "--tokens", "1B"], capsys) == "--tokens: of no effect without --deadline, such as 30D"
+    assert "no price of h800" in error_of([*TWO, "--pareto"], capsys)
+    both = [*TWO, "--tokens", "1B", "--deadline", "3D", "--min-tokens-per-s", "5"]
+    assert error_of(both, capsys) == "--min-tokens-per-s: the deadline says how many; leave out either"

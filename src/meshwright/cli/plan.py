@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from meshwright.cli._terminal import QuietFlag
 
 if TYPE_CHECKING:
+    from meshwright.cli._plan_goals import Goal
     from meshwright.cli._run_files import Run
     from meshwright.search.asked import Asked
     from meshwright.search.mixed.problem import MixedProblem
@@ -57,6 +59,11 @@ def plan(
         str | None, typer.Option(help="step_time, tokens_per_dollar, tokens_per_joule or memory [default: step_time].")
     ] = None,
     min_tokens_per_s: Annotated[float | None, typer.Option(help="Throughput that a plan must reach; chips may be left idle.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="With --deadline: tokens to train on, such as 300B.", show_default=False)] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="Longest that --tokens may take, such as 30D: the cheapest plan that keeps it.", show_default=False)
+    ] = None,
+    pareto: Annotated[bool, typer.Option("--pareto", help="Also plans of which no other is both faster and cheaper.")] = False,
     max_memory_gib: Annotated[float | None, typer.Option(help="GiB that one process may use [default: all it sees].")] = None,
     headroom: Annotated[
         float | None, typer.Option(help="Kept free: below 1 a share of memory, else GiB [default: by its interval].")
@@ -96,6 +103,9 @@ def plan(
     Over several kinds of chips, each pipeline stage runs on one of them, with its own layers, tp and recomputation; the best plan comes
     with a proof: how much faster any other could be. Chips that make nothing faster are left idle, and that is said.
 
+    With --tokens and --deadline the cheapest plan that keeps the deadline is first; chips that it does not need are left idle. With
+    --pareto plans from the cheapest to the fastest follow the table, of one kind of chip too.
+
     Examples:
 
       meshwright plan llama3-70b --cluster h100:256 --seq 8192 --gbs 512
@@ -104,10 +114,13 @@ def plan(
 
       meshwright plan llama2-70b --cluster a800:128,h800:160 --num-gpus 256 --seq 4096 --gbs 512
 
+      meshwright plan llama3-8b --cluster a100-80:64,h100:64 --seq 8192 --gbs 512 --tokens 300B --deadline 30D --pareto
+
       meshwright plan --hf config.json --cluster h200:16 --seq 4096 --gbs 128 --stack fsdp --json
     """
     from meshwright import api
     from meshwright.cli._layout_case import file_name
+    from meshwright.cli._plan_goals import read_goal
     from meshwright.cli._traces import make_folder, write_steps
     from meshwright.request_files import read_request, request_to_yaml
     from meshwright.search.mixed.problem import MixedProblem
@@ -138,6 +151,8 @@ def plan(
         "routing": routing,
         "decoder_seq_len": decoder_seq,
     }
+    goal = read_goal(tokens, deadline)
+    given |= goal.fields(given) if goal is not None else {}
     flags = {key: value for key, value in given.items() if value is not None}
     run = None if from_file is None else _read_run(from_file, flags)
     fields = {**(run.fields() if run is not None else {}), **(read_request(request) if request is not None else {}), **flags}
@@ -151,12 +166,13 @@ def plan(
     if trace is not None:
         make_folder(trace)
     with _progress(quiet=quiet) as progress:
-        result = api.plan(asked, progress=progress)
+        front = api.plan_front(asked) if pareto else None  # first, as it refuses chips without a price
+        result = replace(api.plan(asked, progress=progress), front=front)
     if csv_path is not None:
         _write(csv_path, _csv(result))
     if trace is not None:
         write_steps(trace, result, problem)
-    _show(result, current, json_output=json_output)
+    _show(result, current, goal, json_output=json_output)
     if run is not None and json_output and export_dir is None and (names := run.set_names()):
         typer.echo(f"note: {', '.join(names)} of the file do not go with --json; --export DIR writes them", err=True)
     if not result.plans:
@@ -283,22 +299,28 @@ def _csv(result: PlanResult) -> str:
     return text.getvalue()
 
 
-def _show(result: PlanResult, current: Asked | None, *, json_output: bool) -> None:
+def _show(result: PlanResult, current: Asked | None, goal: Goal | None, *, json_output: bool) -> None:
     if json_output:
         import json
 
         print(json.dumps(result.to_dict() | _current_record(current), indent=2, allow_nan=False))
     from rich.console import Console
 
+    from meshwright.report.front_text import cost_words, print_front
     from meshwright.report.mixed_table import print_mixed_miss, print_mixed_plans
-    from meshwright.report.plan_table import print_miss, print_plans
+    from meshwright.report.plan_table import print_miss, print_plans, say
 
     mixed = result.proof is not None
     if not result.plans:
         (print_mixed_miss if mixed else print_miss)(result, Console(stderr=True))
     elif not json_output:
         console = Console()
-        (print_mixed_plans if mixed else print_plans)(result, console if console.is_terminal else Console(width=_PIPE_WIDTH))
+        console = console if console.is_terminal else Console(width=_PIPE_WIDTH)
+        (print_mixed_plans if mixed else print_plans)(result, console)
+        if goal is not None:
+            say(console, cost_words(result.plans[0], goal.tokens, goal.words))
+        if result.front is not None:
+            print_front(result.front, console)
     if current is not None and not json_output:
         from meshwright.cli._run_files import print_change
 

@@ -50,6 +50,12 @@ class Plan:
         return sum(self.time_s.values())
 
     @property
+    def tokens_per_s(self) -> float:
+        """Of all chips in use."""
+        used = sum(used for _, used, _ in self.chips)
+        return self.tokens_per_s_per_gpu * (used or self.layout.num_chips)
+
+    @property
     def peak_bytes(self) -> float:
         """What the fullest chip shows."""
         return max(self.peak_memory_bytes)
@@ -168,6 +174,8 @@ class PlanResult:
     """Of model and cluster, for the heading of a table."""
     proof: Proof | None = None
     """Where the space was not priced whole but searched by branch and bound."""
+    front: tuple[Plan, ...] | None = None
+    """Plans of which no other is both faster and cheaper, the cheapest first; None where they were not asked for."""
 
     def _repr_html_(self) -> str:
         """Show the ranked plans in a notebook; where nothing fits, why."""
@@ -187,9 +195,11 @@ class PlanResult:
             search |= self.proof.to_dict()
         if self.nearest_miss is not None:
             search["nearest_miss"] = self.nearest_miss.to_dict()
+        front = {} if self.front is None else {"pareto": [plan.to_dict() for plan in self.front]}
         return {
             "request": self.request.to_dict(),
             "plans": [plan.to_dict() for plan in self.plans],
+            **front,
             "rejected": dict(self.rejected),
             "search": search,
         }

@@ -1,0 +1,65 @@
+"""Plans of which no other is both faster and cheaper: the front of throughput and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import sqrt
+
+from meshwright.errors import ConfigError
+from meshwright.search.mixed.plan import search_mixed_plans
+from meshwright.search.request import PlanRequest
+from meshwright.search.result import Plan
+
+__all__ = ["MOST_POINTS", "plan_front", "undominated"]
+
+MOST_POINTS = 8
+"""Plans of a front at most: each costs a search."""
+_SAME = 1e-6
+"""Relative difference below which two rates are the same: the simulation moves them by about as much."""
+_CLOSE = 1.02
+"""Two plans whose rates differ by less have nothing searched between them."""
+
+
+def plan_front(request: PlanRequest, *, points: int = MOST_POINTS) -> tuple[Plan, ...]:
+    """Return plans from the cheapest to the fastest; ConfigError where a chip has no price, or nothing keeps the rules.
+
+    Between two plans the cheapest is searched that reaches the geometric mean of their tokens per second, where they are furthest apart.
+    Chips in use cost; idle ones don't.
+    """
+    if not 2 <= points <= 64:
+        raise ConfigError(f"points={points}: expected 2 to 64")
+    cheapest = _best(request, "tokens_per_dollar", request.min_tokens_per_s)
+    fastest = _best(request, "step_time", request.min_tokens_per_s)
+    if cheapest is None or fastest is None:
+        return ()
+    found = [cheapest, fastest]
+    gaps = [(cheapest.tokens_per_s, fastest.tokens_per_s)]
+    for _ in range(points - 2):
+        low, high = max(gaps, key=lambda gap: gap[1] / gap[0])
+        if high < low * _CLOSE:
+            break
+        gaps.remove((low, high))
+        middle = sqrt(low * high)
+        plan = _best(request, "tokens_per_dollar", middle)
+        if plan is None or plan.tokens_per_s >= high * (1 - _SAME):  # none between
+            gaps.append((low, middle))
+            continue
+        found.append(plan)
+        gaps += [(low, middle), (plan.tokens_per_s, high)]
+    return undominated(found)
+
+
+def _best(request: PlanRequest, objective: str, least: float | None) -> Plan | None:
+    asked = request.model_copy(update={"objective": objective, "min_tokens_per_s": least, "top": 1})
+    plans = search_mixed_plans(asked).plans
+    return plans[0] if plans else None
+
+
+def undominated(plans: Iterable[Plan]) -> tuple[Plan, ...]:
+    """Return the plans of which no other is both faster and cheaper, the cheapest first, ranked in that order."""
+    kept: list[Plan] = []
+    for plan in sorted(plans, key=lambda each: (-each.tokens_per_s, -(each.tokens_per_dollar or 0.0))):
+        if not kept or (plan.tokens_per_dollar or 0.0) > (kept[-1].tokens_per_dollar or 0.0) * (1 + _SAME):
+            kept.append(plan)
+    return tuple(replace(plan, rank=rank, beats_next="") for rank, plan in enumerate(reversed(kept), start=1))
