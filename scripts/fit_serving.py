@@ -4,8 +4,8 @@
     scripts/fit_serving.py ../shared/truth/inference_serving_silicon.csv --engine vllm
     scripts/fit_serving.py ../shared/truth/inference_serving_silicon.csv --engine vllm --check    # errors of the shipped constants alone
 
-Coordinate descent on the constants of `presets/engines.csv` that no kernel table tells, on runs of one pool. Models are cut into two
-halves; each half is predicted with constants fitted on the other. Nothing is written: copy what it prints into the preset.
+Coordinate descent on the constants of `presets/engines.csv` that no kernel table tells, on runs whose pools are told. Models are cut into
+two halves; each half is predicted with constants fitted on the other. Nothing is written: copy what it prints into the preset.
 """
 
 from __future__ import annotations
@@ -65,13 +65,15 @@ def main() -> int:
 
 
 def runs_of(path: Path, engine: str) -> list[Run]:
-    """Every few of the closed loops on one pool, the same number of each study; repeats of a run are left out."""
+    """Every few of the closed loops on one pool or on two that are told in full, the same number of each study, without repeats."""
     sets: dict[tuple[str, ...], dict[ServingCase, Run]] = {}
     for row in read_serving_table(path).rows:
         case = read_serving_row(row, source="")
-        if not isinstance(case, ServingCase) or case.pools is not None or case.engine.name != engine or not row["ttft_ms"]:
+        if not isinstance(case, ServingCase) or case.engine.name != engine or not row["ttft_ms"]:
             continue
-        key = (case.model.name, row["gpu"], row["precision"])
+        if case.pools is not None and not case.pools.decode_workers:
+            continue
+        key = (case.model.name, row["gpu"], row["precision"], row["mode"])
         run = Run(case=case, ttft_s=float(row["ttft_ms"]) / 1e3, tpot_s=float(row["tpot_ms"]) / 1e3)
         sets.setdefault(key, {}).setdefault(replace(case, row_id=""), run)
     return [run for runs in sets.values() for run in list(runs.values())[:: max(1, len(runs) // PER_SET)]]

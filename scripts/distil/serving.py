@@ -140,12 +140,23 @@ experts than balanced ones would, and the busiest of several ranks sets the time
 
 
 def _gated(files: list[Path], dtypes: tuple[str, ...]) -> tuple[list[Path], Rows | None]:
-    """The rows of the newest version that measured this type at all widely."""
+    """Of each shape of layer the rows of the newest version that measured it: a new version may measure new models' shapes alone."""
+    used: list[Path] = []
+    found: list[Rows] = []
+    shapes: set[tuple[int, ...]] = set()
     for file in reversed(files):
         rows = read(file, _EXPERT_KEYS, without_kernel=_UNGATED, moe_dtype=list(dtypes), distribution=_ROUTING)
-        if len(rows.seconds) >= _FEW:
-            return [file], rows
-    return [], None
+        each = [tuple(shape) for shape in rows.keys[:, _SHAPE].tolist()]
+        rows = rows.where(np.array([shape not in shapes for shape in each], dtype=bool))
+        shapes |= set(each)
+        if len(rows.seconds):
+            used, found = [*used, file], [*found, rows]
+    enough = sum(len(rows.seconds) for rows in found) >= _FEW
+    return (used, merged(found)) if enough else ([], None)
+
+
+_SHAPE = (1, 2, 3, 4)
+"""Places of hidden size, inner size, choices and experts among _EXPERT_KEYS."""
 
 
 def _expert_columns(rows: Rows) -> tuple[Floats, ...]:

@@ -65,6 +65,15 @@ def test_bad_input_is_one_line_and_two(words: list[str], message: str, capsys: p
     assert error.count("\n") == 1
 
 
+def test_a_plan_at_a_rate_has_percentiles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*PLAN, "--rate", "5"]) == 0
+    shown = capsys.readouterr().out
+    assert "under Poisson arrivals" in shown
+    assert all(f"{name} {share}" in shown for name in ("TTFT ms", "TPOT ms", "e2e s") for share in ("p50", "p90", "p99"))
+    assert run([*PLAN, "--rate", "1e6"]) == 1
+    assert "most requests per second" in capsys.readouterr().out
+
+
 def test_a_load_has_percentiles(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*SIMULATE, "--rate", "5"]) == 0
     shown = capsys.readouterr().out

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.serving.cases import prices
 
 from meshwright.hardware.catalogue import find_chip
 from meshwright.hardware.tables import gemm_seconds
+from meshwright.serving.engine import find_engine
 
 
 def column(*values: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -86,6 +89,21 @@ def test_a_chip_without_tables_takes_the_roofline() -> None:
     least = 64 * 8192 * 2 * 2 * 128 * 2 / 5.3e12
     found = kernels.decode_attention_s("bf16", batch=column(64.0), context=column(8192.0), heads=16, kv_heads=2, head_dim=128)
     assert least < found[0] < 2 * least
+
+
+def test_experts_in_mxfp4_may_run_another_engines_kernels() -> None:
+    """With 8-bit activations an expert layer of gpt-oss takes less on a B200; an H100 has no units for them."""
+    ours = find_engine("vllm")
+    theirs = replace(ours, mxfp4_kernels="trtllm")
+    for chip, faster in (("b200", True), ("h100", False)):
+        own, other = (
+            prices("gpt-oss-120b", chip=chip, weights="mxfp4", engine=engine).kernels.experts_s(
+                "mxfp4", per_expert=column(2.0), experts=128.0, hidden=2880.0, inter=2880.0, matrices=3
+            )[0]
+            for engine in (ours, theirs)
+        )
+        assert bool(other < own) is faster
+        assert faster or bool(other == own)
 
 
 def test_experts_read_what_the_tokens_hit() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.serving.cases import plain_engine, prices
@@ -19,6 +21,17 @@ def test_more_chips_share_the_products() -> None:
     assert eight["linear"] < 0.4 * two["linear"]
     assert eight["exchange"] > two["exchange"] > 0
     assert prices("llama3.1-8b", worker=Worker(tp=1)).decode_terms_s(batch=1, context=10)["exchange"] == 0
+
+
+def test_a_norm_over_all_heads_is_summed_over_ranks() -> None:
+    """MiniMax M2 sums one statistic per layer and token over its ranks; one chip has nothing to sum."""
+    for tp, sums in ((1, False), (4, True)):
+        priced = prices("minimax-m2", weights="fp8-blockwise", chip="b200", worker=Worker(tp=tp))
+        assert priced.model.qk_norm and priced.model.qk_norm_all_heads
+        per_head = replace(priced, model=replace(priced.model, qk_norm_all_heads=False))
+        whole, parts = (one.decode_terms_s(batch=4, context=1000) for one in (priced, per_head))
+        assert bool(whole["exchange"] > 1.2 * parts["exchange"]) is sums
+        assert bool(whole["pointwise"] > parts["pointwise"]) is sums
 
 
 @pytest.mark.parametrize("model", ["llama3.1-70b", "deepseek-v3", "gpt-oss-120b", "qwen3-235b-a22b"])

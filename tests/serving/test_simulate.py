@@ -19,7 +19,8 @@ MUCH = 10**9
 
 def test_one_request_by_hand() -> None:
     found = closed_loop(TOLD, Requests(prompts=[1000], outputs=[3]), concurrency=1, slots=8, cache_tokens=MUCH)
-    first = TOLD.mixed_s(new=1000, attention=TOLD.prompt_attention_s(1000, 0), heads=1, batch=0, context=0)
+    front = 1000 * TOLD.prices.engine.token_s
+    first = front + TOLD.mixed_s(new=1000, attention=TOLD.prompt_attention_s(1000, 0), heads=1, batch=0, context=0)
     assert found.ttft_s[0] == pytest.approx(first + TOLD.prices.engine.request_s)
     steps = 2 * TOLD.running_s(1, 1002)
     assert found.makespan_s == pytest.approx(first + steps)
@@ -33,6 +34,15 @@ def test_a_second_client_waits_for_the_first_ones_prompt_where_prompts_stop_answ
     prompt = told.mixed_s(new=1000, attention=told.prompt_attention_s(1000, 0), heads=1, batch=0, context=0)
     assert found.ttft_s.tolist() == pytest.approx([prompt, 2 * prompt])
     assert found.tpot_s[0] > prompt
+
+
+def test_the_front_process_reads_one_prompt_after_the_other() -> None:
+    """Worked: reading takes longer than a prompt's iteration, so that the engine gets the prompts one by one."""
+    told = clock(prices("llama3.1-8b", engine=plain_engine(mixed=False, token_s=1e-3)))
+    found = closed_loop(told, Requests(prompts=[1000] * 3, outputs=[1] * 3), concurrency=3, slots=8, cache_tokens=MUCH)
+    prompt = told.mixed_s(new=1000, attention=told.prompt_attention_s(1000, 0), heads=1, batch=0, context=0)
+    assert prompt < 1.0
+    assert found.ttft_s.tolist() == pytest.approx([1.0 + prompt, 2.0 + prompt, 3.0 + prompt])
 
 
 @pytest.mark.parametrize("poll_steps", [1, 4, 30])

@@ -6,7 +6,7 @@ from tests.serving.cases import clock, plain_engine, prices
 
 from meshwright.serving.deployment import Worker
 from meshwright.serving.simulate import Requests, closed_loop
-from meshwright.serving.steady import decode_s, disaggregated, matching_workers, most_running, prompt_s, steady
+from meshwright.serving.steady import decode_s, disaggregated, front_s, matching_workers, most_running, prompt_s, steady
 
 TOLD = clock(prices("llama3.1-8b", worker=Worker(tp=1)))
 
@@ -26,6 +26,13 @@ def test_littles_law_holds() -> None:
     found = steady(TOLD, concurrency=32.0, input_len=1000, output_len=300)
     assert found.requests_per_s * found.e2e_s == pytest.approx(32.0)
     assert found.e2e_s == pytest.approx(found.ttft_s + 299 * found.tpot_s)
+
+
+def test_the_front_process_is_a_queue_of_equal_services() -> None:
+    """Worked: 1000 tokens of 10 us are 10 ms; 50 a second keep it half busy, and the mean wait of half a service is added."""
+    told = clock(prices("llama3.1-8b", worker=Worker(tp=1), engine=plain_engine(token_s=1e-5)))
+    assert front_s(told, input_len=1000, requests_per_s=0.0) == pytest.approx(0.010)
+    assert front_s(told, input_len=1000, requests_per_s=50.0) == pytest.approx(0.015)
 
 
 def test_a_fraction_of_a_sequence_lies_between() -> None:

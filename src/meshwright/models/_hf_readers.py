@@ -300,7 +300,7 @@ READERS: Mapping[str, Reader] = {
     "kimi_k2": _DEEPSEEK,
     "llama": _LLAMA,
     "llama4_text": _but(_LLAMA, _llama4_experts, WindowKeys(key="attention_chunk_size", assumed=8192, every=4)),
-    "minimax_m2": replace(_but(_LLAMA, _MOE_LOCAL), flags={"qk_norm": ("use_qk_norm", True)}),
+    "minimax_m2": replace(_but(_LLAMA, _MOE_LOCAL, qk_norm_all_heads=True), flags={"qk_norm": ("use_qk_norm", True)}),
     "mistral": _MISTRAL,
     "mixtral": _but(_LLAMA, WindowKeys(), _MOE_LOCAL),
     "mpt": Reader(
@@ -314,8 +314,8 @@ READERS: Mapping[str, Reader] = {
     "nemotron": _but(_LLAMA, **_LAYER_NORM),
     "nemotron_h": _NEMOTRON_H,
     "olmo": _but(_LLAMA, norm="layernorm"),
-    "olmo2": _but(_LLAMA, qk_norm=True),
-    "olmoe": _but(_LLAMA, MoeKeys(experts="num_experts", expert_ffn="intermediate_size"), qk_norm=True),
+    "olmo2": _but(_LLAMA, qk_norm=True, qk_norm_all_heads=True),
+    "olmoe": _but(_LLAMA, MoeKeys(experts="num_experts", expert_ffn="intermediate_size"), qk_norm=True, qk_norm_all_heads=True),
     "opt": Reader(
         dims=_DIMS | {"ffn": "ffn_dim"},
         kv_heads=None,

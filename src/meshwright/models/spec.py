@@ -141,6 +141,8 @@ class ModelSpec:
     norms_per_layer: int = 2
     """4 in Gemma 2 and 3; 1 where a parallel block shares one norm (Falcon 7B, GPT-J)."""
     qk_norm: bool = False
+    qk_norm_all_heads: bool = False
+    """With `qk_norm`: one norm over all heads (MiniMax M2, OLMo 2), for which tensor-parallel ranks sum a statistic; else one per head."""
     positions: Literal["rope", "learned", "relative", "alibi", "none"] = "rope"
     max_positions: int = 0
     """Rows of the position table where `positions` is `learned`."""

@@ -27,6 +27,7 @@ def print_serving_plan(found: ServingPlan, console: Console, *, top: int) -> Non
     """Print the best deployments, the front of speed against throughput, and what the figures mean."""
     _options(found.options[:top], console, ranked=True)
     console.print()
+    _arrivals(found.options[:top], console)
     step = max(1, -(-len(found.pareto) // _MOST_FRONT))
     console.print("Pareto front of tokens/s per user against tokens/s per GPU, of all that fit the memory:", highlight=False)
     _options(found.pareto[::step], console, ranked=False)
@@ -47,7 +48,13 @@ def print_miss(found: ServingPlan, console: Console) -> None:
     _words(found, console)
 
 
-_AXES = {"ttft_s": "least TTFT", "tpot_s": "least TPOT", "e2e_s": "least end to end", "least excess": "least excess over all limits"}
+_AXES = {
+    "ttft_s": "least TTFT",
+    "tpot_s": "least TPOT",
+    "e2e_s": "least end to end",
+    "least excess": "least excess over all limits",
+    "requests_per_s": "most requests per second, fewer than the rate that was asked",
+}
 
 
 _COLUMNS = (
@@ -71,6 +78,27 @@ _COLUMNS = (
 def _options(options: Iterable[ServingOption], console: Console, *, ranked: bool) -> None:
     rows = [(*((str(rank),) if ranked else ()), *_cells(option)) for rank, option in enumerate(options, 1)]
     print_columns(console, [Column(heading="#", justify="left"), *_COLUMNS] if ranked else _COLUMNS, rows, more="--json has them")
+
+
+_TIMES = (("ttft", "TTFT ms", 1e3), ("tpot", "TPOT ms", 1e3), ("e2e", "e2e s", 1.0))
+_SHARES = ("p50", "p90", "p99")
+
+
+def _arrivals(options: Iterable[ServingOption], console: Console) -> None:
+    """Percentiles of deployments that were simulated, if any were."""
+    seen = [(rank, option.arrivals) for rank, option in enumerate(options, 1) if option.arrivals is not None]
+    if not seen:
+        return
+    headings = [f"{name} {share}" for _, name, _ in _TIMES for share in _SHARES]
+    rows = [
+        (str(rank), *(f"{scale * arrivals[key][share]:.4g}" if key in arrivals else "" for key, _, scale in _TIMES for share in _SHARES))
+        for rank, arrivals in seen
+    ]
+    console.print("under Poisson arrivals, over requests (the table above has their means):", highlight=False)
+    print_columns(
+        console, [Column(heading="#", justify="left"), *(Column(heading=heading) for heading in headings)], rows, more="--json has them"
+    )
+    console.print()
 
 
 def _cells(option: ServingOption) -> tuple[str, ...]:

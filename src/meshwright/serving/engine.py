@@ -38,6 +38,8 @@ class Engine:
     """The same for each running sequence of an attention rank, which has a process of its own: sampling state, block tables."""
     request_s: float
     """Time of a request outside iterations, before its first token: HTTP, tokenizing, the queue between processes."""
+    token_s: float
+    """Time per token of a prompt in the server's front process (text to tokens, messages), which takes one request after the other."""
     cache_reserved: float
     """Share of an answer's tokens for which room in the cache is kept from the start; engines that take pages as they go hold half on
     average."""
@@ -62,6 +64,9 @@ class Engine:
     balance_steps: int = 0
     """Iterations for which a prompt waits at most until every attention rank has one (TensorRT-LLM's attention_dp_config with
     enable_balance and timeout_iters); 0: prompts begin at once."""
+    mxfp4_kernels: Literal["own", "trtllm"] = "own"
+    """Whose kernels run experts in mxfp4 on chips with 4-bit units: TensorRT-LLM's take 8-bit activations (FlashInfer's in vLLM under
+    VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8)."""
 
 
 def find_engine(name: str) -> Engine:

@@ -196,9 +196,11 @@ class Kernels:
         Checked:  tests/serving/test_kernels.py
         """
         word = "bf16" if weights in ("fp16", "fp32", "int8") else weights
+        other = weights == "mxfp4" and self.engine.mxfp4_kernels != "own" and self.chip.fp4_flops_per_s
+        whose = self.engine.mxfp4_kernels if other else self.engine.kernels
         found = self._serving(
             lambda chip: expert_layer_seconds(
-                chip, kernels=self.engine.kernels, weights=word, tokens_per_expert=per_expert, experts=experts, hidden=hidden, inter=inter
+                chip, kernels=whose, weights=word, tokens_per_expert=per_expert, experts=experts, hidden=hidden, inter=inter
             )
         )
         if found is not None:

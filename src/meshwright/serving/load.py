@@ -15,7 +15,7 @@ from meshwright.serving.request import ServingRequest
 from meshwright.serving.simulate import Outcome, Requests, closed_loop, open_loop
 from meshwright.serving.space import candidate_of
 
-__all__ = ["Seen", "simulate_load"]
+__all__ = ["Seen", "simulate_load", "summaries", "together"]
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -31,8 +31,7 @@ class Seen:
     @property
     def figures(self) -> Mapping[str, Mapping[str, float]]:
         """Mean and percentiles over requests of TTFT, TPOT and end-to-end time, in seconds; requests of one token have no TPOT."""
-        columns = {"ttft": self.outcome.ttft_s, "tpot": self.outcome.tpot_s, "e2e": self.outcome.e2e_s}
-        return {name: _summary(column[np.isfinite(column)]) for name, column in columns.items() if np.isfinite(column).any()}
+        return summaries(self.outcome)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -46,6 +45,12 @@ class Seen:
             "tokens_per_s_per_gpu": rate / self.chips,
             **{f"{name}_s": dict(figures) for name, figures in self.figures.items()},
         }
+
+
+def summaries(outcome: Outcome) -> dict[str, dict[str, float]]:
+    """Return mean and percentiles of TTFT, TPOT and end-to-end time, in seconds; without TPOT where all requests have one token."""
+    columns = {"ttft": outcome.ttft_s, "tpot": outcome.tpot_s, "e2e": outcome.e2e_s}
+    return {name: _summary(column[np.isfinite(column)]) for name, column in columns.items() if np.isfinite(column).any()}
 
 
 def _summary(values: Floats) -> dict[str, float]:
@@ -77,10 +82,11 @@ def simulate_load(
         else:
             clients = (concurrency or 1) // ways + (way < (concurrency or 1) % ways)
             outcomes.append(closed_loop(one.clock, part, concurrency=max(1, clients), **limits))
-    return Seen(outcome=_together(outcomes), copies=copies, chips=copies * worker.chips)
+    return Seen(outcome=together(outcomes), copies=copies, chips=copies * worker.chips)
 
 
-def _together(outcomes: Sequence[Outcome]) -> Outcome:
+def together(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return what the requests of several ranks saw, one rank's after the other's."""
     columns = {name: np.concatenate([getattr(one, name) for one in outcomes]) for name in ("sent_s", "ttft_s", "tpot_s", "e2e_s")}
     ends = max(float((one.sent_s + one.e2e_s).max()) for one in outcomes)
     return Outcome(

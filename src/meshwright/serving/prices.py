@@ -25,6 +25,11 @@ SAMPLING_PASSES = 3.0
 """Passes over the logits in fp32 until a token is chosen: cast, softmax, draw."""
 SAMPLING_KERNELS = 10.0
 """Kernels of final norm, head, gather and sampling."""
+_STATISTIC_BYTES = 8.0
+"""Of a token's norms of query and key over all heads, which ranks sum before they can scale: two sums of squares in fp32 (vLLM's
+MiniMaxText01RMSNormTP)."""
+_STATISTIC_KERNELS = 4.0
+"""Kernels around that sum: squares and their means of queries and keys, and two scalings."""
 MIXER_KERNELS, LATENT_KERNELS, FEED_FORWARD_KERNELS, EXPERT_KERNELS = 6.0, 14.0, 4.0, 16.0
 """Kernels of a block in eager mode: norm, product, rotary, cache, attention, product; a latent's extra norms and products; norm, two
 products, activation; router, choice, sorting, two grouped products, sum, shared experts."""
@@ -88,10 +93,14 @@ class Prices:
         weights, width = self.quantisation.attention, self.model.hidden
         values = tokens * (2.0 * self._query_width + 2.0 * self._cache_width)
         moved = HALF * (4.0 * tokens * width + values)
+        exchange, extra = self.kernels.all_reduce_s(ranks=self.worker.tp, buffer_bytes=HALF * tokens * width), 3.0
+        if self.model.qk_norm_all_heads and self.worker.tp > 1:
+            exchange = exchange + self.kernels.all_reduce_s(ranks=self.worker.tp, buffer_bytes=_STATISTIC_BYTES * tokens)
+            extra += _STATISTIC_KERNELS
         return {
             "linear": sum((self._product(weights, tokens, n, k) for n, k in shapes), np.zeros_like(tokens)),
-            "exchange": self.kernels.all_reduce_s(ranks=self.worker.tp, buffer_bytes=HALF * tokens * width),
-            "pointwise": self._pointwise(weights, tokens, moved, shapes, extra=3.0),
+            "exchange": exchange,
+            "pointwise": self._pointwise(weights, tokens, moved, shapes, extra=extra),
         }
 
     def _attention_products(self, block: Block) -> list[tuple[float, float]]:

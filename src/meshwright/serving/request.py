@@ -43,6 +43,8 @@ class ServingRequest:
     objective: Objective = "throughput"
     target_rate: float | None = None
     """Requests per second that the deployment must carry; the fewest chips win."""
+    rate: float | None = None
+    """Requests per second that arrive at random on all chips; the shortest requests win, and percentiles are simulated."""
     modes: tuple[Mode, ...] = ("aggregated", "disaggregated")
     weights: tuple[Weights, ...] | None = None
     cache: tuple[Cache, ...] | None = None
@@ -77,7 +79,7 @@ class ServingRequest:
         for name in ("input_len", "output_len"):
             if not 1 <= getattr(self, name) <= _LONGEST:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 to {_LONGEST} tokens")
-        for name in ("ttft_s", "tpot_s", "e2e_s", "target_rate", "concurrency", "usd_per_chip_hour"):
+        for name in ("ttft_s", "tpot_s", "e2e_s", "target_rate", "rate", "concurrency", "usd_per_chip_hour"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name}={value}: expected a positive number")
@@ -97,8 +99,17 @@ class ServingRequest:
         if "static" in self.modes and (self.cached_share or self.speculation is not None):
             given = f"prefix hit share {self.cached_share}" if self.cached_share else "speculation"
             raise ConfigError(f"{given} has no effect on static batches, which are modelled without; leave the mode static out")
+        if self.rate is not None:
+            self._check_rate()
         if self.model.family != "decoder" and self.modes != ("static",):
             raise ConfigError(f"{self.model.name} is no decoder: static batches alone are modelled (--mode static)")
+
+    def _check_rate(self) -> None:
+        if "static" in self.modes:
+            raise ConfigError("arrivals at a rate are simulated with continuous batching; leave the mode static out")
+        for name in ("target_rate", "concurrency"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"give one of rate and {name}: with arrivals at a rate as many requests are under way as they make")
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was asked in plain types, for the heading of an answer and for those who read its plans."""
@@ -106,7 +117,8 @@ class ServingRequest:
             pool.node.chip.name: {"vendor": pool.node.chip.vendor, "gpus_per_node": pool.node.chips_per_node, "chips": pool.num_chips}
             for pool in self.cluster.pools
         }
-        limits = {name: getattr(self, name) for name in ("ttft_s", "tpot_s", "e2e_s", "target_rate", "concurrency", "usd_per_chip_hour")}
+        names = ("ttft_s", "tpot_s", "e2e_s", "target_rate", "rate", "concurrency", "usd_per_chip_hour")
+        limits = {name: getattr(self, name) for name in names}
         return {
             "model": self.model.name,
             "cluster": self.cluster.name,

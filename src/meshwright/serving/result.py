@@ -73,6 +73,8 @@ class ServingOption:
     output_len: int
     usd_per_hour: float | None
     """Of the chips in use; None where a price is not known."""
+    arrivals: Mapping[str, Mapping[str, float]] | None = None
+    """Under Poisson arrivals at the rate that was asked: mean, p50, p90 and p99 of ttft, tpot and e2e, in seconds."""
 
     @property
     def chips(self) -> int:
@@ -116,6 +118,7 @@ class ServingOption:
             "tokens_per_s_per_gpu": self.tokens_per_s_per_chip,
             "tokens_per_s_per_user": self.tokens_per_s_per_user,
             "usd_per_million_tokens": self.usd_per_million_tokens,
+            "arrivals": None if self.arrivals is None else {f"{name}_s": dict(figures) for name, figures in self.arrivals.items()},
         }
 
 

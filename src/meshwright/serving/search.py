@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 from meshwright.errors import ConfigError
+from meshwright.serving.arrivals import under_arrivals
 from meshwright.serving.deployment import Worker
 from meshwright.serving.memory import cache_bytes_per_token
 from meshwright.serving.quantisation import Cache, Weights
@@ -21,6 +22,7 @@ __all__ = ["pareto_front", "plan", "predict"]
 
 _PER_DOUBLING = 2
 _MOST_LISTED = 50
+_MOST_SIMULATED = 8
 
 
 def plan(request: ServingRequest | None = None, /, **fields: Any) -> ServingPlan:
@@ -31,7 +33,8 @@ def plan(request: ServingRequest | None = None, /, **fields: Any) -> ServingPlan
     Every worker that holds the model is priced at every load from one request to as many as its cache holds; of disaggregated
     deployments all pairs of workers for prompts and answers with the same weights, as many of the first as the second need. Of each
     deployment the best load that keeps the limits is listed: most new tokens per second; with `objective="latency"` the least time
-    of a request; with a target rate the fewest chips that carry it.
+    of a request; with a target rate the fewest chips that carry it; with a rate of arrivals the shortest requests, of which the best few
+    deployments are simulated, so that their times have percentiles.
     """
     if request is not None and fields:
         raise ConfigError(f"plan: give a request or fields ({', '.join(fields)}), not both")
@@ -42,12 +45,16 @@ def _search(request: ServingRequest) -> ServingPlan:
     rejected: Rejected = Rejected()
     found = candidates(request, rejected)
     priced = [option for option in _priced(request, found) if option is not None]
-    fitting = [option for option in priced if _excess(request, option) <= 1.0]
-    best = _best_of_each(request, fitting)
+    able = [option for option in priced if option.requests_per_s >= (request.rate or 0.0)]
+    fitting = [option for option in able if _excess(request, option) <= 1.0]
+    best = sorted(_best_of_each(request, fitting), key=lambda option: _order(request, option))[:_MOST_LISTED]
+    if request.rate is not None and best:
+        able = _simulated(request, best[:_MOST_SIMULATED], found)
+        best = [option for option in able if _excess(request, option) <= 1.0]
     return ServingPlan(
-        options=tuple(sorted(best, key=lambda option: _order(request, option))[:_MOST_LISTED]),
+        options=tuple(best),
         pareto=pareto_front(priced),
-        nearest={} if best or not priced else _nearest(request, priced),
+        nearest={} if best or not priced else _nearest(request, able) if able else {"requests_per_s": _most_requests(priced)},
         rejected=dict(rejected),
         priced=len(priced),
         notes=_notes(request, found),
@@ -71,6 +78,29 @@ def predict(request: ServingRequest, *, worker: Worker, weights: Weights, cache:
     part = _part("prompts and answers", request, one, 1, found.running)
     times = (found.ttft_s, found.tpot_s, found.e2e_s)
     return _option(request, "aggregated", one, (part,), concurrency=concurrency, times=times, rate=found.requests_per_s)
+
+
+def _simulated(request: ServingRequest, best: Sequence[ServingOption], found: Sequence[Candidate]) -> list[ServingOption]:
+    """The options under arrivals at random, the shortest requests first."""
+    seen = []
+    for option in best:
+        parts = [_candidate(part, option, found) for part in option.parts]
+        seen.append(under_arrivals(request, option, parts=parts, transfer_s=_transfer_s(request, parts[-1])))
+    return sorted(seen, key=lambda option: _order(request, option))
+
+
+def _candidate(part: Part, option: ServingOption, found: Sequence[Candidate]) -> Candidate:
+    wanted = (part.chip, part.worker, option.weights, option.cache)
+    return next(
+        one for one in found if (one.pool.node.chip.name, one.prices.worker, one.prices.quantisation.name, one.prices.cache) == wanted
+    )
+
+
+def _transfer_s(request: ServingRequest, answers: Candidate) -> float:
+    """Time of the cache of one prompt over the network."""
+    sent = request.input_len * cache_bytes_per_token(answers.prices)
+    link = answers.pool.node.network_link
+    return link.latency_s + sent / (link.bytes_per_s * link.efficiency)
 
 
 def _priced(request: ServingRequest, found: Sequence[Candidate]) -> Iterator[ServingOption | None]:
@@ -149,9 +179,7 @@ def _disaggregated(request: ServingRequest, first: Candidate, second: Candidate)
     prompt = prompt_s(first.clock, new=max(1, request.input_len - before), before=before)
     servers = first.prices.worker.attention_dp * first.prices.worker.pp
     context = request.input_len + 0.5 * request.output_len
-    sent = request.input_len * cache_bytes_per_token(second.prices)
-    link = second.pool.node.network_link
-    transfer = link.latency_s + sent / (link.bytes_per_s * link.efficiency)
+    transfer = _transfer_s(request, second)
     ranks = second.prices.worker.attention_dp
     for load in _loads(request, second):
         tpot = decode_s(second.clock, max(1.0, load / second.prices.worker.pp), context)
@@ -281,6 +309,8 @@ def _excess(request: ServingRequest, option: ServingOption) -> float:
 def _order(request: ServingRequest, option: ServingOption) -> tuple[float, ...]:
     if request.target_rate is not None:
         return (option.chips, option.e2e_s)
+    if request.rate is not None:
+        return (option.e2e_s, option.chips)
     if request.objective == "latency":
         return (option.e2e_s, -option.tokens_per_s_per_chip)
     return (-option.tokens_per_s, option.e2e_s)
@@ -312,6 +342,10 @@ def _nearest(request: ServingRequest, options: Sequence[ServingOption]) -> dict[
         if getattr(request, name) is not None:
             found[name] = min(options, key=lambda one: (getattr(one, name), _excess(request, one)))
     return found
+
+
+def _most_requests(options: Sequence[ServingOption]) -> ServingOption:
+    return max(options, key=lambda one: (one.requests_per_s, -one.e2e_s))
 
 
 def _notes(request: ServingRequest, found: Sequence[Candidate]) -> tuple[str, ...]:

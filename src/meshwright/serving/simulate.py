@@ -122,6 +122,11 @@ class _Run:
         """The step from which prompts may begin."""
         self.looked = 0
         """A step at which the engine looked for new requests; it looks again after every `poll_steps` from there."""
+        self.front_s = clock.prices.engine.token_s * clock.prices.worker.attention_dp
+        """Time of the front process per token of a prompt, the other attention ranks' prompts between."""
+        self.front_free = 0.0
+        self.coming: deque[tuple[float, int]] = deque()
+        """(when the front process is done with it, request), in order."""
         self.outside: deque[int] = deque()
         """Requests that were sent and that the engine has not seen."""
         self.waiting: deque[int] = deque()
@@ -137,14 +142,14 @@ class _Run:
         self.concurrency = concurrency
         for _ in range(min(concurrency, len(self.prompts))):
             self._send(0.0)
-        while self.ends or self.waiting or self.partial or self.outside:
+        while self.ends or self.waiting or self.partial or self.outside or self.coming:
             self._iterate(float("inf"))
         return self._outcome()
 
     def open(self, sent_s: Sequence[float]) -> Outcome:
         count = len(sent_s)
-        while self.next < count or self.ends or self.waiting or self.partial or self.outside:
-            idle = not (self.ends or self.waiting or self.partial or self.outside)
+        while self.next < count or self.ends or self.waiting or self.partial or self.outside or self.coming:
+            idle = not (self.ends or self.waiting or self.partial or self.outside or self.coming)
             if idle:
                 self.now = max(self.now, sent_s[self.next])
             while self.next < count and sent_s[self.next] <= self.now:
@@ -154,10 +159,20 @@ class _Run:
 
     def _send(self, when: float) -> None:
         self.sent[self.next] = when
-        self.outside.append(self.next)
+        if self.front_s:
+            self.front_free = max(self.front_free, when) + self.front_s * self.prompts[self.next]
+            self.coming.append((self.front_free, self.next))
+        else:
+            self.outside.append(self.next)
         self.next += 1
 
     def _iterate(self, until: float) -> None:
+        if self.coming:
+            if not (self.ends or self.waiting or self.partial or self.outside):
+                self.now = max(self.now, self.coming[0][0])
+            while self.coming and self.coming[0][0] <= self.now:
+                self.outside.append(self.coming.popleft()[1])
+            until = min(until, self.coming[0][0]) if self.coming else until
         self._look()
         self._admit()
         if self.partial:

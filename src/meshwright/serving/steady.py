@@ -7,7 +7,7 @@ from math import ceil, sqrt
 
 from meshwright.serving.clock import Clock
 
-__all__ = ["BUSY", "Steady", "at_rate", "decode_s", "disaggregated", "matching_workers", "most_running", "prompt_s", "steady"]
+__all__ = ["BUSY", "Steady", "at_rate", "decode_s", "disaggregated", "front_s", "matching_workers", "most_running", "prompt_s", "steady"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,12 +79,26 @@ def most_running(clock: Clock, *, input_len: int, output_len: int, cache_tokens:
     return int(min(clock.prices.engine.max_sequences, cache_tokens // held))
 
 
+def front_s(clock: Clock, *, input_len: int, requests_per_s: float) -> float:
+    """Time of a request in the front process of one server, which reads prompts one after the other.
+
+    Formula:  s * (1 + rho / (2 (1 - rho))), s = token_s * input, rho = requests/s * s
+    Units:    seconds; `requests_per_s` of one worker.
+    Source:   Pollaczek-Khinchine for equal services; `Engine.token_s`.
+    Valid:    requests whose arrivals are spread.
+    Checked:  tests/serving/test_steady.py
+    """
+    service = clock.prices.engine.token_s * input_len
+    rho = min(requests_per_s * service, 0.98)
+    return service * (1.0 + 0.5 * rho / (1.0 - rho))
+
+
 def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int, cached: float = 0.0) -> Steady:
     """Price a load of `concurrency` requests per attention rank on one worker that runs prompts and answers.
 
     Formula:  an iteration of b running sequences sees b / output answers end, and as many prompts come in:
               tpot = t(b) + b / output * prompt;  requests/s = concurrency / (ttft + (output - 1) * tpot) * attention_dp;
-              ttft = prompt * (1 + rho / (2 (1 - rho))) + poll_steps * t(b) / 2 + request_s, rho the share of time spent on
+              ttft = prompt * (1 + rho / (2 (1 - rho))) + poll_steps * t(b) / 2 + request_s + front, rho the share of time spent on
               prompts (Pollaczek-Khinchine for equal services); b such that b = requests/s * (output - 1) * tpot
     Units:    seconds.
     Source:   Little's law; Orca (OSDI 2022) for iteration-level scheduling.
@@ -97,8 +111,9 @@ def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int,
     engine, pp = clock.prices.engine, clock.prices.worker.pp
     alone = prompt_s(clock, new=new, before=before)
     running = concurrency
-    ttft = tpot = 0.0
+    ttft = tpot = cycle = 0.0
     for _ in range(_ROUNDS):
+        rate = concurrency * clock.prices.worker.attention_dp / cycle if cycle else 0.0
         lot = max(1.0, running / pp)
         step = decode_s(clock, lot, context)
         added = prompt_s(clock, new=new, before=before, beside=min(int(lot), clock.most_tokens // 2)) if engine.mixed else alone
@@ -106,6 +121,7 @@ def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int,
         tpot = step + load
         rho = min(load / tpot, 0.98)
         ttft = max(alone, added) * (1.0 + 0.5 * rho / (1.0 - rho)) + 0.5 * engine.poll_steps * step + engine.request_s
+        ttft += front_s(clock, input_len=input_len, requests_per_s=rate)
         cycle = ttft + (output_len - 1) * tpot
         target = max(concurrency * (output_len - 1) * tpot / cycle, min(concurrency, 1.0))
         running = 0.5 * (running + target)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from typing import Any, Literal, cast
 
 from meshwright.serving.engine import Engine
 from meshwright.serving.simulate import Requests
@@ -33,11 +34,19 @@ class Load:
 
     trtllm_balance_steps: int
     """`Engine.balance_steps` that TensorRT-LLM is started with."""
+    vllm_mxfp4_kernels: Literal["own", "trtllm"]
+    """`Engine.mxfp4_kernels` that vLLM is started with."""
+    front: Literal["engine", "router"]
+    """Who turns text into tokens: the engine's own front process, one request after the other, or a router with many threads before it."""
 
     def engine_of(self, engine: Engine, clients: float) -> Engine:
         """Return the engine as the benchmark starts it for so many clients."""
+        if self.front == "router":
+            engine = replace(engine, token_s=0.0)
         if engine.name == "sglang":
             return replace(engine, poll_steps=[steps for least, steps in self.sglang_poll_steps if clients >= least][-1])
+        if engine.name == "vllm":
+            return replace(engine, mxfp4_kernels=self.vllm_mxfp4_kernels)
         return replace(engine, balance_steps=self.trtllm_balance_steps) if engine.name == "trtllm" else engine
 
 
@@ -50,6 +59,8 @@ def load_of(input_len: int, output_len: int) -> Load:
                 rounds=int(row["rounds"]),
                 sglang_poll_steps=_steps(row["sglang_poll_steps"]),
                 trtllm_balance_steps=int(row["trtllm_balance_steps"]),
+                vllm_mxfp4_kernels=cast("Any", row["vllm_mxfp4_kernels"]),
+                front=cast("Any", row["front"]),
             )
     raise AssertionError("the last row of serving_loads.csv matches everything")
 

@@ -23,6 +23,10 @@ def plan(
     e2e: Annotated[float | None, typer.Option(metavar="MS", help="Most milliseconds of a whole request, mean.")] = None,
     latency: Annotated[bool, typer.Option("--latency", help="Rank by the time of a request instead of throughput.")] = False,
     target_rate: Annotated[float | None, typer.Option(metavar="REQ/S", help="Rank by the fewest GPUs that carry this rate.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(metavar="REQ/S", help="Poisson arrivals at this mean rate: rank by the time of a request, with percentiles."),
+    ] = None,
     engine: Annotated[str, typer.Option(help="vllm, sglang, trtllm, fastertransformer or transformers.")] = "vllm",
     mode: Annotated[
         str, typer.Option(help="Of aggregated, disaggregated, static: which to search, by commas.")
@@ -52,7 +56,7 @@ def plan(
 
     Prints deployments that keep the limits, best first: requests under way, TTFT, TPOT and end-to-end time (means), new tokens/s
     per GPU and per user, cost per million new tokens, and memory; then the Pareto front. Where nothing keeps the limits, the
-    nearest on each axis, exit code 1.
+    nearest on each axis, exit code 1. With --rate the best few are simulated request by request: p50, p90 and p99 of each time.
 
     Examples:
 
@@ -77,6 +81,7 @@ def plan(
         limits_ms={"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e},
         objective="latency" if latency else "throughput",
         target_rate=target_rate,
+        rate=rate,
         mode=mode,
         weights=weights,
         cache=cache,
