@@ -101,10 +101,10 @@ def test_a_tensor_parallel_rank_routes_its_own_tokens() -> None:
 
 
 def test_expert_exchange_on_paper() -> None:
-    """8 ranks in a node: 2^21 rows of 1024 in 2 bytes, 7/8 of them to others; to the experts and back."""
+    """8 ranks in a node: 2^21 rows of 1024 in 2 bytes, 7/8 of them to others and 1/8 copied; to the experts and back."""
     exchange = named(experts(ep=8, dp=8, mbs=512), "expert exchange")
     assert exchange.forward_s == exchange.backward_s
-    assert exchange.forward_s == pytest.approx(2 * 2**21 * 1024 * 2 * 7 / 8 / 400e9, rel=0.01)
+    assert exchange.forward_s == pytest.approx(2 * 2**21 * 1024 * 2 * (7 / 8 / 400e9 + 1 / 8 / 800e9), rel=0.01)
     assert named(experts(), "expert exchange").forward_s == 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -238,6 +238,20 @@ def test_hybrid_models_hide_no_exchange() -> None:
 
     assert exchange(MOE, 0.5) == pytest.approx(exchange(MOE, 0.0) / 2)
     assert exchange(hybrid, 0.5) == exchange(hybrid, 0.0) > 0
+
+
+def test_a_plain_pipeline_hides_no_exchange() -> None:
+    """Megatron-Core runs one micro batch's exchange beside another's compute where there are chunks, or no pipeline at all."""
+    stack = replace(STACK, ep_overlap=0.5)
+
+    def exchange(family: Literal["megatron", "fsdp"] = "megatron", **axes: Any) -> float:
+        at = site(MOE, stack=replace(stack, family=family), ep=8, dp=8, mbs=512, **axes)
+        return one(price_layer(at, MOE.segments[-1]).forward["ep_comm"])
+
+    hidden = exchange()
+    assert exchange(pp=2) == pytest.approx(2 * hidden)
+    for free in ({"vpp": 2}, {"schedule": "zero-bubble"}, {"family": "fsdp"}):
+        assert exchange(pp=2, **free) == pytest.approx(hidden)
 
 
 def test_a_loop_over_experts_costs_no_python() -> None:

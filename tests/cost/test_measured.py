@@ -56,7 +56,7 @@ def pool() -> Pool:
 
 
 def shapes(**changes: float) -> Shapes:
-    given = {"tp": 1.0, "sp": 0.0, "cp": 1.0, "ep": 1.0, "etp": 1.0, "mbs": 1.0, "pipelined": 0.0} | changes
+    given = {"tp": 1.0, "sp": 0.0, "cp": 1.0, "ep": 1.0, "etp": 1.0, "mbs": 1.0, "pipelined": 0.0, "unchunked": 0.0} | changes
     return Shapes(**{name: np.array([value]) for name, value in given.items()})
 
 

@@ -83,30 +83,30 @@ def test_selective_recompute_runs_its_modules_again() -> None:
 
 
 def test_distributed_optimizer_scatters_and_gathers() -> None:
-    """8 ranks in a node: 7/8 of 4-byte gradients and of 2-byte weights at 400e9 bytes/s, 24 us each."""
-    by_hand = 7 / 8 * PARAMS * (4 + 2) / 400e9 + 2 * 24e-6
+    """8 ranks in a node: 7/8 of 4-byte gradients and of 2-byte weights at 400e9 bytes/s, 1/8 at 800e9, 24 us each."""
+    by_hand = (7 / 8 + 1 / 16) * PARAMS * (4 + 2) / 400e9 + 2 * 24e-6
     assert term("dp_comm", dp=8, gbs=8, sharding="zero1") == pytest.approx(by_hand)
 
 
 def test_plain_data_parallelism_all_reduces() -> None:
-    assert term("dp_comm", dp=8, gbs=8) == pytest.approx(2 * 7 / 8 * PARAMS * 4 / 400e9 + 2 * 24e-6)
+    assert term("dp_comm", dp=8, gbs=8) == pytest.approx((2 * 7 / 8 + 1 / 16) * PARAMS * 4 / 400e9 + 10e-6 + 2 * 14e-6)
 
 
 def test_data_parallel_ranks_on_other_nodes_use_their_nics() -> None:
     """tp = 8 fills a node; 4 ranks of a dp group: 3/4 of an eighth of the matrices and of the norms whole, 35 us of latency."""
     norms = (2 * 4 + 1) * 1024
     share = (PARAMS - norms) / 8 + norms
-    by_hand = 3 / 4 * share * 6 / 40e9 + 2 * 35e-6
+    by_hand = (3 / 4 / 40e9 + 1 / 4 / 800e9) * share * 6 + 2 * 35e-6
     kv = replace(LLAMA, num_kv_heads=16)
     more = (model_params(kv).total - PARAMS) / 8
     found = term("dp_comm", kv, tp=8, sp=True, dp=4, gbs=8, sharding="zero1")
-    assert found == pytest.approx(by_hand + 3 / 4 * more * 6 / 40e9)
+    assert found == pytest.approx(by_hand + (3 / 4 / 40e9 + 1 / 4 / 800e9) * more * 6)
 
 
 def test_buckets_pay_latency_each() -> None:
     stack = replace(WHOLE, bucket_bytes=10e6)
     buckets = -(-4 * PARAMS // 10**7) + -(-2 * PARAMS // 10**7)
-    by_hand = 7 / 8 * PARAMS * (4 + 2) / 400e9 + buckets * 24e-6
+    by_hand = (7 / 8 + 1 / 16) * PARAMS * (4 + 2) / 400e9 + buckets * 24e-6
     assert term("dp_comm", dp=8, gbs=8, sharding="zero1", stack=stack) == pytest.approx(by_hand)
 
 
@@ -121,7 +121,7 @@ def test_experts_reduce_over_their_own_replicas() -> None:
     """dp = 8, ep = 4: dense gradients over 8 ranks; an expert's over 2, four ranks apart, in the same node."""
     experts = 4 * 8 * 3 * 1024 * 512
     dense = model_params(MOE).total - experts
-    by_hand = 7 / 8 * dense * 6 / 400e9 + 2 * 24e-6 + 1 / 2 * experts / 4 * 6 / 400e9 + 2 * 12e-6
+    by_hand = (7 / 8 + 1 / 16) * dense * 6 / 400e9 + 2 * 24e-6 + (1 / 2 + 1 / 4) * experts / 4 * 6 / 400e9 + 2 * 12e-6
     assert term("dp_comm", MOE, dp=8, ep=4, gbs=8, sharding="zero1") == pytest.approx(by_hand)
 
 
@@ -135,7 +135,7 @@ def test_optimizer_updates_its_share() -> None:
 def test_full_sharding_gathers_twice_and_scatters_once_a_layer() -> None:
     """2-byte weights in both passes, 4-byte gradients in the backward; for each of 4 micro batches and 4 layers."""
     layer = sum(count * block_params(LLAMA, block).total for block, count in LLAMA.segments[0].blocks)
-    gather, scatter = (7 / 8 * layer * size / 400e9 + 24e-6 for size in (2, 4))
+    gather, scatter = ((7 / 8 + 1 / 16) * layer * size / 400e9 + 24e-6 for size in (2, 4))
     assert term("fsdp_comm", dp=8, gbs=32, sharding="zero3") == pytest.approx(4 * 4 * (2 * gather + scatter))
     assert term("fsdp_comm", dp=8, gbs=32, sharding="zero2") == pytest.approx(4 * 4 * scatter)
     assert term("fsdp_comm", dp=8, gbs=32, sharding="zero1") == 0
@@ -162,9 +162,9 @@ def test_a_message_between_stages() -> None:
 
 
 def test_a_message_sent_in_parts_is_gathered() -> None:
-    """tp = 8 without sp: an eighth over the NIC, then 7/8 of all at 400e9 bytes/s in 24 us more; half scattered is the mean."""
+    """tp = 8 without sp: an eighth over the NIC, then 7/8 of all at 400e9 bytes/s, 1/8 at 800e9, 24 us; half scattered is the mean."""
     size = 2048 * 1024 * 2
-    parts = 4e-6 + size / 8 / 40e9 + 7 / 8 * size / 400e9 + 24e-6
+    parts = 4e-6 + size / 8 / 40e9 + (7 / 8 + 1 / 16) * size / 400e9 + 24e-6
     whole = 4e-6 + size / 40e9
     for share, expected in ((0.0, whole), (0.5, (whole + parts) / 2), (1.0, parts)):
         assert of(pp=2, tp=8, gbs=8, stack=replace(WHOLE, p2p_scattered=share)).stage_times.p2p_s == pytest.approx(expected)

@@ -24,32 +24,84 @@ __all__ = [
 ]
 
 
+OWN_COPY_BYTES_PER_S = 200e9
+"""Rate at which a collective's kernel copies at least: two RTX PRO 6000 gather at 32 GB/s and reduce at 38 (shipped tables of 256 MiB and
+more), which a copy of half the buffer at 200 GB/s explains."""
+OWN_COPY_SPEED = 2.0
+"""Rate of that copy against a fast link's: with it gathers and reductions of 128 MiB and more among 2 and 4 A100, H100, H200, B200, GB200
+and GB300 come out at 0.88 to 1.12 of the shipped tables; without it two chips would be a third too fast."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait:
+    """What one step of a collective over a link takes beyond its bytes at full rate."""
+
+    latency_s: float
+    half_message_bytes: float
+    bytes_per_s: float
+
+    def step_s(self, share_bytes: Floats) -> Floats:
+        """Latency, and a message's ramp: as long as it takes itself up to half a message, and no longer beyond."""
+        return np.asarray(self.latency_s + np.minimum(share_bytes, self.half_message_bytes) / self.bytes_per_s)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
     """Ranks r, r + stride, ... of one collective, and the links between them; arrays of one shape."""
 
     size: Floats
-    local: Floats
-    """Members inside one fast domain."""
     ring_bytes_per_s: Floats
     """Rate at which data passes each member in a ring over the group."""
     local_bytes_per_s: Floats
     """Rate of one chip inside the domain."""
     remote_bytes_per_s: Floats
     """Rate of one chip's NIC."""
-    ring_latency_s: Floats
-    """Time for an empty message to pass all members but one."""
-    tree_latency_s: Floats
-    """Time for an empty message to pass up a tree over the domains, or down it."""
+    own_bytes_per_s: Floats
+    """Rate at which a member copies its own share, which crosses no link."""
+    setup_s: Floats
+    """Of one collective, before its first step."""
+    local_hops: Floats
+    """Steps of a ring inside domains."""
+    remote_hops: Floats
+    """Steps of a ring between domains."""
+    local: Floats
+    """Members inside one fast domain."""
+    local_wait: Wait
+    remote_wait: Wait
     processor: Chip | None = None
     """The chip, where it is a processor: there a profile's times of the collectives themselves count, as gloo runs no rings."""
+
+    def ring_latency_s(self, share_bytes: Floats) -> Floats:
+        """Time beyond the bytes' own for shares of that size to pass all members but one."""
+        inside, outside = self.local_wait.step_s(share_bytes), self.remote_wait.step_s(share_bytes)
+        return self.setup_s + self.local_hops * inside + self.remote_hops * outside
+
+    def tree_latency_s(self, share_bytes: Floats) -> Floats:
+        """The same up a tree over the domains, or down it; never more than round the ring."""
+        inside, outside = self.local_wait.step_s(share_bytes), self.remote_wait.step_s(share_bytes)
+        tree = self.setup_s + np.minimum(self.local_hops, self.local - 1) * inside + np.ceil(np.log2(self.domains)) * outside
+        return np.minimum(self.ring_latency_s(share_bytes), tree)
+
+    def exchange_latency_s(self, share_bytes: Floats) -> Floats:
+        """The same where every member sends to every other at once: one step inside, a tree's between domains.
+
+        In the shipped tables an exchange of 64 KiB takes 2, 4 and 8 H100 the same 10 us.
+        """
+        inside, outside = self.local_wait.step_s(share_bytes), self.remote_wait.step_s(share_bytes)
+        return self.setup_s + (self.local > 1) * inside + np.ceil(np.log2(self.domains)) * outside
+
+    @property
+    def domains(self) -> Floats:
+        """Fast domains that the members lie in."""
+        return np.asarray(np.ceil(self.size / self.local))
 
 
 def group_of(size: Any, stride: Any, pool: Pool) -> Group:
     """Describe a group under Megatron's rank order (tp fastest, then cp, ep, dp, pp).
 
     Formula:  local = min(size, domain // stride) members share a domain; a ring crosses its border over local NICs at once, so
-              its rate is min(domain link, local * NIC); each step costs latency + half message / rate, and each collective its set-up
+              its rate is min(domain link, local * NIC); each step costs latency + the smaller of share and half message / rate, and each
+              collective its set-up
     Units:    bytes/s, seconds; arrays of the shape of `size` and `stride`.
     Source:   NCCL's ring and tree algorithms (Thakur et al. 2005; NVIDIA NCCL tests, PERFORMANCE.md for bus bandwidth).
     Valid:    contiguous placement of ranks on nodes; oversubscription slows only traffic that leaves the domain.
@@ -66,19 +118,23 @@ def group_of(size: Any, stride: Any, pool: Pool) -> Group:
     ring_rate = np.where(inside, local_rate, np.where(local > 1, np.minimum(local_rate, local * remote_rate), remote_rate))
     domains = np.ceil(size / local)
     hops_local, hops_remote = np.where(inside, size - 1, size - domains), np.where(inside, 0.0, domains - 1)
-    local_step = link.latency_s + link.half_message_bytes / (link.bytes_per_s * link.efficiency)
-    remote_step = network.latency_s + network.half_message_bytes / (network.bytes_per_s * network.efficiency)
-    setup = np.where(inside, link.setup_s, np.maximum(link.setup_s, network.setup_s))
-    ring = setup + hops_local * local_step + hops_remote * remote_step
-    tree = setup + np.minimum(hops_local, local - 1) * local_step + np.ceil(np.log2(domains)) * remote_step
+    full_rate = link.bytes_per_s * link.efficiency
     return Group(
         size=size,
         local=local,
         ring_bytes_per_s=ring_rate,
         local_bytes_per_s=local_rate,
         remote_bytes_per_s=remote_rate,
-        ring_latency_s=ring,
-        tree_latency_s=np.minimum(ring, tree),
+        own_bytes_per_s=np.full(size.shape, max(OWN_COPY_SPEED * full_rate, OWN_COPY_BYTES_PER_S)),
+        setup_s=np.where(inside, link.setup_s, np.maximum(link.setup_s, network.setup_s)),
+        local_hops=hops_local,
+        remote_hops=hops_remote,
+        local_wait=Wait(latency_s=link.latency_s, half_message_bytes=link.half_message_bytes, bytes_per_s=full_rate),
+        remote_wait=Wait(
+            latency_s=network.latency_s,
+            half_message_bytes=network.half_message_bytes,
+            bytes_per_s=network.bytes_per_s * network.efficiency,
+        ),
         processor=node.chip if node.chip.is_processor else None,
     )
 
@@ -98,7 +154,7 @@ LEAST_BYTES = 4.0
 def all_gather_s(group: Group, total_bytes: Floats) -> Floats:
     """Time until every member has all `total_bytes`, of which each brought its share.
 
-    Formula:  (size - 1) / size * bytes / ring rate + latency; 0 for a group of one
+    Formula:  (size - 1) / size * bytes / ring rate + bytes / size / copy rate + latency; 0 for a group of one
     Units:    seconds.
     Source:   Thakur et al. 2005, ring all-gather.
     Valid:    equal shares.
@@ -108,7 +164,8 @@ def all_gather_s(group: Group, total_bytes: Floats) -> Floats:
 
 
 def _ring_s(group: Group, total_bytes: Floats) -> Floats:
-    time = (group.size - 1) / group.size * total_bytes / group.ring_bytes_per_s + group.ring_latency_s
+    share = total_bytes / group.size
+    time = (group.size - 1) * share / group.ring_bytes_per_s + share / group.own_bytes_per_s + group.ring_latency_s(share)
     return np.where(group.size > 1, time, 0.0)
 
 
@@ -127,13 +184,16 @@ def reduce_scatter_s(group: Group, total_bytes: Floats) -> Floats:
 def all_reduce_s(group: Group, total_bytes: Floats) -> Floats:
     """Time until every member has the sum of everybody's `total_bytes`.
 
-    Formula:  2 (size - 1) / size * bytes / ring rate + twice the latency of a tree over the domains
+    Formula:  2 (size - 1) / size * bytes / ring rate + bytes / size / copy rate + twice the latency of a tree over the domains,
+              set-up once
     Units:    seconds.
     Source:   Thakur et al. 2005; NCCL chooses rings in the domain and double binary trees across (Sanders et al. 2009).
     Valid:    any size; 0 for a group of one.
     Checked:  tests/cost/test_collectives.py
     """
-    time = 2.0 * (group.size - 1) / group.size * total_bytes / group.ring_bytes_per_s + 2.0 * group.tree_latency_s
+    share = total_bytes / group.size
+    both_ways = 2.0 * group.tree_latency_s(share) - group.setup_s
+    time = 2.0 * (group.size - 1) * share / group.ring_bytes_per_s + share / group.own_bytes_per_s + both_ways
     return _measured_or(np.where(group.size > 1, time, 0.0), group, "all_reduce", total_bytes)
 
 
@@ -146,16 +206,17 @@ compute hides behind it (megatron_bridge)."""
 def all_to_all_s(group: Group, sent_bytes: Floats) -> Floats:
     """Time until each member has sent an equal part of `sent_bytes` to every member.
 
-    Formula:  max(bytes to members in the domain / domain link, bytes to the others / (NIC * PAIRWISE_NETWORK_SHARE)) + latency of a
-              tree over the domains
+    Formula:  max(bytes to members in the domain / domain link + own bytes / copy rate, bytes to the others /
+              (NIC * PAIRWISE_NETWORK_SHARE)) + latency of one step inside and of a tree between domains
     Units:    seconds.
     Source:   NCCL's pairwise exchange, both links at work at once.
     Valid:    balanced routing.
     Checked:  tests/cost/test_collectives.py
     """
-    inside = sent_bytes * (group.local - 1) / group.size / group.local_bytes_per_s
-    outside = sent_bytes * (group.size - group.local) / group.size / (group.remote_bytes_per_s * PAIRWISE_NETWORK_SHARE)
-    formula = np.where(group.size > 1, np.maximum(inside, outside) + group.tree_latency_s, 0.0)
+    share = sent_bytes / group.size
+    inside = share * (group.local - 1) / group.local_bytes_per_s + share / group.own_bytes_per_s
+    outside = share * (group.size - group.local) / (group.remote_bytes_per_s * PAIRWISE_NETWORK_SHARE)
+    formula = np.where(group.size > 1, np.maximum(inside, outside) + group.exchange_latency_s(share), 0.0)
     return _measured_or(formula, group, "all_to_all", sent_bytes)
 
 
@@ -163,7 +224,8 @@ def dispatch_s(group: Group, token_bytes: Floats, copies: float) -> Floats:
     """Time until each member has sent every token of its `token_bytes` to the members that `copies` random choices fell on, once each.
 
     Formula:  a token reaches size * (1 - (1 - 1 / size)^copies) members and domains * (1 - (1 - 1 / domains)^copies) domains; each
-              domain's NIC carries it once, the fast links spread it; max of both + latency of a tree over the domains
+              domain's NIC carries it once, the fast links spread it; max of both + latency of a tree over the domains, with a step for
+              each peer inside, as a kernel serves one after another
     Units:    seconds.
     Source:   DeepEP (github.com/deepseek-ai/DeepEP) and HybridEP: tokens cross the network once per domain and are forwarded inside it;
               the way back adds up inside the domain first. Distinct draws: the occupancy problem.
@@ -175,7 +237,7 @@ def dispatch_s(group: Group, token_bytes: Floats, copies: float) -> Floats:
     visited = domains * (1.0 - (1.0 - 1.0 / domains) ** copies)
     inside = token_bytes * members * (group.local - 1) / group.local / group.local_bytes_per_s
     outside = token_bytes * visited * (domains - 1) / domains / group.remote_bytes_per_s
-    return np.where(group.size > 1, np.maximum(inside, outside) + group.tree_latency_s, 0.0)
+    return np.where(group.size > 1, np.maximum(inside, outside) + group.tree_latency_s(token_bytes * copies / group.size), 0.0)
 
 
 def point_to_point_s(pool: Pool, *, message_bytes: Floats, distance: Floats, span: Floats) -> Floats:

@@ -69,7 +69,7 @@ def price_ends(site: Site) -> Ends:
     block = Block(kind="mlp", stream="decoder" if site.model.family == "encoder-decoder" else "main")
     tokens, h = site.tokens(block), float(site.model.hidden)
     vocab = padded_vocab(site.model.vocab, site.shapes.tp, site.stack.vocab_multiple) / site.shapes.tp
-    head = linear(site, "head", into=np.full_like(tokens, h), out=vocab, tokens=tokens)
+    head = linear(site, "head", into=np.full_like(tokens, h), out=vocab, tokens=tokens, adapted=False)
     group = site.tp_group()
     gathered = np.ones_like(tokens) if site.stack.vocab_parallel_loss else site.shapes.tp
     logits = tokens * vocab * gathered

@@ -210,6 +210,7 @@ def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Fl
         out=np.full_like(tokens, float(moe.num_experts)),
         tokens=own,
         redone_by=MOE,
+        adapted=False,
     )
     crossings = PERMUTE_PASSES[site.stack.dispatcher] * (routed + rows) * width * size
     launches = ROUTING_LAUNCHES[site.stack.routing_fused]

@@ -153,12 +153,15 @@ def _times(part: Part, factor: float) -> Part:
 def _exposed_exchange_s(site: Site, terms: dict[str, Floats]) -> Floats:
     """Part of a layer's expert exchange that another micro batch's work does not hide.
 
-    Formula:  max((1 - overlap) exchange, exchange - overlap * the layer's other terms); nothing is hidden in hybrid models
+    Formula:  max((1 - overlap) exchange, exchange - overlap * the layer's other terms); nothing is hidden in hybrid models, nor by the
+              megatron family in a pipeline whose stages are one piece
     Source:   Megatron-Core's overlap_moe_expert_parallel_comm, whose schedule of layer parts knows models of attention layers only: it
-              runs one micro batch's exchange beside another's compute, so never more is hidden than is computed.
+              runs one micro batch's exchange beside another's compute, so never more is hidden than is computed; with pp > 1 it needs
+              virtual stages (Megatron-Bridge documentation, MoE communication overlap, prerequisites).
     """
     exchange = terms["ep_comm"]
-    overlap = site.stack.ep_overlap if site.model.hybrid is None else 0.0
+    most = site.stack.ep_overlap if site.model.hybrid is None else 0.0
+    overlap = most * (1.0 - site.shapes.unchunked * (site.stack.family == "megatron"))
     return np.maximum((1.0 - overlap) * exchange, exchange - overlap * (sum_terms(terms) - exchange))
 
 

@@ -113,11 +113,13 @@ def linear(
     groups: Floats | float = 1.0,
     redone_by: frozenset[str] = frozenset(),
     freed_by: frozenset[str] = frozenset(),
+    adapted: bool = True,
 ) -> Part:
     """Price a linear layer of one rank: forward, gradient of its input, gradient of its weights.
 
     Formula:  gemm(tokens, out, into) + gemm(tokens, into, out) + gemm(into, out, tokens); low precision adds casts of the
-              input and the output's gradient (read half precision, write both orientations)
+              input and the output's gradient (read half precision, write both orientations); with frozen weights no weight gradient,
+              but the passes of a low-rank adapter (ADAPTER_BYTES)
     Units:    seconds, (U,).
     Source:   Megatron-LM (arXiv:1909.08053); Transformer Engine's cast-transpose for fp8.
     Valid:    `groups` experts in one grouped product.
@@ -138,22 +140,42 @@ def linear(
     small_forward, small_backward = _small_kernels(site)
     each = _small_kernel_s(site)
     python = site.stack.kernels_per_layer_scale
+    adapter_forward, adapter_backward = np.zeros_like(forward), np.zeros_like(forward)
     if site.work.lora_rank:
         weight = np.zeros_like(weight)
+        if adapted:
+            adapter_forward, adapter_backward = _adapter_s(site, into=into, out=out, tokens=tokens * groups)
     return Part(
         name=name,
         term="matmul",
-        forward_s=forward + cast_forward + loops * small_forward * each,
-        backward_s=data + weight + cast_backward + loops * small_backward * each,
+        forward_s=forward + cast_forward + loops * small_forward * each + adapter_forward,
+        backward_s=data + weight + cast_backward + loops * small_backward * each + adapter_backward,
         weight_s=weight,
-        kernels_forward=1.0 + casts + loops * (1.0 + small_forward) / python,
-        kernels_backward=2.0 * (1.0 + casts) + loops * (2.0 + small_backward) / python,
+        kernels_forward=1.0 + casts + loops * (1.0 + small_forward) / python + (adapter_forward > 0) * ADAPTER_KERNELS[0],
+        kernels_backward=2.0 * (1.0 + casts) + loops * (2.0 + small_backward) / python + (adapter_backward > 0) * ADAPTER_KERNELS[1],
         saved_bytes=saved,
         redone_by=redone_by,
         freed_by=freed_by,
         flops=2.0 * tokens * out * into * groups,
         moved_bytes=moved,
     )
+
+
+ADAPTER_BYTES = ((2.0, 8.0), (10.0, 4.0))
+"""Bytes of half precision that a low-rank adapter moves per element of the layer's input and of its output, forward and backward. Forward:
+read the input (2); write the correction (2), read it and the layer's output and write their sum (6). Backward: read the input (2), write
+its correction (2), add it to the layer's (6); read the output's gradient for either factor (2 + 2). The narrow products between are too
+small to count (LoRA, arXiv:2106.09685, section 4.1)."""
+ADAPTER_KERNELS = (4.0, 6.0)
+"""Kernels of an adapter, forward and backward: two products, scaling, sum; four products, sum, scaling."""
+
+
+def _adapter_s(site: Site, *, into: Floats, out: Floats, tokens: Floats) -> tuple[Floats, Floats]:
+    """Forward and backward time of the adapter beside a frozen linear layer: its passes over the layer's input and output."""
+    chip = site.pool.node.chip
+    moved = (tokens * (of_input * into + of_output * out) for of_input, of_output in ADAPTER_BYTES)
+    forward, backward = (streaming_s(chip, each) + kernels * chip.ramp_s for each, kernels in zip(moved, ADAPTER_KERNELS, strict=True))
+    return forward, backward
 
 
 def _small_kernels(site: Site) -> tuple[float, float]:

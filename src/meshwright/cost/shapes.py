@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.layout import Layouts
+from meshwright.layout import SCHEDULES, Layouts
 from meshwright.models.spec import Block, ModelSpec
 from meshwright.workload import Workload
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shapes:
-    """Distinct (tp, sp, cp, ep, etp, mbs, whether pp > 1), each of shape (U,), float64."""
+    """Distinct (tp, sp, cp, ep, etp, mbs, whether pp > 1, whether stages are in chunks), each of shape (U,), float64."""
 
     tp: Floats
     sp: Floats
@@ -29,6 +29,8 @@ class Shapes:
     mbs: Floats
     pipelined: Floats
     """1 where pp > 1."""
+    unchunked: Floats
+    """1 where pp > 1 and a stage is one piece under gpipe or 1f1b: one micro batch's forward has no other's backward beside it."""
 
     @property
     def sequence_shards(self) -> Floats:
@@ -39,14 +41,16 @@ class Shapes:
 def distinct_shapes(layouts: Layouts) -> tuple[Shapes, NDArray[Any]]:
     """Return the distinct shapes of N layouts and, for each layout, the index of its shape, (N,).
 
-    Formula:  distinct rows of (tp, sp, cp, ep, etp, mbs, pp > 1)
+    Formula:  distinct rows of (tp, sp, cp, ep, etp, mbs, pp > 1, pp > 1 with vpp = 1 under gpipe or 1f1b)
     Units:    none.
     Source:   definition: nothing else enters the work of one layer and micro batch.
     Valid:    any columns; shapes[index] gives each layout's back.
     Checked:  tests/cost/test_step.py
     """
-    names = ("tp", "sp", "cp", "ep", "etp", "mbs", "pipelined")
-    columns = [getattr(layouts, name) for name in names[:-1]] + [(layouts.pp > 1).astype(np.int64)]
+    names = ("tp", "sp", "cp", "ep", "etp", "mbs", "pipelined", "unchunked")
+    pipelined = layouts.pp > 1
+    unchunked = pipelined & (layouts.vpp == 1) & (layouts.schedule != SCHEDULES.index("zero-bubble")) & (layouts.ep > 1)
+    columns = [*(getattr(layouts, name) for name in names[:-2]), pipelined.astype(np.int64), unchunked.astype(np.int64)]
     key = np.zeros(len(layouts), dtype=np.int64)
     for column in columns:
         values, code = _codes(column)

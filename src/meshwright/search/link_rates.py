@@ -50,8 +50,8 @@ class CollectiveTable:
 def link_rates(table: CollectiveTable, pool: Pool) -> LinkRates:
     """Return the link's figures under which the model's collective takes the measured times.
 
-    Minimises the relative error over all sizes, in two unknowns: the link's rate, and one factor of its latency, its set-up and its half
-    message together, whose proportions stay those of the catalogue.
+    Minimises the relative error over all sizes, in two unknowns: the link's rate, and one factor of its latency and its set-up together,
+    whose proportions stay those of the catalogue. Messages ramp up as in the catalogue or not at all, whichever comes closer.
     """
     node = pool.node
     level: Literal["domain", "network"] = "domain" if table.ranks * _stride(table, pool) <= node.domain_size else "network"
@@ -75,13 +75,22 @@ def _stride(table: CollectiveTable, pool: Pool) -> int:
 
 def _fit(table: CollectiveTable, pool: Pool, link: Link, level: str) -> Link:
     """Least squares in the logarithms of rate and latency, from several rates: beyond the rate of another link the slope is 0."""
+    tried = [_nearest(table, pool, kind, level) for kind in (link, replace(link, half_message_bytes=0.0))]
+    return min(tried, key=lambda found: found[0])[1]
+
+
+def _nearest(table: CollectiveTable, pool: Pool, link: Link, level: str) -> tuple[float, Link]:
+    """Sum of squares of the best fit, and the link that gives it."""
     measured = np.log(table.times_s)
 
     def residuals(logs: Floats) -> Floats:
         return np.asarray(measured - _predicted(table, pool, link, level, logs), dtype=np.float64)
 
-    found = [_descend(residuals, np.array([start, 0.0])) for start in STARTS]
-    return _changed(link, min(found, key=lambda logs: float((residuals(logs) ** 2).sum())))
+    def squares(logs: Floats) -> float:
+        return float((residuals(logs) ** 2).sum())
+
+    best = min((_descend(residuals, np.array([start, 0.0])) for start in STARTS), key=squares)
+    return squares(best), _changed(link, best)
 
 
 def _descend(residuals: Callable[[Floats], Floats], logs: Floats) -> Floats:
@@ -107,7 +116,6 @@ def _changed(link: Link, logs: Floats) -> Link:
         efficiency=rate / peak,
         latency_s=link.latency_s * wait,
         setup_s=link.setup_s * wait,
-        half_message_bytes=link.half_message_bytes * wait * float(np.exp(logs[0])),
     )
 
 
