@@ -21,8 +21,10 @@ from tests.data.corpora import bin_and_idx, end_of, gpt2_files, line, plain_ids,
 
 from meshwright.data.encoders.encoder import EncoderSpec
 from meshwright.data.ranks import Place
+from meshwright.data.sentences import sentence_splitter
 from meshwright.data.tokenizing import TokenizeReport, TokenizeRequest, tokenize
 from meshwright.errors import ConfigError
+from meshwright.indexed import IndexedFile
 
 Run = Callable[..., TokenizeReport]
 
@@ -220,12 +222,68 @@ def test_sentences(tmp_path: Path, spec: EncoderSpec, run: Run) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text(json.dumps({"text": ["one", "", "two two"]}) + "\n")
     run()
-    from meshwright.indexed import IndexedFile
-
     file = IndexedFile(tmp_path / "out_text_document")
     one, two = plain_ids(spec, ["one", "two two"])
     assert [file.sequence(number).tolist() for number in range(file.num_sequences)] == [one, [*two, end_of(spec)]]
     assert file.bounds.tolist() == [0, 2]
+
+
+@pytest.fixture
+def punkt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of Punkt that knows one abbreviation, in the files of NLTK's punkt_tab."""
+    nltk = pytest.importorskip("nltk", reason="nltk is not installed")
+    folder = tmp_path / "nltk/tokenizers/punkt_tab/english"
+    folder.mkdir(parents=True)
+    for name, content in {"abbrev_types.txt": "dr\n", "collocations.tab": "", "sent_starters.txt": "", "ortho_context.tab": ""}.items():
+        (folder / name).write_text(content)
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "nltk")])
+    sentence_splitter.cache_clear()
+
+
+STORY = "Dr. Smith left.  He ran.\n\nShe stayed!No space?Yes. ok\n"
+SENTENCES = {
+    False: ["Dr. Smith left.", "He ran.", "She stayed!No space?Yes.", "ok"],
+    True: ["Dr. Smith left.  ", "He ran.\n\n", "She stayed!No space?Yes. ", "ok"],
+}
+"""What preprocess_data.py of Megatron-LM (d98e8a6) makes of it with NLTK 3.10.4, without and with --keep-newlines."""
+
+
+@pytest.mark.usefixtures("punkt")
+@pytest.mark.parametrize("keep_newlines", [False, True])
+def test_texts_are_split_as_megatron_splits_them(tmp_path: Path, spec: EncoderSpec, run: Run, keep_newlines: bool) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(line(STORY))
+    report = run(split_sentences=True, keep_newlines=keep_newlines, append_eod=False)
+    assert report.documents == 1
+    file = IndexedFile(tmp_path / "out_text_sentence")
+    ids = [file.sequence(number).tolist() for number in range(file.num_sequences)]
+    assert ids == plain_ids(spec, SENTENCES[keep_newlines])
+
+
+@pytest.mark.usefixtures("punkt")
+def test_a_text_that_nltk_gives_up_on_is_no_document(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(line("fine.") + line("gives up"))
+    split = sentence_splitter("english", keep_newlines=False)
+
+    def may_give_up(text: str) -> list[str]:
+        if text == "gives up":
+            raise TimeoutError
+        return list(split(text))
+
+    monkeypatch.setattr("meshwright.data.segment_work.sentence_splitter", lambda language, keep_newlines: may_give_up)
+    failed = run(split_sentences=True)
+    assert [str(row).rpartition("/")[2] for row in failed.failed] == ["a.jsonl:2: NLTK gives up on splitting it into sentences"]
+    assert run(split_sentences=True, on_error="skip").documents == 1
+
+
+@pytest.mark.usefixtures("punkt")
+@pytest.mark.parametrize("language", ["german", "../english"])
+def test_sentences_want_the_model_of_their_language(tmp_path: Path, run: Run, language: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(line("one"))
+    with pytest.raises(ConfigError, match=f"NLTK's model for '{language}' is not on this machine: python -m nltk.downloader punkt_tab"):
+        run(split_sentences=True, language=language)
 
 
 def test_a_tokenizer_that_changed_is_opened_anew(tmp_path: Path, spec: EncoderSpec) -> None:

@@ -60,6 +60,8 @@ class SegmentTask:
     append_eod: bool
     language: str | None
     """Of the sentences that texts are split into; None: not split."""
+    keep_newlines: bool
+    """Behind sentences."""
     text_unit: TextUnit
     max_bytes: int
     on_error: OnError
@@ -192,6 +194,8 @@ def _tokenize_piece(task: SegmentTask, piece: Piece, sections: Mapping[str, _Sec
 
 def _encode(task: SegmentTask, piece: Piece, batch: list[Document], sections: Mapping[str, _Section], tally: _Tally) -> None:
     """Turn documents into ids and write them; a document without a token is rejected, by all keys."""
+    if task.language is not None:
+        batch = _split(task, piece, batch, sections, tally)
     if not batch or tally.dirty:
         return
     encoder = open_encoder(reference_of(task.spec), task.engine)
@@ -220,7 +224,7 @@ class _Rows:
 
 
 def _sequences(task: SegmentTask, encoder: Encoder, texts: Sequence[str | list[str]]) -> _Rows:
-    parts = _parts(task, texts)
+    parts = [[text] if isinstance(text, str) else text for text in texts]
     encoded = encoder.encode([part for document in parts for part in document])
     owners = np.repeat(np.arange(len(parts)), [len(document) for document in parts])
     counts = np.bincount(owners[encoded.lengths > 0], minlength=len(parts))
@@ -232,12 +236,19 @@ def _sequences(task: SegmentTask, encoder: Encoder, texts: Sequence[str | list[s
     return _Rows(ids=ids, lengths=lengths, counts=counts)
 
 
-def _parts(task: SegmentTask, texts: Sequence[str | list[str]]) -> list[Sequence[str]]:
-    """Return the texts of each document that become sequences."""
-    if task.language is None:
-        return [[text] if isinstance(text, str) else text for text in texts]
-    split = sentence_splitter(task.language)
-    return [split(text) if isinstance(text, str) else text for text in texts]
+def _split(task: SegmentTask, piece: Piece, batch: Sequence[Document], sections: Mapping[str, _Section], tally: _Tally) -> list[Document]:
+    """Return documents as sentences; one that NLTK gives up on (a run of 100,000 characters without a space) is rejected."""
+    assert task.language is not None
+    split = sentence_splitter(task.language, keep_newlines=task.keep_newlines)
+    done = []
+    for document in batch:
+        try:
+            texts = tuple(list(split(text)) if isinstance(text, str) else text for text in document.texts)
+        except TimeoutError:
+            _reject(task, piece, Reject(line=document.line, reason="NLTK gives up on splitting it into sentences"), sections, tally)
+            continue
+        done.append(document._replace(texts=texts))
+    return done
 
 
 def _append(task: SegmentTask, encoder: Encoder, rows: _Rows, keep: NDArray[np.bool_], sections: Mapping[str, _Section]) -> int:

@@ -54,6 +54,8 @@ class TokenizeRequest:
     split_sentences: bool = False
     language: str = "english"
     """Of the sentences."""
+    keep_newlines: bool = False
+    """Whether a sentence keeps the white space behind it, as Megatron's --keep-newlines has it."""
     form: Form | None = None
     """What the inputs hold; None: by their names."""
     text_unit: TextUnit = "file"
@@ -72,6 +74,8 @@ class TokenizeRequest:
             raise ConfigError(f"--json-keys {' '.join(self.keys)}: expected one or more different keys")
         if not Path(self.output_prefix).name or Path(self.output_prefix).is_dir():
             raise ConfigError(f"--output-prefix {self.output_prefix!r}: expected the beginning of a file's name, not a folder")
+        if self.keep_newlines and not self.split_sentences:
+            raise ConfigError("--keep-newlines: only with --split-sentences; a document that is not split keeps all of its text")
 
     @property
     def folder(self) -> Path:
@@ -198,7 +202,7 @@ def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:
     if request.append_eod and reference.eod is None:
         raise ConfigError("--append-eod: this tokenizer names no token that ends a document; give it with --eod TOKEN")
     if request.split_sentences:
-        sentence_splitter(request.language)
+        sentence_splitter(request.language, keep_newlines=request.keep_newlines)
     spec = asdict(request.tokenizer)
     for name in ("model", "vocab_file", "merge_file"):
         if spec[name] is not None and Path(spec[name]).is_file():
@@ -210,7 +214,7 @@ def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:
         "around": [list(ids) for ids in reference.around],
         "vocab_size": reference.vocab_size,
         "keys": list(request.keys),
-        "sentences": request.language if request.split_sentences else None,
+        "sentences": (request.language + (", newlines kept" if request.keep_newlines else "")) if request.split_sentences else None,
         "format": request.form,
         "text_unit": request.text_unit,
         "max_document_bytes": request.max_document_bytes,
@@ -285,6 +289,7 @@ def _tasks(request: TokenizeRequest, files: Sequence[InputFile], engine: Engine,
             dtype=dtype,
             append_eod=request.append_eod,
             language=request.language if request.split_sentences else None,
+            keep_newlines=request.keep_newlines,
             text_unit=request.text_unit,
             max_bytes=request.max_document_bytes,
             on_error=request.on_error,

@@ -31,6 +31,7 @@ def tokenize(
     eod: Annotated[str | None, typer.Option(metavar="TOKEN", help="That token, or its id [default: the tokenizer's own].")] = None,
     json_keys: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Of the text in each object [default: text].")] = None,
     split_sentences: Annotated[bool, typer.Option("--split-sentences", help="One sequence per sentence (BERT, T5), by NLTK.")] = False,
+    keep_newlines: Annotated[bool, typer.Option("--keep-newlines", help="Sentences keep the white space behind them.")] = False,
     lang: Annotated[str, typer.Option(help="Language of the sentences.")] = "english",
     form: Annotated[str | None, typer.Option("--format", metavar="FORM", help="json, text or parquet [default: by the names].")] = None,
     text_unit: Annotated[str, typer.Option(metavar="UNIT", help="What is a document of a text: file, line or paragraph.")] = "file",
@@ -56,6 +57,9 @@ def tokenize(
     chunk_size: Annotated[int | None, typer.Option(help="Megatron's; has no effect here.")] = None,
     log_interval: Annotated[int | None, typer.Option(help="Megatron's; has no effect here.")] = None,
     partitions: Annotated[int | None, typer.Option(help="Megatron's; has no effect here.")] = None,
+    keep_sequential_samples: Annotated[
+        bool, typer.Option("--keep-sequential-samples", help="Megatron's; here documents are always in their order.")
+    ] = False,
     quiet: QuietFlag = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
 ) -> None:
@@ -100,6 +104,8 @@ def tokenize(
     for flag, value in (("--chunk-size", chunk_size), ("--log-interval", log_interval), ("--partitions", partitions)):
         if value is not None:
             typer.echo(f"note: {flag} {value} has no effect here: work is shared by bytes, not by documents", err=True)
+    if keep_sequential_samples:
+        typer.echo("note: --keep-sequential-samples has no effect here: documents are always in their order", err=True)
     words, keys = _words(inputs or [], input_words or [], json_keys or [])
     spec = tokenizer_spec(
         tokenizer_type=tokenizer_type,
@@ -120,6 +126,7 @@ def tokenize(
         append_eod=append_eod,
         split_sentences=split_sentences,
         language=lang,
+        keep_newlines=keep_newlines,
         form=choice(form, Form, "--format"),
         text_unit=choice(text_unit, TextUnit, "--text-unit") or "file",
         on_error=choice(on_error, OnError, "--on-error") or "fail",
