@@ -59,6 +59,8 @@ def test_files_that_are_there_are_sampled(tmp_path: Path) -> None:
         (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(line * 100))
     found = plan([str(tmp_path)], bytes_per_token=5).footprint
     assert (found.files, found.plain_bytes, found.documents, found.tokens) == (20, 2000 * len(line), 2000, 400 * len(line))
+    text = next(need for need in plan([str(tmp_path)], bytes_per_token=5).needs if need.strategy == "text")
+    assert text.peak_bytes == 2 * found.plain_bytes  # one shard holds all of it
 
 
 def test_bad_requests(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ def test_inputs_stay_until_every_shard_of_theirs_is_there(tmp_path: Path) -> Non
 def test_sizes_that_fit_nothing(tmp_path: Path, contents: list[bytes], least: int, most: int, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         concat([fill(tmp_path / "in", contents)], output=tmp_path / "out", min_bytes=least, max_bytes=most)
+    concat([str(tmp_path / "in")], output=tmp_path / "out", min_bytes=1, max_bytes=2000, progress=False)  # refused is not begun
+    assert b"".join(shards(tmp_path / "out")).rstrip(b"\n") == b"".join(contents).rstrip(b"\n")
 
 
 def test_archives_are_not_joined(tmp_path: Path) -> None:

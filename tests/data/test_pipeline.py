@@ -95,6 +95,11 @@ def test_wikipedia(tmp_path: Path) -> None:
         ("pipeline: custom\nfolder: d\nsteps: []\n", "expected a list of steps"),
         ("pipeline: custom\nfolder: d\nsteps:\n- delete: [x]\n", "'delete' is no known step"),
         ("pipeline: custom\nfolder: d\nsteps:\n- remove: [x]\n", "behind the step that replaces them"),
+        (
+            'pipeline: custom\nfolder: d\nsteps:\n- extract: {inputs: [x], output: "{folder}/y"}\n- remove: ["{folder}/y"]\n',
+            "remove d/y: the step before made it",
+        ),
+        ("pipeline: custom\nfolder: d\nsteps:\n- stats: {inputs: [x], output: y}\n- remove: [x]\n", "no step that makes data"),
         ("pipeline: custom\nfolder: d\nsteps:\n- extract: {inputs: [x]}\n", "output=None: expected a path"),
     ],
 )
@@ -255,19 +260,21 @@ def test_flags_of_jobs_need_a_launcher(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_pairs_are_merged_counted_and_weighed_by_a_recipe(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "raw").mkdir(parents=True)
     write_pair(tmp_path / "out" / "a", [[[5, 6, 7]]], "<u2")
     write_pair(tmp_path / "out" / "b", [[[1]], [[2]]], "<u2")
     pairs = 'inputs: ["{folder}/a", "{folder}/b"]'
     steps = f"""- merge: {{{pairs}, output_prefix: "{{folder}}/both"}}
 - stats: {{inputs: ["{{folder}}/both"], output: "{{folder}}/stats.json"}}
 - blend: {{{pairs}, output: "{{folder}}/blend.json"}}
+- remove: ["{{folder}}/raw"]
 """
     recipe = write(tmp_path, f"pipeline: custom\nfolder: FOLDER\nsteps:\n{steps}")
-    assert [step.on for step in read_recipe(recipe).steps] == ["rank 0"] * 3
+    assert [step.on for step in read_recipe(recipe).steps] == ["rank 0"] * 4
     assert run(["data", "run", str(recipe)]) == 0
     assert json.loads((tmp_path / "out" / "stats.json").read_text())[0]["documents"] == 3
     assert [row["weight"] for row in json.loads((tmp_path / "out" / "blend.json").read_text())["blend"]] == [0.6, 0.4]
+    assert not (tmp_path / "out" / "raw").exists()  # what merge made was read back; stats and blend make no data
     (tmp_path / "out" / ".meshwright" / "run" / "001-merge-1.done").unlink()  # as after a kill behind the merge
     assert run(["data", "run", str(recipe)]) == 0
 

@@ -298,6 +298,16 @@ def test_a_tokenizer_that_changed_is_opened_anew(tmp_path: Path, spec: EncoderSp
     assert ((first + 7) % len(ids)).tolist() == second.tolist()
 
 
+def test_a_refused_start_leaves_nothing_in_the_way(tmp_path: Path, spec: EncoderSpec, run: Run) -> None:
+    (tmp_path / "a.dat").write_bytes(line("one"))
+    with pytest.raises(ConfigError, match="can't tell what it holds by its name; give --format"):
+        run(inputs=(str(tmp_path / "a.dat"),))
+    run(inputs=(str(tmp_path / "a.dat"),), form="json")
+    assert outputs(tmp_path) == bin_and_idx(plain_ids(spec, ["one"]), eod=end_of(spec))
+    with pytest.raises(ConfigError, match="--output-prefix is missing"):
+        run(output_prefix="")
+
+
 def test_other_settings_are_refused(tmp_path: Path, run: Run) -> None:
     corpus(tmp_path, files=1)
     run()

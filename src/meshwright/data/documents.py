@@ -92,7 +92,8 @@ def read_documents(piece: Piece, *, keys: Sequence[str], text_unit: TextUnit, ma
     except WholeFile as error:
         yield Reject(line=None, reason=str(error))
     except ShardError as error:
-        yield Reject(line=None, reason=error.reason.removeprefix(f"{piece.path}: "))
+        where = f" (read from byte {piece.start:,} on)" if piece.start else ""
+        yield Reject(line=None, reason=error.reason.removeprefix(f"{piece.path}: ") + where)
     except FileNotFoundError:
         yield Reject(line=None, reason="no such file any more")
 

@@ -230,14 +230,17 @@ def footprint_of(corpus: Corpus, *, chunks: int | None = None, vocab_size: int =
 def needs_of(found: Footprint) -> tuple[Need, ...]:
     """Return the peak of each strategy, the smallest first.
 
-    Formula:  direct = archives + output;  chunks = largest chunk + output;  text = max(plain + one shard, plain + output);
+    Formula:  direct = archives + output;  chunks = largest chunk + output;  text = max(plain + one shard (all of it where it is
+              smaller), plain + output);
               recipe = max(archives + plain, 2 * plain, plain + output)
               (a step's inputs and outputs are on the disk together unless it consumes as it goes; scratch files of `tokenize` are
               removed while they are joined, so they count once)
     """
     archives, plain, output = found.archive_bytes, found.plain_bytes, found.output_bytes
     chunk = round(archives * found.largest_chunk_frac)
-    text = max((plain + SHARD_BYTES, "while shards replace plain files"), (plain + output, "joined shards beside .bin and .idx"))
+    text = max(
+        (plain + min(SHARD_BYTES, plain), "while shards replace plain files"), (plain + output, "joined shards beside .bin and .idx")
+    )
     steps = (
         (archives + plain, "archives beside plain text"),
         (2 * plain, "plain text beside joined shards"),

@@ -7,8 +7,9 @@ import json
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -80,15 +81,9 @@ def concat(
     sizes = {"min_bytes": min_bytes, "max_bytes": max_bytes} if shards is None else {"shards": shards}
     settings = {"step": "concat", **sizes}
     state = state_folder(output, "concat")
-    files = settle(state / "list.jsonl", inputs, settings=settings)
-    packed = next((file for file in files if archive_of(file.name)), None)
-    if packed is not None:
-        raise ConfigError(f"{packed.path}: is compressed; extract it first, or tokenize it as it is")
-    if shards is not None:
-        min_bytes, max_bytes = _even(sum(file.size_bytes for file in files), shards)
-    tasks = _tasks(files, state / "cuts.json", output, min_bytes=min_bytes, max_bytes=max_bytes, number=shards, consume=consume)
-    if shards is not None and len(tasks) != shards:
-        raise ConfigError(f"--shards {shards}: a line is longer than a shard would be; the inputs make {len(tasks)}")
+    bounds_of = partial(_bounds, min_bytes=min_bytes, max_bytes=max_bytes, shards=shards)
+    files = settle(state / "list.jsonl", inputs, settings=settings, check=bounds_of)
+    tasks = _tasks(files, _cuts(state / "cuts.json", lambda: bounds_of(files)), output, consume=consume)
     report = run_step(
         "concat",
         tasks,
@@ -112,13 +107,29 @@ def _even(total: int, shards: int) -> tuple[int, int]:
     return 1, max(1, total)
 
 
-def _tasks(
-    files: Sequence[InputFile], cuts: Path, output: Path, *, min_bytes: int, max_bytes: int, number: int | None, consume: bool
-) -> list[_Join]:
-    """Return the shards; the cuts are found once, so that they stay when inputs are consumed."""
-    if not cuts.exists():
-        create_once(cuts, json.dumps(cuts_of(files, min_bytes=min_bytes, max_bytes=max_bytes, number=number)).encode())
-    bounds = json.loads(cuts.read_bytes())
+def _bounds(files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, shards: int | None) -> list[int]:
+    """Return the bounds of the shards; ConfigError where the inputs make none as asked for."""
+    packed = next((file for file in files if archive_of(file.name)), None)
+    if packed is not None:
+        raise ConfigError(f"{packed.path}: is compressed; extract it first, or tokenize it as it is")
+    if shards is not None:
+        min_bytes, max_bytes = _even(sum(file.size_bytes for file in files), shards)
+    bounds = cuts_of(files, min_bytes=min_bytes, max_bytes=max_bytes, number=shards)
+    if shards is not None and len(bounds) - 1 != shards:
+        raise ConfigError(f"--shards {shards}: a line is longer than a shard would be; the inputs make {len(bounds) - 1}")
+    return bounds
+
+
+def _cuts(path: Path, find: Callable[[], list[int]]) -> list[int]:
+    """Return the bounds, found once, so that they stay when inputs are consumed."""
+    if not path.exists():
+        create_once(path, json.dumps(find()).encode())
+    bounds: list[int] = json.loads(path.read_bytes())
+    return bounds
+
+
+def _tasks(files: Sequence[InputFile], bounds: Sequence[int], output: Path, *, consume: bool) -> list[_Join]:
+    """Return the shards."""
     digits = max(2, len(str(len(bounds) - 2)))
     return [
         _Join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
@@ -149,15 +149,26 @@ def read_frozen(path: Path, *, settings: Mapping[str, Any]) -> list[InputFile]:
         return [InputFile(**json.loads(line)) for line in handle]
 
 
-def settle(path: Path, words: Sequence[str], *, settings: Mapping[str, Any], suffixes: Iterable[str] = ()) -> list[InputFile]:
+def settle(
+    path: Path,
+    words: Sequence[str],
+    *,
+    settings: Mapping[str, Any],
+    suffixes: Iterable[str] = (),
+    check: Callable[[Sequence[InputFile]], object] | None = None,
+) -> list[InputFile]:
     """Return the frozen list of a step where there is one, else walk the words and freeze what they name.
 
-    Inputs that a step has consumed are still in its list, so a second start goes on although they are gone.
+    Inputs that a step has consumed are still in its list, so a second start goes on although they are gone. `check` raises ConfigError for
+    inputs that the step can't take: before anything is frozen, so that a second start with other words is free.
     """
     asked = {"inputs": list(words), **settings}
     if path.exists():
         return read_frozen(path, settings=asked)
-    return freeze(path, walk(words, suffixes=suffixes), settings=asked)
+    files = walk(words, suffixes=suffixes)
+    if check is not None:
+        check(files)
+    return freeze(path, files, settings=asked)
 
 
 def _same_settings(path: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from meshwright.data.archives import open_plain
+from meshwright.data.archives import Span, archive_of, open_plain
 from meshwright.data.counters import count
 
 __all__ = ["Document", "Form", "Piece", "Reject", "WholeFile", "blocks_of", "lines_of", "too_long"]
@@ -27,7 +27,10 @@ class Piece:
     """Of the whole file, as it was listed."""
     start: int = 0
     end: int | None = None
-    """Lines that begin in these bytes, or Parquet's row groups from start to before end; None: to the end of the file."""
+    """Lines that begin in these bytes, or Parquet's row groups from start to before end; None: to the end of the file.
+
+    Of an archive, bytes at which it can be entered; the line that is open or begins at such a place is of the piece before it.
+    """
 
 
 class Document(NamedTuple):
@@ -78,6 +81,9 @@ def lines_of(piece: Piece, max_bytes: int) -> Iterator[tuple[int, bytes | None]]
 
 def blocks_of(piece: Piece) -> Iterator[bytes]:
     """Yield the bytes of the lines that begin in a piece."""
+    if archive_of(piece.path) is not None and (piece.start or piece.end is not None):
+        yield from _blocks_of_archive(piece)
+        return
     if piece.end is None and not piece.start:
         with open_plain(piece.path) as plain:
             block = plain.read(BLOCK_BYTES).removeprefix(BYTE_ORDER_MARK)
@@ -96,6 +102,26 @@ def blocks_of(piece: Piece) -> Iterator[bytes]:
             yield block if handle.tell() > len(block) else block.removeprefix(BYTE_ORDER_MARK)
         if handle.tell() == end and not block.endswith(b"\n"):
             yield from _line_end(handle)
+
+
+def _blocks_of_archive(piece: Piece) -> Iterator[bytes]:
+    """Yield the bytes from behind the first line end in a range of an archive to behind the first one after it."""
+    end = piece.size_bytes if piece.end is None else piece.end
+    has_begun = not piece.start
+    with open_plain(piece.path, span=Span(begin=piece.start, end=end)) as plain:
+        block = plain.read(BLOCK_BYTES)
+        if has_begun:
+            block = block.removeprefix(BYTE_ORDER_MARK)
+        while block:
+            if not has_begun:
+                _, newline, block = block.partition(b"\n")
+                has_begun = bool(newline)
+            if has_begun:
+                yield block
+            block = plain.read(BLOCK_BYTES)
+    if has_begun and end < piece.size_bytes:
+        with open_plain(piece.path, span=Span(begin=end, end=piece.size_bytes), counted=False) as plain:
+            yield from _line_end(plain)
 
 
 def _skip_line(handle: Any) -> None:

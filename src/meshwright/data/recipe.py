@@ -45,6 +45,11 @@ class PipelineStep:
     on: Literal["every rank", "rank 0"] = "every rank"
     """Who does it; the others wait."""
 
+    @property
+    def makes_data(self) -> bool:
+        """Whether a manifest says what it makes; of `stats` and `blend` none does."""
+        return bool(self.words) and self.words[0] not in ("stats", "blend")
+
     def line(self) -> str:
         """Return it as it could be typed."""
         import shlex
@@ -180,7 +185,13 @@ def _custom_step(command: str, options: Any, before: Sequence[PipelineStep], num
     if command == "remove":
         if not before or before[-1].removes or not isinstance(options, list) or not all(isinstance(name, str) for name in options):
             raise ConfigError(f"recipe: step {number}: remove takes a list of folders, behind the step that replaces them")
-        return _remove(tuple(map(Path, options)), before[-1], suffix=f"-{number}")
+        made = [step for step in before if step.makes_data]
+        if not made:
+            raise ConfigError(f"recipe: step {number}: remove stands behind no step that makes data, so nothing could be verified")
+        for name in options:
+            if made[-1].manifest.is_relative_to(name):
+                raise ConfigError(f"recipe: step {number}: remove {name}: the step before made it, and nothing has replaced it yet")
+        return _remove(tuple(map(Path, options)), made[-1], suffix=f"-{number}")
     if not isinstance(options, dict):
         raise ConfigError(f"recipe: step {number}: {command} takes options such as `output: plain`, got {options}")
     if command == "verify":

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshwright.data.archives import Span, archive_of, open_plain
+
 __all__ = ["LineCounter", "Rejected", "located"]
 
 
@@ -32,6 +34,8 @@ class LineCounter:
 
     def before(self, path: str, start: int) -> int:
         """Return the lines that begin before a byte."""
+        if archive_of(path) is not None:
+            return self._in_archive(path, start)
         if path != self._path or start < self._at:
             self._path, self._at, self._lines = path, 0, 0
         with Path(path).open("rb") as handle:
@@ -43,6 +47,17 @@ class LineCounter:
                 return 0
             handle.seek(start - 1)
             return self._lines + (handle.read(1) != b"\n")
+
+    def _in_archive(self, path: str, start: int) -> int:
+        """Return the lines before a place at which an archive is entered, with the one that is open there or begins there."""
+        if path != self._path or start < self._at:
+            self._path, self._at, self._lines = path, 0, 1
+        if start > self._at:
+            with open_plain(path, span=Span(begin=self._at, end=start), counted=False) as plain:
+                while block := plain.read(1 << 22):
+                    self._lines += block.count(b"\n")
+            self._at = start
+        return self._lines
 
 
 def _rows_before(path: str, start: int) -> int:

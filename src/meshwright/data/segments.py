@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
 
 from meshwright.data.archives import archive_of
 from meshwright.data.documents import TextUnit, form_of, is_json_lines
+from meshwright.data.frames import entries_of
 from meshwright.data.listing import InputFile
 from meshwright.data.pieces import Form, Piece
 from meshwright.errors import ConfigError, MissingExtraError
 from meshwright.units import MIB
 
-__all__ = ["Segment", "cut", "segment_bytes_for"]
+__all__ = ["Segment", "check_forms", "cut", "entries", "segment_bytes_for"]
 
 LEAST_BYTES = 4 * MIB
 MOST_BYTES = 64 * MIB
@@ -43,10 +47,35 @@ def segment_bytes_for(files: Sequence[InputFile]) -> int:
     return min(MOST_BYTES, max(LEAST_BYTES, sum(file.size_bytes for file in files) // _SEGMENTS))
 
 
-def cut(files: Sequence[InputFile], *, form: Form | None, text_unit: TextUnit, segment_bytes: int) -> list[Segment]:
-    """Cut the inputs into segments.
+def check_forms(files: Sequence[InputFile], *, form: Form | None) -> None:
+    """Check that what each file holds is known; ConfigError for the first that neither its name nor the user says it of."""
+    for file in files:
+        form_of(file.name, form)
 
-    A compressed file, a JSON array and a text that is one document can't be entered in the middle and are one piece each.
+
+def entries(files: Sequence[InputFile], *, form: Form | None, text_unit: TextUnit, segment_bytes: int) -> dict[str, list[int]]:
+    """Return where large archives of lines can be entered, by path; those that can't are not in it."""
+    found = {}
+    for file in files:
+        kind = form_of(file.name, form)
+        if file.size_bytes > segment_bytes and archive_of(file.path) is not None and _has_lines(file, kind, text_unit):
+            places = entries_of(Path(file.path), piece_bytes=segment_bytes)
+            if places:
+                found[file.path] = places
+    return found
+
+
+def cut(
+    files: Sequence[InputFile],
+    *,
+    form: Form | None,
+    text_unit: TextUnit,
+    segment_bytes: int,
+    archive_entries: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> list[Segment]:
+    """Cut the inputs into segments; archives where `archive_entries` has them.
+
+    Any other compressed file, a JSON array and a text that is one document can't be entered in the middle and are one piece each.
     """
     segments: list[Segment] = []
     group: list[Piece] = []
@@ -58,7 +87,7 @@ def cut(files: Sequence[InputFile], *, form: Form | None, text_unit: TextUnit, s
 
     for file in files:
         kind = form_of(file.name, form)
-        if file.size_bytes <= segment_bytes or not _can_be_cut(file, kind, text_unit):
+        if file.size_bytes <= segment_bytes or not _can_be_cut(file, kind, text_unit, archive_entries):
             if group and group_bytes + file.size_bytes > segment_bytes:
                 close(group, group_bytes)
                 group, group_bytes = [], 0
@@ -67,18 +96,28 @@ def cut(files: Sequence[InputFile], *, form: Form | None, text_unit: TextUnit, s
             continue
         close(group, group_bytes)
         group, group_bytes = [], 0
-        for piece, size_bytes in _ranges(file, kind, segment_bytes):
+        places = archive_entries.get(file.path)
+        for piece, size_bytes in _ranges(file, kind, segment_bytes) if places is None else _archive_ranges(file, kind, places):
             close([piece], size_bytes)
     close(group, group_bytes)
     return segments
 
 
-def _can_be_cut(file: InputFile, form: Form, text_unit: TextUnit) -> bool:
+def _can_be_cut(file: InputFile, form: Form, text_unit: TextUnit, archive_entries: Mapping[str, Sequence[int]]) -> bool:
     if archive_of(file.path) is not None:
-        return False
+        return file.path in archive_entries
+    return form == "parquet" or _has_lines(file, form, text_unit)
+
+
+def _has_lines(file: InputFile, form: Form, text_unit: TextUnit) -> bool:
     if form == "text":
         return text_unit == "line"
-    return form == "parquet" or is_json_lines(file.path)
+    return form == "json" and is_json_lines(file.path)
+
+
+def _archive_ranges(file: InputFile, form: Form, places: Sequence[int]) -> Iterator[tuple[Piece, int]]:
+    for start, end in pairwise((0, *places, file.size_bytes)):
+        yield Piece(path=file.path, form=form, size_bytes=file.size_bytes, start=start, end=end), end - start
 
 
 def _ranges(file: InputFile, form: Form, segment_bytes: int) -> Iterator[tuple[Piece, int]]:

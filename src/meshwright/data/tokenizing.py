@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from meshwright.data.pieces import Document, Form, Piece
 from meshwright.data.ranks import ALONE, Place
 from meshwright.data.rejects import LineCounter, Rejected, located
 from meshwright.data.segment_work import DIRTY, OnError, SegmentTask, forget_encoders, part_path, reference_of, tokenize_segment
-from meshwright.data.segments import cut, segment_bytes_for
+from meshwright.data.segments import check_forms, cut, entries, segment_bytes_for
 from meshwright.data.sentences import sentence_splitter
 from meshwright.data.steps import Record, StepReport, run_step, state_folder
 from meshwright.data.workers import prepare_workers
@@ -72,6 +73,8 @@ class TokenizeRequest:
             raise ConfigError("no input: give files, folders or patterns")
         if not self.keys or len(set(self.keys)) != len(self.keys):
             raise ConfigError(f"--json-keys {' '.join(self.keys)}: expected one or more different keys")
+        if not self.output_prefix:
+            raise ConfigError("--output-prefix is missing: give the beginning of the output files' names, such as data/my-gpt")
         if not Path(self.output_prefix).name or Path(self.output_prefix).is_dir():
             raise ConfigError(f"--output-prefix {self.output_prefix!r}: expected the beginning of a file's name, not a folder")
         if self.keep_newlines and not self.split_sentences:
@@ -175,7 +178,13 @@ def tokenize(
     scratch = request.state / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     with locked(request.state / f"rank{place.rank}of{place.world_size}.lock"), ExitStack() as stack:
-        files = settle(request.state / "inputs.jsonl", request.inputs, settings=settings, suffixes=() if request.form else SUFFIXES)
+        files = settle(
+            request.state / "inputs.jsonl",
+            request.inputs,
+            settings=settings,
+            suffixes=() if request.form else SUFFIXES,
+            check=partial(check_forms, form=request.form),
+        )
         engine, note = _engine(request, reference, files)
         tasks = _tasks(request, files, engine, str(token_dtype(reference.vocab_size).str))
         assembled = read_state(scratch).segments
@@ -277,7 +286,14 @@ def _sample(request: TokenizeRequest, files: Sequence[InputFile]) -> Iterator[st
 
 
 def _tasks(request: TokenizeRequest, files: Sequence[InputFile], engine: Engine, dtype: str) -> list[SegmentTask]:
-    segments = cut(files, form=request.form, text_unit=request.text_unit, segment_bytes=segment_bytes_for(files))
+    segment_bytes = segment_bytes_for(files)
+    segments = cut(
+        files,
+        form=request.form,
+        text_unit=request.text_unit,
+        segment_bytes=segment_bytes,
+        archive_entries=_entries(request, files, segment_bytes),
+    )
     scratch = str(request.state / "scratch")
     return [
         SegmentTask(
@@ -296,6 +312,17 @@ def _tasks(request: TokenizeRequest, files: Sequence[InputFile], engine: Engine,
         )
         for segment in segments
     ]
+
+
+def _entries(request: TokenizeRequest, files: Sequence[InputFile], segment_bytes: int) -> dict[str, list[int]]:
+    """Return where archives are entered, found once; a run that was begun before they were looked for enters none."""
+    path = request.state / "entries.json"
+    if not path.exists():
+        is_new = next(read_journals(request.state / "journal"), None) is None
+        found = entries(files, form=request.form, text_unit=request.text_unit, segment_bytes=segment_bytes) if is_new else {}
+        create_once(path, json.dumps(found).encode())
+    known: dict[str, list[int]] = json.loads(path.read_bytes())
+    return known
 
 
 def _is_there(task: SegmentTask, record: Record, assembled: int) -> bool:

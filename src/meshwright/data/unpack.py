@@ -11,7 +11,7 @@ from typing import Any
 
 from meshwright.data.archives import ARCHIVES, BLOCK_BYTES, archive_of, open_plain, plain_name
 from meshwright.data.atomic import writing
-from meshwright.data.listing import settle
+from meshwright.data.listing import InputFile, settle
 from meshwright.data.manifest import sha256_of
 from meshwright.data.ranks import Place, find_place
 from meshwright.data.results import StepResult, conclude
@@ -43,15 +43,7 @@ def extract(
     settings = {"step": "extract"}
     endings = [f".{kind}" for kind in ARCHIVES]
     state = state_folder(output, "extract")
-    files = settle(state / "list.jsonl", inputs, settings=settings, suffixes=endings)
-    plain: dict[str, str] = {}
-    for file in files:
-        name = plain_name(file.name)
-        if name == file.name:
-            raise ConfigError(f"{file.path}: expected a name that ends in {', '.join(endings)}")
-        if name in plain:
-            raise ConfigError(f"{plain[name]} and {file.path} would both be written as {name}; extract them into two folders")
-        plain[name] = file.path
+    files = settle(state / "list.jsonl", inputs, settings=settings, suffixes=endings, check=_check_names)
     tasks = [
         _Unpack(name=plain_name(f.name), size_bytes=f.size_bytes, path=f.path, output=output / plain_name(f.name), consume=consume)
         for f in files
@@ -68,6 +60,17 @@ def extract(
         progress=progress,
     )
     return conclude(report, output=output, settings=settings)
+
+
+def _check_names(files: Sequence[InputFile]) -> None:
+    plain: dict[str, str] = {}
+    for file in files:
+        name = plain_name(file.name)
+        if name == file.name:
+            raise ConfigError(f"{file.path}: expected a name that ends in {', '.join(f'.{kind}' for kind in ARCHIVES)}")
+        if name in plain:
+            raise ConfigError(f"{plain[name]} and {file.path} would both be written as {name}; extract them into two folders")
+        plain[name] = file.path
 
 
 def _unpack(task: _Unpack) -> Record:
