@@ -23,7 +23,7 @@ def test_json_has_every_finding_and_the_exit_code_says_what_is_broken(
     names = [finding["name"] for finding in found["findings"]]
     assert names[:3] == ["meshwright", "python", "numpy"]
     assert {"gpus", "slurm", "kubernetes", "base command", "calibration", "profile"} <= set(names)
-    monkeypatch.setattr(packages, "_version_of", lambda name: None)
+    monkeypatch.setattr(packages, "installed_version", lambda name: None)
     assert run(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "BROKEN  is not installed, and every command needs it: pip install 'numpy>=2.0'" in out

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,6 +15,7 @@ from meshwright.accuracy.rows import Case, Unanswerable
 from meshwright.calibration import Calibrated, apply_calibration
 from meshwright.cost.simulate import Pipeline, simulate_steady
 from meshwright.cost.step import Priced, price
+from meshwright.csv_text import csv_text
 from meshwright.errors import ConfigError
 from meshwright.hardware.cluster import Node, Pool
 from meshwright.layout import Layout, Layouts
@@ -224,12 +223,8 @@ def _pipeline_s(case: Case, kinds: dict[str, Priced], stages: Sequence[Sequence[
 
 def predictions_csv(answers: Answers) -> str:
     """Return the predictions file; rows without an answer have blank figures."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(p.cells for p in answers.predictions)
-    writer.writerows((u.source, u.row_id, "", "", "") for u in answers.unanswered)
-    return out.getvalue()
+    blank = ((u.source, u.row_id, "", "", "") for u in answers.unanswered)
+    return csv_text(COLUMNS, (*(p.cells for p in answers.predictions), *blank))
 
 
 def reasons(answers: Answers) -> dict[str, dict[str, int]]:

@@ -12,7 +12,18 @@ from pathlib import Path
 
 from meshwright.errors import ConfigError
 
-__all__ = ["REQUIRED", "OtherTable", "Rule", "Rules", "TruthTable", "read_rules", "read_table_file", "read_truth"]
+__all__ = [
+    "REQUIRED",
+    "OtherTable",
+    "Rule",
+    "Rules",
+    "TruthTable",
+    "read_cells",
+    "read_rules",
+    "read_table_file",
+    "read_truth",
+    "require_rows",
+]
 
 REQUIRED = ("row_id", "model", "gpu")
 """Columns without which no row could be answered."""
@@ -46,16 +57,27 @@ def read_truth(path: Path) -> TruthTable:
 
 def read_table_file(path: Path) -> TruthTable | OtherTable:
     """Read a table, and tell training runs from others by the heading; ConfigError in one line where it is broken."""
+    columns, rows = read_cells(path)
+    if columns and (reason := _other_than_training(columns)):
+        return OtherTable(path, reason)
+    return TruthTable(name=path.stem, rows=require_rows(rows, path))
+
+
+def read_cells(path: Path) -> tuple[list[str], tuple[dict[str, str], ...]]:
+    """Return the columns of a CSV file and its rows, what is missing blank; ConfigError in one line where it is none."""
     lines = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
     try:
         columns, found = list(lines.fieldnames or ()), list(lines)
     except csv.Error as error:
         raise ConfigError(f"{path}: not a CSV file ({error})") from None
-    if columns and (reason := _other_than_training(columns)):
-        return OtherTable(path, reason)
-    if not found:
+    return columns, tuple({k: v or "" for k, v in row.items() if k is not None} for row in found)
+
+
+def require_rows(rows: tuple[dict[str, str], ...], path: Path) -> tuple[dict[str, str], ...]:
+    """Return the rows; ConfigError where there are none."""
+    if not rows:
         raise ConfigError(f"{path}: no rows; expected a header and one line per run")
-    return TruthTable(name=path.stem, rows=tuple({k: v or "" for k, v in row.items() if k is not None} for row in found))
+    return rows
 
 
 def _text(path: Path) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from meshwright.health.finding import Finding
 
-__all__ = ["Requirement", "package_findings", "read_requirement"]
+__all__ = ["Requirement", "installed_version", "package_findings", "read_requirement"]
 
 _NO_EXTRAS = "no record of an installation names them, so nobody can say what they lack"
 _LINE = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)\s*(?:>=\s*(?P<least>[0-9][0-9.]*))?[^;]*(?:;(?P<marker>.*))?$")
@@ -50,7 +50,7 @@ def package_findings(lines: Iterable[str] | None, *, version_of: Callable[[str],
     """Return the versions of Python, of the package and of what `lines`, or the installation, require."""
     from meshwright import __version__
 
-    look = version_of or _version_of
+    look = version_of or installed_version
     named = lines if lines is not None else _own_lines()
     found = [read_requirement(line) for line in named or ()]
     required = [requirement for requirement in found if requirement.applies]
@@ -72,7 +72,8 @@ def _own_lines() -> list[str] | None:
         return None
 
 
-def _version_of(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """Return the version of an installed package, None where it is none."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

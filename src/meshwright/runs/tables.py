@@ -7,8 +7,6 @@ nemo/collections/llm/tools/auto_configurator/core/calculate_performance.py (Sept
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.cost.flops import model_flops_per_token
+from meshwright.csv_text import csv_text
 from meshwright.models.spec import ModelSpec
 from meshwright.runs.failures import Failure
 from meshwright.runs.outcome import Measured
@@ -168,11 +167,11 @@ class StudyTables:
 
     def results_csv(self) -> str:
         """All runs that were measured, fastest first; the heading alone where there is none."""
-        return _csv(RESULT_COLUMNS, [[cell(run) for cell in _RESULT.values()] for run in self._finished()])
+        return csv_text(RESULT_COLUMNS, [[_cell(cell(run)) for cell in _RESULT.values()] for run in self._finished()])
 
     def failed_csv(self) -> str:
         """All runs that failed, in the order in which they were chosen; the heading alone where there is none."""
-        return _csv(FAILED_COLUMNS, [[cell(run) for cell in _FAILED.values()] for run in self._failed()])
+        return csv_text(FAILED_COLUMNS, [[_cell(cell(run)) for cell in _FAILED.values()] for run in self._failed()])
 
     def row(self, record: RunRecord) -> dict[str, Cell]:
         """One run's row of either table; what was settled and predicted alone where it has not ended."""
@@ -235,14 +234,6 @@ def _how_far_off(finished: Sequence[_Finished]) -> str:
     middle = off[len(off) // 2] if len(off) % 2 else (off[len(off) // 2 - 1] + off[len(off) // 2]) / 2
     fastest = format_seconds(finished[0].measured.step_s)
     return f"Predicted against measured: median {100 * middle:.1f} %, worst {100 * off[-1]:.1f} %; the fastest takes {fastest}."
-
-
-def _csv(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([[_cell(value) for value in row] for row in rows])
-    return text.getvalue()
 
 
 def _cell(value: Cell) -> str:

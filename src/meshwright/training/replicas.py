@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from meshwright.layout import Layout
 
-__all__ = ["Division", "divide"]
+__all__ = ["Division", "divide", "divides"]
 
 _SHOWN = 3
 
@@ -57,15 +57,20 @@ def divide(layout: Layout, *, gpus: int, gpus_per_node: int) -> Division:
     Checked:  tests/training/test_replicas.py
     """
     per_replica = layout.tp * layout.cp * layout.pp
-    whole = gpus % per_replica == 0 and gpus > 0
-    dp = gpus // per_replica if whole else None
-    batches = layout.gbs // (layout.mbs * dp) if dp is not None and layout.gbs % (layout.mbs * dp) == 0 else None
+    dp = gpus // per_replica if gpus % per_replica == 0 and gpus > 0 else None
+    batches = layout.gbs // (layout.mbs * dp) if dp is not None and divides(layout, gpus=gpus) else None
     near_gpus: tuple[int, ...] = ()
     near_gbs: tuple[int, ...] = ()
     if batches is None:
         near_gpus = _near_gpus(layout, gpus=gpus, per_replica=per_replica, gpus_per_node=gpus_per_node)
         near_gbs = () if dp is None else _near_gbs(layout.gbs, layout.mbs * dp)
     return Division(gpus=gpus, per_replica=per_replica, dp=dp, micro_batches=batches, nearest_gpus=near_gpus, nearest_gbs=near_gbs)
+
+
+def divides(layout: Layout, *, gpus: int) -> bool:
+    """Whether GPUs make whole replicas of a layout, and its batch whole micro batches of each, as in `divide`."""
+    replicas, rest = divmod(gpus, layout.tp * layout.cp * layout.pp)
+    return replicas > 0 and not rest and layout.gbs % (layout.mbs * replicas) == 0
 
 
 def _near_gpus(layout: Layout, *, gpus: int, per_replica: int, gpus_per_node: int) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.registry import find_target
 from meshwright.search.asked import Asked, ask
 from meshwright.search.request import PlanRequest
+from meshwright.training.replicas import divides
 from meshwright.units import DAY_S, HOUR_S, MINUTE_S, parse_duration
 from meshwright.workflows.spec import TrainWords, WorkflowSpec
 from meshwright.workflows.stages import Stage, job_words, pair_prefixes, vocabulary_files
@@ -73,17 +74,8 @@ def train_stage(spec: WorkflowSpec, *, launcher: str, weights: Sequence[float] |
 
 
 def replicas_that_work(plan: TrainingPlan, *, most: int = 1024) -> list[int]:
-    """Return the numbers of nodes on which the layout's tensor, pipeline and context sizes and its batch go on as they are.
-
-    Formula:  GPUs = nodes * GPUs per node; GPUs % (tp * pp * cp) = 0, and gbs % (mbs * dp) = 0 with dp = GPUs / (tp * pp * cp)
-    """
-    layout, per_node = plan.layout, plan.pool.node.chips_per_node
-    found = []
-    for nodes in range(1, most + 1):
-        replicas, rest = divmod(nodes * per_node, layout.tp * layout.pp * layout.cp)
-        if replicas and not rest and layout.gbs % (layout.mbs * replicas) == 0:
-            found.append(nodes)
-    return found
+    """Return the numbers of nodes on which the layout's tensor, pipeline and context sizes and its batch go on as they are."""
+    return [nodes for nodes in range(1, most + 1) if divides(plan.layout, gpus=nodes * plan.pool.node.chips_per_node)]
 
 
 def read_blend(path: Path, spec: WorkflowSpec) -> list[float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +12,7 @@ import numpy as np
 from meshwright.accuracy.rows import Unanswerable
 from meshwright.accuracy.serving.loads import load_of, requests_of
 from meshwright.accuracy.serving.rows import ServingCase, ServingTable, open_experts, read_serving_row
+from meshwright.csv_text import csv_text
 from meshwright.errors import ConfigError
 from meshwright.hardware.cluster import Pool
 from meshwright.serving.clock import Clock, Speculation, clock_of
@@ -241,12 +240,8 @@ MULTI_TOKEN = Speculation(drafted=3, accepted=1.4)
 
 def serving_predictions_csv(answers: ServingAnswers) -> str:
     """Return the predictions file: a line per row, blank figures where there is no answer."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(prediction.cells for prediction in answers.predictions)
-    writer.writerows((row.source, row.row_id, *[""] * (len(COLUMNS) - 2)) for row in answers.unanswered)
-    return text.getvalue()
+    blank = ((row.source, row.row_id, *[""] * (len(COLUMNS) - 2)) for row in answers.unanswered)
+    return csv_text(COLUMNS, (*(prediction.cells for prediction in answers.predictions), *blank))
 
 
 def count_by_table(answers: ServingAnswers, tables: Iterable[ServingTable]) -> dict[str, tuple[int, int]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Literal
 from meshwright.accuracy.cells import Cells, UnansweredError
 from meshwright.accuracy.machines import machines_of_row
 from meshwright.accuracy.rows import Unanswerable
+from meshwright.accuracy.tables import read_cells, require_rows
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.cluster import Node
 from meshwright.models.by_hand import model_from_dims
@@ -91,22 +90,11 @@ class ServingCase:
 
 def read_serving_table(path: Path) -> ServingTable:
     """Read a table of serving runs; ConfigError in one line where it is none."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        lines = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        columns, rows = list(lines.fieldnames or ()), list(lines)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not a CSV file in UTF-8") from None
-    except csv.Error as error:
-        raise ConfigError(f"{path}: not a CSV file ({error})") from None
+    columns, rows = read_cells(path)
     missing = [name for name in _REQUIRED if name not in columns]
     if missing:
         raise ConfigError(f"{path}: column {', '.join(missing)} is missing; expected a table of serving runs")
-    if not rows:
-        raise ConfigError(f"{path}: no rows; expected a header and one line per run")
-    return ServingTable(name=path.stem, rows=tuple({k: v or "" for k, v in row.items() if k is not None} for row in rows))
+    return ServingTable(name=path.stem, rows=require_rows(rows, path))
 
 
 def read_serving_row(row: Mapping[str, str], *, source: str) -> ServingCase | Unanswerable:

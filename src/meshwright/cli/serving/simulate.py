@@ -107,12 +107,15 @@ def _load(
     import numpy as np
 
     from meshwright.errors import ConfigError
+    from meshwright.loads.load import read_trace
     from meshwright.serving.simulate import Requests
 
     if sum(given is not None for given in (trace, rate, concurrency)) != 1:
         raise ConfigError("give one of --rate, --concurrency and --trace")
     if trace is not None:
-        return _read_trace(trace)
+        asks = read_trace(trace).asks
+        requests = Requests(prompts=[ask.input_len for ask in asks], outputs=[ask.output_len for ask in asks])
+        return requests, [ask.sent_s or 0.0 for ask in asks]
     mean_in, mean_out, spread = lengths
     if not 0 <= spread < 1:
         raise ConfigError(f"--spread {spread}: expected 0 or more and less than 1")
@@ -122,23 +125,3 @@ def _load(
     drawn = [np.maximum(np.rint(mean * (1 + spread * rng.uniform(-1, 1, count))), 1).astype(int).tolist() for mean in (mean_in, mean_out)]
     sent = None if rate is None else np.cumsum(rng.exponential(1 / rate, count)).tolist()
     return Requests(prompts=drawn[0], outputs=drawn[1]), sent
-
-
-def _read_trace(path: Path) -> tuple[Requests, list[float]]:
-    import csv
-    import math
-
-    from meshwright.errors import ConfigError
-    from meshwright.serving.simulate import Requests
-
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            rows = sorted((float(row["sent_s"]), int(row["input_len"]), int(row["output_len"])) for row in csv.DictReader(stream))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise ConfigError(f"{path}: expected numbers in the columns sent_s, input_len and output_len ({error})") from None
-    if not rows or not all(math.isfinite(row[0]) for row in rows):
-        raise ConfigError(f"{path}: expected at least one request, each with a time")
-    start = rows[0][0]
-    return Requests(prompts=[row[1] for row in rows], outputs=[row[2] for row in rows]), [row[0] - start for row in rows]

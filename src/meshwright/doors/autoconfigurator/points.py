@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from meshwright.doors.nemo2.files import csv_text
+from meshwright.csv_text import csv_text
 from meshwright.errors import ConfigError
 from meshwright.runs.store import write_whole
 

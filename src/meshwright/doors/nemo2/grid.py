@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from meshwright.csv_text import csv_text
 from meshwright.doors.nemo2.events import read_scalars
-from meshwright.doors.nemo2.files import csv_text, files_of
+from meshwright.doors.nemo2.files import files_of
 from meshwright.doors.nemo2.objects import changed, is_object, part_of
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.logs import LogReading, steady_reports

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.cost.flops import model_flops_per_token
+from meshwright.csv_text import csv_text
 from meshwright.doors.nemo2.configurator import AutoConfigurator, Chosen
 from meshwright.doors.nemo2.events import read_events
-from meshwright.doors.nemo2.files import csv_text, files_of
+from meshwright.doors.nemo2.files import files_of
 from meshwright.errors import ConfigError
 from meshwright.logs import LogReading
 from meshwright.runs.executors import JobStatus

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from meshwright.csv_text import csv_text
 from meshwright.runs.serving.record import ServedRecord
 
 __all__ = ["FAILED_COLUMNS", "RESULT_COLUMNS", "failed_csv", "results_csv"]
@@ -110,12 +109,14 @@ def results_csv(records: Sequence[ServedRecord]) -> str:
     """Every load that was measured, most tokens a second and GPU first."""
     rows = [_Row(record=record, load=point.load) for record in records if record.served for point in record.served.measured]
     ordered = sorted(rows, key=lambda row: -(row.measured("tokens_per_s") or 0.0) / row.record.num_chips)
-    return _csv(RESULT_COLUMNS, [[cell(row) for cell in _RESULT.values()] for row in ordered])
+    return csv_text(RESULT_COLUMNS, [[_cell(cell(row)) for cell in _RESULT.values()] for row in ordered])
 
 
 def failed_csv(records: Sequence[ServedRecord]) -> str:
     """Every run that failed as a whole, and every load that failed of those that did not."""
-    return _csv(FAILED_COLUMNS, [[cell(found) for cell in _FAILED.values()] for record in records for found in _failures(record)])
+    return csv_text(
+        FAILED_COLUMNS, [[_cell(cell(found)) for cell in _FAILED.values()] for record in records for found in _failures(record)]
+    )
 
 
 def _failures(record: ServedRecord) -> Iterator[tuple[_Row, str, str, str | None]]:
@@ -126,9 +127,6 @@ def _failures(record: ServedRecord) -> Iterator[tuple[_Row, str, str, str | None
             yield _Row(record=record, load=point.load), "load", point.error, point.evidence
 
 
-def _csv(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(["" if cell is None or (isinstance(cell, float) and math.isnan(cell)) else cell for cell in row] for row in rows)
-    return text.getvalue()
+def _cell(value: Cell) -> Cell:
+    """What is no number is blank."""
+    return None if isinstance(value, float) and math.isnan(value) else value
