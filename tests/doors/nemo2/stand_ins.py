@@ -63,6 +63,28 @@ class Llama3Config145M:
 LLAMA3_8B = target("nemo.collections.llm.gpt.model.llama.Llama3Config8B")
 
 
+T5_220M = target("nemo.collections.llm.t5.model.t5.T5Config220M")
+BERT_BASE = target("nemo.collections.llm.bert.model.bert.MegatronBertBaseConfig")
+
+
+def t5_recipe(*, nodes: int = 1, devices: int = 8) -> Built:
+    """`llm.t5_220m.pretrain_recipe(...)`: 512 tokens in, 128 out."""
+    recipe = llama_recipe(T5_220M, nodes=nodes, devices=devices, seq_length=512)
+    recipe.data = Built(
+        target("nemo.collections.llm.t5.data.mock.MockDataModule"), seq_length=512, seq_length_dec=128, global_batch_size=512
+    )
+    recipe.trainer.strategy.context_parallel_size = 1
+    return recipe
+
+
+def bert_recipe(*, nodes: int = 1, devices: int = 8) -> Built:
+    """`llm.bert_110m.pretrain_recipe(...)`."""
+    recipe = llama_recipe(BERT_BASE, nodes=nodes, devices=devices)
+    recipe.data = Built(target("nemo.collections.llm.bert.data.mock.BERTMockDataModule"), seq_length=512, global_batch_size=32)
+    recipe.trainer.strategy.context_parallel_size = 1
+    return recipe
+
+
 def llama_recipe(config: Any = LLAMA3_8B, *, peft: Any = None, nodes: int = 1, devices: int = 8, **dims: Any) -> Built:
     """`llm.llama3_8b.pretrain_recipe(num_nodes=nodes, num_gpus_per_node=devices)` in what matters here."""
     strategy = Built(

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.nemo2.stand_ins import Llama3Config145M, llama_recipe, lora, target
+from tests.doors.nemo2.stand_ins import Llama3Config145M, bert_recipe, llama_recipe, lora, t5_recipe, target
 
 from meshwright.errors import ConfigError
 from meshwright.exports import import_text
 from meshwright.exports.nemo2 import NEMO2_SOURCE
+from meshwright.models.params import model_params
 from meshwright.nemo import AutoConfigurator, generate_configs
 from meshwright.search.refine import reprice
 from meshwright.yaml_text import write_yaml
@@ -50,6 +51,37 @@ def test_nemos_own_example_has_its_three_configurations(capsys: pytest.CaptureFi
         assert (config.log.log_dir, config.log.ckpt.save_last, config.resume) == (f"/logs/{name}", False, None)
     assert recipe.trainer.max_steps == base.trainer.max_steps == 100 and recipe.data.micro_batch_size == 1
     assert "parameter model in" in capsys.readouterr().out
+
+
+def test_nemos_own_example_with_t5_calculates_its_size(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = t5_recipe(devices=1)
+    recipe.data.global_batch_size = 16
+    words: dict[str, Any] = {"gpu_memory_gb": 40, "micro_batch_sizes": [1, 2, 4], "max_training_days": 1, "max_steps_per_run": 10, **ONE}
+    runner = AutoConfigurator(recipe, num_tokens_in_b=10, calculate_model_size=True, **words)
+    base, configs = generate_configs(runner)
+    # 140 TFLOPS for a day over 8 FLOP x 10e9 tokens, by 1.15 as T5's days are
+    assert runner.model_size_in_b == pytest.approx(140e12 * 86400 / (8 * 10e9) / 1e9, rel=0.02)
+    for config in (base, *configs.values()):
+        sized = config.model.config
+        assert sized.encoder_num_layers == sized.num_layers == runner.model.num_layers
+        assert (sized.gated_linear_unit, sized.ffn_hidden_size) == (runner.model.gated, runner.model.ffn)
+    assert len(configs) == 3 and all(config.data.seq_length_dec == 128 for config in configs.values())
+    assert "parameter model in" in capsys.readouterr().out
+
+
+def test_t5_runs_under_no_pipeline_and_bert_does() -> None:
+    words: dict[str, Any] = {"path_to_logs": "/logs", "pipeline_parallel_sizes": [1, 2], "micro_batch_sizes": [1], "limit_search_runs": 8}
+    t5 = AutoConfigurator(t5_recipe(nodes=2), context_parallel_sizes="auto", **words)
+    # 32000 x 768 words, 512 positions; 12 layers of 4 h^2 + 2 x 4 h^2 in the encoder and 4 h^2 more in the decoder; biases and norms
+    assert model_params(t5.model).total == pytest.approx(768 * 32512 + 12 * (12 + 16) * 768**2, rel=0.005)
+    assert (t5.given.work.decoder_seq_len, t5.problem.setting.work.decoder_seq_len) == (128, 128)
+    assert {(chosen.layout.pp, chosen.layout.cp) for chosen in t5.chosen} == {(1, 1)}
+    bert = AutoConfigurator(bert_recipe(nodes=2), **words)
+    # and BERT's transform, pooler and second head, of which Megatron's has the first alone
+    assert model_params(bert.model).total == pytest.approx(768 * 32512 + 12 * 12 * 768**2 + 2 * 768**2, rel=0.005)
+    assert {chosen.layout.pp for chosen in bert.chosen} == {1, 2} and bert.model.token_types == 0
+    _, configs = generate_configs(bert)
+    assert all(name.startswith("bert_0.11b_2nodes_") and config.data.global_batch_size == 32 for name, config in configs.items())
 
 
 def test_a_mapping_comes_back_as_mappings_that_read_back() -> None:
@@ -138,7 +170,8 @@ def test_cards_by_their_memory() -> None:
         ({"recipe": "llama3-8b"}, "a name alone has no batch"),
         ({"recipe": 7}, "expected a recipe of NeMo 2.0"),
         ({"recipe": {"model": {}}}, "recipe: has no model.config"),
-        ({"recipe": llama_recipe(target("nemo.collections.llm.bert.model.bert.BertConfig"), num_layers=12)}, "only decoders are read"),
+        ({"recipe": llama_recipe(target("nemo.collections.llm.bert.model.bert.BertConfig"), num_layers=12)}, "hidden_size: missing"),
+        ({"recipe": llama_recipe(target("nemo.collections.llm.t5.model.t5.T5Config220B"))}, "did you mean 'T5Config220M'"),
         ({"path_to_logs": None}, "path_to_logs: missing"),
         ({"mode": "finetuning"}, "'finetuning' is no known mode; did you mean 'finetune'"),
         ({"tensor_parallel_sizes": [0]}, "tensor_parallel_sizes=[0]: expected 'auto' or a list"),

@@ -183,6 +183,7 @@ class AutoConfigurator:
                 "cluster": f"{self.card.chip}:{given.num_gpus}",
                 "gpus_per_node": given.devices,
                 "seq_len": given.work.seq_len,
+                "decoder_seq_len": given.work.decoder_seq_len,
                 "gbs": given.work.gbs,
                 "precision": given.work.precision,
                 "max_memory_gib": self.card.max_memory_gib,

@@ -13,6 +13,7 @@ from meshwright.errors import ConfigError
 from meshwright.exports import import_text
 from meshwright.exports.imported import Imported
 from meshwright.exports.nemo2 import NEMO2_SOURCE
+from meshwright.exports.nemo2.encoders import encoder_kind
 from meshwright.models.presets import find_model
 from meshwright.models.spec import ModelSpec
 from meshwright.workload import Workload
@@ -23,9 +24,6 @@ __all__ = ["Given", "Mode", "given_of"]
 Mode = Literal["pretrain", "finetune"]
 _TYPES = ("gpt3", "bert", "mt5", "t5", "llama", "mixtral", "mistral", "gemma", "nemotron", "starcoder", "qwen")
 """NeMo's words for families of models, which its files are called by; others go by our own."""
-
-
-_NO_DECODER = re.compile(r"bert|t5", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,11 +92,8 @@ def _of_tree(recipe: Any, *, mode: Mode, vocab_size: int) -> Given:
     config = _part(tree, "model.config")
     trainer, data = _part(tree, "trainer"), _part(tree, "data")
     name = str(config.get("_target_", "")).rpartition(".")[2]
-    if "num_layers" in config:
-        if _NO_DECODER.search(name):
-            raise ConfigError(
-                f"recipe: {name} with dims of its own: only decoders are read by their dims; T5 by a class such as T5Config220M"
-            )
+    kind = encoder_kind(name)
+    if "num_layers" in config or kind is not None:
         config.setdefault("vocab_size", vocab_size)
     imported = import_text(write_yaml(tree), source=NEMO2_SOURCE)
     rank = _rank(tree.get("peft")) if mode == "finetune" else 0
@@ -112,8 +107,8 @@ def _of_tree(recipe: Any, *, mode: Mode, vocab_size: int) -> Given:
     return Given(
         recipe=recipe,
         model=imported.model,
-        model_type=_type_of(name.lower() or imported.model.name),
-        series=series_of(imported.model.name),
+        model_type=kind or _type_of(name.lower() or imported.model.name),
+        series=kind or series_of(imported.model.name),
         work=work,
         num_nodes=_count(trainer, "num_nodes"),
         devices=_count(trainer, "devices"),

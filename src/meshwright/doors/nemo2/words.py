@@ -40,11 +40,22 @@ def refusal_for(given: Given, problem: Problem) -> Callable[[Layout], str | None
                 layout_values(plan)
         except ConfigError as error:
             return str(error)
-        if given.model.family != "decoder" and layout.pp > 1:
-            return f"{_NAME}: T5 has no words for pp={layout.pp} there"
-        return None
+        return _of_encoders(given.model, layout)
 
     return refusal
+
+
+def _of_encoders(model: ModelSpec, layout: Layout) -> str | None:
+    """Say why T5 or BERT can't be cut so.
+
+    Source: NeMo 2.5, nemo/lightning/megatron_init.py, which asserts that an encoder has no stages of its own, as T5Config wants them
+    under a pipeline, and T5Config.configure_model, which takes no virtual stages.
+    """
+    if model.family == "encoder-decoder" and (layout.pp > 1 or layout.vpp > 1):
+        return f"{_NAME}: its T5 runs under no pipeline, pp={layout.pp} (nemo/lightning/megatron_init.py)"
+    if model.family != "decoder" and layout.cp > 1:
+        return f"{_NAME}: the sequence of T5 and BERT is not cut there, cp={layout.cp}"
+    return None
 
 
 def _plan(problem: Problem, layout: Layout, *, steps: int) -> TrainingPlan:
@@ -80,6 +91,7 @@ def size_values(model: ModelSpec) -> dict[str, Any]:
         "kv_channels": model.head_dim,
         "ffn_hidden_size": model.ffn,
         **({"num_query_groups": model.num_kv_heads} if model.num_kv_heads != model.num_heads else {}),
+        **({"encoder_num_layers": model.encoder_layers, "gated_linear_unit": model.gated} if model.encoder_layers else {}),
     }
     return {f"model.config.{name}": value for name, value in words.items()}
 

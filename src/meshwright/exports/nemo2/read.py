@@ -10,6 +10,7 @@ from meshwright.exports._taken import Taken
 from meshwright.exports.imported import Imported
 from meshwright.exports.mcore.layout import read_ddp, read_parallel, read_recompute
 from meshwright.exports.mcore.model import read_model
+from meshwright.exports.nemo2.encoders import encoder_kind, read_encoder
 from meshwright.exports.nemo2.recipe import ACTIVATION_TARGETS, NAME
 from meshwright.exports.settings import Activation, Dataset, ModelDetails, TokenizerKind, TrainingSettings
 from meshwright.exports.target import ImportSource
@@ -37,6 +38,7 @@ def _read(text: str) -> Imported:
     layout["mbs"] = words.count("data.micro_batch_size", 1)
     work = Workload(
         seq_len=words.count("data.seq_length", 2048),
+        decoder_seq_len=words.count("data.seq_length_dec", 1) if words.has("data.seq_length_dec") else None,
         gbs=words.count("data.global_batch_size", 8),
         precision=_precision(words),
         dropout=bool(details.dropout),
@@ -59,6 +61,8 @@ def _read(text: str) -> Imported:
 def _model(words: Taken) -> tuple[ModelSpec, ModelDetails]:
     target = words.text("model.config._target_", "")
     activation = _activation(words.take("model.config.activation_func._target_", None))
+    if encoder_kind(target) is not None:
+        return read_encoder(words, target, what=NAME)
     if words.has("model.config.num_layers"):
         if "Llama31" in target:
             words.put("model.config.rope_scaling", True)
