@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,39 @@ def test_golden(case: str) -> None:
     ast.parse(exported.files[0].text)
 
 
+@pytest.mark.parametrize(
+    ("model", "layout", "config"),
+    [
+        ("t5-2.8b", "tp=2,mbs=4", {"encoder_num_layers": 24, "seq_length_dec": 128, "max_position_embeddings": 512}),
+        ("mt5-390m", "mbs=4", {"encoder_num_layers": 12, "vocab_size": 250112}),
+        ("bert-4b", "tp=2,pp=2,mbs=4", {"bert_binary_head": True, "add_pooler": True}),
+    ],
+)
+def test_t5_and_bert_come_back_as_they_were_written(model: str, layout: str, config: dict[str, Any]) -> None:
+    plan = nemo_plan(model, "h100:16", layout, seq_len=512, gbs=512)
+    exported = export_plan(plan, target=NEMO2)
+    ast.parse(exported.files[0].text)
+    values = read_yaml(exported.files[1].text, what="yaml")
+    assert config.items() <= values["model"]["config"].items()
+    assert values["data"].get("seq_length_dec") == values["model"]["config"].get("seq_length_dec")
+    read = import_text(exported.files[1].text, source=NEMO2_SOURCE)
+    assert replace(read.model, name=model) == plan.model and not read.passed_through
+    assert all(read.layout[axis] == getattr(plan.layout, axis) for axis in ("tp", "pp", "mbs"))
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "said"),
+    [
+        ("t5-2.8b", "pp=2,mbs=1", "layout.pp=2"),
+        ("t5-v1.1-xl", "mbs=1", "model.positions=relative"),
+        ("bert-4b", "cp=2,mbs=1", "layout.cp=2"),
+    ],
+)
+def test_what_t5_and_bert_cannot_be_there(model: str, layout: str, said: str) -> None:
+    with pytest.raises(CannotExpress, match=said):
+        export_plan(nemo_plan(model, "h100:16", layout, seq_len=512, gbs=512), target=NEMO2)
+
+
 def test_script_and_yaml_name_the_same_targets_and_sizes() -> None:
     exported = export_plan(GOLDEN["dense"](), target=NEMO2)
     strategy = read_yaml(exported.files[1].text, what="yaml")["trainer"]["strategy"]
@@ -62,7 +96,7 @@ def test_script_and_yaml_name_the_same_targets_and_sizes() -> None:
     [
         ({"precision": "fp32"}, "precision=fp32", "precision=bf16"),
         ({"layout": "pp=2,vpp=2,mbs=1,schedule=zero-bubble"}, "zero-bubble", "schedule=1f1b"),
-        ({"model": "bert-large", "layout": "tp=2,mbs=1", "seq_len": 512}, "family=encoder", "--to megatron-lm"),
+        ({"model": "t5-v1.1-xl", "layout": "tp=2,mbs=1", "seq_len": 512}, "model.positions=relative", "--to nemo1"),
         ({"settings": TrainingSettings(decay_style="linear")}, "decay_style=linear", "decay_style=cosine"),
         ({"settings": TrainingSettings(vocab_file="/v", merge_file="/m")}, "gpt2-bpe", "tokenizer_kind=huggingface"),
     ],

@@ -66,9 +66,9 @@ def write_other_forms(search: Search) -> dict[Path, str]:
         path = search.folder / base_name(search).replace(".yaml", f"_{word}.yaml")
         try:
             exported = exported_of(trial, search.prepared.problem, search.members[0].layout)
-        except CannotExpress as error:
+        except ConfigError as error:
             path.unlink(missing_ok=True)
-            found[path] = f"not written: {error.reason}"
+            found[path] = f"not written: {error.reason if isinstance(error, CannotExpress) else error}"
             continue
         write_whole(path, _main_file(exported).text)
         found[path] = f"the same for {find_target(target).title}"

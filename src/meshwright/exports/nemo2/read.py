@@ -62,7 +62,7 @@ def _model(words: Taken) -> tuple[ModelSpec, ModelDetails]:
     target = words.text("model.config._target_", "")
     activation = _activation(words.take("model.config.activation_func._target_", None))
     if encoder_kind(target) is not None:
-        return read_encoder(words, target, what=NAME)
+        return read_encoder(words, target, what=NAME, activation=activation)
     if words.has("model.config.num_layers"):
         if "Llama31" in target:
             words.put("model.config.rope_scaling", True)

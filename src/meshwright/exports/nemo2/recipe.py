@@ -9,6 +9,7 @@ from meshwright.errors import CannotExpress
 from meshwright.exports.defaults import train_steps
 from meshwright.exports.mcore.layout import ddp_words, parallel_words, recompute_words, tp_overlap
 from meshwright.exports.mcore.model import model_words
+from meshwright.exports.nemo2.encoders import encoder_data, encoder_model
 from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.settings import Activation
 from meshwright.workload import Precision
@@ -47,6 +48,26 @@ def recipe(plan: TrainingPlan) -> dict[str, Any]:
     """Return the tree; `_target_` names a class, a text under `dtype` or `activation_func` a function or a dtype."""
     if plan.work.precision not in PRECISIONS:
         raise CannotExpress(NAME, f"precision={plan.work.precision}: recipes train from half-precision weights", nearest="precision=bf16")
+    model = _decoder(plan) if plan.model.family == "decoder" else encoder_model(plan, activation=_activation(plan))
+    model["config"] |= {**recompute_words(plan), **_tensor_overlap(plan)}
+    return {
+        "_target_": "nemo.collections.llm.api.pretrain",
+        "_partial_": True,
+        "model": model,
+        "trainer": _trainer(plan),
+        "data": _data(plan) if plan.model.family == "decoder" else encoder_data(plan, _data(plan)),
+        "log": _log(plan),
+        "optim": _optim(plan),
+        "resume": _resume(plan),
+    }
+
+
+def _activation(plan: TrainingPlan) -> str:
+    assert plan.details.activation is not None
+    return ACTIVATION_TARGETS[plan.details.activation]
+
+
+def _decoder(plan: TrainingPlan) -> dict[str, Any]:
     words = model_words(plan, name=NAME)
     kind = "latent" if plan.model.mla is not None else "stretched" if words.pop("rope_scaling", False) else "plain"
     model_class, config_class = (f"{_MODELS}{name}" for name in _CLASSES[kind])
@@ -54,23 +75,8 @@ def recipe(plan: TrainingPlan) -> dict[str, Any]:
         words["scale_factor"] = words.pop("rope_scaling_factor")
     elif "rope_scaling_factor" in words:
         raise CannotExpress(NAME, "rope_scaling with latent attention", nearest="rope_scaling unset")
-    assert plan.details.activation is not None
-    config = {
-        "_target_": config_class,
-        **words,
-        "seq_length": plan.work.seq_len,
-        "activation_func": ACTIVATION_TARGETS[plan.details.activation],
-    }
-    return {
-        "_target_": "nemo.collections.llm.api.pretrain",
-        "_partial_": True,
-        "model": {"_target_": model_class, "config": {**config, **recompute_words(plan), **_tensor_overlap(plan)}},
-        "trainer": _trainer(plan),
-        "data": _data(plan),
-        "log": _log(plan),
-        "optim": _optim(plan),
-        "resume": _resume(plan),
-    }
+    config = {"_target_": config_class, **words, "seq_length": plan.work.seq_len, "activation_func": _activation(plan)}
+    return {"_target_": model_class, "config": config}
 
 
 def _tensor_overlap(plan: TrainingPlan) -> dict[str, Any]:

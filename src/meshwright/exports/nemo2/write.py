@@ -100,7 +100,9 @@ def _named(key: str, value: Any) -> Any:
 def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
     """Read the YAML, which the script equals node by node."""
     values = read_yaml(exported.files[1].text, what=NAME)
-    return trained({**values["model"]["config"], **values["trainer"]["strategy"]}, what=NAME)
+    config = values["model"]["config"]
+    layers = config["num_layers"] + config.get("encoder_num_layers", 0)  # T5's are all on one stage
+    return trained({**config, **values["trainer"]["strategy"], "num_layers": layers}, what=NAME)
 
 
 NEMO2 = ExportTarget(
