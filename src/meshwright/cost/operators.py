@@ -197,8 +197,8 @@ def _small_kernel_s(site: Site) -> float:
 
 
 def _weight_role(stack: Stack) -> Role:
-    """How the gradient of the weights reaches its sum: in one product with an fp32 sum, with a bf16 one beside it, or alone."""
-    if stack.transient_gradient_bytes:
+    """How the gradient of the weights reaches its sum: in one product with an fp32 sum, with one of its own beside it, or alone."""
+    if stack.transient_gradient_bytes or stack.embedded:
         return "main_grad"
     return "main_grad_fused" if stack.family == "megatron" and stack.gradient_bytes == FULL else "wgrad"
 

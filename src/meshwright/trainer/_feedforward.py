@@ -93,13 +93,15 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, counts: list[int]) -> Tensor:
         """Rows sorted by expert, `counts` of each."""
-        up, gate, down = (None if w is None else _local(w) for w in (self.up, self.gate, self.down))
-        assert up is not None
-        assert down is not None
+        ups, downs = (
+            _local(self.up).unbind(),
+            _local(self.down).unbind(),
+        )  # one gradient of all: up[expert] would make one of full size each
+        gates = [None] * len(ups) if self.gate is None else _local(self.gate).unbind()
         parts = []
-        for expert, rows in enumerate(x.split(counts)):
-            inner = self.activation(rows @ up[expert], None if gate is None else rows @ gate[expert])
-            parts.append(inner @ down[expert])
+        for rows, up, gate, down in zip(x.split(counts), ups, gates, downs, strict=True):
+            inner = self.activation(rows @ up, None if gate is None else rows @ gate)
+            parts.append(inner @ down)
         return torch.cat(parts)
 
 

@@ -24,6 +24,7 @@ from meshwright.trainer._checkpoints import Checkpoints
 from meshwright.trainer._phases import peak_bytes, reset_peaks
 from meshwright.trainer._recorder import memory_history, profiled_step
 from meshwright.trainer._validation import total_loss, validate
+from meshwright.trainer.host import keep_freed_memory
 from meshwright.trainer.job import TrainJob
 from meshwright.trainer.reports import ENDINGS, Ending, Rates, StepReport, Summary, Tally
 from meshwright.trainer.schedule import learning_rate
@@ -36,6 +37,8 @@ def train(job: TrainJob, device: torch.device, *, tell: Callable[[str], None], s
     """Train to the end; `tell` gets a line of JSON per step and the summary, on rank 0. `started` is when the process began, of
     `perf_counter`. ArithmeticError at a loss that is no number."""
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # of logits, which nothing changes in place
+    if device.type == "cpu":
+        keep_freed_memory()
     with memory_history(job.memory_snapshot) as dump_memory, _lines(job, tell) as say:
         parts = build(job, device)
         checkpoints = None if job.save.folder is None else Checkpoints(job.save, device_type=device.type)
