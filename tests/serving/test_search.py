@@ -50,6 +50,15 @@ def test_the_figures_of_a_deployment_agree() -> None:
         assert option.usd_per_million_tokens * option.tokens_per_s * 3600 / 1e6 == pytest.approx(option.usd_per_hour)
 
 
+def test_the_load_is_the_largest_that_keeps_the_limits_to_within_a_few_percent() -> None:
+    asked = replace(CHAT, modes=("aggregated",), weights=("fp8",), cache=("bf16",), ttft_s=None, tpot_s=0.025)
+    best = plan(asked).options[0]
+    copies, worker = best.parts[0].count, best.parts[0].worker
+    more = round(1.08 * best.concurrency / copies)
+    beyond = predict(asked, worker=worker, weights="fp8", cache="bf16", concurrency=more)
+    assert best.tpot_s <= 0.025 < beyond.tpot_s
+
+
 def test_nothing_beats_the_front() -> None:
     front = FOUND.pareto
     assert len(front) > 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -140,8 +140,36 @@ def _ladder(most: int) -> list[int]:
     return sorted({min(most, round(2 ** (i / _PER_DOUBLING))) for i in range(count + 1)}) if most else []
 
 
+def _at_loads(
+    request: ServingRequest, loads: Sequence[int], at: Callable[[int], Sequence[ServingOption | None]]
+) -> Iterator[ServingOption | None]:
+    """Options at every load; between the last that keeps the limits and the next, halved a few times."""
+    kept, broken = 0, 0
+    for load in loads:
+        options = at(load)
+        yield from options
+        if _keeps(request, options):
+            kept, broken = load, 0
+        elif kept and not broken:
+            broken = load
+    for _ in range(_HALVINGS):
+        if broken - kept < 2:
+            return
+        load = (kept + broken) // 2
+        options = at(load)
+        yield from options
+        kept, broken = (load, broken) if _keeps(request, options) else (kept, load)
+
+
+_HALVINGS = 3
+
+
+def _keeps(request: ServingRequest, options: Iterable[ServingOption | None]) -> bool:
+    return any(option is not None and _excess(request, option) <= 1.0 for option in options)
+
+
 def _aggregated(request: ServingRequest, one: Candidate) -> Iterator[ServingOption | None]:
-    for load in _loads(request, one):
+    def at(load: int) -> list[ServingOption | None]:
         found = steady(
             one.clock, concurrency=float(load), input_len=request.input_len, output_len=request.output_len, cached=request.cached_share
         )
@@ -150,10 +178,9 @@ def _aggregated(request: ServingRequest, one: Candidate) -> Iterator[ServingOpti
             request, {one.pool.node.chip.name: worker.chips}, {one.pool.node.chip.name: one.pool.num_chips}, found.requests_per_s
         )
         if copies is None:
-            yield None
-            continue
+            return [None]
         part = _part("prompts and answers", request, one, copies, found.running)
-        yield _option(
+        option = _option(
             request,
             "aggregated",
             one,
@@ -162,6 +189,9 @@ def _aggregated(request: ServingRequest, one: Candidate) -> Iterator[ServingOpti
             times=(found.ttft_s, found.tpot_s, found.e2e_s),
             rate=found.requests_per_s * copies,
         )
+        return [option]
+
+    return _at_loads(request, _loads(request, one), at)
 
 
 def _copies(request: ServingRequest, needed: Mapping[str, int], there: Mapping[str, int], rate: float) -> int | None:
@@ -181,13 +211,18 @@ def _disaggregated(request: ServingRequest, first: Candidate, second: Candidate)
     context = request.input_len + 0.5 * request.output_len
     transfer = _transfer_s(request, second)
     ranks = second.prices.worker.attention_dp
-    for load in _loads(request, second):
+
+    def at(load: int) -> list[ServingOption | None]:
         tpot = decode_s(second.clock, max(1.0, load / second.prices.worker.pp), context)
         rate = load * ranks / max((request.output_len - 1) * tpot, tpot)
+        options = []
         for answers, prompts in _matched(rate * prompt / (servers * BUSY), first, second):
             carried = min(answers * rate, prompts * servers / prompt * BUSY)
             found = at_rate(carried, prompt, prompts * servers, answers * ranks, second.clock, context, request.output_len, transfer)
-            yield _pools_option(request, first, second, prompts, answers, found)
+            options.append(_pools_option(request, first, second, prompts, answers, found))
+        return options
+
+    return _at_loads(request, _loads(request, second), at)
 
 
 def _pools_option(
