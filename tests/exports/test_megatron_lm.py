@@ -301,6 +301,14 @@ def test_what_the_program_takes_where_nothing_is_said() -> None:
 BARE = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --micro-batch-size 2 --seq-length 2048 --vocab-size 50257 --swiglu"
 
 
+def test_an_example_for_one_node_is_read_for_the_cluster_that_it_will_run_on() -> None:
+    """Megatron-LM's own example of GPT-3 175B: tp=8 * pp=16 on NUM_NODES=1, to be changed."""
+    flags = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 3 --global-batch-size 64"
+    found = read_script(f"NUM_NODES=1\ntorchrun --nproc_per_node 8 --nnodes $NUM_NODES pretrain_gpt.py {BARE} {flags}")
+    assert (found.num_chips, found.layout.get("dp"), found.chips_per_node) == (None, None, 8)
+    assert "the script starts 8 processes, and tp * pp * cp = 24: the number of its GPUs is left out" in found.warnings
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

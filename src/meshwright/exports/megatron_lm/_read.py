@@ -54,6 +54,11 @@ def read(text: str) -> Imported:
     null_adds = int(version is not None and (*parse_version(version[1]), 0)[:2] <= _NULL_COUNTS_EOD)
     model = read_model(args, program=script.program, fields=fields, null_adds=null_adds)
     chips, per_node = _chips(script)
+    split = fields["layout.tp"] * fields["layout.pp"] * fields["layout.cp"]
+    if chips is not None and chips < split:
+        # Public examples are written so, to be changed for the cluster: on one that is named, replicas follow.
+        args.warnings.append(f"the script starts {chips} processes, and tp * pp * cp = {split}: the number of its GPUs is left out")
+        chips = None
     layout = _layout(args, fields, chunks.chunks, chips)
     work = _work(args, fields, script)
     settings = _settings(args, fields, layout.get("gbs"), work)
