@@ -38,6 +38,7 @@ def launcher(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 def words(launcher: str, tmp_path: Path) -> list[str]:
     """A training whose checkpoints lie on a mount that both sides see under one name."""
     mount = ["--mount", f"{tmp_path}:{tmp_path}", "--save-dir", f"{tmp_path}/ckpt"]
+    mount += ["--allow", "storage"] if launcher == "sky" else []  # which really copies paths
     return [
         "train",
         "tiny-llama",
@@ -82,6 +83,15 @@ def test_it_is_ended(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     status = json.loads(capsys.readouterr().out)["jobs"][0]["status"]
     assert status["state"] == "cancelled"
     assert status["reason"] in CLOUDS[launcher].states
+
+
+@pytest.mark.parametrize("launcher", ["sky"], indirect=True)
+def test_checkpoints_on_a_copy_that_goes_with_the_node_stop_it(launcher: str, tmp_path: Path, capsys: Capture) -> None:
+    assert cli.run([*words(launcher, tmp_path)[:-2], "-o", "run", "--dry-run"]) == 1
+    assert f"STOP  storage      checkpoints go to {tmp_path}/ckpt, a path that sky copies to each node" in capsys.readouterr().out
+    bucket = ["--mount", "s3://mine:/ckpt", "--save-dir", "/ckpt/run"]
+    assert cli.run([*words(launcher, tmp_path)[:-6], *bucket, "-o", "run", "--dry-run"]) == 0
+    assert "mode: MOUNT" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("launcher", ["runai"], indirect=True)

@@ -22,6 +22,8 @@ class Platform:
     form: TimeForm
     sees_here: bool = False
     """Whether a job without a container sees the paths of the machine that submits it."""
+    copies_paths: bool = False
+    """Whether a path that is mounted is a copy on each node, gone with it; buckets are mounted."""
     chains: bool = False
     """Whether the platform itself starts a job when another has ended."""
     caveats: tuple[str, ...] = ()
@@ -54,7 +56,7 @@ PLATFORMS: tuple[Platform, ...] = (
     ),
     Platform(name="runai", script="runai", limit="timeout {time}", form="seconds", caveats=(_OWN_TIMEOUT, _TELLS_LITTLE)),
     Platform(name="lepton", script="lepton", limit="timeout {time}", form="seconds", caveats=(_OWN_TIMEOUT, _TELLS_LITTLE)),
-    Platform(name="sky", script="sky", limit="timeout {time}", form="seconds", caveats=(_OWN_TIMEOUT, _TELLS_LITTLE)),
+    Platform(name="sky", script="sky", limit="timeout {time}", form="seconds", copies_paths=True, caveats=(_OWN_TIMEOUT, _TELLS_LITTLE)),
 )
 """In the order of help. Sources: docs/jobs.md; SkyPilot, Run:ai and Lepton have no option of that kind."""
 

@@ -253,6 +253,9 @@ def _storage(prepared: Prepared, _look: Look) -> _Found:
             "problem",
             f"checkpoints go to {save_dir}, which no writable mount of the container holds: give --mount and --save-dir",
         )
+    elif mounts is not None and prepared.platform.copies_paths and not any(_is_bucket_of(mount, save_dir) for mount in mounts):
+        words_of_copies = f"checkpoints go to {save_dir}, a path that {prepared.platform.name} copies to each node and drops with it"
+        yield "storage", "problem", f"{words_of_copies}: mount a bucket, such as --mount s3://NAME:/ckpt, and give --save-dir"
     free, what = _free(prepared)
     if free is None:
         yield "storage", "warning", f"{words}; {save_dir} is not seen from here, and no --quota is given"
@@ -260,6 +263,10 @@ def _storage(prepared: Prepared, _look: Look) -> _Found:
         yield "storage", "problem", f"{words}, and {what} is {free / GIB:.3g} GiB; save less often, keep fewer, or save elsewhere"
     else:
         yield "storage", "ok", f"{words}, of {what} {free / GIB:.3g} GiB"
+
+
+def _is_bucket_of(mount: Mount, path: str) -> bool:
+    return "://" in mount.source and _is_below(path, mount.target)
 
 
 def _free(prepared: Prepared) -> tuple[float | None, str]:
