@@ -15,6 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
@@ -62,7 +63,10 @@ def job_of(case: str, **changes: Any) -> Any:
 
 
 def curves(processes: int, cases: Sequence[str], *, timeout_s: float = 1200, changes: dict[str, Any] | None = None) -> list[Any]:
-    """Return for each case the lines of steps, and of evaluations where `changes` asks for them, that rank 0 tells."""
+    """Return for each case the lines of steps, and of evaluations where `changes` asks for them, that rank 0 tells.
+
+    `{case}` in the folder of checkpoints is the number of the case, from 0.
+    """
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.json")
@@ -124,9 +128,11 @@ def _work(rank: int, processes: int, store: str, out: str, changes: dict[str, An
     kinds: dict[str, Any] = {"save": SaveSettings, "valid": ValidSettings}
     changes = changes | {name: kind(**changes[name]) for name, kind in kinds.items() if name in changes}
     found = []
-    for case in cases:
+    for number, case in enumerate(cases):
         lines: list[str] = []
         job = job_of(case, **changes)
+        if job.save.folder is not None:
+            job = replace(job, save=replace(job.save, folder=job.save.folder.replace("{case}", str(number))))
         require_trainable(job, num_processes=processes)
         train(job, torch.device("cpu"), tell=lines.append, started=perf_counter())
         found.append([line for line in map(json.loads, lines) if line["event"] in ("step", "validation")])

@@ -67,7 +67,7 @@ def test_twenty_nodes_with_a_batch_of_2048_have_candidates() -> None:
 
 @pytest.mark.parametrize("nodes", [12, 24])
 def test_where_no_batch_is_set_one_that_divides_is_chosen_and_said(nodes: int) -> None:
-    found = search("search_config=gpt3/5b", num_nodes=nodes)
+    found = search("search_config=gpt3/5b", num_nodes=nodes, limit_search_runs=2)
     [gbs] = {member.layout.gbs for member in found.members}
     assert f"global batch {gbs}" in found.notes[0]
     if gbs != 2048:
@@ -80,9 +80,10 @@ def test_a_batch_that_is_set_is_never_changed() -> None:
 
 
 def test_405b_on_512_gpus_and_llama3_70b_at_8192() -> None:
-    large = search("search_config=llama/llama3.1_405b", num_nodes=64, gpu_memory_gb=141, tensor_parallel_sizes=[8], micro_batch_sizes=[1])
+    few: dict[str, Any] = {"tensor_parallel_sizes": [8], "micro_batch_sizes": [1], "limit_search_runs": 1}
+    large = search("search_config=llama/llama3.1_405b", num_nodes=64, gpu_memory_gb=141, **few)
     assert large.members and large.settings.num_gpus == 512
-    long = search("search_config=llama/llama3_70b", num_nodes=16, tensor_parallel_sizes=[8], micro_batch_sizes=[1])
+    long = search("search_config=llama/llama3_70b", num_nodes=16, **few)
     assert long.members and long.settings.seq_length == 8192
 
 
@@ -112,7 +113,7 @@ def test_sizes_and_bounds_hold() -> None:
 
 
 def test_an_unknown_size_is_that_of_the_closed_form() -> None:
-    found = search("search_config=gpt3/unknown_size", num_nodes=20, max_training_days=5)
+    found = search("search_config=gpt3/unknown_size", num_nodes=20, max_training_days=5, limit_search_runs=1)
     params = model_params(found.prepared.problem.setting.model).total
     assert params == pytest.approx(4.03e9, rel=0.025)
 
@@ -203,7 +204,7 @@ def test_a_custom_configuration_brings_its_model_and_batch(tmp_path: Path) -> No
 
 def test_jobs_have_the_containers_mounts_and_the_clusters_words() -> None:
     words = ["container_mounts=[/raw:/data,/models]", "cluster.partition=gpu", "cluster.account=me", "training_container=image"]
-    job = search("search_config=gpt3/0.126b", *words).tuning.job
+    job = search("search_config=gpt3/0.126b", *words, limit_search_runs=1).tuning.job
     assert job.mounts[:2] == ("/raw:/data", "/models:/models")
     assert "/opt/tool:/opt/tool" in job.mounts
     assert (job.partition, job.account, job.image) == ("gpu", "me", "image")
