@@ -7,6 +7,7 @@ import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal, cast
 
 from meshwright.errors import ConfigError
 from meshwright.stack import Stack
@@ -34,6 +35,8 @@ class StackRules:
     """Sets of modules tried by a search."""
     full_by_blocks: bool
     """Whether full recompute may be of some of a chunk's layers; FSDP's and nanotron's switches are for all."""
+    splits: Literal["any", "filled", "fixed"]
+    """Layers of stages: any numbers, where the last chunk may hold the head alone; of one layer at least; or by the software's own rule."""
     kv_copies_from: tuple[int, ...] | None
     """Version of Megatron-Core from which on KV heads are copied where tp is a multiple of them; None: never."""
     source: str
@@ -61,6 +64,7 @@ def _row(cells: dict[str, str]) -> StackRules:
         recompute_modules=tuple(cells["recompute_modules"].split()),
         searched_modules=tuple(tuple(words.split("+")) for words in cells["searched_modules"].split()),
         full_by_blocks=cells["full_by_blocks"] == "1",
+        splits=cast("Literal['any', 'filled', 'fixed']", cells["splits"]),
         kv_copies_from=parse_version(cells["kv_copies_from"]) if cells["kv_copies_from"] else None,
         source=cells["source"],
     )

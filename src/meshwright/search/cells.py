@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.step import price
+from meshwright.cost.stages import Which
+from meshwright.cost.step import Priced, price
 from meshwright.layout import Layout, Layouts
 from meshwright.rules import check_layout, complete_layout
 from meshwright.search.axes import axes_of
+from meshwright.search.balance import balanced
+from meshwright.search.exhaustive import balanced_key, uneven_rows
 from meshwright.search.problem import Problem
 from meshwright.search.space import Rejections, Space, chunks, make_space
 
@@ -58,16 +61,26 @@ def cells_of(problem: Problem, *, most: int = MOST_PRICED) -> Cells:
     if not whole:
         space = _thinned(space, most)
     found: dict[tuple[int, int], Cell] = {}
+    uneven: list[Layouts] = []
     priced = 0
     for layouts in chunks(space, Rejections()):
         priced += len(layouts)
-        for cell in _best_of(problem, layouts):
-            there = found.get((cell.tp, cell.pp))
-            if there is None or _rank(problem, cell) < _rank(problem, there):
-                found[cell.tp, cell.pp] = cell
+        prices = _prices(problem, layouts)
+        _keep_better(problem, found, _best_of(problem, layouts, prices))
+        uneven.append(_best_if_balanced(problem, layouts, prices))
+    if sum(map(len, uneven)):
+        splits = balanced(Layouts.concat(uneven), problem.setting)
+        _keep_better(problem, found, _best_of(problem, splits, _prices(problem, splits, which="all")))
     tps, pps = tuple(sorted(axes.tp)), tuple(sorted(axes.pp))
     cells = tuple(found.get((tp, pp)) or _empty(problem, tp, pp) for tp in tps for pp in pps)
     return Cells(cells=cells, tp=tps, pp=pps, priced=priced, is_whole=whole)
+
+
+def _keep_better(problem: Problem, found: dict[tuple[int, int], Cell], more: list[Cell]) -> None:
+    for cell in more:
+        there = found.get((cell.tp, cell.pp))
+        if there is None or _rank(problem, cell) < _rank(problem, there):
+            found[cell.tp, cell.pp] = cell
 
 
 def _thinned(space: Space, most: int) -> Space:
@@ -84,10 +97,23 @@ def _thinned(space: Space, most: int) -> Space:
     return replace(space, grid=grid.take(np.sort(rows)), axes=axes)
 
 
-def _best_of(problem: Problem, layouts: Layouts) -> list[Cell]:
-    """The best of some layouts in each cell that they lie in."""
+def _prices(problem: Problem, layouts: Layouts, *, which: Which = "representative") -> Priced:
     setting = problem.setting
-    priced = price(layouts, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack)
+    return price(layouts, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack, which=which)
+
+
+def _best_if_balanced(problem: Problem, layouts: Layouts, priced: Priced) -> Layouts:
+    """Of each tp, pp and vpp the pipeline that would be best with stages of equal time."""
+    rows = np.flatnonzero(uneven_rows(problem, priced, layouts))
+    keys = [column[rows] for column in (balanced_key(priced, layouts), layouts.vpp, layouts.pp, layouts.tp)]
+    order = np.lexsort(keys)
+    vpp, pp, tp = (key[order] for key in keys[1:])
+    first = np.flatnonzero(np.r_[True, (np.diff(tp) != 0) | (np.diff(pp) != 0) | (np.diff(vpp) != 0)][: len(rows)])
+    return layouts.take(rows[order[first]])
+
+
+def _best_of(problem: Problem, layouts: Layouts, priced: Priced) -> list[Cell]:
+    """The best of some layouts in each cell that they lie in."""
     used: Floats = np.asarray(priced.peak_used_bytes)
     groups = _group(problem, used)
     key = np.where(groups == _MISSES, used, priced.step_s / layouts.gbs)

@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.step import price
+from meshwright.cost.stages import Which
+from meshwright.cost.step import Priced, price
 from meshwright.layout import Layouts
+from meshwright.search.balance import WORTH_A_SPLIT, balanced, can_balance
 from meshwright.search.problem import Problem
 from meshwright.search.space import Rejections, Space, chunks
 
-__all__ = ["Found", "Harvest", "search_space"]
+__all__ = ["Found", "Harvest", "balanced_key", "search_space", "uneven_rows"]
 
 KEPT = 512
 """Fewest best layouts kept on the way; many differ in chunks and recomputation only, of which one a group is shown."""
 KEPT_PER_PLAN = 32
 """Kept per plan that is asked for, where that is more."""
+UNEVEN = 4
+"""Times as many pipelines whose stages are uneven: what a better split gains is not known before it is tried."""
+OF_EACH = 4
+"""Of them, tried of each that differ in more than recomputation."""
 WORKERS = 2
 """Chunks priced at once: numpy leaves the interpreter free while it computes."""
 
@@ -75,6 +81,8 @@ class Harvest:
     """Those that need a part of the headroom."""
     misses: Found | None
     """Those that do not fit, by the memory they need."""
+    uneven: Found | None
+    """Pipelines that fit, with a stage slower than the others: by what they would take if all were equal."""
     too_large: int
     """Layouts that do not fit."""
 
@@ -85,6 +93,7 @@ class Harvest:
             fitting=_either(self.fitting, other.fitting, kept),
             at_risk=_either(self.at_risk, other.at_risk, kept),
             misses=_either(self.misses, other.misses, 1),
+            uneven=_either(self.uneven, other.uneven, UNEVEN * kept),
             too_large=self.too_large + other.too_large,
         )
 
@@ -97,13 +106,41 @@ def search_space(problem: Problem, space: Space, rejections: Rejections, *, prog
     """Price all layouts; `progress` is told how many are done and a bound of all."""
     kept = kept_of(problem)
     _keep_pages()
-    found = Harvest(priced=0, fitting=None, at_risk=None, misses=None, too_large=0)
+    found = Harvest(priced=0, fitting=None, at_risk=None, misses=None, uneven=None, too_large=0)
     for part in _in_order(problem, chunks(space, rejections)):
         found = found.and_also(part, kept=kept)
         if progress is not None:
             progress(found.priced, space.size_bound)
     rejections.add("memory: more than a chip has", found.too_large)
-    return found
+    return _with_balanced(problem, found, kept=kept)
+
+
+def _with_balanced(problem: Problem, found: Harvest, *, kept: int) -> Harvest:
+    """Add the best pipelines that would be faster with stages of equal time, with the splits that make them so."""
+    if found.uneven is None:
+        return found
+    promising = found.uneven.layouts.take(found.uneven.key < _worst(found, kept))
+    if not len(promising):
+        return found
+    layouts = balanced(promising.take(_first_of_each(promising, OF_EACH)), problem.setting)
+    more = _harvest(problem, layouts, which="all")
+    return replace(found.and_also(more, kept=kept), priced=found.priced, too_large=found.too_large)
+
+
+def _first_of_each(layouts: Layouts, count: int) -> NDArray[np.int64]:
+    """Numbers of the first `count` rows of each that differ in more than recomputation, ascending."""
+    names = ("tp", "sp", "cp", "ep", "etp", "pp", "vpp", "dp", "sharding", "shard_size", "mbs", "gbs", "schedule")
+    _, kind = np.unique(np.stack([getattr(layouts, name) for name in names]), axis=1, return_inverse=True)
+    order = np.argsort(kind, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(kind[order]) != 0])
+    place = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
+    return np.sort(order[place < count])
+
+
+def _worst(found: Harvest, kept: int) -> float:
+    """What a layout must beat to be kept."""
+    fitting = found.fitting
+    return float("inf") if fitting is None or len(fitting) < kept else float(fitting.key[-1])
 
 
 def kept_of(problem: Problem) -> int:
@@ -131,9 +168,9 @@ def _in_order(problem: Problem, pieces: Iterator[Layouts]) -> Iterator[Harvest]:
             yield waiting.popleft().result()
 
 
-def _harvest(problem: Problem, layouts: Layouts) -> Harvest:
+def _harvest(problem: Problem, layouts: Layouts, *, which: Which = "representative") -> Harvest:
     setting = problem.setting
-    priced = price(layouts, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack)
+    priced = price(layouts, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack, which=which)
     used = priced.peak_used_bytes
     key = used if problem.request.objective == "memory" else priced.step_s / layouts.gbs
     fits, free = used <= setting.limit_bytes, used <= setting.limit_bytes - problem.headroom_bytes
@@ -151,5 +188,24 @@ def _harvest(problem: Problem, layouts: Layouts) -> Harvest:
         fitting=part(free, key, kept_of(problem)),
         at_risk=part(fits & ~free, key, kept_of(problem)),
         misses=part(~fits, used, 1),
+        uneven=part(uneven_rows(problem, priced, layouts), balanced_key(priced, layouts), UNEVEN * kept_of(problem)),
         too_large=int(np.count_nonzero(~fits)),
     )
+
+
+def uneven_rows(problem: Problem, priced: Priced, layouts: Layouts) -> NDArray[np.bool_]:
+    """Say which pipelines lose enough to their slowest stage for another split to be worth its words, (N,).
+
+    They leave the headroom free, or fit with a last stage that needs most memory: a split for speed makes it smaller.
+    """
+    if problem.request.objective == "memory":
+        return np.zeros(len(layouts), dtype=bool)
+    used, limit = priced.memory.used, problem.setting.limit_bytes
+    peak, last_is_fullest = used.max(axis=1), np.argmax(used, axis=1) == used.shape[1] - 1
+    room = (peak <= limit - problem.headroom_bytes) | (peak <= limit) & last_is_fullest
+    return np.asarray(room & can_balance(layouts, problem.setting) & (priced.time["imbalance"] > WORTH_A_SPLIT * priced.step_s))
+
+
+def balanced_key(priced: Priced, layouts: Layouts) -> Floats:
+    """Seconds per sequence if all stages took the same, (N,)."""
+    return np.asarray((priced.step_s - priced.time["imbalance"]) / layouts.gbs)

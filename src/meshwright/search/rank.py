@@ -13,6 +13,7 @@ from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.tables import kin
 from meshwright.layout import Layout
+from meshwright.search.balance import WORTH_A_SPLIT
 from meshwright.search.exhaustive import Found
 from meshwright.search.origins import Origins, origins_of, profile_provenance
 from meshwright.search.problem import Problem
@@ -26,8 +27,6 @@ __all__ = ["beats_words", "fits_of", "kernels_words", "ranked_plans", "score_of"
 
 REPRICED = 16
 """Groups of which several members and uneven splits are simulated; of further ones that were asked for, the best member."""
-WORTH_A_SPLIT = 0.005
-"""Share of the step that an uneven split must gain over an even one: a tenth of the error of the best predictions."""
 OF_WEIGHT = 0.2
 """Share of the whole gain from which on a second term, or one that costs, is named."""
 MEMBERS = 3
