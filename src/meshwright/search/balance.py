@@ -17,8 +17,8 @@ from meshwright.search.quote import Setting
 
 __all__ = ["WORTH_A_SPLIT", "balanced", "can_balance"]
 
-WORTH_A_SPLIT = 0.005
-"""Share of the step that an uneven split must gain over an even one: a tenth of the error of the best predictions."""
+WORTH_A_SPLIT = 0.01
+"""Share of the step that an uneven split must gain over an even one: a fifth of the error of the best predictions."""
 SMALL = 0.25
 """Of a layer's time, what a chunk may have besides without being taken for slower: less than what a round of two sizes costs."""
 Ints = NDArray[np.int64]

@@ -124,7 +124,7 @@ def _with_balanced(problem: Problem, found: Harvest, *, kept: int) -> Harvest:
         return found
     layouts = balanced(promising.take(_first_of_each(promising, OF_EACH)), problem.setting)
     more = _harvest(problem, layouts, which="all")
-    return replace(found.and_also(more, kept=kept), priced=found.priced, too_large=found.too_large)
+    return replace(found.and_also(more, kept=kept + more.priced), priced=found.priced, too_large=found.too_large)
 
 
 def _first_of_each(layouts: Layouts, count: int) -> NDArray[np.int64]:

@@ -98,12 +98,18 @@ def _order(problem: Problem, found: Found | None) -> list[_Candidate]:
         layout = tidy(found.layouts.row(index))
         groups.setdefault(group_of(layout, problem.request), []).append(layout)
     chosen = list(groups.values())[: max(REPRICED, problem.request.top)]
-    first, rest = [group[:MEMBERS] for group in chosen[:REPRICED]], [group[:1] for group in chosen[REPRICED:]]
+    first, rest = [_members(group) for group in chosen[:REPRICED]], [group[:1] for group in chosen[REPRICED:]]
     shortlisted = [*shortlists(problem, first), *rest]
     priced = iter(reprice(problem, [layout for layouts in shortlisted for layout in layouts]))
     candidates = [_best_of_group(problem, list(islice(priced, len(layouts)))) for layouts in shortlisted]
     kept = [candidate for candidate in candidates if candidate is not None]
     return sorted(kept, key=lambda candidate: score_of(problem, candidate.priced))
+
+
+def _members(group: list[Layout]) -> list[Layout]:
+    """The first few of a group, and the first with an even split."""
+    even = (layout for layout in group if layout.layers_per_stage is None)
+    return list(dict.fromkeys([*group[:MEMBERS], *islice(even, 1)]))
 
 
 def _best_of_group(problem: Problem, group: list[Repriced]) -> _Candidate | None:

@@ -88,8 +88,14 @@ def shortlists(problem: Problem, groups: list[list[Layout]], *, count: int = 2) 
     ends = np.cumsum([len(group) for group in wide])
     keys = np.split(key, ends[:-1])
     orders = [np.argsort(part, kind="stable")[:count] for part in keys]
-    # The closed form's best stays in: an uneven split must beat it in the simulation.
-    return [list(dict.fromkeys([group[0], *(wider[i] for i in order)])) for group, wider, order in zip(groups, wide, orders, strict=True)]
+    # The closed form's best even split stays in: an uneven one must beat it in the simulation.
+    kept = [_plainest(group) for group in groups]
+    return [list(dict.fromkeys([plain, *(wider[i] for i in order)])) for plain, wider, order in zip(kept, wide, orders, strict=True)]
+
+
+def _plainest(group: list[Layout]) -> Layout:
+    """The first with an even split; where there is none, the first."""
+    return next((layout for layout in group if layout.layers_per_stage is None), group[0])
 
 
 def reprice(problem: Problem, layouts: Iterable[Layout]) -> list[Repriced]:
