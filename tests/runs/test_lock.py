@@ -125,26 +125,31 @@ def test_without_hard_links_it_is_made_in_place(tmp_path: Path, monkeypatch: pyt
             pass
 
 
-def _try(folder: Path, gate: Path, out: Path) -> None:
+def _try(folder: Path, gate: Path, out: Path, others_done: Path) -> None:
     while not gate.exists():
         time.sleep(0.001)
     try:
         with locked(folder):
             (out / str(os.getpid())).touch()
-            time.sleep(0.5)
+            while not others_done.exists():  # a slow rival must not find the lock free
+                time.sleep(0.01)
     except StudyError:
         pass
 
 
 def test_of_many_who_find_a_dead_lock_at_once_one_gets_it(tmp_path: Path) -> None:
-    folder, out, gate = tmp_path / "study", tmp_path / "out", tmp_path / "gate"
+    folder, out, gate, others_done = tmp_path / "study", tmp_path / "out", tmp_path / "gate", tmp_path / "done"
     folder.mkdir()
     out.mkdir()
     leave(folder, elsewhere(), age_s=STALE_S + 60)
-    rivals = [multiprocessing.get_context("fork").Process(target=_try, args=(folder, gate, out)) for _ in range(8)]
+    rivals = [multiprocessing.get_context("fork").Process(target=_try, args=(folder, gate, out, others_done)) for _ in range(8)]
     for rival in rivals:
         rival.start()
     gate.touch()
+    until = time.monotonic() + 60
+    while sum(rival.is_alive() for rival in rivals) > 1 and time.monotonic() < until:
+        time.sleep(0.01)
+    others_done.touch()
     for rival in rivals:
         rival.join()
     assert len(list(out.iterdir())) == 1
