@@ -17,8 +17,9 @@ from meshwright.cost.mixed import price_mixed
 from meshwright.errors import ConfigError
 from meshwright.search.mixed.alike import solve_alike
 from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, value_s
-from meshwright.search.mixed.branch import Outcome, search_mixed
+from meshwright.search.mixed.branch import search_mixed
 from meshwright.search.mixed.curves import Curve, Once, curves, once_tables
+from meshwright.search.mixed.found import Outcome
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.inner import solve
 from meshwright.search.mixed.problem import MixedProblem, resolve_mixed

@@ -20,6 +20,7 @@ from meshwright.search.mixed.forced import Places, Room, forced, room_of
 from meshwright.search.mixed.grid import make_grid
 from meshwright.search.mixed.inner import solve
 from meshwright.search.mixed.problem import resolve_mixed
+from meshwright.search.mixed.siblings import sibling_plans, unlike_plans
 from meshwright.search.mixed.stages import role_of, stage_table
 from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections
@@ -30,8 +31,8 @@ LAYERS = 10
 class Checked:
     """Boxes of one request, and the plans that are in them."""
 
-    def __init__(self, cluster: str, **fields: Any) -> None:
-        model = f"layers={LAYERS},hidden=2048,heads=16,ffn=8192,vocab=32000"
+    def __init__(self, cluster: str, *, hidden: int = 2048, **fields: Any) -> None:
+        model = f"layers={LAYERS},hidden={hidden},heads=16,ffn={4 * hidden},vocab=32000"
         pins = {"cp": [1], "tp": [1], "vpp": [1, 2]}
         problem = resolve_mixed(PlanRequest.of({"model": model, "seq_len": 2048, "gbs": 24, "pins": pins, **fields, "cluster": cluster}))
         self.problem, self.grid = problem, make_grid(problem, Rejections())
@@ -91,6 +92,7 @@ class Checked:
         ("a800:4,h800:4", {"max_memory_gib": 5.0, "headroom": 0}),
         ("a100-40:8,l40s:4", {"max_memory_gib": 6.0, "headroom": 0, "gpus_per_node": 2}),
         ("t4:4,v100-16:4", {"precision": "fp16", "headroom": 0, "gpus_per_node": 2}),
+        ("t4:8,v100-16:8", {"precision": "fp16", "headroom": 0, "gpus_per_node": 1, "hidden": 256}),  # long messages
     ],
 )
 def test_no_plan_takes_less_than_the_bound_of_its_boxes(cluster: str, fields: dict[str, Any]) -> None:
@@ -102,7 +104,7 @@ def test_no_plan_takes_less_than_the_bound_of_its_boxes(cluster: str, fields: di
             options = (first, int(second))
             for order in ((0, 1), (1, 0)):
                 caps = [min(4, int(own[pool].stages[options[pool]])) for pool in order]
-                for vpp in (1, 2):
+                for vpp in (1, 2, 3):
                     root = checked.box(options, order, [[1, caps[0]], [1, caps[1]]], [[1, LAYERS], [1, LAYERS]], vpp=vpp)
                     least = checked.bound(root)
                     for upper in range(1, caps[0] + 1):
@@ -110,12 +112,26 @@ def test_no_plan_takes_less_than_the_bound_of_its_boxes(cluster: str, fields: di
                             stages = [[upper, upper], [caps[1], caps[1]]]
                             leaf = checked.box(options, order, stages, [[layers, layers], [LAYERS - layers] * 2], vpp=vpp)
                             bound = checked.bound(leaf)
-                            if np.isinf(bound) and vpp == 2:
+                            if np.isinf(bound) and vpp > 1:
                                 continue  # no whole rounds
                             value = checked.solved(leaf) if LAYERS - layers >= caps[1] * vpp else np.inf
                             assert least <= bound * (1 + 1e-9) and bound <= value * (1 + 1e-9)
                             finite += np.isfinite(value)
     assert finite > 5
+
+
+def test_plans_beside_the_best_by_hand() -> None:
+    """Two pools: both orders, as many layers in all, and every number of chunks; of those that differ in layers alone the first stays."""
+    checked = Checked("a800:4,h800:4")
+    best = checked.box((0, 0), (0, 1), [[2, 2], [1, 1]], [[6, 6], [4, 4]], vpp=1)
+    found = sibling_plans(best, (1, 2))
+    assert len(found) == 2 * 7 * 2
+    assert set(found.layers_from.sum(axis=1).tolist()) == {10}
+    both = best.ids[0].tolist()
+    assert {tuple(ids) for ids in found.ids.tolist()} == {tuple(both), tuple(reversed(both))}
+    swapped = found.take(np.flatnonzero(found.ids[:, 0] == both[1]))
+    assert set(map(tuple, swapped.stages_from.tolist())) == {(1, 2)}
+    assert len(unlike_plans(found)) == 4
 
 
 @cache

@@ -177,6 +177,8 @@ class _Case:
         forward, backward = (np.where(self.first, np.maximum(0.0, more), 0.0) for more in beyond)
         return forward, backward
 
+    # Of messages only so much counts that a stage at the block's first place still takes least, see docs/heterogeneous.md.
+
     def _plain(
         self,
         slowest: Floats,
@@ -191,7 +193,8 @@ class _Case:
         m, links = self.micro, self.links
         f, b = passes
         passed = links.above_s + places * links.own_s
-        back = 2 * np.maximum(0.0, links.total_s - passed)
+        inside = np.maximum(0, self.s0 - 1 - places) * (links.own_s - np.minimum(links.own_s, hold / 2))
+        back = 2 * np.maximum(0.0, links.total_s - passed - inside)
         once = np.where(below0 > 0, links.next_s, 0.0)
         trip = below + back - below1 * hold - np.where(below1 > 0, links.most_next_s, 0.0)
         waits = np.maximum(0.0, trip - below1 * f) + np.maximum(0.0, trip - below1 * b)
@@ -203,7 +206,8 @@ class _Case:
     def _interleaved(
         self, slowest: Floats, above: Floats, places: Ints, below: Floats, passes: tuple[Floats, ...], below0: Ints, below1: Ints
     ) -> Floats:
-        vpp, m, message = self.boxes.vpp[:, None].astype(np.float64), self.micro, self.links.mean_s
+        vpp, m, mean = self.boxes.vpp[:, None].astype(np.float64), self.micro, self.links.mean_s
+        message = np.minimum(mean, slowest / (2 * vpp))
         rounds = (vpp - 1) / vpp
         least, most = (2 * n + (vpp - 1) * depth for n, depth in ((below0, self.depth0), (below1, self.depth1)))
         extra = self.forced.extra_s.sum(axis=1, keepdims=True)
@@ -213,8 +217,8 @@ class _Case:
             slope = message - own / vpp
             waits = waits + np.maximum(0.0, others + below / vpp + np.where(slope > 0, least, most) * slope)
         steady = m * slowest + np.where(m * vpp >= most + 2, waits, 0.0)
-        stages = self.depth0 - 1 - self.below0 + places
-        return np.asarray(above / vpp + 2 * np.maximum(0, stages) * message + steady + self.links.stretched_s)
+        passed = 2 * np.maximum(0, self.depth0 - 1 - self.below0) * mean + 2 * places * message
+        return np.asarray(above / vpp + passed + steady + self.links.stretched_s)
 
     def once_s(self, chains_s: Floats) -> Floats:
         """What is done once at least, where the chains take so long at least, (R,).

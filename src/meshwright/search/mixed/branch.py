@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 from math import factorial
 
@@ -10,23 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
-from meshwright.search.axes import MOST_UNEVEN_VPP
 from meshwright.search.mixed.alike import solve_alike
-from meshwright.search.mixed.blocks import Block, Case, Solved, value_s
+from meshwright.search.mixed.blocks import Case, value_s
 from meshwright.search.mixed.bounds import bound_s, likely_plans, tightened
 from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
 from meshwright.search.mixed.cut_book import CutBook
-from meshwright.search.mixed.grid import Grid
+from meshwright.search.mixed.found import SAME, Found, Outcome
+from meshwright.search.mixed.grid import Grid, chunks_of
 from meshwright.search.mixed.inner import solve
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.score import Score
+from meshwright.search.mixed.siblings import sibling_plans, unlike_plans
 from meshwright.search.mixed.ways import Ways, ways_of
 
-__all__ = ["Found", "Outcome", "candidates_of", "search_mixed"]
+__all__ = ["candidates_of", "search_mixed"]
 
 Ints = NDArray[np.int64]
-SAME = 1e-9
-"""Relative difference below which two plans are equally good."""
 BATCH = 64
 """Ways to cut that are opened at once at first; twice as many each time."""
 MOST_ROWS = 2**15
@@ -48,49 +47,16 @@ FILLED = 3
 """Beaten, and likely, plans tried per plan that is asked for, where the search solved fewer."""
 REMEMBERED = 64
 """Beaten plans that are kept in mind."""
-SPARE = 4
+SIBLINGS_OF = 2
+"""Best interleaved plans of which those beside them are tried."""
+MOST_SIBLINGS = 12
+"""Plans beside the best that are solved."""
+SPARE = 8
 """Plans priced again beyond those that are asked for: the simulation may order them differently."""
 FAMILY_MARGIN = 1.1
 """Interleaved plans are searched to so many times the best score of others: their closed form is less sure, and the simulation decides."""
 MOST_SOLVED = 10**9
 """Inner problems solved at most."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """One plan by the closed form."""
-
-    score: float
-    """Smaller is better, see Score."""
-    step_s: float
-    common: int
-    cuts: tuple[tuple[int, int], ...]
-    """Pool and option of each block."""
-    blocks: tuple[Block, ...]
-    case: Case
-    solved: Solved
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What a search brought."""
-
-    best: tuple[Found, ...]
-    """Best first, one of each group of plans that share their cuts, with one chunk per stage and with several."""
-    bound: float
-    """No plan of the space scores less."""
-    ways: int
-    """Ways to cut, of which each stands for all its stages, orders and layers."""
-    boxes: int
-    solved: int
-
-    @property
-    def gap(self) -> float:
-        """How much better than the best found a plan might be, as a share of it; 0 where none can."""
-        if not self.best:
-            return 0.0
-        left = 1.0 - self.bound / self.best[0].score
-        return left if left > SAME else 0.0
 
 
 def candidates_of(top: int) -> int:
@@ -104,7 +70,7 @@ def search_mixed(problem: MixedProblem, grid: Grid, score: Score, *, most_solved
     Plans with one chunk per stage and interleaved ones are searched apart: the closed form of the latter is less sure, so that the best of
     both are told apart by the simulation.
     """
-    chunks = _chunks(problem, grid)
+    chunks = chunks_of(problem, grid)
     ways, cuts = ways_of(problem, grid, score, most_chunks=max(chunks)), CutBook(problem, grid)
     families = [family for family in ([v for v in chunks if v == 1], [v for v in chunks if v > 1]) if family]
     outcomes: list[Outcome] = []
@@ -118,16 +84,6 @@ def search_mixed(problem: MixedProblem, grid: Grid, score: Score, *, most_solved
         boxes=sum(outcome.boxes for outcome in outcomes),
         solved=sum(outcome.solved for outcome in outcomes),
     )
-
-
-def _chunks(problem: MixedProblem, grid: Grid) -> list[int]:
-    """Chunks per stage that are searched: up to MOST_UNEVEN_VPP, and further divisors of the layers."""
-    if grid.vpp is not None:
-        return list(grid.vpp)
-    layers = problem.site.model.total_layers
-    if problem.site.model.family == "encoder-decoder":
-        return [1]
-    return [v for v in range(1, layers // 2 + 1) if v <= MOST_UNEVEN_VPP or layers % v == 0] or [1]
 
 
 class _Search:
@@ -161,6 +117,7 @@ class _Search:
         self.rows_per_way = factorial(len(grid.options)) * len(chunks)
         self.bounds = ways.once_bound if chunks == [1] else ways.chunked_bound
         self.groups: dict[object, Found] = {}
+        self.leaves_of: dict[object, Boxes] = {}
         self.ceiling = ceiling
         self.open_bound = np.inf
         self.boxes = self.solved = self.work = 0
@@ -208,12 +165,7 @@ class _Search:
         roomy = replace(root, bound_s=np.zeros(len(root)))
         boxes = tightened(roomy, cuts, self.limits, np.full(len(root), np.inf))
         likely = Boxes.concat([likely_plans(boxes, cuts, self.limits, share=share) for share in SHARES])
-        likely = tightened(likely, cuts, self.limits, np.full(len(likely), np.inf))
-        if not len(likely):
-            return
-        likely = replace(likely, bound_s=bound_s(likely, cuts, self.limits, np.full(len(likely), np.inf)) / self.cuts.gbs[likely.ids[:, 0]])
-        likely = replace(likely, bound_s=np.asarray(self.score.of(likely.bound_s, self._rate(likely, cuts))))
-        likely = likely.take(np.argsort(likely.bound_s, kind="stable"))
+        likely = self._ordered(likely)
         for i in range(min(SEEDS, len(likely))):
             if likely.bound_s[i] < self.ceiling:
                 self._solve(likely.take(slice(i, i + 1)))
@@ -222,14 +174,35 @@ class _Search:
     def _fill(self) -> None:
         """Solve beaten plans near the best until there are as many as are priced again, and likely ones until as many as are asked for."""
         top = self.problem.request.top
-        for plans, wanted, below in ((self.beaten, candidates_of(top), FAMILY_MARGIN * self.ceiling), (self.likely, top, np.inf)):
-            for i in range(min(FILLED * top, 0 if plans is None else len(plans))):
-                if len(self.groups) >= wanted:
-                    return
-                assert plans is not None
-                one = plans.take(slice(i, i + 1))
-                if (self._cuts_of(one), int(one.vpp[0])) not in self.groups:
-                    self._solve(one, below=below)
+        near, wanted = FAMILY_MARGIN * self.ceiling, candidates_of(top)
+        self._try(self._siblings(), most=MOST_SIBLINGS, wanted=REMEMBERED, below=near)
+        self._try(self.beaten, most=FILLED * top, wanted=wanted, below=near)
+        self._try(self.likely, most=FILLED * top, wanted=top, below=np.inf)
+
+    def _try(self, plans: Boxes | None, *, most: int, wanted: int, below: float) -> None:
+        """Solve some plans of other groups, until there are as many groups as wanted."""
+        for i in range(min(most, 0 if plans is None else len(plans))):
+            if len(self.groups) >= wanted:
+                return
+            assert plans is not None
+            one = plans.take(slice(i, i + 1))
+            if (self._cuts_of(one), int(one.vpp[0])) not in self.groups:
+                self._solve(one, below=below)
+
+    def _siblings(self) -> Boxes | None:
+        """Plans beside the best interleaved ones, those that may be best first."""
+        best = [self.leaves_of[key] for key, found in sorted(self.groups.items(), key=lambda item: item[1].score) if found.case.vpp > 1]
+        if not best:
+            return None
+        return unlike_plans(self._ordered(Boxes.concat([sibling_plans(leaf, self.chunks) for leaf in best[:SIBLINGS_OF]])))
+
+    def _ordered(self, plans: Boxes) -> Boxes:
+        """Those that keep the rules, by what they may score."""
+        cuts, nothing = self.cuts.table, np.full(len(plans), np.inf)
+        kept = tightened(plans, cuts, self.limits, nothing)
+        seconds = bound_s(kept, cuts, self.limits, nothing[: len(kept)]) / self.cuts.gbs[kept.ids[:, 0]]
+        kept = replace(kept, bound_s=np.asarray(self.score.of(seconds, self._rate(kept, cuts))))
+        return kept.take(np.argsort(kept.bound_s, kind="stable"))
 
     def _cuts_of(self, leaf: Boxes) -> tuple[tuple[int, int], ...]:
         """Pool and option of each block of a plan."""
@@ -393,4 +366,5 @@ class _Search:
         known = self.groups.get(key)
         if known is None or found.score < known.score:
             self.groups[key] = found
+            self.leaves_of[key] = leaf
         self.ceiling = min(self.ceiling, scored)

@@ -12,11 +12,11 @@ from meshwright.errors import ConfigError
 from meshwright.layout import SCHEDULES, SHARDINGS, Layouts
 from meshwright.rules import ALL_RULES, broken_rows
 from meshwright.rules._rule import divisors
-from meshwright.search.axes import DOMAINS_PER_TP, LEAST_TOKENS_PER_CP, Axes, axes_of
+from meshwright.search.axes import DOMAINS_PER_TP, LEAST_TOKENS_PER_CP, MOST_UNEVEN_VPP, Axes, axes_of
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.space import Rejections
 
-__all__ = ["Grid", "Options", "make_grid"]
+__all__ = ["Grid", "Options", "chunks_of", "make_grid"]
 
 Ints = NDArray[np.int64]
 _LATER = frozenset({"chips", "stages", "even_split", "split", "interleaving", "two_stacks", "schedule", "rounds", "fill", "shard_size"})
@@ -157,3 +157,13 @@ def _options(problem: MixedProblem, axes: Axes, commons: Layouts, number: int, r
 def _tensor_sizes(number: int) -> list[int]:
     """Return the divisors of a number of chips that share links, and of half of it."""
     return sorted({*divisors(number), *divisors(max(1, number // DOMAINS_PER_TP))})
+
+
+def chunks_of(problem: MixedProblem, grid: Grid) -> list[int]:
+    """Return the chunks per stage that are searched: up to MOST_UNEVEN_VPP, and further divisors of the layers."""
+    if grid.vpp is not None:
+        return list(grid.vpp)
+    layers = problem.site.model.total_layers
+    if problem.site.model.family == "encoder-decoder":
+        return [1]
+    return [v for v in range(1, layers // 2 + 1) if v <= MOST_UNEVEN_VPP or layers % v == 0] or [1]

@@ -13,7 +13,8 @@ from meshwright.errors import ConfigError
 from meshwright.models.params import model_params
 from meshwright.rules._rule import nearest_multiples
 from meshwright.search.batch import batch_rule
-from meshwright.search.mixed.branch import Outcome, candidates_of, search_mixed
+from meshwright.search.mixed.branch import candidates_of, search_mixed
+from meshwright.search.mixed.found import Outcome
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
 from meshwright.search.mixed.reprice import Repriced, layout_of, reprice_mixed

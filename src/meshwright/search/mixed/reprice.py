@@ -11,7 +11,7 @@ from meshwright.cost.simulate import Pipeline, PipelineSchedule
 from meshwright.layout import RECOMPUTE_MODULES, RECOMPUTES
 from meshwright.mixed_layout import MixedLayout, StageLayout
 from meshwright.search.mixed.blocks import Block, Chosen
-from meshwright.search.mixed.branch import Found
+from meshwright.search.mixed.found import Found
 from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.refine import MOST_OPERATIONS, simulated
