@@ -14,7 +14,7 @@ from meshwright.models.params import model_params
 from meshwright.rules._rule import nearest_multiples
 from meshwright.search.batch import batch_rule
 from meshwright.search.mixed.branch import candidates_of, search_mixed
-from meshwright.search.mixed.found import Outcome
+from meshwright.search.mixed.found import Found, Outcome
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
 from meshwright.search.mixed.reprice import Repriced, layout_of, reprice_mixed
@@ -109,7 +109,7 @@ class _Candidate:
 def _plans(problem: MixedProblem, grid: Grid, outcome: Outcome) -> tuple[Plan, ...]:
     score = _score(problem)
     candidates = []
-    for found in outcome.best[: candidates_of(problem.request.top)]:
+    for found in _candidates(outcome, problem.request.top):
         priced = reprice_mixed(layout_of(found, problem, grid), problem.site)
         used = [priced.layout.chips_of(pool) for pool in range(len(problem.parts))]
         rate = float(score.rate(np.array([used]), np.arange(len(used))[None])[0])
@@ -130,6 +130,12 @@ def _plans(problem: MixedProblem, grid: Grid, outcome: Outcome) -> tuple[Plan, .
         replace(plan, beats_next=beats_words(problem.request, plan, after))
         for plan, after in zip(plans, following[: len(plans)], strict=True)
     )
+
+
+def _candidates(outcome: Outcome, top: int) -> list[Found]:
+    """The best plans by the closed form, and the best of those that are not interleaved, of which it is surer."""
+    near = outcome.best[: candidates_of(top)]
+    return [*near, *[found for found in outcome.best if found.case.vpp == 1 and found not in near][:top]]
 
 
 def _fits(problem: MixedProblem, priced: Repriced) -> Fits:
