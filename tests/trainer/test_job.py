@@ -20,6 +20,7 @@ from meshwright.trainer.parts import Part, own_parts
 from meshwright.trainer.schedule import learning_rate
 
 REQUEST = {"model": "tiny-llama", "seq_len": 64, "precision": "fp32"}
+OWN = {"name": "own", "num_layers": 2, "hidden": 64, "num_heads": 4, "num_kv_heads": 4, "head_dim": 16, "ffn": 128, "vocab": 512}
 LAYOUTS = [{"dp": 2, "gbs": 8, "mbs": 4}, {"pp": 2, "gbs": 8, "mbs": 2, "layers_per_stage": [3, 1]}]
 
 
@@ -44,6 +45,21 @@ def test_words_go_on_top(plan: Path) -> None:
     job = read_job(plan, words)
     assert (job.steps, job.optimizer.learning_rate, job.compile, job.save.folder, job.minutes) == (50, 1.0, True, "out", 2.0)
     assert job.data.blend == ("0.7", "a", "0.3", "b")
+
+
+@pytest.mark.parametrize(
+    ("model", "base"),
+    [
+        ("tiny-llama", 10_000.0),  # RoFormer's
+        ("llama3-8b", 500_000.0),  # its config.json
+        ({**OWN, "details": {"rope_base": 2e6}}, 2e6),
+    ],
+)
+def test_a_plan_brings_the_base_of_its_models_positions(tmp_path: Path, model: Any, base: float) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"request": {**REQUEST, "model": model}, "plans": [{"layout": LAYOUTS[0]}]}), encoding="utf-8")
+    assert read_job(path).rope_base == base
+    assert read_job(path, ["rope_base=1000"]).rope_base == 1000.0
 
 
 @pytest.mark.parametrize(

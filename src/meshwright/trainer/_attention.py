@@ -15,11 +15,9 @@ from meshwright.trainer._exchange import sum_gradient, swap_dims
 from meshwright.trainer._mesh import Meshes
 from meshwright.trainer._norms import make_norm
 from meshwright.trainer._ring import Ring, ring_attention
+from meshwright.trainer.job import ROPE_BASE
 
 __all__ = ["Attention", "LatentAttention", "Span"]
-
-ROPE_BASE = 10000.0
-"""Of rotary positions, as in RoFormer, arXiv:2104.09864."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +25,7 @@ class Span:
     """Which tokens of a sequence this rank holds."""
 
     runs: tuple[range, ...]
+    rope_base: float = ROPE_BASE
 
     def places(self, device: torch.device) -> Tensor:
         """The place of each token in its sequence, (tokens,)."""
@@ -36,7 +35,7 @@ class Span:
 def rotate(x: Tensor, span: Span) -> Tensor:
     """Rotate pairs of the last dim by position; x is (batch, tokens, heads, dim), of any even dim."""
     half = x.shape[-1] // 2
-    speeds = ROPE_BASE ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    speeds = span.rope_base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = torch.outer(span.places(x.device).float(), speeds)[None, :, None, :]
     left, right = x.float().chunk(2, dim=-1)
     turned = torch.cat((left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()), dim=-1)

@@ -88,7 +88,7 @@ def _chunk(job: TrainJob, meshes: Meshes, part: Part, device: torch.device) -> C
     layout, model = job.layout, job.model
     balance = BalanceRule(weight=job.balance_weight if model.moe is not None else 0.0, sequences=layout.gbs)
     with torch.device("meta"):
-        chunk = Chunk(model, meshes, part, balance=balance)
+        chunk = Chunk(model, meshes, part, balance=balance, rope_base=job.rope_base)
     cut_tensors(chunk, meshes)
     chunk.to_empty(device=device)
     chunk.tie()

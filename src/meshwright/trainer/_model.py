@@ -28,10 +28,10 @@ def padded_vocab(model: ModelSpec) -> int:
 class Layer(nn.Module):
     """Attention and feed-forward, each behind a norm, with residuals; in a parallel block both read the same input."""
 
-    def __init__(self, model: ModelSpec, meshes: Meshes, index: int, *, balance: BalanceRule) -> None:
+    def __init__(self, model: ModelSpec, meshes: Meshes, index: int, *, balance: BalanceRule, rope_base: float) -> None:
         super().__init__()
         self.parallel, self.over = model.parallel_block, meshes.group("tp") if meshes.layout.sp else None
-        self.span = _SpanOf(meshes)
+        self.span = _SpanOf(meshes, rope_base)
         self.attention_norm = make_norm(model, model.hidden)
         shared_norm = model.parallel_block and model.norms_per_layer == 1
         self.feedforward_norm = None if shared_norm else make_norm(model, model.hidden)
@@ -60,11 +60,11 @@ class Layer(nn.Module):
 class _SpanOf:
     """The tokens of a context-parallel rank, from the shape of what it holds."""
 
-    def __init__(self, meshes: Meshes) -> None:
-        self.meshes, self.cut = meshes, meshes.layout.tp if meshes.layout.sp else 1
+    def __init__(self, meshes: Meshes, rope_base: float) -> None:
+        self.meshes, self.rope_base, self.cut = meshes, rope_base, meshes.layout.tp if meshes.layout.sp else 1
 
     def __call__(self, x: Tensor) -> Span:
-        return Span(runs=self.meshes.runs(x.shape[1] * self.cut * self.meshes.layout.cp))
+        return Span(runs=self.meshes.runs(x.shape[1] * self.cut * self.meshes.layout.cp), rope_base=self.rope_base)
 
 
 def _window_of(model: ModelSpec, index: int) -> int | None:
@@ -106,12 +106,12 @@ class Embedding(nn.Module):
 class Chunk(nn.Module):
     """The layers of one pipeline chunk, with the embedding before the first and the head behind the last."""
 
-    def __init__(self, model: ModelSpec, meshes: Meshes, part: Part, *, balance: BalanceRule) -> None:
+    def __init__(self, model: ModelSpec, meshes: Meshes, part: Part, *, balance: BalanceRule, rope_base: float) -> None:
         super().__init__()
         self.tied = model.tied
         self.over = meshes.group("tp") if meshes.layout.sp else None
         self.embedding = Embedding(model, meshes) if part.first else None
-        self.layers = nn.ModuleDict({str(i): Layer(model, meshes, i, balance=balance) for i in part.layers})
+        self.layers = nn.ModuleDict({str(i): Layer(model, meshes, i, balance=balance, rope_base=rope_base) for i in part.layers})
         self.norm = make_norm(model, model.hidden) if part.last else None
         self.head = nn.Linear(model.hidden, padded_vocab(model), bias=False) if part.last else None
         self.tie()

@@ -10,13 +10,18 @@ from typing import Any, Literal, get_type_hints
 
 from meshwright.checkpoints.retention import Retention
 from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.exports.defaults import complete_details
+from meshwright.exports.settings import ModelDetails
 from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
-from meshwright.search.problem import model_of
+from meshwright.search.problem import details_of, model_of
 from meshwright.trainer.tokens import ContextWord
+from meshwright.workload import Workload
 
-__all__ = ["DataSettings", "OptimizerSettings", "SaveSettings", "TrainJob", "ValidSettings", "job_keys", "read_job"]
+__all__ = ["ROPE_BASE", "DataSettings", "OptimizerSettings", "SaveSettings", "TrainJob", "ValidSettings", "job_keys", "read_job"]
 
+ROPE_BASE = 10000.0
+"""Of rotary positions, as in RoFormer, arXiv:2104.09864."""
 DeviceWord = Literal["auto", "cpu", "cuda"]
 
 
@@ -101,6 +106,8 @@ class TrainJob:
     init_std: float = 0.02
     balance_weight: float = 0.01
     """Of the experts' load-balance loss."""
+    rope_base: float = ROPE_BASE
+    """Of rotary positions; a plan brings its model's."""
     context: ContextWord = "all-to-all"
     """How context-parallel ranks attend."""
     compile: bool = False
@@ -137,8 +144,11 @@ def read_job(plan: Path, words: Iterable[str] = ()) -> TrainJob:
     if not isinstance(content, dict) or not isinstance(content.get("request"), dict):
         raise ConfigError(f"plan {name!r}: expected the object that `meshwright plan --json` prints")
     request = content["request"]
+    model = model_of(request["model"])
+    details = ModelDetails.of(details_of(request["model"]))
     job = TrainJob(
-        model=model_of(request["model"]),
+        model=model,
+        rope_base=complete_details(details, model=model, work=Workload(seq_len=request["seq_len"])).rope_base or ROPE_BASE,
         layout=_layout_of(content, name, rank),
         seq_len=request["seq_len"],
         precision=_precision(request.get("precision", "bf16")),
