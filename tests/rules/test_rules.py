@@ -103,6 +103,13 @@ def test_low_precision_wants_multiples_of_16() -> None:
     assert "precision" not in broken("tp=32", model="llama2-7b")
 
 
+def test_compiled_layers_of_the_embedded_trainer_are_whole() -> None:
+    for words in ("tp=2", "schedule=zero-bubble,pp=2", "recompute=selective,recompute_modules=mlp"):
+        assert "recompute=none or full" in broken(words, stack="embedded-compiled")["compiled"]
+        assert "compiled" not in broken(words, stack="embedded")
+    assert "compiled" not in broken("pp=2,recompute=full", stack="embedded-compiled")
+
+
 def test_experts_need_no_chips_of_their_own() -> None:
     """Worked: 32 chips with tp=1, pp=4 leave 8 for data parallelism; ep=8 shares them."""
     assert not broken("pp=4,ep=8", model="mixtral-8x7b", chips=32)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.layout import SHARDINGS, Layout, Layouts
+from meshwright.layout import RECOMPUTES, SCHEDULES, SHARDINGS, Layout, Layouts
 from meshwright.models.spec import ModelSpec
 from meshwright.rules._rule import Rule, RuleCase, divisors, nearest_multiples, some
 from meshwright.rules.software import stack_rules
@@ -168,6 +168,18 @@ def _precision_message(layout: Layout, case: RuleCase) -> str:
     return f"precision={case.work.precision} needs dims that are multiples of {step}: {', '.join(bad)}; take a smaller tp or bf16"
 
 
+def _keeps_compiled(layouts: Layouts, case: RuleCase) -> Any:
+    if case.stack.name != "embedded-compiled":
+        return True
+    whole = (layouts.schedule != SCHEDULES.index("zero-bubble")) & (layouts.recompute != RECOMPUTES.index("selective"))
+    return whole & (layouts.tp == 1)
+
+
+def _compiled_message(layout: Layout, case: RuleCase) -> str:
+    words = f"stack embedded-compiled with tp={layout.tp}, schedule={layout.schedule}, recompute={layout.recompute}"
+    return f"{words}: it takes tp=1, another schedule than zero-bubble, and recompute=none or full; stack embedded takes them all"
+
+
 GRID_RULES = (
     Rule(
         key="chips",
@@ -250,5 +262,13 @@ GRID_RULES = (
         keeps=_keeps_precision,
         message=_precision_message,
         source="Transformer Engine: assert_dim_for_fp8_exec",
+    ),
+    Rule(
+        key="compiled",
+        sentence="the embedded trainer compiles layers that are whole: no tensor parallelism, zero-bubble schedule or selective recompute",
+        columns=("tp", "schedule", "recompute"),
+        keeps=_keeps_compiled,
+        message=_compiled_message,
+        source="src/meshwright/trainer/checks.py",
     ),
 )
