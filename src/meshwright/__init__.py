@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from meshwright import data, serving
-    from meshwright.api import diff, doctor, estimate, explain, export, plan, size, train, tune, ui, why_oom
+    from meshwright.api import diff, doctor, estimate, explain, export, plan, plan_front, size, train, tune, ui, why_oom
     from meshwright.catalogues import describe_chip, describe_model, list_chips, list_models
     from meshwright.ckpt import ckpt_plan
     from meshwright.doors.apss import apss

@@ -55,7 +55,7 @@ def test_json_of_a_failed_run(files: Path, capsys: pytest.CaptureFixture[str]) -
         ("-o my --vocab-file v.json", "--vocab-file alone: give --merge-file with it (GPT-2)"),
         ("-o my --tokenizer x.json --on-error drop", "'drop' is no known value of --on-error"),
         ("-o my --tokenizer x.json --dataset-impl lazy", "--dataset-impl lazy: expected mmap"),
-        ("--tokenizer x.json", "--output-prefix '': expected the beginning of a file's name"),
+        ("--tokenizer x.json", "--output-prefix is missing: give the beginning of the output files' names"),
     ],
 )
 def test_bad_requests_are_one_line(files: Path, capsys: pytest.CaptureFixture[str], words: str, says: str) -> None:

@@ -105,6 +105,12 @@ def test_the_search_finds_a_split_that_even_stages_do_not_show() -> None:
     assert best.step_s <= priced.step_s[fits].min() * 1.005
 
 
+def test_a_split_that_is_even_is_no_other() -> None:
+    """Four equal layers on two stages behind a head that is small: 2 and 2, which needs no words."""
+    small = problem("layers=4,hidden=4096,heads=32,ffn=16384,vocab=1024")
+    assert len(balanced(Layouts.of([Layout(pp=2, dp=4, sharding="zero1", gbs=32)]), small.setting)) == 0
+
+
 def test_what_cannot_be_dealt_otherwise_is_left_alone() -> None:
     plain = Layout(pp=2, dp=4, sharding="zero1", gbs=32)
     rows = [

@@ -13,6 +13,7 @@ from meshwright.cost.step import price_stages
 from meshwright.layout import SCHEDULES, Layouts
 from meshwright.models.spec import ModelSpec
 from meshwright.rules.software import stack_rules
+from meshwright.rules.split import even_split
 from meshwright.search.quote import Setting
 
 __all__ = ["WORTH_A_SPLIT", "balanced", "can_balance"]
@@ -50,7 +51,7 @@ def can_balance(layouts: Layouts, setting: Setting) -> NDArray[np.bool_]:
 
 
 def balanced(layouts: Layouts, setting: Setting) -> Layouts:
-    """Return rows that `can_balance` with splits whose slowest chunk is fastest.
+    """Return rows that `can_balance` with splits whose slowest chunk is fastest; without those that are split so already.
 
     Formula:  layers one at a time to the chunk that takes least so far, of equals to the first round and in it to the last stage. Chunks
               take a multiple of a layer's time and a constant, so no other split has a faster slowest chunk; interleaved, constants below
@@ -63,8 +64,12 @@ def balanced(layouts: Layouts, setting: Setting) -> Layouts:
     Checked:  tests/search/test_balance.py::test_no_other_split_has_a_faster_slowest_chunk
     """
     counts = _counts(layouts, _work(layouts, setting), setting)
-    chunks = (layouts.pp * layouts.vpp).tolist()
-    return replace(layouts, chunk_layers=tuple(tuple(row[:size]) for row, size in zip(counts.tolist(), chunks, strict=True)))
+    sizes = list(zip(layouts.pp.tolist(), layouts.vpp.tolist(), strict=True))
+    splits = [tuple(row[: pp * vpp]) for row, (pp, vpp) in zip(counts.tolist(), sizes, strict=True)]
+    even = [even_split(setting.model.total_layers, pp=pp, vpp=vpp) for pp, vpp in sizes]
+    return replace(layouts, chunk_layers=tuple(splits)).take(
+        np.array([found != was for found, was in zip(splits, even, strict=True)], dtype=bool)
+    )
 
 
 def _work(layouts: Layouts, setting: Setting) -> _Work:

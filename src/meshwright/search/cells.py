@@ -68,8 +68,7 @@ def cells_of(problem: Problem, *, most: int = MOST_PRICED) -> Cells:
         prices = _prices(problem, layouts)
         _keep_better(problem, found, _best_of(problem, layouts, prices))
         uneven.append(_best_if_balanced(problem, layouts, prices))
-    if sum(map(len, uneven)):
-        splits = balanced(Layouts.concat(uneven), problem.setting)
+    if sum(map(len, uneven)) and len(splits := balanced(Layouts.concat(uneven), problem.setting)):
         _keep_better(problem, found, _best_of(problem, splits, _prices(problem, splits, which="all")))
     tps, pps = tuple(sorted(axes.tp)), tuple(sorted(axes.pp))
     cells = tuple(found.get((tp, pp)) or _empty(problem, tp, pp) for tp in tps for pp in pps)

@@ -123,6 +123,8 @@ def _with_balanced(problem: Problem, found: Harvest, *, kept: int) -> Harvest:
     if not len(promising):
         return found
     layouts = balanced(promising.take(_first_of_each(promising, OF_EACH)), problem.setting)
+    if not len(layouts):
+        return found
     more = _harvest(problem, layouts, which="all")
     return replace(found.and_also(more, kept=kept + more.priced), priced=found.priced, too_large=found.too_large)
 
