@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.accuracy.rows import Case, Unanswerable
 from meshwright.calibration import Calibrated, apply_calibration
-from meshwright.cost.simulate import Pipeline, simulate_steady
+from meshwright.cost.simulate import Pipeline, steady_step_s
 from meshwright.cost.step import Priced, price
 from meshwright.csv_text import csv_text
 from meshwright.errors import ConfigError
@@ -218,7 +218,7 @@ def _pipeline_s(case: Case, kinds: dict[str, Priced], stages: Sequence[Sequence[
         link_s=link,
         p2p="overlapped" if overlapped else "blocking",
     )
-    return simulate_steady(pipeline).step_s
+    return steady_step_s(pipeline)
 
 
 def predictions_csv(answers: Answers) -> str:

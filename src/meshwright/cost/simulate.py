@@ -24,7 +24,17 @@ from meshwright.cost._schedules import (
     chunk_stages,
 )
 
-__all__ = ["Operation", "Pipeline", "PipelineSchedule", "Simulation", "Transfer", "simulate", "simulate_steady", "timeline", "transfers"]
+__all__ = [
+    "Operation",
+    "Pipeline",
+    "PipelineSchedule",
+    "Simulation",
+    "Transfer",
+    "simulate",
+    "steady_step_s",
+    "timeline",
+    "transfers",
+]
 
 _STEADY_TOLERANCE = 1e-9
 """Relative difference below which two periods count as the same: the extrapolated time is off by no more than this share."""
@@ -145,8 +155,8 @@ def _operations(pipeline: Pipeline, rows: Rows, stage: int, items: Sequence[int 
             yield Operation(stage=stage, kind=names[kind], chunk=chunk, microbatch=microbatch, start_s=start_s, end_s=end_s)
 
 
-def simulate_steady(pipeline: Pipeline) -> Simulation:
-    """Return what `simulate` returns, from a shorter step where the steady state provably repeats, else from the whole one.
+def steady_step_s(pipeline: Pipeline) -> float:
+    """Return the step's seconds that `simulate` finds, from a shorter step where the steady state provably repeats.
 
     Formula:  T(M) = T(M0) + (M - M0) / n * period, with n = the group of micro batches (pp) and M0 = M modulo n.
               Once every event of a window of operations recurs n micro batches later, shifted by one and the same period, on all stages,
@@ -164,24 +174,29 @@ def simulate_steady(pipeline: Pipeline) -> Simulation:
         run = run_step(short)
         period_s = _period_s(short, run, block)
         if period_s is not None:
-            return _extend(pipeline, short, run, block=block, period_s=period_s)
+            return _last_end_s(run) + (pipeline.num_microbatches - short.num_microbatches) // block * period_s
         blocks *= 2
-    return simulate(pipeline)
+    return _last_end_s(run_step(pipeline))
+
+
+def _last_end_s(run: Run) -> float:
+    return max(ends[-1] for ends in run.ends)
 
 
 def _summary(pipeline: Pipeline, run: Run) -> Simulation:
-    step_s = max(ends[-1] for ends in run.ends)
+    step_s = _last_end_s(run)
     busy_s = [0.0] * pipeline.pp
     for chunk, stage in enumerate(chunk_stages(pipeline.schedule, pp=pipeline.pp, vpp=pipeline.vpp)):
         busy_s[stage] += pipeline.num_microbatches * (float(pipeline.forward_s[chunk]) + float(pipeline.backward_s[chunk]))
     rows = Rows.of(pipeline)
     transfer_s = [_transfer_s(rows, items, pipeline.num_microbatches) for items in run.items]
-    return _simulation(step_s, busy_s, transfer_s, tuple(_peak_in_flight(pipeline, items) for items in run.items))
-
-
-def _simulation(step_s: float, busy_s: list[float], transfer_s: list[float], peaks: tuple[int, ...]) -> Simulation:
-    idle_s = tuple(max(0.0, step_s - busy - transfer) for busy, transfer in zip(busy_s, transfer_s, strict=True))
-    return Simulation(step_s=step_s, busy_s=tuple(busy_s), transfer_s=tuple(transfer_s), idle_s=idle_s, peak_in_flight=peaks)
+    return Simulation(
+        step_s=step_s,
+        busy_s=tuple(busy_s),
+        transfer_s=tuple(transfer_s),
+        idle_s=tuple(max(0.0, step_s - busy - transfer) for busy, transfer in zip(busy_s, transfer_s, strict=True)),
+        peak_in_flight=tuple(_peak_in_flight(pipeline, items) for items in run.items),
+    )
 
 
 def _peak_in_flight(pipeline: Pipeline, items: Sequence[int | Batch]) -> int:
@@ -217,17 +232,3 @@ def _period_s(pipeline: Pipeline, run: Run, block: int) -> float | None:
     every = np.concatenate(shifts)
     period_s = float(every.max())
     return period_s if period_s - float(every.min()) <= _STEADY_TOLERANCE * period_s else None
-
-
-def _extend(pipeline: Pipeline, short: Pipeline, run: Run, *, block: int, period_s: float) -> Simulation:
-    """Lengthen a short step by whole periods."""
-    periods = (pipeline.num_microbatches - short.num_microbatches) // block
-    rows, micro = Rows.of(short), short.num_microbatches
-    summary = _summary(short, run)
-    step_s = summary.step_s + periods * period_s
-    busy_s = [busy * pipeline.num_microbatches / micro for busy in summary.busy_s]
-    transfer_s = list(summary.transfer_s)
-    for stage, items in enumerate(run.items):
-        end, length = _block_items(short, run, block, stage)
-        transfer_s[stage] += periods * _transfer_s(rows, items[end - length : end], micro)
-    return _simulation(step_s, busy_s, transfer_s, summary.peak_in_flight)

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from meshwright.cost.shapes import Floats
-from meshwright.cost.simulate import Pipeline, PipelineSchedule, simulate_steady
+from meshwright.cost.simulate import Pipeline, PipelineSchedule, steady_step_s
 from meshwright.cost.step import price
 from meshwright.layout import Layout, Layouts
 from meshwright.rules import explicit_layers
@@ -174,7 +174,7 @@ def _repriced(layout: Layout, whole: _Whole, pipeline: Pipeline | None) -> Repri
 def simulated(time_s: dict[str, float], pipeline: Pipeline) -> dict[str, float]:
     """Return the terms with the bubble and the messages of the simulation."""
     busy = sum(seconds for term, seconds in time_s.items() if term not in (*_WAITING, *_ONCE_A_STEP))
-    waiting = max(0.0, simulate_steady(pipeline).step_s - busy)
+    waiting = max(0.0, steady_step_s(pipeline) - busy)
     messages = min(time_s["pp_comm"], waiting)
     return {**time_s, "bubble": waiting - messages, "pp_comm": messages}
 
