@@ -233,6 +233,13 @@ class Layouts:
         return self.gbs // (self.mbs * self.dp)
 
     @property
+    def has_split(self) -> NDArray[np.bool_]:
+        """Whether a layout says the layers of its stages or chunks, (N,)."""
+        if self.chunk_layers is None:
+            return np.zeros(len(self), dtype=bool)
+        return np.array([split is not None for split in self.chunk_layers], dtype=bool)
+
+    @property
     def expert_dp(self) -> Ints:
         """Replicas of one expert shard, (N,): dp * cp * tp / (ep * etp)."""
         return np.maximum(1, self.dp * self.cp * self.tp // (self.ep * self.etp))

@@ -7,18 +7,12 @@ from typing import Any
 import numpy as np
 
 from meshwright.layout import SCHEDULES, Layout, Layouts
-from meshwright.rules._rule import Bools, Rule, RuleCase, divisors, nearest_multiples, some
+from meshwright.rules._rule import Rule, RuleCase, divisors, nearest_multiples, some
 from meshwright.rules.split import even_split, split_words
 
 __all__ = ["BATCH_RULES", "PIPELINE_RULES"]
 
 _ZERO_BUBBLE, _GPIPE = SCHEDULES.index("zero-bubble"), SCHEDULES.index("gpipe")
-
-
-def _has_split(layouts: Layouts) -> Bools:
-    if layouts.chunk_layers is None:
-        return np.zeros(len(layouts), dtype=bool)
-    return np.array([entry is not None for entry in layouts.chunk_layers], dtype=bool)
 
 
 def _stages_message(layout: Layout, case: RuleCase) -> str:
@@ -29,7 +23,7 @@ def _stages_message(layout: Layout, case: RuleCase) -> str:
 
 def _keeps_even(layouts: Layouts, case: RuleCase) -> Any:
     chunks = layouts.pp * layouts.vpp
-    return _has_split(layouts) | (case.model.total_layers % chunks == 0) | (chunks > case.model.total_layers)
+    return layouts.has_split | (case.model.total_layers % chunks == 0) | (chunks > case.model.total_layers)
 
 
 def _even_message(layout: Layout, case: RuleCase) -> str:
@@ -117,7 +111,7 @@ PIPELINE_RULES = (
         key="stages",
         sentence="every chunk of the pipeline has a layer",
         columns=("pp", "vpp"),
-        keeps=lambda layouts, case: _has_split(layouts) | (layouts.pp * layouts.vpp <= case.model.total_layers),
+        keeps=lambda layouts, case: layouts.has_split | (layouts.pp * layouts.vpp <= case.model.total_layers),
         message=_stages_message,
     ),
     Rule(

@@ -45,9 +45,8 @@ def can_balance(layouts: Layouts, setting: Setting) -> NDArray[np.bool_]:
     """
     if stack_rules(setting.stack).splits == "fixed" or setting.model.family == "encoder-decoder":
         return np.zeros(len(layouts), dtype=bool)
-    explicit = np.array([split is not None for split in layouts.chunk_layers or (None,) * len(layouts)], dtype=bool)
     folded = (layouts.schedule == SCHEDULES.index("zero-bubble")) & (layouts.vpp > 1)
-    return np.asarray((layouts.pp > 1) & (setting.model.total_layers > layouts.pp * layouts.vpp) & ~folded & ~explicit)
+    return np.asarray((layouts.pp > 1) & (setting.model.total_layers > layouts.pp * layouts.vpp) & ~folded & ~layouts.has_split)
 
 
 def balanced(layouts: Layouts, setting: Setting) -> Layouts:
