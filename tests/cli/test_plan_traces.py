@@ -23,41 +23,41 @@ def traced(folder: Path, capsys: Capture, *words: str) -> tuple[list[dict[str, o
     return plans, err
 
 
-def test_a_file_per_plan_with_a_pipeline(tmp_path: Path, capsys: Capture) -> None:
+def test_a_file_per_plan(tmp_path: Path, capsys: Capture) -> None:
+    """A plan without a pipeline has one stage."""
     folder = tmp_path / "new" / "traces"
-    plans, err = traced(folder, capsys, "--top", "30", "--set", "pp=1,2")
-    deep = [plan["rank"] for plan in plans if plan["layout"]["pp"] > 1]  # type: ignore[index]
-    flat = [plan["rank"] for plan in plans if plan["rank"] not in deep]
-    assert len(deep) > 1 and len(flat) > 1, "the request no longer shows both kinds"
-    assert {path.name for path in folder.iterdir()} == {f"plan-{rank}.json" for rank in deep}
-    wrote, left_out = err.splitlines()
-    assert wrote == f"traces of plans {', '.join(f'#{rank}' for rank in deep)} written to {folder}; open them at ui.perfetto.dev"
-    assert left_out == f"no trace of plans {', '.join(f'#{rank}' for rank in flat)}: pp=1 has no pipeline"
+    plans, err = traced(folder, capsys, "--top", "9", "--set", "pp=1,2", "--set", "tp=4", "--set", "cp=1", "--set", "vpp=1")
+    assert {plan["layout"]["pp"] for plan in plans} == {1, 2}, "the request no longer shows both kinds"  # type: ignore[index]
+    assert {path.name for path in folder.iterdir()} == {f"plan-{plan['rank']}.json" for plan in plans}
+    ranks = ", ".join(f"#{plan['rank']}" for plan in plans)
+    assert err == f"traces of plans {ranks} written to {folder}; open them at ui.perfetto.dev\n"
+    for plan in plans:
+        events = json.loads((folder / f"plan-{plan['rank']}.json").read_text())["traceEvents"]
+        time: dict[str, float] = plan["time"]  # type: ignore[assignment]
+        assert max(e["ts"] + e["dur"] for e in events if e["ph"] == "X") / 1e6 == pytest.approx(sum(time.values()), rel=1e-9)
+        peaks: list[float] = plan["peak_memory_gib"]  # type: ignore[assignment]
+        memory = [max(e["args"]["GiB"] for e in events if e["name"] == f"memory of stage {stage}") for stage in range(len(peaks))]
+        assert memory == pytest.approx(peaks)
 
 
 def test_a_trace_has_every_operation_of_its_plan(tmp_path: Path, capsys: Capture) -> None:
     [plan], _ = traced(tmp_path, capsys, "--top", "1", "--set", "pp=2", "--set", "vpp=2", "--set", "mbs=1", "--set", "tp=4")
     trace = json.loads((tmp_path / "plan-1.json").read_text())
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert (
-        sum(event["cat"] in ("forward", "backward") for event in events) == 2 * 2 * 2 * 16
-    )  # forward and backward of 32 / 2 micro batches through 2 chunks of 2 stages
+    stages = [event for event in events if event["tid"] in (0, 1)]
+    count = sum(event["cat"] in ("forward", "backward") for event in stages)
+    assert count == 2 * 2 * 2 * 16  # forward and backward of 32 / 2 micro batches through 2 chunks of 2 stages
+    names = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"]
+    assert {name.split(":")[0] for name in names} >= {"stage 0", "stage 0, virtual stage 0", "stage 1, virtual stage 1"}
+    assert "stage 0: communication" in names
     assert "pp=2,vpp=2" in trace["otherData"]["layout"]
     time: dict[str, float] = plan["time"]  # type: ignore[assignment]
     end_s = max(event["ts"] + event["dur"] for event in events) / 1e6
     assert end_s == pytest.approx(sum(time.values()), rel=1e-9)
-    assert {event["cat"] for event in events} == {"forward", "backward", "message", "once a step"}
+    assert {event["cat"] for event in events} == {"forward", "backward", "bubble", "communication", "message", "once a step"}
     for thread in {event["tid"] for event in events}:
         own = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event["tid"] == thread)
         assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(own))  # microseconds
-
-
-def test_counters_say_what_a_stage_holds(tmp_path: Path, capsys: Capture) -> None:
-    """1f1b: the first of two stages holds two forwards, the last one."""
-    traced(tmp_path, capsys, "--top", "1", "--set", "pp=2", "--set", "vpp=1")
-    events = json.loads((tmp_path / "plan-1.json").read_text())["traceEvents"]
-    held = [[e["args"]["held"] for e in events if e["ph"] == "C" and e["tid"] == stage] for stage in (0, 1)]
-    assert [(max(each), each[-1]) for each in held] == [(2, 0), (1, 0)]
 
 
 def test_a_folder_that_is_there_is_taken(tmp_path: Path, capsys: Capture) -> None:

@@ -4,7 +4,6 @@ import io
 import json
 import os
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,13 @@ from rich.console import Console
 from tests.report.pages import BASE, EXPLANATION, LADDER, LARGE, SETTING, SPREADS
 
 from meshwright import confidence
-from meshwright.cost.simulate import Pipeline, simulate, timeline
 from meshwright.errors import ConfigError
 from meshwright.layout import parse_layout
 from meshwright.report.diff_text import print_comparison, print_prices
 from meshwright.report.explain_json import comparison_record, explanation_record, ladder_record
 from meshwright.report.explain_text import print_explanation
 from meshwright.report.oom_text import print_ladder
-from meshwright.report.trace import chrome_trace, write_trace
+from meshwright.report.trace import write_trace
 from meshwright.search.diff import compare
 from meshwright.search.request import PlanRequest
 
@@ -88,26 +86,6 @@ def test_record_of_an_explanation_has_the_keys_of_a_plan() -> None:
     assert sum(record["memory"].values()) == pytest.approx(max(record["peak_memory_gib"]))
     assert set(record["provenance"]["time"]) == {term.term for term in EXPLANATION.time}
     assert set(record["provenance"]["memory"]) == set(record["memory"])
-
-
-PIPELINE = Pipeline(schedule="1f1b", pp=2, num_microbatches=3, forward_s=[1.0, 1.0], backward_s=[2.0, 2.0])
-
-
-def test_trace_has_every_operation_on_its_stage() -> None:
-    """2 stages * 3 micro batches * (forward + backward) = 12 events; the last one ends with the step."""
-    events = [e for e in chrome_trace(timeline(PIPELINE), title="a step")["traceEvents"] if e["ph"] == "X"]
-    assert len(events) == 12
-    assert {(e["tid"], e["name"]) for e in events} == {(s, f"{k}{m}") for s in (0, 1) for k in "FB" for m in range(3)}
-    assert max(e["ts"] + e["dur"] for e in events) == pytest.approx(simulate(PIPELINE).step_s * 1e6)
-    for stage in (0, 1):
-        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["tid"] == stage)
-        assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(own))
-
-
-def test_trace_names_its_stages(tmp_path: Path) -> None:
-    write_trace(tmp_path / "step.json", chrome_trace(timeline(PIPELINE), title="a step"))
-    names = [e["args"]["name"] for e in json.loads((tmp_path / "step.json").read_text())["traceEvents"] if e["name"] == "thread_name"]
-    assert names == ["stage 0", "stage 1"]
 
 
 def test_trace_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

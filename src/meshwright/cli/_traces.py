@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,19 +10,16 @@ import typer
 from meshwright.errors import ConfigError
 
 if TYPE_CHECKING:
-    from meshwright.cost.simulate import Pipeline
     from meshwright.layout import Layout
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
     from meshwright.search.result import Plan, PlanResult
+    from meshwright.search.traced import TracedStep
 
 __all__ = ["make_folder", "write_step", "write_steps"]
 
 _VIEWER = "ui.perfetto.dev"
-_LEFT_OUT = {"no pipeline": "pp=1 has no pipeline", "closed form": "too many micro batches to be simulated"}
-"""Why a plan has no trace, by how its pipeline was priced."""
-_ONCE = {"dp_comm": "exchange between replicas", "optimizer": "optimizer", "overhead": "overhead"}
-"""Terms of a step that follow its pipeline, in their order; of the exchange what does not hide behind the last backward."""
+_TOO_LONG = "too many micro batches to be simulated"
 
 
 def make_folder(folder: Path) -> None:
@@ -36,48 +32,47 @@ def make_folder(folder: Path) -> None:
 
 def write_step(path: Path, layout: Layout, problem: Problem) -> None:
     """Write one step of a layout, and say so."""
-    from meshwright.search.refine import pipeline_of, reprice
+    from meshwright.search.refine import reprice, too_long
+    from meshwright.search.traced import traced_layout
 
+    if too_long(layout):
+        typer.echo(f"no trace: {_TOO_LONG}", err=True)
+        return
     [priced] = reprice(problem, [layout])
-    _write(path, layout.words(), problem.setting.model.name, pipeline_of(problem, layout), priced.time_s)
+    _write(path, layout.words(), problem.setting.model.name, traced_layout(problem, layout, priced.time_s))
     typer.echo(f"trace written to {path}; open it at {_VIEWER}", err=True)
 
 
 def write_steps(folder: Path, result: PlanResult, problem: Problem | MixedProblem) -> None:
-    """Write one step of each plan that was simulated, `plan-RANK.json` each, and say which are left out."""
-    traced = [plan for plan in result.plans if plan.provenance["pipeline"] not in _LEFT_OUT]
+    """Write one step of each plan that can be simulated, `plan-RANK.json` each, and say which are left out."""
+    from meshwright.search.refine import too_long
+
+    long = [plan for plan in result.plans if too_long(plan.mixed or plan.layout)]
+    traced = [plan for plan in result.plans if plan not in long]
     for plan in traced:
         _write_plan(folder / f"plan-{plan.rank}.json", plan, problem)
     if traced:
         typer.echo(f"traces of {_ranks(traced)} written to {folder}; open them at {_VIEWER}", err=True)
-    for kind, reason in _LEFT_OUT.items():
-        if plans := [plan for plan in result.plans if plan.provenance["pipeline"] == kind]:
-            typer.echo(f"no trace of {_ranks(plans)}: {reason}", err=True)
+    if long:
+        typer.echo(f"no trace of {_ranks(long)}: {_TOO_LONG}", err=True)
 
 
 def _write_plan(path: Path, plan: Plan, problem: Problem | MixedProblem) -> None:
     from meshwright.report.mixed_words import mixed_words
     from meshwright.search.mixed.problem import MixedProblem
-    from meshwright.search.mixed.reprice import mixed_pipeline
+    from meshwright.search.traced import traced_layout, traced_mixed
 
     if isinstance(problem, MixedProblem):
         assert plan.mixed is not None, "plans of several pools say their stages"
-        _write(path, mixed_words(plan.mixed), problem.site.model.name, mixed_pipeline(plan.mixed, problem.site), plan.time_s)
+        _write(path, mixed_words(plan.mixed), problem.site.model.name, traced_mixed(plan.mixed, problem.site, plan.time_s))
         return
-    from meshwright.search.refine import pipeline_of
-
-    _write(path, plan.layout.words(), problem.setting.model.name, pipeline_of(problem, plan.layout), plan.time_s)
+    _write(path, plan.layout.words(), problem.setting.model.name, traced_layout(problem, plan.layout, plan.time_s))
 
 
-def _write(path: Path, words: str, model: str, pipeline: Pipeline, time_s: Mapping[str, float]) -> None:
-    from meshwright.cost.simulate import timeline, transfers
+def _write(path: Path, words: str, model: str, step: TracedStep) -> None:
     from meshwright.report.trace import chrome_trace, write_trace
 
-    once_s = {name: time_s[term] for term, name in _ONCE.items()}
-    trace = chrome_trace(
-        timeline(pipeline), title=f"{model} {words}", metadata={"layout": words}, transfers=transfers(pipeline), once_s=once_s
-    )
-    write_trace(path, trace)
+    write_trace(path, chrome_trace(step, title=f"{model} {words}", metadata={"layout": words}))
 
 
 def _ranks(plans: list[Plan]) -> str:

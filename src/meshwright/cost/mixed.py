@@ -43,6 +43,9 @@ class MixedPrice:
     """One micro batch through all chunks."""
     backward_s: Floats
     weight_s: Floats
+    forward_work_s: dict[str, Floats]
+    """One micro batch's forward by term."""
+    backward_work_s: dict[str, Floats]
     links_s: Floats
     """One message over each boundary; the last is the way from the last stage to the first."""
 
@@ -79,7 +82,7 @@ def price_mixed(layout: MixedLayout, site: Site) -> MixedPrice:
         p2p_s=links[:-1],
         p2p=site.stack.p2p,
     )
-    work = {term: layout.num_microbatches * float(each.mean()) for term, each in priced.work.items()}
+    work = {term: layout.num_microbatches * float((each + priced.backward_work[term]).mean()) for term, each in priced.forward_work.items()}
     slowest = layout.num_microbatches * float((priced.forward_s + priced.backward_s).max())
     pipeline = {"imbalance": max(0.0, slowest - sum(work.values())), "bubble": float(parts.bubble_s), "pp_comm": float(parts.p2p_s)}
     time = work | pipeline | _once_s(layout, site, priced)
@@ -89,6 +92,8 @@ def price_mixed(layout: MixedLayout, site: Site) -> MixedPrice:
         forward_s=priced.forward_s,
         backward_s=priced.backward_s,
         weight_s=priced.weight_s,
+        forward_work_s=priced.forward_work,
+        backward_work_s=priced.backward_work,
         links_s=links,
     )
 
@@ -104,7 +109,8 @@ class _StagePrices:
         self.dense, self.expert = np.zeros(layout.pp), np.zeros(layout.pp)
         self.inside_s, self.across_s = np.zeros(layout.pp), np.zeros(layout.pp)
         self.memory: dict[str, Floats] = {}
-        self.work: dict[str, Floats] = {}
+        self.forward_work: dict[str, Floats] = {}
+        self.backward_work: dict[str, Floats] = {}
         for numbers in alike.values():
             self._price(layout, site, numbers)
 
@@ -123,7 +129,11 @@ class _StagePrices:
             mine[numbers] = theirs[0, numbers]
         messages = message_times_s(rows, found.message_bytes, pool=layout.stages[numbers[0]].pool, site=site)
         self.inside_s[numbers], self.across_s[numbers] = (float(each[0]) for each in messages)
-        for own, terms in ((self.memory, found.memory.terms), (self.work, found.work_s)):
+        for own, terms in (
+            (self.memory, found.memory.terms),
+            (self.forward_work, found.forward_work_s),
+            (self.backward_work, found.backward_work_s),
+        ):
             for term, each in terms.items():
                 own.setdefault(term, np.zeros(layout.pp))[numbers] = each[0, numbers]
 

@@ -52,8 +52,10 @@ class StagePrices:
     times: StageTimes
     message_bytes: Floats
     """What one rank sends to the next stage per micro batch, (N,)."""
-    work_s: dict[str, Floats]
-    """One micro batch by term; the terms sum to the stage's times."""
+    forward_work_s: dict[str, Floats]
+    """One micro batch's forward by term; the terms sum to the stage's time."""
+    backward_work_s: dict[str, Floats]
+    """The same of its backward."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,30 +128,35 @@ def price_stages(layouts: Layouts, stages: Stages, *, model: ModelSpec, pool: Po
     """
     layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
     params = stage_params(model, stack, layouts, stages)
+    forward_work_s, backward_work_s = _pass_work_s(layouts, stages, layers, model)
     return StagePrices(
         params=params,
         memory=price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack, chip=pool.node.chip),
         times=_stage_times(layouts, stages, layers, model=model, pool=pool, stack=stack),
         message_bytes=layers.activations.boundary,
-        work_s=_stage_work_s(layouts, stages, layers, model),
+        forward_work_s=forward_work_s,
+        backward_work_s=backward_work_s,
     )
 
 
-def _stage_work_s(layouts: Layouts, stages: Stages, layers: _Layers, model: ModelSpec) -> dict[str, Floats]:
-    """Forward and backward of one micro batch on each stage by term, (N, S)."""
+def _pass_work_s(layouts: Layouts, stages: Stages, layers: _Layers, model: ModelSpec) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Forward, and backward, of one micro batch on each stage by term, (N, S)."""
     counts = segment_layers(model, stages)
     nothing = np.zeros(stages.layers.shape)
-    pairs = list(zip(counts, layers.forward, layers.backward, strict=True))
-    terms = {t: sum((c * (f[t] + b[t])[:, None] for c, f, b in pairs), nothing) for t in LAYER_TERMS}
+    ends, heads = layers.ends, 1 + model.mtp_layers
+    found = []
+    for terms, fsdp_s, first_s, last_s in (
+        (layers.forward, layers.fsdp_forward_s, ends.embedding_forward_s, ends.head_forward_s),
+        (layers.backward, layers.fsdp_backward_s, ends.embedding_backward_s, ends.head_backward_s),
+    ):
+        passed = {t: sum((c * each[t][:, None] for c, each in zip(counts, terms, strict=True)), nothing) for t in LAYER_TERMS}
+        passed["fsdp_comm"] = sum((c * each[:, None] for c, each in zip(counts, fsdp_s, strict=True)), nothing)
+        passed["head"] = stages.first * first_s[:, None] + stages.last * heads * last_s[:, None]
+        found.append(passed)
     selective = (layouts.recompute == RECOMPUTES.index("selective"))[:, None]
     share = np.where(selective, 1.0, redone_share(layouts, stages))
-    terms["recompute"] = sum((c * share * r[:, None] for c, r in zip(counts, layers.redo_s, strict=True)), nothing)
-    fsdp = zip(counts, layers.fsdp_forward_s, layers.fsdp_backward_s, strict=True)
-    terms["fsdp_comm"] = sum((c * (f + b)[:, None] for c, f, b in fsdp), nothing)
-    ends, heads = layers.ends, 1 + model.mtp_layers
-    first, last = ends.embedding_forward_s + ends.embedding_backward_s, heads * (ends.head_forward_s + ends.head_backward_s)
-    terms["head"] = stages.first * first[:, None] + stages.last * last[:, None]
-    return terms
+    redone = sum((c * share * r[:, None] for c, r in zip(counts, layers.redo_s, strict=True)), nothing)
+    return {**found[0], "recompute": nothing}, {**found[1], "recompute": redone}
 
 
 def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack) -> _Layers:

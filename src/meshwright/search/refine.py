@@ -12,11 +12,12 @@ from meshwright.cost.shapes import Floats
 from meshwright.cost.simulate import Pipeline, PipelineSchedule, steady_step_s
 from meshwright.cost.step import price
 from meshwright.layout import Layout, Layouts
+from meshwright.mixed_layout import MixedLayout
 from meshwright.rules import explicit_layers
 from meshwright.rules.split import even_split
 from meshwright.search.problem import Problem
 
-__all__ = ["Repriced", "pipeline_of", "reprice", "shortlists", "simulated", "split_variants", "tidy"]
+__all__ = ["Repriced", "pipeline_of", "reprice", "shortlists", "simulated", "split_variants", "tidy", "too_long", "unrolled"]
 
 MOST_OPERATIONS = 200_000
 """Simulated operations per layout beyond which the closed form is kept: a second of work buys less than its error."""
@@ -155,9 +156,14 @@ def _whole_prices(problem: Problem, rows: list[Layout]) -> list[_Whole]:
     ]
 
 
+def too_long(layout: Layout | MixedLayout) -> bool:
+    """Whether a step has too many operations to be simulated."""
+    return 2 * layout.num_microbatches * layout.pp * layout.vpp > MOST_OPERATIONS
+
+
 def _simulable(rows: list[Layout]) -> list[int]:
     """Numbers of the rows with a pipeline that is not too long to simulate."""
-    return [i for i, row in enumerate(rows) if row.pp > 1 and 2 * row.num_microbatches * row.pp * row.vpp <= MOST_OPERATIONS]
+    return [i for i, row in enumerate(rows) if row.pp > 1 and not too_long(row)]
 
 
 def _repriced(layout: Layout, whole: _Whole, pipeline: Pipeline | None) -> Repriced:
@@ -183,7 +189,7 @@ def _pipelines(problem: Problem, rows: list[tuple[Layout, _Whole]]) -> list[Pipe
     """Return the pipelines of some layouts; where stages have several chunks, each chunk is priced by itself."""
     layers = problem.setting.model.total_layers
     deep = [i for i, (layout, _) in enumerate(rows) if layout.vpp > 1]
-    chunks = dict(zip(deep, _whole_prices(problem, [_unrolled(rows[i][0], layers) for i in deep]), strict=True))
+    chunks = dict(zip(deep, _whole_prices(problem, [unrolled(rows[i][0], layers) for i in deep]), strict=True))
     return [_pipeline(problem, layout, whole, chunks.get(i, whole)) for i, (layout, whole) in enumerate(rows)]
 
 
@@ -208,7 +214,7 @@ def _pipeline(problem: Problem, layout: Layout, whole: _Whole, chunks: _Whole) -
     )
 
 
-def _unrolled(layout: Layout, layers: int) -> Layout:
+def unrolled(layout: Layout, layers: int) -> Layout:
     """A pipeline as deep as a layout has chunks, in model order: its stages take what those chunks take."""
     split = layout.layers_per_stage or even_split(layers, pp=layout.pp, vpp=layout.vpp)
     if len(split) == layout.pp:

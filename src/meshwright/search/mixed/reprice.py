@@ -14,7 +14,7 @@ from meshwright.search.mixed.blocks import Block, Chosen
 from meshwright.search.mixed.found import Found
 from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.problem import MixedProblem
-from meshwright.search.refine import MOST_OPERATIONS, simulated
+from meshwright.search.refine import simulated, too_long
 
 __all__ = ["Repriced", "layout_of", "mixed_pipeline", "reprice_mixed"]
 
@@ -80,7 +80,7 @@ def reprice_mixed(layout: MixedLayout, site: Site) -> Repriced:
     Checked:  tests/search/test_mixed.py
     """
     price = price_mixed(layout, site)
-    long = 2 * layout.num_microbatches * layout.pp * layout.vpp > MOST_OPERATIONS
+    long = too_long(layout)
     if layout.pp == 1 or long:
         return Repriced(layout=layout, price=price, time_s=price.time, pipeline="closed form" if long else "no pipeline")
     time_s = simulated(price.time, mixed_pipeline(layout, site, price=price))
