@@ -46,6 +46,15 @@ def test_json_of_a_failed_run(files: Path, capsys: pytest.CaptureFixture[str]) -
     assert (found["complete"], found["failed"]) == (False, [{"file": f"{files}/text.json", "line": 2, "reason": "missing key 'text'"}])
 
 
+def test_an_output_below_a_file_is_one_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = gpt2_files(files / "vocabulary")
+    words = f"data tokenize {files}/text.json -o {files}/text.json/my --vocab-file {spec.vocab_file} --merge-file {spec.merge_file} --quiet"
+    assert run([*words.split(), "--overwrite"]) == 2
+    assert capsys.readouterr().err == f"error: {files}/text.json/my_text_document.bin: Not a directory\n"
+    assert run(words.split()) == 2
+    assert capsys.readouterr().err.endswith(": Not a directory\n")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

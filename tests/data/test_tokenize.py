@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 from tests.data.corpora import bin_and_idx, end_of, gpt2_files, line, plain_ids, text
 
+from meshwright.data.encoders import opened
 from meshwright.data.encoders.encoder import EncoderSpec
 from meshwright.data.ranks import Place
 from meshwright.data.sentences import sentence_splitter
@@ -298,6 +300,18 @@ def test_a_tokenizer_that_changed_is_opened_anew(tmp_path: Path, spec: EncoderSp
     assert ((first + 7) % len(ids)).tolist() == second.tolist()
 
 
+def test_the_process_that_workers_are_forked_from_opens_their_tokenizer(spec: EncoderSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened_there(asked: EncoderSpec) -> int:
+        for name, value in opened.asking_for(asked, None).items():
+            monkeypatch.setenv(name, value)
+        its_own = runpy.run_path(opened.__file__)
+        its_own["reference_of"](spec, opened.stamp_of(spec))
+        return int(its_own["reference_of"].cache_info().hits)
+
+    assert opened_there(spec) == 1
+    assert opened_there(replace(spec, merge_file="absent")) == 0
+
+
 def test_a_refused_start_leaves_nothing_in_the_way(tmp_path: Path, spec: EncoderSpec, run: Run) -> None:
     (tmp_path / "a.dat").write_bytes(line("one"))
     with pytest.raises(ConfigError, match="can't tell what it holds by its name; give --format"):
@@ -353,6 +367,7 @@ def test_another_policy_after_half_of_the_output_is_joined(tmp_path: Path, run: 
 
 KILLED = """
 import sys
+from meshwright.data.encoders import opened
 from meshwright.data.encoders.encoder import EncoderSpec
 from meshwright.data import assembly, segments
 from meshwright.data.tokenizing import TokenizeRequest, tokenize

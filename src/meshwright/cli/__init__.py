@@ -163,6 +163,10 @@ def run(args: Sequence[str]) -> int:
         outcome = command.main(args=list(args) or ["--help"], prog_name="meshwright", standalone_mode=False)
     except MeshwrightError as error:
         return 0 if is_asked() else _refuse(str(error))  # a line that can't be completed yet is no error
+    except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        if error.filename is None:
+            raise
+        return _refuse(f"{error.filename}: {error.strerror}")
     except _UsageError as error:
         return _refuse(cast("Any", error).format_message())
     except (typer.Abort, KeyboardInterrupt):

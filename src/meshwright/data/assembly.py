@@ -30,8 +30,9 @@ from meshwright.indexed import chunks_of, write_index
 
 __all__ = ["Abandoned", "Assembled", "Assembly", "TornScratch", "clear", "read_state"]
 
-COMMIT_BYTES = 1 << 30
-"""Ids between two commits: what a kill can make this redo."""
+COMMIT_BYTES = 1 << 26
+"""Ids between two commits: what a kill can make this redo. So soon, since the pages of removed scratch files are then written anew while
+they are in use: 170 MB joined take 0.2 s of the kernel's time, and 0.5 s with one commit at the end."""
 _BLOCK_BYTES = 1 << 20
 _PARTS = {"tokens": "bin", "lengths": "lengths", "counts": "counts"}
 

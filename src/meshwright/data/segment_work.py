@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Literal, cast
@@ -25,15 +24,16 @@ from numpy.typing import NDArray
 
 from meshwright.data.counters import count
 from meshwright.data.documents import TextUnit, read_documents
-from meshwright.data.encoders.choose import first_difference, open_encoder, open_reference
+from meshwright.data.encoders.choose import first_difference, open_encoder
 from meshwright.data.encoders.encoder import Encoder, EncoderSpec, Engine
+from meshwright.data.encoders.opened import Stamp, reference_of
 from meshwright.data.pieces import Document, Piece, Reject
 from meshwright.data.segments import Segment
 from meshwright.data.sentences import sentence_splitter
 from meshwright.data.steps import Record, ShardError
 from meshwright.errors import ConfigError
 
-__all__ = ["DIRTY", "OnError", "SegmentTask", "forget_encoders", "part_path", "reference_of", "tokenize_segment"]
+__all__ = ["DIRTY", "OnError", "SegmentTask", "part_path", "tokenize_segment"]
 
 OnError = Literal["fail", "skip", "quarantine"]
 _BATCH_BYTES = 1 << 21
@@ -54,6 +54,8 @@ class SegmentTask:
     scratch: str
     """Folder of the scratch files."""
     spec: EncoderSpec
+    stamp: Stamp
+    """Of the tokenizer's files when the run began."""
     engine: Engine
     keys: tuple[str, ...]
     dtype: str
@@ -80,17 +82,6 @@ class SegmentTask:
 def part_path(scratch: str | Path, name: str) -> Path:
     """Return the scratch file of a segment; a thousand to a folder."""
     return Path(scratch) / name[:-3] / f"{name}.part"
-
-
-@lru_cache(maxsize=1)
-def reference_of(spec: EncoderSpec) -> Encoder:
-    """Return a tokenizer with its own library, opened once in a process."""
-    return open_reference(spec)
-
-
-def forget_encoders() -> None:
-    """Open tokenizers anew: their files may have changed since."""
-    reference_of.cache_clear()
 
 
 @dataclass(slots=True)
@@ -198,7 +189,7 @@ def _encode(task: SegmentTask, piece: Piece, batch: list[Document], sections: Ma
         batch = _split(task, piece, batch, sections, tally)
     if not batch or tally.dirty:
         return
-    encoder = open_encoder(reference_of(task.spec), task.engine)
+    encoder = open_encoder(reference_of(task.spec, task.stamp), task.engine)
     rows = [_sequences(task, encoder, [document.texts[place] for document in batch]) for place in range(len(task.keys))]
     keep = np.logical_and.reduce([row.counts > 0 for row in rows])
     for place in np.flatnonzero(~keep).tolist():
@@ -291,7 +282,7 @@ def _check(task: SegmentTask, piece: Piece, encoder: Encoder, batch: Sequence[Do
     document = batch[len(batch) // 2]
     text = document.texts[0] if isinstance(document.texts[0], str) else " ".join(document.texts[0])
     sample = text[:_CHECK_CHARACTERS]
-    difference = first_difference(encoder, reference_of(task.spec), [sample])
+    difference = first_difference(encoder, reference_of(task.spec, task.stamp), [sample])
     if difference is not None:
         raise ConfigError(
             f"{piece.path}: gigatoken gives other ids than the tokenizer's own library: {difference}; start again with"

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,140 +15,35 @@ from typing import Any
 
 from meshwright.data.assembly import Assembly, TornScratch, clear, read_state
 from meshwright.data.atomic import create_once, locked
-from meshwright.data.documents import SUFFIXES, TextUnit, form_of, read_documents
+from meshwright.data.documents import SUFFIXES, form_of, read_documents
 from meshwright.data.early_join import EarlyJoin
 from meshwright.data.encoders.choose import choose_engine
-from meshwright.data.encoders.encoder import Encoder, EncoderSpec, Engine
+from meshwright.data.encoders.encoder import Encoder, Engine
+from meshwright.data.encoders.opened import Stamp, asking_for, reference_of, stamp_of
 from meshwright.data.journal import read_journals
 from meshwright.data.listing import InputFile, natural_key, settle
-from meshwright.data.manifest import FileRecord, Manifest, read_manifest, sha256_of, write_manifest
-from meshwright.data.pieces import Document, Form, Piece
+from meshwright.data.manifest import Manifest, read_manifest, sha256_of, write_manifest
+from meshwright.data.pieces import Document, Piece
 from meshwright.data.ranks import ALONE, Place
 from meshwright.data.rejects import LineCounter, Rejected, located
-from meshwright.data.segment_work import DIRTY, OnError, SegmentTask, forget_encoders, part_path, reference_of, tokenize_segment
+from meshwright.data.segment_work import DIRTY, SegmentTask, part_path, tokenize_segment
 from meshwright.data.segments import check_forms, cut, entries, segment_bytes_for
 from meshwright.data.sentences import sentence_splitter
-from meshwright.data.steps import Record, StepReport, run_step, state_folder
+from meshwright.data.steps import Record, StepReport, run_step
+from meshwright.data.tokenize_request import MAX_DOCUMENT_BYTES, TokenizeReport, TokenizeRequest
 from meshwright.data.workers import prepare_workers
 from meshwright.errors import ConfigError
 from meshwright.indexed import token_dtype
-from meshwright.units import MIB
 
 __all__ = ["MAX_DOCUMENT_BYTES", "TokenizeReport", "TokenizeRequest", "tokenize"]
 
-MAX_DOCUMENT_BYTES = 64 * MIB
-"""A longer document would take a worker beyond 1 GiB: line, text and ids are held at once."""
 _SAMPLE_FILES, _SAMPLE_DOCUMENTS, _SAMPLE_CHARACTERS = 8, 16, 4096
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizeRequest:
-    """What to tokenize, how, and where to."""
-
-    inputs: tuple[str, ...]
-    """Files, folders, patterns, and @FILE lists of them."""
-    output_prefix: str
-    """The files are `PREFIX_KEY_document.bin` and `.idx`, as Megatron names them; `_sentence` where texts are split."""
-    tokenizer: EncoderSpec
-    keys: tuple[str, ...] = ("text",)
-    append_eod: bool = False
-    split_sentences: bool = False
-    language: str = "english"
-    """Of the sentences."""
-    keep_newlines: bool = False
-    """Whether a sentence keeps the white space behind it, as Megatron's --keep-newlines has it."""
-    form: Form | None = None
-    """What the inputs hold; None: by their names."""
-    text_unit: TextUnit = "file"
-    """What is a document of a text file."""
-    on_error: OnError = "fail"
-    """With what is no document."""
-    engine: Engine | None = None
-    """None: gigatoken where a sample shows the same ids."""
-    max_document_bytes: int = MAX_DOCUMENT_BYTES
-
-    def __post_init__(self) -> None:
-        """Check what hangs together."""
-        if not self.inputs:
-            raise ConfigError("no input: give files, folders or patterns")
-        if not self.keys or len(set(self.keys)) != len(self.keys):
-            raise ConfigError(f"--json-keys {' '.join(self.keys)}: expected one or more different keys")
-        if not self.output_prefix:
-            raise ConfigError("--output-prefix is missing: give the beginning of the output files' names, such as data/my-gpt")
-        if not Path(self.output_prefix).name or Path(self.output_prefix).is_dir():
-            raise ConfigError(f"--output-prefix {self.output_prefix!r}: expected the beginning of a file's name, not a folder")
-        if self.keep_newlines and not self.split_sentences:
-            raise ConfigError("--keep-newlines: only with --split-sentences; a document that is not split keeps all of its text")
-
-    @property
-    def folder(self) -> Path:
-        """Of the outputs."""
-        return Path(self.output_prefix).parent
-
-    @property
-    def state(self) -> Path:
-        """Folder of the frozen list, the journals and the scratch files."""
-        return state_folder(self.folder, f"tokenize-{Path(self.output_prefix).name}")
-
-    @property
-    def manifest_name(self) -> str:
-        """Of the manifest beside the outputs."""
-        return f"{Path(self.output_prefix).name}.manifest.json"
-
-    def prefixes(self) -> dict[str, Path]:
-        """Return the prefix of each key's files."""
-        level = "sentence" if self.split_sentences else "document"
-        return {key: Path(f"{self.output_prefix}_{key}_{level}") for key in self.keys}
-
-
 _ASSEMBLY_LOCK = "assembly.lock"
 """In the state's folder: of the one process that writes the outputs."""
-_NEEDED = ("meshwright.data.segment_work", "awkward", "gigatoken", "msgspec", "tokenizers")
-"""Modules of a worker; gigatoken imports awkward at its first call."""
+_NEEDED = ("meshwright.data.segment_work", "msgspec", "meshwright.data.encoders.opened")
+"""Modules of a worker; the last one opens the tokenizer."""
 _LEFT_OUT = "files_left_out"
 """In the manifest: whole files that the policy left out, so that a later start says it again instead of calling the output whole."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizeReport:
-    """What a run of `tokenize` has come to."""
-
-    manifest: Manifest | None
-    """Of the outputs; None where they are not complete yet."""
-    note: str
-    """What does the work, and why."""
-    seconds: float
-    """Of this start."""
-    rejects: int = 0
-    """What was left out by the policy."""
-    files_out: tuple[str, ...] = ()
-    """Files that were left out whole."""
-    failed: tuple[Rejected, ...] = ()
-    """By the policy `fail`: what is no document, at most a hundred of each segment."""
-    problems: tuple[str, ...] = ()
-    """What else went wrong."""
-    open_segments: int = 0
-    """Of other ranks."""
-
-    @property
-    def exit_code(self) -> int:
-        """0 done, or this rank's share done; 1 nothing to write; 3 partly done."""
-        if self.failed or self.problems or self.files_out:
-            return 3
-        return 1 if self.manifest is not None and not self.documents else 0
-
-    @property
-    def documents(self) -> int:
-        """Of the output; the same for every key."""
-        return next((file.documents for file in self._files() if file.documents is not None), 0)
-
-    @property
-    def tokens(self) -> int:
-        """Of the output, over all keys."""
-        return sum(file.tokens or 0 for file in self._files())
-
-    def _files(self) -> tuple[FileRecord, ...]:
-        return self.manifest.files if self.manifest is not None else ()
 
 
 def tokenize(
@@ -163,9 +58,9 @@ def tokenize(
     """
     begin_s = time.monotonic()
     if workers > 1:
-        prepare_workers(_NEEDED)
-    forget_encoders()
-    reference = reference_of(request.tokenizer)
+        prepare_workers(_NEEDED, asking_for(request.tokenizer, request.engine))
+    stamp = stamp_of(request.tokenizer)
+    reference = reference_of(request.tokenizer, stamp)
     settings = _settings(request, reference)
     if overwrite and place.world_size > 1:
         raise ConfigError(f"--overwrite with {place.world_size} ranks: one could remove what another writes; remove the outputs before")
@@ -186,7 +81,7 @@ def tokenize(
             check=partial(check_forms, form=request.form),
         )
         engine, note = _engine(request, reference, files)
-        tasks = _tasks(request, files, engine, str(token_dtype(reference.vocab_size).str))
+        tasks = _tasks(request, files, stamp=stamp, engine=engine, dtype=str(token_dtype(reference.vocab_size).str))
         assembled = read_state(scratch).segments
         early = None
         if place.world_size == 1:
@@ -285,7 +180,7 @@ def _sample(request: TokenizeRequest, files: Sequence[InputFile]) -> Iterator[st
             yield text[:_SAMPLE_CHARACTERS]
 
 
-def _tasks(request: TokenizeRequest, files: Sequence[InputFile], engine: Engine, dtype: str) -> list[SegmentTask]:
+def _tasks(request: TokenizeRequest, files: Sequence[InputFile], *, stamp: Stamp, engine: Engine, dtype: str) -> list[SegmentTask]:
     segment_bytes = segment_bytes_for(files)
     segments = cut(
         files,
@@ -300,6 +195,7 @@ def _tasks(request: TokenizeRequest, files: Sequence[InputFile], engine: Engine,
             segment=segment,
             scratch=scratch,
             spec=request.tokenizer,
+            stamp=stamp,
             engine=engine,
             keys=request.keys,
             dtype=dtype,

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import BaseContext
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from meshwright.data.counters import Counts, SharedCounts, count_into
@@ -33,16 +34,23 @@ class Runner(Protocol):
         """Do tasks and yield each with what the function returned, as they end."""
 
 
-def prepare_workers(modules: Sequence[str]) -> None:
+def prepare_workers(modules: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})) -> None:
     """Begin to import what workers will need, in a process of its own from which they are then forked; it goes on by itself.
 
-    That process has no threads and opens no files, so a fork of it is safe, and each worker begins where it is. The first call of a
-    process counts; modules that are not installed are left out.
+    That process starts no threads and keeps no files open, so a fork of it is safe, and each worker begins where it is. The first call
+    of a process counts, with what its environment says beside this process's own; modules that are not installed are left out.
     """
     if _method() == "forkserver":
         own = ["meshwright.cli"] if "meshwright.cli" in sys.modules else []  # each worker imports the program that started it
         get_context("forkserver").set_forkserver_preload([*own, *modules])
-        forkserver.ensure_running()
+        before = dict(os.environ)
+        os.environ.update(environment)
+        try:
+            forkserver.ensure_running()
+        finally:
+            for name in environment:
+                del os.environ[name]
+            os.environ.update(before)
 
 
 def _method() -> str:
@@ -108,8 +116,10 @@ def runner_of(function: Callable[[Any], Any], workers: int) -> Iterator[Runner]:
 
 def _begin_worker(cells: Any, slots: Any, environment: Mapping[str, str]) -> None:
     """Set a worker up; it leaves Ctrl-C to its parent and ends when that ends, however that ends."""
+    import gc
     import signal
 
+    gc.freeze()  # what was imported stays; to look through it again and again takes 3 % of the work
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(environment)  # the fork server may be older than what was set since
     count_into(cells, slots.get())

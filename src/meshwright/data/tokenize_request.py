@@ -1,0 +1,123 @@
+"""What to tokenize and how, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.data.documents import TextUnit
+from meshwright.data.encoders.encoder import EncoderSpec, Engine
+from meshwright.data.manifest import FileRecord, Manifest
+from meshwright.data.pieces import Form
+from meshwright.data.rejects import Rejected
+from meshwright.data.segment_work import OnError
+from meshwright.data.steps import state_folder
+from meshwright.errors import ConfigError
+from meshwright.units import MIB
+
+__all__ = ["MAX_DOCUMENT_BYTES", "TokenizeReport", "TokenizeRequest"]
+
+MAX_DOCUMENT_BYTES = 64 * MIB
+"""A longer document would take a worker beyond 1 GiB: line, text and ids are held at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeRequest:
+    """What to tokenize, how, and where to."""
+
+    inputs: tuple[str, ...]
+    """Files, folders, patterns, and @FILE lists of them."""
+    output_prefix: str
+    """The files are `PREFIX_KEY_document.bin` and `.idx`, as Megatron names them; `_sentence` where texts are split."""
+    tokenizer: EncoderSpec
+    keys: tuple[str, ...] = ("text",)
+    append_eod: bool = False
+    split_sentences: bool = False
+    language: str = "english"
+    """Of the sentences."""
+    keep_newlines: bool = False
+    """Whether a sentence keeps the white space behind it, as Megatron's --keep-newlines has it."""
+    form: Form | None = None
+    """What the inputs hold; None: by their names."""
+    text_unit: TextUnit = "file"
+    """What is a document of a text file."""
+    on_error: OnError = "fail"
+    """With what is no document."""
+    engine: Engine | None = None
+    """None: gigatoken where a sample shows the same ids."""
+    max_document_bytes: int = MAX_DOCUMENT_BYTES
+
+    def __post_init__(self) -> None:
+        """Check what hangs together."""
+        if not self.inputs:
+            raise ConfigError("no input: give files, folders or patterns")
+        if not self.keys or len(set(self.keys)) != len(self.keys):
+            raise ConfigError(f"--json-keys {' '.join(self.keys)}: expected one or more different keys")
+        if not self.output_prefix:
+            raise ConfigError("--output-prefix is missing: give the beginning of the output files' names, such as data/my-gpt")
+        if not Path(self.output_prefix).name or Path(self.output_prefix).is_dir():
+            raise ConfigError(f"--output-prefix {self.output_prefix!r}: expected the beginning of a file's name, not a folder")
+        if self.keep_newlines and not self.split_sentences:
+            raise ConfigError("--keep-newlines: only with --split-sentences; a document that is not split keeps all of its text")
+
+    @property
+    def folder(self) -> Path:
+        """Of the outputs."""
+        return Path(self.output_prefix).parent
+
+    @property
+    def state(self) -> Path:
+        """Folder of the frozen list, the journals and the scratch files."""
+        return state_folder(self.folder, f"tokenize-{Path(self.output_prefix).name}")
+
+    @property
+    def manifest_name(self) -> str:
+        """Of the manifest beside the outputs."""
+        return f"{Path(self.output_prefix).name}.manifest.json"
+
+    def prefixes(self) -> dict[str, Path]:
+        """Return the prefix of each key's files."""
+        level = "sentence" if self.split_sentences else "document"
+        return {key: Path(f"{self.output_prefix}_{key}_{level}") for key in self.keys}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeReport:
+    """What a run of `tokenize` has come to."""
+
+    manifest: Manifest | None
+    """Of the outputs; None where they are not complete yet."""
+    note: str
+    """What does the work, and why."""
+    seconds: float
+    """Of this start."""
+    rejects: int = 0
+    """What was left out by the policy."""
+    files_out: tuple[str, ...] = ()
+    """Files that were left out whole."""
+    failed: tuple[Rejected, ...] = ()
+    """By the policy `fail`: what is no document, at most a hundred of each segment."""
+    problems: tuple[str, ...] = ()
+    """What else went wrong."""
+    open_segments: int = 0
+    """Of other ranks."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, or this rank's share done; 1 nothing to write; 3 partly done."""
+        if self.failed or self.problems or self.files_out:
+            return 3
+        return 1 if self.manifest is not None and not self.documents else 0
+
+    @property
+    def documents(self) -> int:
+        """Of the output; the same for every key."""
+        return next((file.documents for file in self._files() if file.documents is not None), 0)
+
+    @property
+    def tokens(self) -> int:
+        """Of the output, over all keys."""
+        return sum(file.tokens or 0 for file in self._files())
+
+    def _files(self) -> tuple[FileRecord, ...]:
+        return self.manifest.files if self.manifest is not None else ()
