@@ -22,7 +22,7 @@ from meshwright.serving.result import ServingPlan
 
 ROOT = Path(__file__).resolve().parent.parent
 FUNCTIONS = ["apss", "calibrate", "ckpt_plan", "describe_chip", "describe_model", "diff", "doctor", "estimate", "explain", "export"]
-FUNCTIONS += ["list_chips", "list_models", "plan", "plan_front", "predict", "profile", "validate"]
+FUNCTIONS += ["list_chips", "list_models", "list_servers", "plan", "plan_front", "predict", "profile", "validate"]
 FUNCTIONS += ["size", "train", "tune", "ui", "watch_run", "why_oom", "workflow", "write_report"]
 OTHERS = ["ConfigError", "MeshwrightError", "PlanRequest", "__version__", "data", "serving"]
 STEPS = [

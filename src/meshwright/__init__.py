@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from meshwright import data, serving
     from meshwright.api import diff, doctor, estimate, explain, export, plan, plan_front, size, train, tune, ui, why_oom
-    from meshwright.catalogues import describe_chip, describe_model, list_chips, list_models
+    from meshwright.catalogues import describe_chip, describe_model, list_chips, list_models, list_servers
     from meshwright.ckpt import ckpt_plan
     from meshwright.doors.apss import apss
     from meshwright.errors import ConfigError, MeshwrightError
@@ -41,6 +41,7 @@ __all__ = [
     "export",
     "list_chips",
     "list_models",
+    "list_servers",
     "plan",
     "plan_front",
     "predict",
@@ -61,7 +62,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     **dict.fromkeys(("ConfigError", "MeshwrightError"), "errors"),
-    **dict.fromkeys(("describe_chip", "describe_model", "list_chips", "list_models"), "catalogues"),
+    **dict.fromkeys(("describe_chip", "describe_model", "list_chips", "list_models", "list_servers"), "catalogues"),
     **dict.fromkeys(("calibrate", "predict", "profile", "validate"), "measured"),
     "PlanRequest": "search.request",
     "apss": "doors.apss",

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from meshwright.errors import ConfigError
 from meshwright.hardware.catalogue import ChipRow, chip_rows, find_row
+from meshwright.hardware.servers import Server, servers
 from meshwright.models.by_hand import named_model
 from meshwright.models.describe import ModelInfo, ModelRow, model_info, models_info
 from meshwright.models.huggingface import read_hf_config
 
-__all__ = ["describe_chip", "describe_model", "list_chips", "list_models"]
+__all__ = ["describe_chip", "describe_model", "list_chips", "list_models", "list_servers"]
 
 
 def list_models() -> list[ModelRow]:
@@ -40,3 +41,8 @@ def list_chips() -> tuple[ChipRow, ...]:
 def describe_chip(name: str, /) -> ChipRow:
     """Return one chip by name or alias: `describe_chip("h100")`; UnknownNameError with the nearest names."""
     return find_row(name)
+
+
+def list_servers() -> tuple[Server, ...]:
+    """Return the servers that clouds and makers sell, by the names that `cluster` takes: `p5.48xlarge:32`."""
+    return servers()

@@ -80,6 +80,22 @@ PUBLISHED: dict[str, tuple[float, float, float | None, float | None, float | Non
     "Trainium2": (96, 2900, 667, 667, 1299),
     "Titan-RTX": (24, 672, None, 130, None),
     "RTX-2080Ti": (11, 616, None, 54, None),
+    "A10G": (24, 600, 70, 70, None),
+    "A30": (24, 933, 165, 165, None),
+    "A40": (48, 696, 149.7, 149.7, None),
+    "RTX-A5000": (24, 768, 111.1, 111.1, None),
+    "RTX-A6000": (48, 768, 154.8, 154.8, None),
+    "RTX-6000-Ada": (48, 960, 364.2, 364.2, 728.5),
+    "L40": (48, 864, 181, 181, 362),
+    "RTX-5090": (32, 1792, 209.5, 209.5, 419),
+    "H20-141": (141, 4800, 148, 148, 296),
+    "H200-NVL": (141, 4800, 835, 835, 1671),
+    "GH200-144": (144, 4900, 989, 989, 1979),
+    "GB10": (128, 273, 125, 125, 250),
+    "MI210": (64, 1638.5, 181, 181, None),
+    "MI250": (128, 3277, 362.1, 362.1, None),
+    "MI300A": (128, 5300, 980.6, 980.6, 1961.2),
+    "TPU-v3": (32, 900, 123, None, None),
 }
 # Where the catalogue says otherwise, its `choice` says why.
 CHOSEN = {("B200-180-SXM", "memory"): 7672}
@@ -108,6 +124,16 @@ ALIASES = {
     "TPU7x": "tpu-v7x",
     "Trainium1-NeuronCore-v2": "trainium1-core",
     "MetaX-C500": "metax-c500",
+    "H100 SXM5 80GB HBM3": "h100",
+    "A100 40GB PCIe": "a100-40-pcie",
+    "A100 40GB SXM": "a100-40",
+    "H100 NVL 94GB": "h100-nvl",
+    "NVIDIA RTX 6000 Ada Generation": "rtx-6000-ada",
+    "A6000": "rtx-a6000",
+    "910C": "ascend-910c",
+    "v5p": "tpu-v5p",
+    "AMD Instinct MI300X VF": "mi300x",
+    "NVIDIA GH200 144G HBM3e": "gh200-144",
 }
 
 
@@ -167,6 +193,12 @@ def test_usable_memory_is_what_a_process_sees() -> None:
 @pytest.mark.parametrize("name", ALIASES)
 def test_aliases(name: str) -> None:
     assert find_chip(name).name == ALIASES[name]
+
+
+@pytest.mark.parametrize("name", ["H100 64GB", "A800 80GB PCIe", "H100 80GB MIG 1g.10gb", "80GB", "PCIe", "GPU", "", "A100 80GB OAM"])
+def test_a_name_that_contradicts_the_chip_is_not_it(name: str) -> None:
+    with pytest.raises(UnknownNameError):
+        find_chip(name)
 
 
 def test_names_and_aliases_mean_one_chip_each() -> None:

@@ -22,7 +22,7 @@ _RATES = (
     (_RATE, "chip"),
 )
 """How a network's rate is written; one without "per node" is one NIC per chip, as in today's servers."""
-_INSTANCES = {"g4dn": "t4", "p3": "v100", "p3dn": "v100", "p4d": "a100", "p4de": "a100", "p5": "h100", "g5": "a10"}
+_INSTANCES = {"g4dn": "t4", "p3": "v100", "p3dn": "v100", "p4d": "a100", "p4de": "a100", "p5": "h100", "g5": "a10g"}
 """Cloud servers whose rate a row names, and the chip in them."""
 
 

@@ -78,10 +78,13 @@ def _chips(_incomplete: str) -> list[str]:
 
 
 def _clusters(incomplete: str) -> list[str]:
-    """Chips with some counts, after `,` as well, and `local`."""
+    """Chips and servers with some counts, after `,` as well, and `local`."""
+    from meshwright.hardware.servers import servers
+
     before, comma, last = incomplete.rpartition(",")
     kind = last.partition(":")[0]
-    pairs = product([kind], _SOME_COUNTS) if ":" in last else product(_chips(""), _TWO_COUNTS)
+    kinds = [*_chips(""), *(server.name for server in servers())]
+    pairs = product([kind], _SOME_COUNTS) if ":" in last else product(kinds, _TWO_COUNTS)
     counted = [f"{name}:{count}" for name, count in pairs]
     return [f"{before}{comma}{word}" for word in (*([] if comma else ["local"]), *counted)]
 

@@ -69,6 +69,7 @@ def _of_folder(path: Path, given: dict[str, Any], output: Path | None) -> Asked:
 
 def _of_plan(source: str, given: dict[str, Any], *, gpus: int | None, output: Path | None) -> Asked:
     from meshwright.cli._plan_files import read_side
+    from meshwright.hardware.servers import find_server
     from meshwright.layout import Layout
     from meshwright.training.replicas import divide
     from meshwright.training.request import TrainRequest
@@ -81,10 +82,14 @@ def _of_plan(source: str, given: dict[str, Any], *, gpus: int | None, output: Pa
         kind, colon, count = str(request["cluster"]).partition(":")
         if not colon or not count.isdecimal():
             raise ConfigError(f"--gpus {gpus}: the plan's cluster is {request['cluster']}; expected KIND:COUNT such as h100:64")
-        found = divide(Layout(**layout), gpus=gpus, gpus_per_node=int(request.get("gpus_per_node") or 8))
+        server = find_server(kind)
+        per_node = server.node.chips_per_node if server else int(request.get("gpus_per_node") or 8)
+        found = divide(Layout(**layout), gpus=gpus, gpus_per_node=per_node)
         if not found.divides:
             raise ConfigError(f"--gpus {gpus}: {found.words(Layout(**layout))}")
-        request["cluster"] = f"{kind}:{gpus}"
+        if server is not None and gpus % server.chips:
+            raise ConfigError(f"--gpus {gpus}: no whole number of {server.name}, which hold {server.chips} each")
+        request["cluster"] = f"{kind}:{gpus // (server.chips if server else 1)}"
         layout = {key: value for key, value in layout.items() if key not in ("dp", "shard_size")}
     folder = output or _default_folder(request)
     return Asked(folder=folder, request=TrainRequest.of({**given, "plan": request}), layout=layout)

@@ -40,6 +40,7 @@ _FIGURES: tuple[tuple[str, str, str, str], ...] = (
 
 def chips(
     name: Annotated[str | None, typer.Argument(help="A chip's name or alias; none lists all.", show_default=False)] = None,
+    servers: Annotated[bool, typer.Option("--servers", help="List the servers that `--cluster` takes by name.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
 ) -> None:
     """List the chips that clusters are made of, or show one with the source of every figure.
@@ -47,7 +48,8 @@ def chips(
     A prediction stands on a chip's peaks, on what of them large matrix products reach, on memory size and bandwidth, and on the
     links in the server and out of it. Where sources disagree, the page of a chip says which figure was chosen, and why.
 
-    Prints a table with memory (sold, and seen by a process), dense peaks, links, power and price; or one chip's page.
+    Prints a table with memory (sold, and seen by a process), dense peaks, links, power and price; or one chip's page; or with
+    --servers the servers that clouds and makers sell, as in `--cluster p5.48xlarge:32`.
 
     Examples:
 
@@ -56,9 +58,14 @@ def chips(
       meshwright chips h100
 
       meshwright chips a100-sxm4-80gb --json
+
+      meshwright chips --servers
     """
     from meshwright.catalogues import describe_chip, list_chips
 
+    if servers:
+        _print_servers(name, json_output=json_output)
+        return
     rows = list_chips() if name is None else (describe_chip(name),)
     if json_output:
         import json
@@ -69,6 +76,35 @@ def chips(
         _print_table(rows)
     else:
         _print_page(rows[0])
+
+
+_SERVER_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
+    ("server", "left"),
+    ("chips", "right"),
+    ("of", "left"),
+    ("network, per chip", "left"),
+)
+
+
+def _print_servers(name: str | None, *, json_output: bool) -> None:
+    """The servers by name: those with this chip, or all."""
+    from meshwright.catalogues import describe_chip, list_servers
+
+    chip = None if name is None else describe_chip(name).chip.name
+    found = [server for server in list_servers() if chip in (None, server.chip)]
+    if json_output:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps({"servers": [asdict(server) for server in found]}, indent=2))
+        return
+    from rich.console import Console
+
+    from meshwright.report.columns import Column, print_columns
+
+    columns = [Column(heading=heading, justify=side) for heading, side in _SERVER_COLUMNS]
+    lines = [[server.name, str(server.chips), server.chip, server.network] for server in found]
+    print_columns(Console(), columns, lines, more="--json has them")
 
 
 def _record(row: ChipRow) -> dict[str, Any]:

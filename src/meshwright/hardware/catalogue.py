@@ -34,6 +34,29 @@ Row = Mapping[str, str]
 
 _MAKERS = ("nvidiageforce", "nvidia", "geforce", "tesla", "amdinstinct", "amd", "intel", "huawei", "google", "aws", "baidu")
 
+_EMPTY_WORDS = frozenset(
+    {
+        *(
+            "nvidia",
+            "geforce",
+            "tesla",
+            "quadro",
+            "amd",
+            "instinct",
+            "intel",
+            "habana",
+            "huawei",
+            "ascend",
+            "google",
+            "tpu",
+            "aws",
+            "baidu",
+        ),
+        *("vf", "gpu", "core", "tensor", "generation", "edition"),
+    }
+)
+"""Words that tell no chip from another."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChipRow:
@@ -158,21 +181,52 @@ def _links_by_key() -> dict[str, LinkRow]:
 
 def find_row(name: str) -> ChipRow:
     """Return the whole row of a chip: its server, sources and choices; UnknownNameError with the nearest names."""
-    row = _rows_by_key().get(_key(name))
+    row = _rows_by_key().get(_key(name)) or _row_of_words(name)
     if row is None:
         raise UnknownNameError("chip", name, [row.chip.name for row in chip_rows()])
     return row
 
 
 def find_device(name: str) -> Chip | None:
-    """Return the chip of a device's name as drivers spell it, `NVIDIA A100-SXM4-80GB`: None if unknown."""
+    """Return the chip of a device's name as drivers spell it, `NVIDIA A100-SXM4-80GB`, of another size if need be; None if unknown."""
     words = re.sub(r"^(NVIDIA|Tesla|AMD Instinct|AMD) ", "", name).replace("-", " ").split()
-    size = next((word.lower().removesuffix("gb") for word in words if word.lower().endswith("gb")), None)
-    for tried in (name, *([f"{words[0]}-{size}"] if words and size else []), *words[:1]):
-        row = _rows_by_key().get(_key(tried))
-        if row is not None:
-            return row.chip
-    return None
+    row = _rows_by_key().get(_key(name)) or _row_of_words(name) or _rows_by_key().get(_key(words[0] if words else ""))
+    return None if row is None else row.chip
+
+
+def _row_of_words(name: str) -> ChipRow | None:
+    """The chip that a longer name describes, `H100 SXM5 80GB HBM3`: its words in any order, its memory and its form not contradicted."""
+    asked = _words(name)
+    found = [row for row in chip_rows() if any(_words(alias).model == asked.model for alias in (*row.aliases, row.chip.name))]
+    fitting = [row for row in found if _is_of(row, asked)]
+    plain = _rows_by_key().get(asked.model)
+    return plain if plain in fitting else fitting[0] if fitting else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Words:
+    """A device's name taken apart."""
+
+    model: str
+    gb: float | None
+    form: str | None
+
+
+@cache
+def _words(name: str) -> _Words:
+    words = [word for word in re.split(r"[^a-z0-9.]+", name.lower()) if word and word not in _EMPTY_WORDS]
+    sizes = [float(found[1]) for word in words if (found := re.fullmatch(r"(\d{1,4})(?:g|gb|gib)", word))]
+    forms = [found[1] for word in words if (found := re.fullmatch(r"(sxm|oam|pcie|nvl)\d?", word))]
+    model = [word for word in words if not re.fullmatch(r"\d{1,4}(?:g|gb|gib)|(?:sxm|oam|pcie|nvl)\d?|hbm\d?e?|gddr\d?x?", word)]
+    return _Words(model="".join(model), gb=sizes[0] if sizes else None, form=forms[0] if forms else None)
+
+
+def _is_of(row: ChipRow, asked: _Words) -> bool:
+    """Whether the row has the memory and the form that a name asks for."""
+    form = row.cells["form"].lower()
+    named = any(_words(alias).form == asked.form for alias in row.aliases)
+    sized = asked.gb is None or asked.gb == float(row.cells["nominal_gb"]) or any(_words(alias).gb == asked.gb for alias in row.aliases)
+    return sized and (asked.form is None or asked.form in form or named)
 
 
 def _link_row(name: str) -> LinkRow:

@@ -1,13 +1,14 @@
-"""The short form of a cluster: `h100:256`, `a800:128,h800:160`."""
+"""The short form of a cluster: `h100:256`, `a800:128,h800:160`, or servers by name, `p5.48xlarge:32`."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from meshwright.errors import ConfigError
-from meshwright.hardware.catalogue import default_node, find_chip
-from meshwright.hardware.cluster import Cluster, Pool
+from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.hardware.catalogue import chips, default_node, find_chip
+from meshwright.hardware.cluster import Cluster, Node, Pool
+from meshwright.hardware.servers import find_server, servers
 
 __all__ = ["MAX_CHIPS", "load_cluster", "parse_chip_mix", "parse_cluster", "parse_count"]
 
@@ -51,8 +52,21 @@ def _pool(part: str, *, text: str, gpus_per_node: int | None) -> Pool:
     kind, colon, count = part.rpartition(":")
     if not part or not colon or not kind.strip():
         raise ConfigError(f"cluster {text!r}: {_FORM}")
-    node = default_node(kind.strip(), gpus_per_node=gpus_per_node)
-    return Pool(node=node, num_chips=parse_count(count.strip(), kind=kind.strip(), text=text))
+    kind, count = kind.strip(), count.strip()
+    server = find_server(kind)
+    if server is None:
+        return Pool(node=_node(kind, gpus_per_node=gpus_per_node), num_chips=parse_count(count, kind=kind, text=text))
+    if gpus_per_node not in (None, server.node.chips_per_node):
+        held = f"{server.name} holds {server.node.chips_per_node} x {server.chip} a node"
+        raise ConfigError(f"cluster {text!r}: gpus_per_node={gpus_per_node}, but {held}; leave gpus_per_node out")
+    return Pool(node=server.node, num_chips=server.chips * parse_count(count, kind=kind, text=text))
+
+
+def _node(kind: str, *, gpus_per_node: int | None) -> Node:
+    try:
+        return default_node(kind, gpus_per_node=gpus_per_node)
+    except UnknownNameError:
+        raise UnknownNameError("chip", kind, [*(chip.name for chip in chips()), *(server.name for server in servers())]) from None
 
 
 def parse_count(digits: str, *, kind: str, text: str = "") -> int:
