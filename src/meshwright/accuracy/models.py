@@ -14,8 +14,9 @@ from meshwright.errors import UnknownNameError
 from meshwright.models.params import model_params
 from meshwright.models.presets import find_model
 from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
+from meshwright.sizing.shapes import shape_of
 
-__all__ = ["model_of_row", "usual_seq_len"]
+__all__ = ["assumed_of_row", "model_of_row", "usual_seq_len"]
 
 Draft = dict[str, Any]
 _PARTS: dict[str, type[Any]] = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
@@ -29,6 +30,11 @@ _TEST_MODEL = re.compile(r"^(gpt|moe|hybrid|nemotron|mixtral):(?!.*release)", re
 """Suite and case of a functional test of the Megatron-LM repository; its release runs are models of their own."""
 _TEST_VOCAB = 50257
 """Those tests train on GPT-2's byte-pair encoding (`--vocab-file .../bpe/vocab.json`), whatever model they are cut from."""
+_NAMED_SIZE = re.compile(r"(?<![\dxa.])(\d{1,4}(?:\.\d{1,3})?)([bm])(?![a-z0-9])(?!-a\d)")
+"""`smollm3-3b`, `own-350m`: the parameters of a dense model in its name; not `8x7b` nor `30b-a3b`."""
+_MOST_DENSE = 80e9
+"""Parameters beyond which a model that nothing is said of is more likely one with experts."""
+_SHAPE = ("num_layers", "hidden", "num_heads", "num_kv_heads", "head_dim", "ffn")
 _MEGATRON_MLA = "deepseek-v3"
 """Latent attention without its dims: Megatron's tests with it are cut from DeepSeek-V3."""
 
@@ -37,6 +43,8 @@ def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> ModelSpec:
     """Return the model; UnansweredError where neither its name nor its dims say what it is."""
     family = _family(cells)
     draft, named = _base(cells, family)
+    if not named and _is_sized(cells, draft):
+        draft = {**_shape_of_size(cells, draft), **draft}
     base = dict(draft)
     _apply_dims(draft, cells, base)
     _apply_ffn(draft, cells, base, named=named)
@@ -51,7 +59,43 @@ def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> ModelSpec:
 def usual_seq_len(cells: Cells) -> int | None:
     """Tokens in a sequence that models of this family are usually trained with; None for unknown families."""
     family = _family(cells)
-    return int(family["seq_len"]) if family is not None else None
+    return int(family["seq_len"]) if family is not None and family["seq_len"] else None
+
+
+def assumed_of_row(cells: Cells) -> str:
+    """Return what had to be taken for granted of the model, in a line for people; empty where its name or its dims tell it."""
+    family = _family(cells)
+    if _preset(_NAMELESS.split(cells.text("model") or "unnamed")[0]) is not None:
+        return ""
+    if family is not None and _is_sized(cells, {word.partition("=")[0]: 1 for word in family["fields"].split()}):
+        return "model: a name that is not known, its shape made from its number of parameters"
+    return "model: neither its name nor its architecture known, taken for a Llama 2" if family is not None and not family["seq_len"] else ""
+
+
+def _is_sized(cells: Cells, draft: Draft) -> bool:
+    """Whether a dense model's parameters are told, and its dims are not."""
+    told = "num_layers" in draft or cells.count("layers") or cells.count("hidden") or draft.get("family") == "encoder-decoder"
+    experts = cells.count("experts") or any(key.startswith("moe") for key in draft)
+    size = _size(cells)
+    return not told and not experts and size is not None and (size <= _MOST_DENSE or bool(cells.words("arch")))
+
+
+def _size(cells: Cells) -> float | None:
+    """Parameters by the row's column, else by the model's name."""
+    billions = cells.number("params_b")
+    if billions:
+        return billions * 1e9
+    found = _NAMED_SIZE.search(cells.words("model"))
+    return None if found is None else float(found[1]) * {"b": 1e9, "m": 1e6}[found[2]]
+
+
+def _shape_of_size(cells: Cells, draft: Draft) -> Draft:
+    """Dims of a model of this size: GPT-3's kind; where the feed-forward is gated Llama 2's or, with fewer key-value heads, Llama 3's."""
+    series = "gpt3" if not draft.get("gated") else "llama3" if "num_kv_heads" in draft else "llama2"
+    size = _size(cells)
+    assert size is not None, "asked for rows that tell it"
+    spec = shape_of(size, series=series, vocab=cells.count("vocab") or draft.get("vocab")).model
+    return {key: value for key, value in dataclasses.asdict(spec).items() if key in _SHAPE}
 
 
 def _family(cells: Cells) -> Rule | None:

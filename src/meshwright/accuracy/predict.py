@@ -44,6 +44,8 @@ class Prediction:
     used_bytes: float
     """What the fullest chip shows."""
     fits: bool
+    assumed: str = ""
+    """What had to be taken for granted of the model, a line for people."""
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
@@ -165,7 +167,15 @@ def _figure(case: Case, priced: Priced, i: int) -> float:
 def _answer(case: Case, *, step_s: float, peak: float, used: float, fits: bool) -> Prediction | Unanswerable:
     if not (0 < step_s < math.inf and 0 < peak < math.inf):
         return _unanswered(case, "the model gives no finite time and memory for this layout")
-    return Prediction(source=case.source, row_id=case.row_id, step_s=step_s, peak_memory_bytes=peak, used_bytes=used, fits=fits)
+    return Prediction(
+        source=case.source,
+        row_id=case.row_id,
+        step_s=step_s,
+        peak_memory_bytes=peak,
+        used_bytes=used,
+        fits=fits,
+        assumed=case.assumed,
+    )
 
 
 def _unanswered(case: Case, reason: str) -> Unanswerable:

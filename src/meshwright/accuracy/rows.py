@@ -10,7 +10,7 @@ from meshwright.accuracy.cells import Cells, UnansweredError, without_measuremen
 from meshwright.accuracy.features import StackChanges, stack_changes_of_row
 from meshwright.accuracy.layouts import axes_of_row, layout_of_row
 from meshwright.accuracy.machines import Machines, machines_of_row, stage_chips
-from meshwright.accuracy.models import model_of_row
+from meshwright.accuracy.models import assumed_of_row, model_of_row
 from meshwright.accuracy.notes import Placement, read_notes
 from meshwright.accuracy.recompute import WHERE_SHORT
 from meshwright.accuracy.tables import Rule, TruthTable, read_rules
@@ -59,6 +59,8 @@ class Case:
     """Whether the row leaves open what is recomputed, and its software's users recompute only what would not fit."""
     calibration: Calibration | None = None
     """Of the chip and the software of this run."""
+    assumed: str = ""
+    """What had to be taken for granted of the model, a line for people."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +109,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         memory=_memory(cells),
         schedule_name=_schedule_name(cells),
         recompute_where_short=framework["recompute"] == WHERE_SHORT and not cells.words("recompute"),
+        assumed=assumed_of_row(cells),
     )
 
 

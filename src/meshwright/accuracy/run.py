@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,6 +56,8 @@ class Counts:
     answered: int
     unanswered: Mapping[str, int]
     """Rows by reason."""
+    assumed: Mapping[str, int] = field(default_factory=dict)
+    """Answered rows by what had to be taken for granted of their model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,9 +158,12 @@ def counts(answers: Answers) -> dict[str, Counts]:
     names = {p.source for p in answers.predictions} | set(why)
     found = {}
     for name in sorted(names):
-        answered = sum(p.source == name for p in answers.predictions)
+        answered = [p for p in answers.predictions if p.source == name]
         missing = why.get(name, {})
-        found[name] = Counts(rows=answered + sum(missing.values()), answered=answered, unanswered=missing)
+        assumed = Counter(p.assumed for p in answered if p.assumed)
+        found[name] = Counts(
+            rows=len(answered) + sum(missing.values()), answered=len(answered), unanswered=missing, assumed=dict(assumed.most_common())
+        )
     return found
 
 

@@ -29,7 +29,8 @@ def predict(
 
     A row names model, chips, software, layout and batch in the columns of the published-runs schema; measured columns are never
     read and may be absent. Blank dims come from the named model, other blanks from the habits of the named software in
-    `presets/frameworks.csv`. The same cost model as in `meshwright plan` prices the row.
+    `presets/frameworks.csv`. A dense model known by its number of parameters alone (`params_b`, or `own-7b`) is given a shape of that
+    size; such rows are counted as rough. The same cost model as in `meshwright plan` prices the row.
 
     Writes a line per row: source (the file's name without .csv), row_id, step_time_s, peak_mem_gib, oom; a row that cannot be
     answered has blank figures. Prints how many were answered, and the reasons of the others. Exit code 1 where none was.
@@ -69,5 +70,7 @@ def _print_counts(found: Mapping[str, Counts]) -> None:
     width = max(len(name) for name in found)
     for name, count in found.items():
         print(f"{name:<{width}}  {count.answered:>6} of {count.rows:>6} rows answered")
+        for reason, number in count.assumed.items():
+            print(f"{'':<{width}}  {number:>6} of them roughly: {reason}")
         for reason, number in count.unanswered.items():
             print(f"{'':<{width}}  {number:>6} not: {reason}")
