@@ -13,7 +13,7 @@ from meshwright.hardware.chip import Chip
 from meshwright.models.params import model_params
 from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
-from meshwright.units import GIB
+from meshwright.units import GIB, counted
 
 __all__ = [
     "LEVELS",
@@ -115,9 +115,9 @@ class Spread:
         name, took = _NAMES[self.level].format(kind=self.kind), _VERBS[self.quantity]
         own = f"{self.kind}: " if self.is_own else ""
         known = f"80 % of published runs {name} {took} between x{self.p10:.2f} and x{self.p90:.2f} of the prediction"
-        counted = f"({own}{_count(self.runs, 'run')}, {_count(self.tables, 'table')}); allow x{self.low:.2f} to x{self.high:.2f}"
+        known_by = f"({own}{counted(self.runs, 'run')}, {counted(self.tables, 'table')}); allow x{self.low:.2f} to x{self.high:.2f}"
         outside = "" if self.is_own else f"too few published runs of {kind.of(self.quantity).at('generation')}: lower confidence; "
-        return f"{outside}{known} {counted}"
+        return f"{outside}{known} {known_by}"
 
 
 _NAMES: Mapping[Level, str] = {
@@ -128,10 +128,6 @@ _NAMES: Mapping[Level, str] = {
     "all": "of any kind",
 }
 _VERBS: Mapping[Quantity, str] = {"step_time": "took", "peak_memory": "needed"}
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 Spreads = Mapping[tuple[Quantity, str], Spread]

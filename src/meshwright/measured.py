@@ -26,6 +26,7 @@ from meshwright.local import LOCAL, find_local_cluster
 from meshwright.runs.calibrating import is_study, runs_of_study
 from meshwright.runs.store import read_store
 from meshwright.search.request import PlanRequest
+from meshwright.units import counted
 
 if TYPE_CHECKING:
     from meshwright.trainer.profile import ProfileRequest
@@ -208,9 +209,9 @@ def _own(tables: Tables, calibration: str | Path | None, profile: str | Path | N
         return own
     calibrated, profiled = own_rows(tables.kept, own)
     if own.calibration is not None:
-        tell(f"{own.calibration.words()}; holds for {calibrated} rows")
+        tell(f"{own.calibration.words()}; holds for {counted(calibrated, 'row')}")
     if own.profile is not None:
-        tell(f"profile of {own.profile.machine.device_name}, {own.profile.machine.date}; holds for {profiled} rows")
+        tell(f"profile of {own.profile.machine.device_name}, {own.profile.machine.date}; holds for {counted(profiled, 'row')}")
     return own
 
 

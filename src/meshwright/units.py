@@ -16,6 +16,7 @@ __all__ = [
     "MICROSECOND",
     "MINUTE_S",
     "TERA",
+    "counted",
     "format_bytes",
     "format_count",
     "format_seconds",
@@ -44,6 +45,11 @@ _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d\d):(\d\d)")
 _SLURM_CLOCK = re.compile(r"(\d+)-(\d+)(?::(\d\d))?(?::(\d\d))?")
 
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words: `1 file`, `2,000 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def parse_count(text: str | int | float, *, name: str = "count") -> int:

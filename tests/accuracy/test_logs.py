@@ -205,7 +205,7 @@ BAD = {
     "another world": (megatron_log(TIMES, {"world_size": "32"}), "32 chips, --cluster h100:16"),
     "no division": (megatron_log(TIMES, {"tensor_model_parallel_size": "3"}), "does not divide 16 chips"),
     "words for a number": (megatron_log(TIMES, {"num_layers": "many"}), "num_layers=many"),
-    "table of one size": (nccl_output({1024: 10.0}), "1 sizes in the table"),
+    "table of one size": (nccl_output({1024: 10.0}), "1 size in the table"),
     "broadcast": (nccl_output({2**n: 10.0 for n in range(10, 20)}, name="broadcast_perf"), "broadcast_perf is not read"),
     "no batch": (titan_log([1.0, 7e3, 7e3], config='{"training": {"seq_len": 0}}'), "seq_len=0"),
 }

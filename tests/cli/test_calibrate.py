@@ -77,7 +77,7 @@ def test_predict_uses_it_for_its_own_kind(calibration: Path, tmp_path: Path, cap
     for flags in ([], ["--calibration", str(calibration)]):
         assert run(["predict", str(table), "-o", str(tmp_path / "p.csv"), *flags]) == 0
         texts.append((tmp_path / "p.csv").read_text().splitlines())
-    assert "holds for 1 rows" in capsys.readouterr().err
+    assert "holds for 1 row" in capsys.readouterr().err
     assert texts[0][1] != texts[1][1]
     assert texts[0][2] == texts[1][2]
 

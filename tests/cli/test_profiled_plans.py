@@ -82,7 +82,7 @@ def test_rows_of_its_chip_are_predicted_with_it(profile: Path, tmp_path: Path, c
 
     plain, fitted = steps(), steps("--profile", str(profile))
     assert fitted[0] != plain[0] and fitted[1] == plain[1]
-    assert "profile of NVIDIA H100 80GB HBM3, 2026-11-21T00:00:00Z; holds for 1 rows" in capsys.readouterr().err
+    assert "profile of NVIDIA H100 80GB HBM3, 2026-11-21T00:00:00Z; holds for 1 row" in capsys.readouterr().err
 
 
 def test_a_calibration_with_a_profile_holds_with_it_alone(profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,7 +133,7 @@ def test_a_study_is_read_from_its_directory_at_any_time(tmp_path: Path, capsys: 
     assert run(["report", str(tmp_path / "study"), "--json"]) == 0
     part = json.loads(capsys.readouterr().out)["parts"][0]
     assert "the fastest of 1 measured, 0 failed is tp=2, pp=1, dp=8" in part["answer"]
-    assert {"title": "Spent", "value": "1.00 GPU-hours", "note": "1 runs"} in part["tiles"]  # 225 s on 16 GPUs
+    assert {"title": "Spent", "value": "1.00 GPU-hours", "note": "1 run"} in part["tiles"]  # 225 s on 16 GPUs
     assert sorted(path.name for path in (tmp_path / "study").rglob("*")) == before
 
 

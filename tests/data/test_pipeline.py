@@ -279,6 +279,14 @@ def test_pairs_are_merged_counted_and_weighed_by_a_recipe(tmp_path: Path) -> Non
     assert run(["data", "run", str(recipe)]) == 0
 
 
+def test_workers_of_a_recipe_are_those_of_each_step_that_has_none(tmp_path: Path) -> None:
+    one = 'inputs: [x], output: "{folder}/y"'
+    steps = f"- extract: {{{one}}}\n- concat: {{{one}, workers: 2}}\n- stats: {{inputs: [x], output: z}}\n"
+    recipe = write(tmp_path, f"pipeline: custom\nfolder: d\nworkers: 8\nsteps:\n{steps}")
+    shares = [step.words[step.words.index("--workers") + 1] if "--workers" in step.words else None for step in read_recipe(recipe).steps]
+    assert shares == ["8", "2", None]
+
+
 def test_json_has_one_object_and_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = custom(tmp_path)
     (tmp_path / "out" / "raw" / "p1.jsonl.gz").write_bytes(b"no archive")

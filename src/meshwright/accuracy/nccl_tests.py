@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from meshwright.errors import ConfigError
 from meshwright.search.link_rates import OPERATIONS, CollectiveTable
-from meshwright.units import MICROSECOND
+from meshwright.units import MICROSECOND, counted
 
 __all__ = ["looks_like_nccl_tests", "read_nccl_tests"]
 
@@ -37,7 +37,9 @@ def read_nccl_tests(text: str, *, source: str, ranks: int | None = None, per_nod
     found = [(float(row["bytes"]), float(row["us"]) * MICROSECOND, float(row["alg"]), float(row["bus"])) for row in _ROW.finditer(text)]
     rows = [row for row in found if row[0] > 0 and row[1] > 0]
     if len({row[0] for row in rows}) < LEAST_SIZES:
-        raise ConfigError(f"{source}: {len(rows)} sizes in the table; {LEAST_SIZES} or more tell latency and rate apart (-b 8M -e 8G -f 2)")
+        raise ConfigError(
+            f"{source}: {counted(len(rows), 'size')} in the table; {LEAST_SIZES} or more tell latency and rate apart (-b 8M -e 8G -f 2)"
+        )
     devices = {int(rank): (host, device.strip()) for rank, host, device in _RANK.findall(text)}
     count = len(devices) or ranks
     if count is None or count < 2:

@@ -10,6 +10,7 @@ from typing import Any
 from meshwright.accuracy.coverage_text import markdown
 from meshwright.accuracy.score import Figures
 from meshwright.errors import ConfigError
+from meshwright.units import counted
 
 __all__ = ["SUMMARY", "Earlier", "accuracy_page", "read_earlier", "show"]
 
@@ -81,7 +82,7 @@ def accuracy_page(
     for name in sorted(figures):
         parts += [f"\n## {name}\n", _one_table(figures[name], None if earlier is None else earlier.get(name, {}))]
         reasons = (unanswered or {}).get(name, {})
-        parts += [f"\nNot answered: {count} rows, {_escaped(reason)}." for reason, count in reasons.items()]
+        parts += [f"\nNot answered: {counted(count, 'row')}, {_escaped(reason)}." for reason, count in reasons.items()]
     return "\n".join(parts) + "\n"
 
 

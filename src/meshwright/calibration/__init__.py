@@ -13,6 +13,7 @@ from meshwright.factors import Factors
 from meshwright.hardware.cluster import Link, Pool
 from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
+from meshwright.units import counted
 
 __all__ = [
     "FACTORS",
@@ -180,7 +181,7 @@ class Calibration:
         """Say in one line what it stands on."""
         moved = [f"{f.name} x{f.value:.3g}" for f in self.factors if f.measured_frac >= TOLD]
         links = [f"{rates.name} {rates.bytes_per_s / 1e9:.3g} GB/s" for rates in self.links]
-        on = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'} with {self.stack} on {self.chip}"
+        on = f"{counted(len(self.runs), 'run')} with {self.stack} on {self.chip}"
         other = " (runs of another model, which tell part of it)" if self.other_model else ""
         return f"calibrated on {on}{other}: {', '.join([*moved, *links]) or 'nothing moved'}"
 

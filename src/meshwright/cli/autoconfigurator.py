@@ -10,6 +10,7 @@ import typer
 
 from meshwright.cli._terminal import QuietFlag
 from meshwright.errors import ConfigError
+from meshwright.units import counted
 
 if TYPE_CHECKING:
     from meshwright.doors.autoconfigurator.measured import MeasuredInference
@@ -124,7 +125,9 @@ def _inference(config: dict[str, Any], page: _Page, *, alone: bool) -> MeasuredI
     path = write_points(table, beside=search.was_measured or (measured is not None and not config["dry_run"]))
     page.parts["inference"] = inference_answer(table, notes=search.notes, file=path, study=None)
     page.answered["inference"] = bool(points)
-    page.line(f"inference: {len(points)} points predicted as {table.engine} runs them, and {len(refused)} that can't run; {path}")
+    page.line(
+        f"inference: {counted(len(points), 'point')} predicted as {table.engine} runs them, and {len(refused)} that can't run; {path}"
+    )
     _print_points(table, page)
     if measured is None:
         page.note(f"run_inference_hp_search: nothing can be measured, predictions stand: {why}")
@@ -165,7 +168,9 @@ def _measure(measured: MeasuredInference, page: _Page) -> None:
     path = write_points(table)
     page.parts["inference"] = inference_answer(table, notes=search.notes, file=path, study=study)
     page.answered["inference"] = bool(points)
-    page.line(f"inference: {len(points)} points measured with {search.engine}, and {len(failed)} that can't run or failed; {path}")
+    page.line(
+        f"inference: {counted(len(points), 'point')} measured with {search.engine}, and {len(failed)} that can't run or failed; {path}"
+    )
     _print_points(table, page)
 
 
@@ -206,10 +211,10 @@ def _written(search: Search, page: _Page) -> list[Path]:
     for line in _opening(search):
         page.line(line)
     paths = write_candidates(search)
-    page.line(f"{search.folder / base_name(search)} and {len(paths)} candidates in {paths[0].parent}")
+    page.line(f"{search.folder / base_name(search)} and {counted(len(paths), 'candidate')} in {paths[0].parent}")
     others = earlier_candidates(search)
     if others:
-        page.note(f"{len(others)} files of an earlier search are in {paths[0].parent} as well, such as {others[0]}")
+        page.note(f"{counted(len(others), 'file')} of an earlier search in {paths[0].parent} as well, such as {others[0]}")
     forms = write_other_forms(search)
     for path, said in forms.items():
         page.line(f"{path}: {said}")

@@ -30,6 +30,7 @@ from meshwright.cli._layout_case import (
     StackFlag,
 )
 from meshwright.cli._terminal import QuietFlag
+from meshwright.units import counted
 
 if TYPE_CHECKING:
     from meshwright.runs.trackers import Tracking
@@ -187,7 +188,7 @@ def _run(prepared: Prepared, tuning: Tuning, *, quiet: bool) -> StudyResult:
     from meshwright.runs.tune import Interrupted, run_study
 
     if not quiet:
-        typer.echo(f"study: {tuning.folder}; {len(prepared.candidates.members)} layouts may be run", err=True)
+        typer.echo(f"study: {tuning.folder}; {counted(len(prepared.candidates.members), 'layout')} may be run", err=True)
     try:
         with progress(quiet=quiet) as show:
             return run_study(prepared, tuning, show=show, warn=lambda line: typer.echo(f"warning: {line}", err=True))

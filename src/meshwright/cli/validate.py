@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from meshwright.units import counted
+
 if TYPE_CHECKING:
     from meshwright.accuracy.report import Earlier
     from meshwright.accuracy.run import Validation
@@ -86,7 +88,9 @@ def _print_table(found: Validation) -> None:
     print_columns(console, columns, rows, more="--json has them")
     for name, reasons in found.unanswered.items():
         for reason, count in reasons.items():
-            console.print(f"{name}: {count} rows not answered: {reason}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
+            console.print(
+                f"{name}: {counted(count, 'row')} not answered: {reason}", highlight=False, markup=False, soft_wrap=not console.is_terminal
+            )
     for quantity, held in found.coverage.items():
         noun = quantity.replace("_", " ")
         words = f"{noun}: 80 % intervals made without a table hold {100 * held.without_table:.0f} % of its runs; docs/accuracy.md has each"

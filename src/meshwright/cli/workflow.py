@@ -9,6 +9,7 @@ import typer
 
 from meshwright.cli._job_flags import AccountFlag, ImageFlag, InstanceFlag, MountFlag, PartitionFlag
 from meshwright.cli._layout_case import JsonFlag
+from meshwright.units import counted
 
 __all__ = ["workflow"]
 
@@ -84,7 +85,7 @@ def _deliver(
     if json_output:
         print(json.dumps(found.to_dict(), indent=2))
     else:
-        typer.echo(f"{found.title}: {len(found.jobs)} jobs for {found.launcher}", err=True)
+        typer.echo(f"{found.title}: {counted(len(found.jobs), 'job')} for {found.launcher}", err=True)
         for check in found.checks:
             typer.echo(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.found}", err=True)
         for note in found.notes:
@@ -100,4 +101,4 @@ def _deliver(
         if found.submit_all is not None:
             typer.echo(f"all of them, each behind the one before: `bash {found.submit_all.name}`", err=True)
         for job in found.jobs:
-            typer.echo(f"{job.folder}: {job.nodes} node{'' if job.nodes == 1 else 's'}, {job.does}; `{job.text.submit}`", err=True)
+            typer.echo(f"{job.folder}: {counted(job.nodes, 'node')}, {job.does}; `{job.text.submit}`", err=True)

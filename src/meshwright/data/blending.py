@@ -11,6 +11,7 @@ from typing import Literal
 from meshwright.data.prefixes import prefixes_of
 from meshwright.errors import ConfigError
 from meshwright.indexed import IndexedFile
+from meshwright.units import counted
 
 __all__ = ["FORMS", "Blend", "By", "blend", "even_sum"]
 
@@ -87,7 +88,7 @@ def _given(prefixes: Sequence[str], weights: Sequence[float] | Mapping[str, floa
             raise ConfigError(f"--weights {unknown[0]}=...: is none of the pairs: {', '.join(prefixes)}")
         given = [weights[prefix] for prefix in prefixes if prefix in weights]
     if len(given) != len(prefixes):
-        raise ConfigError(f"--weights: {len(given)} for {len(prefixes)} pairs ({', '.join(prefixes)})")
+        raise ConfigError(f"--weights: {len(given)} for {counted(len(prefixes), 'pair')} ({', '.join(prefixes)})")
     if not all(0 < weight < float("inf") for weight in given):
         raise ConfigError(f"--weights {','.join(map(str, given))}: expected numbers above 0; leave out what is not to be read")
     return given

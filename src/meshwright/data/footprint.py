@@ -12,7 +12,7 @@ from meshwright.data.listing import InputFile, walk
 from meshwright.data.progress import format_size
 from meshwright.data.sources import Corpus, find_corpus
 from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.units import GIB, format_count
+from meshwright.units import GIB, counted, format_count
 
 __all__ = [
     "GPT2_VOCABULARY",
@@ -295,7 +295,7 @@ def _sampled(files: Sequence[InputFile], *, vocab_size: int, bytes_per_token: fl
     whole = round(total * ratio)
     packed = any(archive_of(file.name) for file in files)
     return Footprint(
-        name=f"{len(files):,} files",
+        name=counted(len(files), "file"),
         files=len(files),
         archive_bytes=total,
         plain_bytes=whole if packed else total,

@@ -25,7 +25,7 @@ from meshwright.data.ranks import Place, find_place
 from meshwright.data.results import StepResult, conclude
 from meshwright.data.steps import Record, ShardError, run_step, state_folder
 from meshwright.errors import ConfigError
-from meshwright.units import GIB
+from meshwright.units import GIB, counted
 
 __all__ = ["MAX_BYTES", "MIN_BYTES", "Part", "concat", "cuts_of"]
 
@@ -186,7 +186,8 @@ def _number_of_shards(total: int, min_bytes: int, max_bytes: int) -> int:
     if number > 1 and total / number < min_bytes:
         fits = total // number
         raise ConfigError(
-            f"{total} bytes make no shards of {min_bytes} to {max_bytes} bytes; {number} shards of {fits} would fit: --min-size {fits}"
+            f"{total} bytes make no shards of {min_bytes} to {max_bytes} bytes;"
+            f" {counted(number, 'shard')} of {fits} would fit: --min-size {fits}"
         )
     return number
 

@@ -104,7 +104,7 @@ def run(
             return _report(found, code, ended)
         ended.append(Ended(name=step.name, line=step.line(), state="done", seconds=time.monotonic() - begin_s))
         create_once(state / _marker(number, step), json.dumps({"words": _lasting(step)}).encode())
-    tell(f"all {len(found.steps)} steps are done: {found.folder}")
+    tell(f"{f'all {len(found.steps)} steps are' if len(found.steps) > 1 else 'the one step is'} done: {found.folder}")
     return _report(found, 0, ended)
 
 

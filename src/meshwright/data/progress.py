@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from meshwright.data.counters import Counts
-from meshwright.units import DAY_S, GB, HOUR_S, MINUTE_S, TERA, format_count
+from meshwright.units import DAY_S, GB, HOUR_S, MINUTE_S, TERA, counted, format_count
 
 __all__ = ["Progress", "Totals", "format_size", "format_span"]
 
@@ -81,7 +81,7 @@ def progress_line(totals: Totals, files: int, counts: Counts, *, elapsed_s: floa
     all_files, all_bytes = totals.done_files + files, totals.done_bytes + counts.size_bytes
     if totals.size_bytes:
         all_bytes = min(all_bytes, totals.size_bytes)
-    parts = [f"{totals.title}: {all_files:,}/{totals.files:,} files", format_size(all_bytes)]
+    parts = [f"{totals.title}: {all_files:,}/{counted(totals.files, 'file')}", format_size(all_bytes)]
     if totals.size_bytes:
         parts[-1] += f"/{format_size(totals.size_bytes)}"
     if elapsed_s > 0:

@@ -20,7 +20,7 @@ _SHARED = ("pipeline", "folder", "workers", "tokenize")
 PIPELINES: Mapping[str, tuple[str, ...]] = {
     "slimpajama": (*_SHARED, "chunks", "strategy", "quota", "vocab_size", "download"),
     "wikipedia": (*_SHARED, "dump", "date", "download", "wiki"),
-    "custom": ("pipeline", "folder", "steps"),
+    "custom": ("pipeline", "folder", "workers", "steps"),
 }
 """Keys of a recipe by pipeline."""
 _POSITIONAL = {"inputs", "urls"}
@@ -169,7 +169,8 @@ def _custom(given: Mapping[str, Any], folder: Path) -> Recipe:
         ((command, options),) = row.items()
         if command not in _COMMANDS:
             raise UnknownNameError("step", str(command), _COMMANDS)
-        steps.append(_custom_step(command, _filled(options, str(folder)), steps, number))
+        shared = {} if command in _ALONE else {"workers": given.get("workers")}
+        steps.append(_custom_step(command, _filled(options, str(folder)), shared, before=steps, number=number))
     return Recipe(pipeline="custom", folder=folder, steps=tuple(steps))
 
 
@@ -181,7 +182,7 @@ def _remove(paths: tuple[Path, ...], before: PipelineStep, *, suffix: str) -> Pi
     return PipelineStep(name=f"remove{suffix}", manifest=before.manifest, removes=paths, on="rank 0")
 
 
-def _custom_step(command: str, options: Any, before: Sequence[PipelineStep], number: int) -> PipelineStep:
+def _custom_step(command: str, options: Any, shared: Mapping[str, Any], *, before: Sequence[PipelineStep], number: int) -> PipelineStep:
     if command == "remove":
         if not before or before[-1].removes or not isinstance(options, list) or not all(isinstance(name, str) for name in options):
             raise ConfigError(f"recipe: step {number}: remove takes a list of folders, behind the step that replaces them")
@@ -198,7 +199,7 @@ def _custom_step(command: str, options: Any, before: Sequence[PipelineStep], num
         if not isinstance(options.get("output_prefix"), str) or len(options) > 1:
             raise ConfigError(f"recipe: step {number}: verify takes the output_prefix of a tokenize step, got {options}")
         return _verify(Path(options["output_prefix"]), suffix=f"-{number}")
-    return _command(command, options, {}, suffix=f"-{number}")
+    return _command(command, options, shared, suffix=f"-{number}")
 
 
 def _filled(value: Any, folder: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from meshwright.data.manifest import MANIFEST, FileRecord, write_manifest
 from meshwright.data.progress import format_size
 from meshwright.data.steps import Record, StepReport
+from meshwright.units import counted
 
 __all__ = ["StepResult", "conclude"]
 
@@ -62,7 +63,7 @@ class StepResult:
     def lines(self) -> list[str]:
         """Return it in words."""
         report = self.report
-        found = [f"{report.step}: {len(self.files):,} files, {format_size(self.size_bytes)} in {self.output}"]
+        found = [f"{report.step}: {counted(len(self.files), 'file')}, {format_size(self.size_bytes)} in {self.output}"]
         found += [f"  {kind}: {name}: {reason}" for name, (kind, reason) in list(report.failed.items())[:_SHOWN]]
         if len(report.failed) > _SHOWN:
             found.append(f"  and {len(report.failed) - _SHOWN:,} more, all of them in --json")
@@ -72,7 +73,7 @@ class StepResult:
         if kinds:
             found.append(f"not done: {', '.join(f'{number:,} {kind}' for kind, number in kinds.items())}; start again to try them again")
         if report.open_elsewhere:
-            found.append(f"{len(report.open_elsewhere):,} files are other ranks' and not done yet; the last rank writes the manifest")
+            found.append(f"{counted(len(report.open_elsewhere), 'file')} of other ranks not done yet; the last rank writes the manifest")
         if report.stopped is not None:
             found.append(f"stopped: {report.stopped}")
         found += self.notes

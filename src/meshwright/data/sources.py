@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from meshwright.data.listing import InputFile
 from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.units import counted
 from meshwright.yaml_text import read_yaml
 
 __all__ = ["Corpus", "corpora", "corpus_files", "expand", "find_corpus", "hf_files", "url_files"]
@@ -167,7 +168,7 @@ def hf_files(word: str, *, include: Sequence[str], endpoint: str, get: Callable[
         page = answer.links.get("next", {}).get("url", "")
     wanted = [row for row in rows if not include or any(fnmatch(row["path"], pattern) for pattern in include)]
     if not wanted:
-        raise ConfigError(f"--hf {word}: {len(rows)} files, of which {' and '.join(include) or 'all'} matches none")
+        raise ConfigError(f"--hf {word}: {counted(len(rows), 'file')}, of which {' and '.join(include) or 'all'} matches none")
     base = f"{endpoint}/datasets/{name}/resolve/{revision}"
     return [
         InputFile(path=f"{base}/{quote(row['path'])}", name=row["path"], size_bytes=row["size"], sha256=(row.get("lfs") or {}).get("oid"))

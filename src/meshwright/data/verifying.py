@@ -15,6 +15,7 @@ from meshwright.data.encoders.encoder import Encoder
 from meshwright.data.prefixes import prefixes_of
 from meshwright.errors import ConfigError
 from meshwright.indexed import IndexedFile, chunks_of, token_dtype
+from meshwright.units import counted
 
 __all__ = ["Check", "Verified", "quick_look", "verify"]
 
@@ -81,7 +82,7 @@ def _broken(prefix: str, error: ConfigError) -> Verified:
 
 
 def _structure(file: IndexedFile) -> list[Check]:
-    head = f"version 1, ids {file.dtype.name}, {file.num_sequences:,} sequences, {file.num_documents:,} documents"
+    head = f"version 1, ids {file.dtype.name}, {counted(file.num_sequences, 'sequence')}, {counted(file.num_documents, 'document')}"
     return [Check(name="header and sizes", passed=True, found=head), _lengths(file), _pointers(file), _bounds(file), _size(file)]
 
 

@@ -7,6 +7,7 @@ from meshwright.errors import ConfigError
 from meshwright.hardware.profile import Profile
 from meshwright.hardware.profile_chip import profile_words
 from meshwright.health.finding import Finding
+from meshwright.units import counted
 
 __all__ = ["calibration_finding", "profile_finding"]
 
@@ -20,7 +21,8 @@ def calibration_finding(fitted: Calibration | None, measured: Profile | None) ->
         return Finding(room="own figures", name="calibration", state="absent", words=_NO_CALIBRATION)
     from meshwright import __version__
 
-    words = f"{fitted.chip}, stack {fitted.stack}, {len(fitted.runs)} runs, {len(fitted.factors)} factors, by meshwright {fitted.version}"
+    fit = f"{counted(len(fitted.runs), 'run')}, {counted(len(fitted.factors), 'factor')}"
+    words = f"{fitted.chip}, stack {fitted.stack}, {fit}, by meshwright {fitted.version}"
     try:
         check_profile(fitted, profile="" if measured is None else profile_words(measured.machine))
     except ConfigError as error:

@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.errors import ConfigError
 from meshwright.models._hf_config import HfConfig, shown
 from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, MoeSpec
+from meshwright.units import counted
 
 __all__ = ["Found", "MoeKeys", "Part", "WindowKeys", "global_every", "hybrid_layers", "latent_attention"]
 
@@ -132,7 +133,7 @@ def hybrid_layers(config: HfConfig, found: Found) -> Found:
     """Read layers that each hold one block (`M-M*ME`), the Mamba mixer and the experts."""
     kinds = _layer_kinds(config)
     if len(kinds) != found["num_layers"]:
-        raise ConfigError(f"{config.name}: the layer pattern has {len(kinds)} layers, num_hidden_layers={found['num_layers']}")
+        raise ConfigError(f"{config.name}: the layer pattern has {counted(len(kinds), 'layer')}, num_hidden_layers={found['num_layers']}")
     if {"mlp", "moe"} <= set(kinds):
         raise ConfigError(f"{config.name}: the layer pattern mixes dense and expert feed-forwards, which is not modelled")
     ffn_layers = kinds.count("mlp") + kinds.count("moe")

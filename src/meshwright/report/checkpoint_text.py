@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.checkpoints.plan import CheckpointPlan
 from meshwright.checkpoints.size import CheckpointSize
-from meshwright.units import GIB, HOUR_S, MINUTE_S, format_bytes, format_count, format_seconds
+from meshwright.units import GIB, HOUR_S, MINUTE_S, counted, format_bytes, format_count, format_seconds
 
 __all__ = ["checkpoint_lines"]
 
@@ -38,7 +38,7 @@ def _figure(value: float) -> str:
 
 
 def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count:,} nodes"
+    return counted(count, "node")
 
 
 def _parts(size: CheckpointSize) -> str:

@@ -16,6 +16,7 @@ from meshwright.runs.failures import Failure
 from meshwright.runs.lock import Lock
 from meshwright.runs.record import AnyRun, Course, Event, EventName, Outcome
 from meshwright.runs.store import RUN_LOGS, Store
+from meshwright.units import counted
 
 __all__ = ["Choosable", "StudyLimits", "Tuner", "View"]
 
@@ -256,7 +257,7 @@ class Tuner(Generic[AnyRun]):
         """Why no further run may start; what runs already is reckoned with its whole limit of time."""
         limits = self.limits
         if is_new and len(self.records) >= limits.max_runs:
-            return Stop(because=f"{len(self.records)} runs, as many as --max-runs allows")
+            return Stop(because=f"{counted(len(self.records), 'run')}, as many as --max-runs allows")
         if stuck := [record for record in self.records.values() if record.failure and record.failure.failure_class == "never_started"]:
             return Stop(because=f"{stuck[0].run_id} never started: {stuck[0].failure.message if stuck[0].failure else ''}")
         if limits.budget_gpu_hours is not None:

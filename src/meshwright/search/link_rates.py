@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from meshwright.calibration import LinkRates
 from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, all_to_all_s, group_of, reduce_scatter_s
 from meshwright.hardware.cluster import Link, Pool
+from meshwright.units import counted
 
 __all__ = ["OPERATIONS", "CollectiveTable", "link_rates"]
 
@@ -44,7 +45,7 @@ class CollectiveTable:
 
     def words(self) -> str:
         """Name it."""
-        return f"{self.operation}_perf of {self.ranks} ranks on {self.hosts} host{'' if self.hosts == 1 else 's'}, {len(self.bytes)} sizes"
+        return f"{self.operation}_perf of {self.ranks} ranks on {counted(self.hosts, 'host')}, {counted(len(self.bytes), 'size')}"
 
 
 def link_rates(table: CollectiveTable, pool: Pool) -> LinkRates:

@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.errors import ConfigError
 from meshwright.serving.clock import Clock
 from meshwright.serving.kernels import Floats
+from meshwright.units import counted
 
 __all__ = ["Outcome", "Requests", "closed_loop", "open_loop"]
 
@@ -81,7 +82,7 @@ def open_loop(clock: Clock, requests: Requests, *, sent_s: Sequence[float], slot
     Checked:  tests/serving/test_simulate.py
     """
     if len(sent_s) != len(requests.prompts):
-        raise ConfigError(f"{len(sent_s)} times for {len(requests.prompts)} requests: expected one each")
+        raise ConfigError(f"{counted(len(sent_s), 'time')} for {counted(len(requests.prompts), 'request')}: expected one each")
     return _Run(clock, requests, slots=slots, cache_tokens=cache_tokens).open(sent_s)
 
 

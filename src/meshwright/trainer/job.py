@@ -16,6 +16,7 @@ from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
 from meshwright.search.problem import details_of, model_of
 from meshwright.trainer.tokens import ContextWord
+from meshwright.units import counted
 from meshwright.workload import Workload
 
 __all__ = ["ROPE_BASE", "DataSettings", "OptimizerSettings", "SaveSettings", "TrainJob", "ValidSettings", "job_keys", "read_job"]
@@ -167,7 +168,7 @@ def _layout_of(content: Mapping[str, Any], name: str, rank: str) -> Layout:
     plans = content.get("plans") or []
     place = int(rank) if rank.isdecimal() else 1
     if not 1 <= place <= len(plans):
-        raise ConfigError(f"plan {name!r}: #{rank or 1}: the file holds {len(plans)} plans")
+        raise ConfigError(f"plan {name!r}: #{rank or 1}: the file holds {counted(len(plans), 'plan')}")
     given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in plans[place - 1]["layout"].items()}
     unknown = [key for key in given if key not in Layout.__dataclass_fields__]
     if unknown:

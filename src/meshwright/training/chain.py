@@ -8,6 +8,7 @@ from typing import Literal
 
 from meshwright.runs.executors.executor import JobState
 from meshwright.runs.failures import Failure
+from meshwright.units import counted
 from meshwright.watch.restart import Attempt, RestartPolicy, next_start
 
 __all__ = ["Decision", "PastJob", "decide", "jobs_needed"]
@@ -86,7 +87,7 @@ def _attempt(job: PastJob, so_far: Sequence[PastJob]) -> Attempt:
 
 
 def _count(jobs: int) -> str:
-    return "1 job" if jobs == 1 else f"{jobs} jobs"
+    return counted(jobs, "job")
 
 
 def jobs_needed(*, train_s: float, steps_s: int | None) -> int:

@@ -23,7 +23,7 @@ from meshwright.training.embedded import held_out
 from meshwright.training.limits import written
 from meshwright.training.prepare import Prepared
 from meshwright.training.replicas import divide
-from meshwright.units import GIB, HOUR_S, format_count
+from meshwright.units import GIB, HOUR_S, counted, format_count
 
 __all__ = ["Finding", "Look", "preflight", "problems", "require_clear"]
 
@@ -95,7 +95,7 @@ def _memory(prepared: Prepared, _look: Look) -> _Found:
 
 def _length(prepared: Prepared, _look: Look) -> _Found:
     tokens = prepared.total_steps * prepared.tokens_per_step
-    words = f"{prepared.total_steps:,} steps of {prepared.tokens_per_step:,} tokens: {format_count(tokens)} tokens"
+    words = f"{counted(prepared.total_steps, 'step')} of {prepared.tokens_per_step:,} tokens: {format_count(tokens)} tokens"
     words += f" in {_hours(prepared.train_s)} by prediction ({_hours(prepared.total_steps * prepared.slow_step_s)} at its slow end)"
     needed, most = prepared.needed_jobs(), prepared.request.most_jobs
     if prepared.limits is not None:
@@ -168,7 +168,7 @@ def _data(prepared: Prepared, look: Look) -> _Found:
         yield (
             "data",
             "ok",
-            f"{here}: {file.num_documents:,} documents, {format_count(file.num_tokens)} tokens, weight {dataset.weight:g}; {how}",
+            f"{here}: {counted(file.num_documents, 'document')}, {format_count(file.num_tokens)} tokens, weight {dataset.weight:g}; {how}",
         )
     if tokens:
         epochs = prepared.total_steps * prepared.tokens_per_step / tokens

@@ -15,7 +15,7 @@ from meshwright.data.sources import find_corpus
 from meshwright.errors import ConfigError
 from meshwright.exports import ExportedFile
 from meshwright.exports.jobs import Job, JobText, job_text
-from meshwright.units import DAY_S, HOUR_S
+from meshwright.units import DAY_S, HOUR_S, counted
 from meshwright.workflows.spec import WorkflowSpec, read_spec
 from meshwright.workflows.stages import Stage, data_stages, notebook_stage
 from meshwright.workflows.training import Trained, read_blend, replicas_that_work, train_stage
@@ -186,7 +186,7 @@ def _of_training(trained: Trained) -> Sequence[Check]:
         Check(
             name="weights",
             passed=abs(sum(trained.weights) - 1) < 1e-9,
-            found=f"{len(trained.weights)} pairs of {min(trained.weights):.6f} to {max(trained.weights):.6f}, their sum is 1",
+            found=f"{counted(len(trained.weights), 'pair')} of {min(trained.weights):.6f} to {max(trained.weights):.6f}, their sum is 1",
         ),
         Check(name="limits", passed=True, found=f"the platform's {_hours(trained.limit_s)}; the software {stop}"),
         Check(

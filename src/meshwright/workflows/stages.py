@@ -9,7 +9,7 @@ from typing import Any, Literal
 from meshwright.errors import ConfigError
 from meshwright.exports import ExportedFile
 from meshwright.exports.jobs import Job, JobOptions, on_nodes, parse_mount
-from meshwright.units import parse_duration
+from meshwright.units import counted, parse_duration
 from meshwright.workflows.spec import WorkflowSpec
 from meshwright.yaml_text import write_yaml
 
@@ -61,7 +61,7 @@ def data_stages(spec: WorkflowSpec) -> list[Stage]:
         _data(
             spec,
             "preprocess",
-            f"{spec.shards} pairs of .bin and .idx, read back, and their weights by tokens",
+            f"{counted(spec.shards, 'pair')} of .bin and .idx, read back, and their weights by tokens",
             recipe=_tokenize(spec, shards),
             needs=(f"{shards}/manifest.json", *vocabulary_files(spec)),
         ),

@@ -17,7 +17,7 @@ from meshwright.exports.registry import find_target
 from meshwright.search.asked import Asked, ask
 from meshwright.search.request import PlanRequest
 from meshwright.training.replicas import divides
-from meshwright.units import DAY_S, HOUR_S, MINUTE_S, parse_duration
+from meshwright.units import DAY_S, HOUR_S, MINUTE_S, counted, parse_duration
 from meshwright.workflows.spec import TrainWords, WorkflowSpec
 from meshwright.workflows.stages import Stage, job_words, pair_prefixes, vocabulary_files
 
@@ -52,7 +52,7 @@ def train_stage(spec: WorkflowSpec, *, launcher: str, weights: Sequence[float] |
     asked = _asked(words)
     raw = [1.0] * spec.shards if weights is None else list(weights)
     if len(raw) != spec.shards:
-        raise ConfigError(f"{len(raw)} weights for {spec.shards} shards")
+        raise ConfigError(f"{counted(len(raw), 'weight')} for {counted(spec.shards, 'shard')}")
     shares = tuple(even_sum(raw))
     limit_s = parse_duration(words.time, name="train.time")
     stop_s = limit_s - parse_duration(words.stop_before, name="train.stop_before")

@@ -68,7 +68,7 @@ def test_what_cannot_run_is_a_row_and_the_rest_is_written(tmp_path: Path, capsys
         ("8", "4096"): "oom",
     }
     assert "num_heads=96 is not divisible by tp=5" in failed["5", "4"][1] and "GiB short" in failed["8", "4096"][1]
-    assert "1 points predicted as fastertransformer runs them, and 5 that can't run" in capsys.readouterr().out
+    assert "1 point predicted as fastertransformer runs them, and 5 that can't run" in capsys.readouterr().out
 
 
 def test_where_nothing_runs_the_answer_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

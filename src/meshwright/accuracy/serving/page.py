@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshwright.accuracy.serving.score import QUANTITIES, ServingFigures
+from meshwright.units import counted
 
 __all__ = ["HEADINGS", "cells_of", "serving_accuracy_page"]
 
@@ -32,7 +33,7 @@ def serving_accuracy_page(figures: Mapping[str, ServingFigures], unanswered: Map
     lines += ["| " + " | ".join((name, *cells_of(found))) + " |" for name, found in figures.items()]
     lines += ["", "## Rows without an answer", ""]
     for table, reasons in unanswered.items():
-        lines += [f"- {table}, {count} rows: {reason}" for reason, count in reasons.items()]
+        lines += [f"- {table}, {counted(count, 'row')}: {reason}" for reason, count in reasons.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from meshwright.cli.bcp._flags import AceFlag, DryRunFlag, JsonFlag, OrgFlag, TargetArgument, TeamFlag, show, storage
+from meshwright.units import counted
 
 __all__ = ["upload"]
 
@@ -52,7 +53,7 @@ def upload(
         if dry_run and len(chosen.files) > _SHOWN:
             print(f"... and {len(chosen.files) - _SHOWN:,} more")
         left = f", {chosen.excluded:,} left out" if chosen.excluded else ""
-        print(f"{len(chosen.files):,} files, {format_size(chosen.size_bytes)}{left}", flush=True)
+        print(f"{counted(len(chosen.files), 'file')}, {format_size(chosen.size_bytes)}{left}", flush=True)
     if dry_run and chosen.excluded:
         typer.echo("note: in place of SOURCE the command gets a folder of links to these files", err=True)
     transfer = storage(org=org, team=team, ace=ace, dry_run=dry_run).upload(found, chosen, to=remote, quiet=json_output)

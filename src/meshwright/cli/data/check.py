@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from meshwright.cli.data._flags import JsonFlag
+from meshwright.units import counted
 
 __all__ = ["check"]
 
@@ -45,6 +46,6 @@ def check(
         for fault in report.faults:
             print(fault)
         well = "all are well" if not report.faults else f"{len(report.faults):,} faults"
-        print(f"{report.files:,} files, {format_size(report.size_bytes)}: {well}")
+        print(f"{counted(report.files, 'file')}, {format_size(report.size_bytes)}: {well}")
     if report.faults:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from meshwright.cli.data._flags import JsonFlag
+from meshwright.units import counted
 
 __all__ = ["merge"]
 
@@ -54,4 +55,5 @@ def merge(
     if json_output:
         print(json.dumps({**asdict(report), "manifest": report.manifest.to_dict()}, indent=2))
     else:
-        print(f"{report.prefix}: {len(report.sources)} pairs, {report.documents:,} documents, {report.tokens:,} tokens")
+        of = ((len(report.sources), "pair"), (report.documents, "document"), (report.tokens, "token"))
+        print(f"{report.prefix}: {', '.join(counted(number, noun) for number, noun in of)}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshwright.cli.data._flags import JsonFlag, OutputFileFlag, write_json
+from meshwright.units import counted
 
 if TYPE_CHECKING:
     from meshwright.data.counting import LengthStats
@@ -54,8 +55,10 @@ def stats(
 def _print(entry: LengthStats) -> None:
     from meshwright.data.progress import format_size
 
-    print(f"{entry.prefix}: {entry.documents:,} documents, {entry.sequences:,} sequences, {entry.tokens:,} tokens", end="")
-    print(f", {format_size(entry.size_bytes)}, {entry.mean:,.1f} tokens a document")
+    print(
+        f"{entry.prefix}: {counted(entry.documents, 'document')}, {counted(entry.sequences, 'sequence')}, {counted(entry.tokens, 'token')}"
+        f", {format_size(entry.size_bytes)}, {entry.mean:,.1f} tokens a document"
+    )
     print("  " + ", ".join(f"{share:.0%} {length:,}" for share, length in entry.quantiles.items()))
     for start, below, documents, tokens in entry.histogram:
         share = tokens / entry.tokens if entry.tokens else 0.0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshwright.cli._terminal import QuietFlag
+from meshwright.units import counted
 
 if TYPE_CHECKING:
     from meshwright.data.tokenizing import TokenizeReport
@@ -177,10 +178,10 @@ def _print(report: TokenizeReport) -> None:
 
     print(report.note)
     for file in report.manifest.files if report.manifest is not None else ():
-        counted = f", {file.documents:,} documents, {format_count(file.tokens or 0)} tokens" if file.documents is not None else ""
-        print(f"{file.name}: {format_size(file.size_bytes)}{counted}")
+        held = f", {counted(file.documents, 'document')}, {format_count(file.tokens or 0)} tokens" if file.documents is not None else ""
+        print(f"{file.name}: {format_size(file.size_bytes)}{held}")
     if report.rejects:
-        print(f"left out: {report.rejects:,}, by the policy; {len(report.files_out)} of them whole files")
+        print(f"left out: {report.rejects:,}, by the policy; {counted(len(report.files_out), 'whole file')} among it")
     for name in report.files_out[:10]:
         typer.echo(f"left out whole: {name}", err=True)
     for failed in report.failed[:20]:
@@ -192,4 +193,6 @@ def _print(report: TokenizeReport) -> None:
     for problem in report.problems:
         typer.echo(f"problem: {problem}", err=True)
     if report.manifest is None and not report.failed and not report.problems:
-        print(f"this rank's share is done; {report.open_segments} segments are with other ranks, and the last to end joins them")
+        print(
+            f"this rank's share is done; {counted(report.open_segments, 'segment')} left to other ranks, of which the last to end joins all"
+        )

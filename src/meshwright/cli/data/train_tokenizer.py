@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from meshwright.cli.data._flags import InputsArgument, JsonFlag
+from meshwright.units import counted
 
 __all__ = ["train_tokenizer"]
 
@@ -66,4 +67,4 @@ def train_tokenizer(
         print(json.dumps(asdict(trained), indent=2))
     else:
         left = f", {trained.rejects:,} passed over" if trained.rejects else ""
-        print(f"{trained.model}: {trained.vocab_size:,} pieces, from {trained.documents:,} documents{left}")
+        print(f"{trained.model}: {trained.vocab_size:,} pieces, from {counted(trained.documents, 'document')}{left}")

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from meshwright.report.loads_table import DEFINITIONS, load_lines
-from meshwright.units import format_seconds
+from meshwright.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,11 +59,11 @@ def _happened(record: ServedRecord, view: View[ServedRecord]) -> str:
         return f"failed, {record.failure.failure_class}: {record.failure.message}{_shown(record.failure.evidence)}"
     best, served = record.best_point, record.served
     assert served is not None
-    counted = f"{len(served.measured)} of {len(served.points)} loads measured"
+    done = f"{len(served.measured)} of {counted(len(served.points), 'load')} measured"
     if best is None or best.figures is None:
-        return f"{counted}; none keeps the limits"
+        return f"{done}; none keeps the limits"
     here = " best so far" if view.best is not None and view.best.run_id == record.run_id else ""
-    return f"{counted}; {best.figures.tokens_per_s / served.chips:.4g} tok/s/GPU at {best.load}{here}"
+    return f"{done}; {best.figures.tokens_per_s / served.chips:.4g} tok/s/GPU at {best.load}{here}"
 
 
 def _shown(evidence: str | None) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from meshwright.units import counted
+
 if TYPE_CHECKING:
     from meshwright.accuracy.serving.score import ServingFigures
 
@@ -74,4 +76,6 @@ def _print(figures: Mapping[str, ServingFigures], reasons: Mapping[str, Mapping[
     print_columns(console, columns, [(name, *cells_of(found)) for name, found in figures.items()], more="--json has them")
     for name, found_reasons in reasons.items():
         for reason, count in found_reasons.items():
-            console.print(f"{name}: {count} rows not answered: {reason}", highlight=False, markup=False, soft_wrap=not console.is_terminal)
+            console.print(
+                f"{name}: {counted(count, 'row')} not answered: {reason}", highlight=False, markup=False, soft_wrap=not console.is_terminal
+            )

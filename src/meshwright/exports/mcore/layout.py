@@ -9,6 +9,7 @@ from meshwright.exports._split import chunk_layers, read_split_text, split_text
 from meshwright.exports._taken import Taken
 from meshwright.exports.exported import TrainedLayers
 from meshwright.exports.plan import TrainingPlan
+from meshwright.units import counted
 
 __all__ = [
     "ddp_words",
@@ -118,7 +119,7 @@ def read_parallel(words: Taken, *, prefix: str, what: str) -> dict[str, Any]:
         chunks = read_split(str(text), what=what)
         if len(chunks) % layout["pp"]:
             raise ConfigError(
-                f"{what}: {len(chunks)} chunks of pipeline_model_parallel_layout for pipeline_model_parallel_size={layout['pp']}"
+                f"{what}: {counted(len(chunks), 'chunk')} of pipeline_model_parallel_layout for pipeline_model_parallel_size={layout['pp']}"
             )
         layout |= {"layers_per_stage": chunks, "vpp": len(chunks) // layout["pp"]}
     return layout

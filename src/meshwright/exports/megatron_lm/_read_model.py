@@ -11,6 +11,7 @@ from meshwright.exports.megatron_lm._args import Args
 from meshwright.exports.megatron_lm._pipeline import layers_in_pattern
 from meshwright.models.presets import presets
 from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
+from meshwright.units import counted
 
 __all__ = ["read_model"]
 
@@ -116,7 +117,7 @@ def _frequency(text: str, layers: int) -> tuple[int, int]:
     if isinstance(kinds, int):
         kinds = [int(layer % max(kinds, 1) == 0) for layer in range(layers)]
     if len(kinds) != layers or set(kinds) - {0, 1}:
-        raise ConfigError(f"--moe-layer-freq {text[:60]!r}: {len(kinds)} layers of {layers}; expected 0 or 1 for each")
+        raise ConfigError(f"--moe-layer-freq {text[:60]!r}: {counted(len(kinds), 'layer')} of {layers}; expected 0 or 1 for each")
     for first in range(layers):
         for every in range(1, 9):
             rest = layers - first

@@ -18,6 +18,7 @@ from meshwright.exports.titan.layout import layers_of_chunks, schedule_of
 from meshwright.exports.titan.model import TitanModel, read_dims_line
 from meshwright.models.presets import find_model
 from meshwright.models.spec import MlaSpec, ModelSpec, MoeSpec
+from meshwright.units import counted
 from meshwright.workload import Precision, Workload
 
 __all__ = ["TORCHTITAN_SOURCE"]
@@ -190,7 +191,9 @@ def _pipeline(words: Taken, model: ModelSpec) -> dict[str, Any]:
             count = math.ceil((model.num_layers + first + last) / each)
         chunks = _weighted_split(model.num_layers, count, first=first, last=last)
     if len(chunks) % pp:
-        raise ConfigError(f"torchtitan: {len(chunks)} chunks of the model for pipeline_parallel_degree={pp}; expected a multiple of it")
+        raise ConfigError(
+            f"torchtitan: {counted(len(chunks), 'chunk')} of the model for pipeline_parallel_degree={pp}; expected a multiple of it"
+        )
     return {"pp": pp, "vpp": len(chunks) // pp, "schedule": schedule, "layers_per_stage": chunks}
 
 

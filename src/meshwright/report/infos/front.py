@@ -9,6 +9,7 @@ from meshwright.report.charts.forms import Axis, Group, Point, Points
 from meshwright.report.charts.style import BEST, OTHER
 from meshwright.report.infos.layouts import short_words
 from meshwright.report.infos.part import Record
+from meshwright.units import counted
 
 __all__ = ["cost_front_info", "memory_front_info", "unbeaten"]
 
@@ -27,7 +28,7 @@ def memory_front_info(record: Record) -> Points:
     plans = record["plans"]
     points = [(max(plan["peak_memory_gib"]), plan["tokens_per_s_per_gpu"]) for plan in plans]
     front = unbeaten(points)
-    sentence = f"{_count(len(front))} of {_count(len(plans), 'ranked plan')}: others need more memory and are slower."
+    sentence = f"{len(front)} of {counted(len(plans), 'ranked plan')}: others need more memory and are slower."
     return _front(plans, points, key="front", title="Throughput against memory", sentence=sentence, x=_MEMORY, y=_SPEED)
 
 
@@ -47,10 +48,6 @@ _MEMORY = Axis(key="peak_memory_gib", title="GiB on the fullest chip")
 _SPEED = Axis(key="tokens_per_s_per_gpu", title="tokens/s per GPU")
 _COST = Axis(key="usd_per_million_tokens", title="dollars per million tokens")
 _WHOLE_SPEED = Axis(key="tokens_per_s", title="tokens/s")
-
-
-def _count(number: int, noun: str = "") -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}" if noun else str(number)
 
 
 def _front(

@@ -10,7 +10,7 @@ from meshwright.report.charts.style import BEST, OTHER, SEQUENCE
 from meshwright.report.charts.words import number
 from meshwright.report.infos.layouts import layout_of, short_words
 from meshwright.report.infos.part import Part, Record, Section, Tile, Words
-from meshwright.units import GIB
+from meshwright.units import GIB, counted
 
 __all__ = ["history_info", "predicted_info", "runs_info", "study_answer_info", "study_part", "study_tiles_info"]
 
@@ -68,7 +68,7 @@ def study_answer_info(record: Record) -> str:
 def study_tiles_info(record: Record) -> tuple[Tile, ...]:
     """Return the best run's figures and the study's cost."""
     best, measured = _fastest(record), _measured(record)
-    spent = Tile(title="Spent", value=f"{number(record['gpu_hours'])} GPU-hours", note=f"{len(record['runs'])} runs")
+    spent = Tile(title="Spent", value=f"{number(record['gpu_hours'])} GPU-hours", note=counted(len(record["runs"]), "run"))
     if best is None:
         return (spent,)
     inside = sum(_is_inside(run) for run in measured)
