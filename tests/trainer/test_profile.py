@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -20,7 +21,7 @@ from meshwright.hardware.profile_chip import measured_chip
 from meshwright.hardware.profile_tables import profile_tables
 from meshwright.trainer.profile import ProfileRequest, _design, _device, _host, _run, profile_device
 from meshwright.trainer.profile._device import Device, open_device
-from meshwright.trainer.profile._operator import Operator
+from meshwright.trainer.profile._operator import Behind, Operator
 from meshwright.trainer.profile._timing import Clock, Measured, measure, settled, spread_frac
 
 QUICK = ProfileRequest(device="cpu", effort="quick")
@@ -39,7 +40,7 @@ TINY: dict[str, _design.Axes] = {
 }
 HOST = Series(name="host/plain", dims=("layers",), axes=((1,),), samples=(Sample(point=(1,), seconds=1e-3, repeats=1),))
 SERIES = {
-    *("host/plain", "launch/host", "launch/autograd", "copy/device", "adam/fp32", "gradient_norm/fp32"),
+    *("host/plain", "launch/host", "launch/autograd", "launch/cold", "copy/device", "adam/fp32", "gradient_norm/fp32"),
     *("gemm/fp32", "gemm_dgrad/fp32", "gemm_wgrad/fp32", "gemm_main_grad/fp32", "gemm_sustained/fp32"),
     *(f"{name}{way}/fp32" for name in ("attention", "attention_full", "grouped_gemm", "experts") for way in ("", "_backward")),
     *(f"{name}{way}/fp32" for name in ("rmsnorm", "layernorm", "swiglu", "gelu", "residual", "rotary") for way in ("", "_backward")),
@@ -72,9 +73,12 @@ def test_host_times_of_the_trainers_own_layers(monkeypatch: pytest.MonkeyPatch) 
     """A layer and both ends take time forward and backward; a step's own work is told for few and many layers."""
     monkeypatch.setattr(_host, "_LAYOUTS", {"plain": {"dp": 2, "sharding": "none"}, "context": {"cp": 2}})
     monkeypatch.setattr(_host, "_REPEATS", 2)
+    monkeypatch.setattr(_host, "_EXPERTS", (2, 4))
     found = {series.name: series for series in _host.host_series(Device(kind="cpu", dtypes=("fp32",)))}
-    assert set(found) == {f"host/{name}{way}" for name in ("plain", "context", "ends") for way in ("", "_backward")} | {"host/step"}
-    assert [sample.point for sample in found["host/step"].samples] == [(1,), (4,)]
+    names = ("plain", "context", "routed", "ends")
+    assert set(found) == {f"host/{name}{way}" for name in names for way in ("", "_backward")} | {"host/step"}
+    assert [sample.point for sample in found["host/step"].samples] == [(1,), (5,)]
+    assert [sample.point for sample in found["host/routed"].samples] == [(2,), (4,)] and found["host/routed"].dims == ("experts",)
     assert all(sample.seconds and sample.seconds < 10 for series in found.values() for sample in series.samples)
 
 
@@ -182,7 +186,7 @@ def operator_of(build: Callable[[int], Callable[[], object]], clock: Any = "work
         axes=((1, 2),),
         build=build,
         need_bytes=lambda size: 0.0,
-        bound="arithmetic",
+        caches="warm",
         clock=clock,
     )
 
@@ -201,6 +205,24 @@ def test_a_known_time_is_measured(clock: str) -> None:
     found = measure(lambda: _work_for(0.005), operator=operator_of(lambda _: lambda: None, clock), clock=Clock(device), timing=timing)
     assert 0.005 <= found.seconds < 0.02
     assert found.repeats >= 3
+
+
+def test_before_each_repeat_a_step_is_stood_in_for() -> None:
+    """The twin brings the code, then what the operator before wrote is written again, and then the work is timed."""
+    done: list[str] = []
+
+    class Operand:
+        def detach(self) -> Operand:
+            return self
+
+        def mul_(self, _: float) -> None:
+            done.append("written")
+
+    device, timing = Device(kind="cpu", dtypes=("fp32",)), replace(FAST, least_repeats=2, most_repeats=2, goal_frac=-1.0)
+    work = Behind(lambda: done.append("timed"), (Operand(),))
+    operator = replace(operator_of(lambda _: lambda: None), caches="cold")
+    assert measure(work, operator=operator, clock=Clock(device), timing=timing, twin=lambda: done.append("twin")).repeats == 2
+    assert done[-6:] == ["twin", "written", "timed"] * 2
 
 
 def test_spread_and_when_it_is_small_enough() -> None:

@@ -40,6 +40,10 @@ parts joined (4, 4), cast (4, 2); backward: cast (2, 4), gradient by part (4, 2)
 probabilities: product (4, 4) and sum (4) each."""
 
 
+COUNT_BYTES = 8.0
+"""Of one count of rows, which the embedded trainer's ranks exchange before the rows themselves (trainer/_feedforward.py)."""
+
+
 _UNREAD_OF_EXPERTS = {"experts second layer": 1.0, "shared experts second layer": 1.0, "expert exchange": 0.5}
 """Shares of a mixture's forward that only make its output: routed rows are weighted before their second product (torchtitan's
 score_before_experts; the weighted SwiGLU of Megatron-Core and NeMo AutoModel), and then sent back."""
@@ -232,10 +236,11 @@ def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Fl
         dispatch = all_to_all_s(group, routed * width * size)
     gather = all_gather_s(group_of(shapes.etp, np.ones_like(shapes.etp), site.pool), rows * width * size)
     both_ways = 2 * (dispatch * busiest_share(site) + gather)
+    counts = all_to_all_s(group, np.full_like(own, COUNT_BYTES * moe.num_experts)) if site.stack.embedded else 0.0
     exchange = Part(
         name="expert exchange",
         term="ep_comm",
-        forward_s=both_ways,
+        forward_s=both_ways + counts,
         backward_s=both_ways,
         kernels_forward=4,
         kernels_backward=4,

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.cost.attention import attention_parts, mamba_parts
 from meshwright.cost.feedforward import mlp_parts, moe_parts
-from meshwright.cost.measured import HostPass, host_layer_s
+from meshwright.cost.measured import HostPass, cold_launch_s, host_layer_s
 from meshwright.cost.operators import Part, Site
 from meshwright.cost.shapes import Floats
 from meshwright.factors import Factors
@@ -115,8 +115,7 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
     backward = {term: _total(site, flat, term, "backward_s") for term in LAYER_TERMS}
     forward["ep_comm"], backward["ep_comm"] = _exposed_exchange_s(site, forward), _exposed_exchange_s(site, backward)
     kernels = _count(site, flat, "kernels_forward"), _count(site, flat, "kernels_backward")
-    experts = any(block.kind == "moe" for block, _ in segment.blocks)
-    host = _measured_host_s(site, experts) or _host_s(site, *kernels)
+    host = _measured_host_s(site, segment) or _host_s(site, *kernels)
     forward["launch"], backward["launch"] = (
         _exposed_host_s(site, seconds, count, terms) for seconds, count, terms in zip(host, kernels, (forward, backward), strict=True)
     )
@@ -175,10 +174,12 @@ def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tu
     )
 
 
-def _measured_host_s(site: Site, experts: bool) -> tuple[Floats, Floats] | None:
+def _measured_host_s(site: Site, segment: Segment) -> tuple[Floats, Floats] | None:
     """Host time of a layer of the embedded trainer, forward and backward, as profiled; None for others, and without a profile of it."""
     if not site.stack.embedded:
         return None
+    routes, moe = any(block.kind == "moe" for block, _ in segment.blocks), site.model.moe
+    experts = np.maximum(moe.num_experts / site.shapes.ep, 1.0) if routes and moe is not None else None
     forward, backward = (host_layer_s(site.pool.node.chip, site.shapes, experts=experts, way=way) for way in _WAYS)
     return None if forward is None or backward is None else (forward, backward)
 
@@ -191,7 +192,7 @@ def _exposed_host_s(site: Site, host_s: Floats, kernels: Floats, terms: dict[str
     host: everything but the calls of the kernels, which their measured times hold."""
     chip = site.pool.node.chip
     if chip.is_processor and site.stack.embedded:
-        return np.maximum(0.0, host_s - kernels * chip.launch_s)
+        return np.maximum(0.0, host_s - kernels * cold_launch_s(chip))
     return np.maximum(0.0, host_s - sum_terms(terms))
 
 

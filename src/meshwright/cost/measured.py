@@ -10,7 +10,7 @@ from meshwright.cost.shapes import Floats, Shapes
 from meshwright.hardware.chip import Chip
 from meshwright.workload import Precision
 
-__all__ = ["HostPass", "host_ends_s", "host_layer_s", "host_sharded_s", "host_step_s", "kind_of_activations", "own_s"]
+__all__ = ["HostPass", "cold_launch_s", "host_ends_s", "host_layer_s", "host_sharded_s", "host_step_s", "kind_of_activations", "own_s"]
 
 HostPass = Literal["", "_backward"]
 """Ending of a series: the forward pass, or the backward pass."""
@@ -43,21 +43,37 @@ def kind_of_activations(precision: Precision) -> str:
     return "fp32" if precision in ("fp32", "tf32") else "fp16" if precision == "fp16" else "bf16"
 
 
-def host_layer_s(chip: Chip, shapes: Shapes, *, experts: bool, way: HostPass) -> Floats | None:
-    """Host time of one layer of the embedded trainer, (U,); None without a profile of it.
+def host_layer_s(chip: Chip, shapes: Shapes, *, experts: Floats | None, way: HostPass) -> Floats | None:
+    """Host time of one layer of the embedded trainer, (U,); None without a profile of it. `experts` are those that a rank holds of it.
 
-    Formula:  plain + (tensor or sequence - plain where tp > 1) + (context - plain where cp > 1) + (experts - plain where it has experts)
+    Formula:  plain + (tensor or sequence - plain where tp > 1) + (context - plain where cp > 1) + (that of so many experts - plain where it
+              has some)
     Units:    seconds per micro batch.
     Source:   the trainer's own layers with next to no arithmetic and exchanges that do nothing (docs/profile.md, `host/...`).
     Valid:    op by op; what several axes add is taken to sum.
     Checked:  tests/cost/test_measured.py
     """
-    found = {kind: own_s(chip, f"host/{kind}{way}", 1.0) for kind in ("plain", "tensor", "sequence", "context", "experts")}
-    if any(seconds is None for seconds in found.values()):
+    found = {kind: own_s(chip, f"host/{kind}{way}", 1.0) for kind in ("plain", "tensor", "sequence", "context")}
+    routed = None if experts is None else own_s(chip, f"host/routed{way}", experts)
+    if any(seconds is None for seconds in found.values()) or (experts is not None and routed is None):
         return None
-    plain, tensor, sequence, context, routed = (float(np.asarray(seconds)) for seconds in found.values())
+    plain, tensor, sequence, context = (float(np.asarray(seconds)) for seconds in found.values())
     cut = np.where(shapes.sp > 0, sequence, tensor) - plain
-    return plain + (shapes.tp > 1) * cut + (shapes.cp > 1) * (context - plain) + experts * (routed - plain)
+    added = 0.0 if routed is None else np.maximum(routed - plain, 0.0)
+    return plain + (shapes.tp > 1) * cut + (shapes.cp > 1) * (context - plain) + added
+
+
+def cold_launch_s(chip: Chip) -> float:
+    """Host time of one operation on a processor behind arithmetic that took its caches, which times of operators measured so hold too.
+
+    Formula:  the profile's `launch/cold`; without it the chip's launch time
+    Units:    seconds.
+    Source:   docs/profile.md.
+    Valid:    processors.
+    Checked:  tests/cost/test_measured.py
+    """
+    found = own_s(chip, "launch/cold", 1.0)
+    return chip.launch_s if found is None else float(found)
 
 
 def host_sharded_s(chip: Chip, way: HostPass) -> float:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of, reduce_scatter_s
 from meshwright.cost.kernels import streaming_s
-from meshwright.cost.measured import host_step_s, own_s
+from meshwright.cost.measured import host_sharded_s, host_step_s, own_s
 from meshwright.cost.memory import data_shards
 from meshwright.cost.shapes import Floats
+from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Pool
 from meshwright.layout import SHARDINGS, Layouts
 from meshwright.stack import Stack
 from meshwright.workload import Precision, Workload
 
-__all__ = ["data_exchange_s", "gathered_bytes", "once_terms_s", "optimizer_s"]
+__all__ = ["data_exchange_s", "gathered_bytes", "once_terms_s", "optimizer_s", "shard_copies_s"]
 
 
 def once_terms_s(
@@ -43,13 +46,44 @@ def once_terms_s(
     """
     if work.lora_rank:
         dense, expert = dense * 0.01, expert * 0.01
-    scatter, gather = data_exchange_s(layouts, dense, expert, pool=pool, stack=stack, precision=work.precision)
+    layers = np.maximum(model_layers / layouts.pp, 1.0)
+    units = layers + 1.0 if stack.embedded else 1.0
+    scatter, gather = data_exchange_s(layouts, dense, expert, pool=pool, stack=stack, precision=work.precision, units=units)
     exposed = np.maximum(0.0, scatter - stack.dp_overlap * backward_s) + np.maximum(0.0, gather - stack.dp_overlap * forward_s)
+    if stack.embedded and pool.node.chip.is_processor:
+        exposed = exposed + _sharding_s(layouts, dense + expert, layers, pool=pool, stack=stack, precision=work.precision)
     return {
         "dp_comm": exposed,
         "optimizer": optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
         "overhead": _overhead_s(layouts, model_layers, pool=pool, stack=stack),
     }
+
+
+def _sharding_s(layouts: Layouts, held: Floats, layers: Floats, *, pool: Pool, stack: Stack, precision: Precision) -> Floats:
+    """What fully_shard takes a processor once a step below zero3: copies, and where ranks share, the host's time."""
+    chip, kind = pool.node.chip, layouts.sharding
+    shared = (kind == SHARDINGS.index("zero1")) | (kind == SHARDINGS.index("zero2"))
+    ranks = np.where(shared, layouts.shard_size, 1)
+    gather = shard_copies_s(chip, held * gathered_bytes(precision), ranks, "gather")
+    scatter = shard_copies_s(chip, held * stack.reduce_bytes, ranks, "scatter")
+    host = layers * (host_sharded_s(chip, "") + host_sharded_s(chip, "_backward")) * shared
+    each_time = kind == SHARDINGS.index("zero2")  # then scatters are with the micro batches
+    return np.where(kind < SHARDINGS.index("zero3"), gather + scatter * ~each_time + host, 0.0)
+
+
+def shard_copies_s(chip: Chip, whole_bytes: Floats, ranks: Floats | NDArray[np.int64], way: Literal["gather", "scatter"]) -> Floats:
+    """Copies in a processor's memory around a gather of weights, or a scatter of gradients, by fully_shard.
+
+    Formula:  gather: shards into the sent buffer and whole weights out of the received one, 2 (1 + 1 / ranks) bytes read and written for
+              each of `whole_bytes`; of one rank one copy, 2. scatter: whole gradients into the sent buffer, and shards added up,
+              2 + 3 / ranks; of one rank a copy, a division by one and another copy, 6
+    Units:    seconds.
+    Source:   torch 2.13, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py and _fsdp_param_group.py.
+    Valid:    on a GPU other streams do them.
+    Checked:  tests/cost/test_measured.py::test_copies_around_gathers_and_scatters
+    """
+    passes = np.where(ranks > 1, 2.0 * (1.0 + 1.0 / ranks), 2.0) if way == "gather" else np.where(ranks > 1, 2.0 + 3.0 / ranks, 6.0)
+    return streaming_s(chip, whole_bytes * passes)
 
 
 def _overhead_s(layouts: Layouts, model_layers: int, *, pool: Pool, stack: Stack) -> Floats:
@@ -71,9 +105,10 @@ def gathered_bytes(precision: Precision) -> float:
 
 
 def data_exchange_s(
-    layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack, precision: Precision
+    layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack, precision: Precision, units: Floats | float = 1.0
 ) -> tuple[Floats, Floats]:
-    """Reduction of gradients, and gathering of updated weights, once a step, (N,) each.
+    """Reduction of gradients, and gathering of updated weights, once a step, (N,) each; in so many `units`, as fully_shard wraps modules,
+    where those are more than the buckets.
 
     Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients and all-gather of half-precision weights; zero3: nothing
               here (its exchange is per micro batch); where fewer ranks share than there are, the shards are all-reduced across
@@ -89,7 +124,7 @@ def data_exchange_s(
     if expert.any():
         inside.append((group_of(np.minimum(size, layouts.expert_dp), layouts.ep * layouts.etp, pool), expert))
     reduce, scatter, gather = (
-        stack.factors.data * sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes) for ranks, params in inside)
+        stack.factors.data * sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes, units) for ranks, params in inside)
         for operation, each in (
             (all_reduce_s, stack.reduce_bytes),
             (reduce_scatter_s, stack.reduce_bytes),
@@ -101,15 +136,17 @@ def data_exchange_s(
     if (replicas > 1).any():
         across = group_of(replicas, layouts.tp * size, pool)
         replicated = stack.factors.data * _bucketed_s(
-            all_reduce_s, across, (dense + expert) * stack.reduce_bytes / size, stack.bucket_bytes
+            all_reduce_s, across, (dense + expert) * stack.reduce_bytes / size, stack.bucket_bytes, units
         )
     scatter = np.where(none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0))
     return scatter, np.where(zero1 | zero2, gather, 0.0)
 
 
-def _bucketed_s(operation: Callable[[Group, Floats], Floats], group: Group, total_bytes: Floats, bucket_bytes: float) -> Floats:
+def _bucketed_s(
+    operation: Callable[[Group, Floats], Floats], group: Group, total_bytes: Floats, bucket_bytes: float, units: Floats | float
+) -> Floats:
     """Time of one collective per bucket: the bytes once, the latency as often as there are buckets; 0 without bytes."""
-    buckets = np.maximum(1.0, np.ceil(total_bytes / bucket_bytes))
+    buckets = np.maximum(units, np.ceil(total_bytes / bucket_bytes))
     return np.where(total_bytes > 0, buckets * operation(group, total_bytes / buckets), 0.0)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.collectives import all_gather_s, group_of, point_to_point_s
-from meshwright.cost.ends import Ends, price_ends
+from meshwright.cost.ends import Ends, padded_vocab, price_ends
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of, sum_terms
 from meshwright.cost.measured import HostPass, host_sharded_s
 from meshwright.cost.memory import Activations, Memory, price_memory, redone_share
-from meshwright.cost.once import gathered_bytes, once_terms_s
+from meshwright.cost.once import gathered_bytes, once_terms_s, shard_copies_s
 from meshwright.cost.operators import Site
 from meshwright.cost.pipeline import pipeline_s
 from meshwright.cost.shapes import Floats, distinct_shapes
@@ -193,7 +193,9 @@ def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Work
         redo_s=redo,
         fsdp_forward_s=tuple(f for f, _ in fsdp),
         fsdp_backward_s=tuple(b for _, b in fsdp),
-        ends=Ends(**{name: getattr(ends, name)[at] for name in Ends.__slots__}),
+        ends=_with_gathers(
+            Ends(**{name: getattr(ends, name)[at] for name in Ends.__slots__}), layouts, model=model, pool=pool, work=work, stack=stack
+        ),
         activations=activations,
     )
 
@@ -244,8 +246,34 @@ def _fsdp_layer_s(
     backward = np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0)
     if not (stack.embedded and pool.node.chip.is_processor):
         return forward / rounds, backward / rounds
-    host = [zero3 * host_sharded_s(pool.node.chip, way) for way in _WAYS]
-    return (forward + host[0]) / rounds, (backward + host[1]) / rounds
+    chip, held = pool.node.chip, params[0] + params[1]
+    gathers = shard_copies_s(chip, held * gathered_bytes(work.precision), layouts.shard_size, "gather")
+    scatters = shard_copies_s(chip, held * stack.reduce_bytes, layouts.shard_size, "scatter") * (zero2 | zero3)
+    host = [zero3 * host_sharded_s(chip, way) for way in _WAYS]
+    return (forward + zero3 * gathers + host[0]) / rounds, (backward + zero3 * ~piped * gathers + scatters + host[1]) / rounds
+
+
+def _with_gathers(ends: Ends, layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack) -> Ends:
+    """Add what the embedded trainer's zero3 gathers and scatters of embedding and head: one unit, or one on either end of a pipeline."""
+    if not stack.embedded:
+        return ends
+    table = padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple) * model.hidden / layouts.tp
+    alone = layouts.pp > 1
+    units = np.where(alone, table, 0.0), np.where(alone | model.tied, table, 2.0 * table)
+    first, last = (
+        _fsdp_layer_s(layouts, (held, np.zeros_like(held)), forward, backward, pool=pool, work=work, stack=stack)
+        for held, forward, backward in (
+            (units[0], ends.embedding_forward_s, ends.embedding_backward_s),
+            (units[1], ends.head_forward_s, ends.head_backward_s),
+        )
+    )
+    return replace(
+        ends,
+        embedding_forward_s=ends.embedding_forward_s + first[0] * alone,
+        embedding_backward_s=ends.embedding_backward_s + first[1] * alone,
+        head_forward_s=ends.head_forward_s + last[0],
+        head_backward_s=ends.head_backward_s + last[1],
+    )
 
 
 _WAYS: tuple[HostPass, HostPass] = ("", "_backward")

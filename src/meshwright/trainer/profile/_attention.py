@@ -36,5 +36,5 @@ def attention_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iter
             axes=grid("attention", device=device.kind, effort=effort),
             make=lambda dim, group, heads, sequence, causal=causal: attention(dim, group, heads, sequence, causal=causal),
             need_bytes=lambda dim, _group, heads, sequence: 12 * 4.0 * dim * heads * sequence,
-            bound="arithmetic",
+            written=3,
         )

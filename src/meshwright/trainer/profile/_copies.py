@@ -10,7 +10,7 @@ import torch
 from meshwright.hardware.profile import Effort
 from meshwright.trainer.profile._design import grid
 from meshwright.trainer.profile._device import Device
-from meshwright.trainer.profile._operator import Operator, Tensor, Work
+from meshwright.trainer.profile._operator import Caches, Operator, Tensor, Work
 
 __all__ = ["copy_operators", "launch_operators"]
 
@@ -46,7 +46,8 @@ def copy_operators(device: Device, *, effort: Effort) -> Iterator[Operator]:
 
 
 def launch_operators(device: Device) -> Iterator[Operator]:
-    """Give the host's time per operation, alone and with autograd, and on a GPU the device's per empty kernel; a row of launches each."""
+    """Give the host's time per operation, alone and with autograd, a row of each; on a GPU the device's per empty kernel, on a processor
+    that of one operation whose code and data are in no cache, as behind the arithmetic of a step."""
 
     def plain(count: int) -> Work:
         tiny = torch.zeros(_TINY, device=device.kind)
@@ -68,15 +69,21 @@ def launch_operators(device: Device) -> Iterator[Operator]:
 
         return run
 
-    def operator(name: str, build: Callable[[int], Work], clock: Literal["host", "work"]) -> Operator:
+    def single(_: int) -> Work:
+        tiny = torch.zeros(_TINY, device=device.kind, requires_grad=True)
+        return lambda: tiny * 1.0
+
+    def operator(
+        name: str, build: Callable[[int], Work], clock: Literal["host", "work"], *, caches: Caches = "warm", count: int = _LAUNCHES
+    ) -> Operator:
         return Operator(
             name=f"launch/{name}",
             family="launch",
             dims=("operations",),
-            axes=((_LAUNCHES,),),
+            axes=((count,),),
             build=build,
             need_bytes=lambda count: 4.0 * _TINY,
-            bound="arithmetic",
+            caches=caches,
             clock=clock,
         )
 
@@ -84,3 +91,5 @@ def launch_operators(device: Device) -> Iterator[Operator]:
     yield operator("autograd", with_autograd, "host")
     if device.kind == "cuda":
         yield operator("device", plain, "work")
+    else:
+        yield operator("cold", single, "work", caches="cold", count=1)

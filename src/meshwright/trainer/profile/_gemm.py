@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from meshwright.hardware.profile import Effort
 from meshwright.trainer.profile._design import Axes, Timing, grid, sized, sustained_point
 from meshwright.trainer.profile._device import Device
-from meshwright.trainer.profile._operator import Operator, Tensor, Work, forward_and_backward
+from meshwright.trainer.profile._operator import Behind, Operator, Tensor, Work, forward_and_backward
 from meshwright.trainer.profile._timing import Clock, measure
 from meshwright.trainer.profile.request import Dtype
 
@@ -26,7 +26,7 @@ def gemm_axes(device: Device, *, dtype: Dtype, effort: Effort, clock: Clock, tim
     size = _TRIAL[device.kind]
     work = _Products(device, dtype).forward(size, size, size)
     trial = Operator(
-        name="trial", family="gemm", dims=_PRODUCT, axes=((size,),) * 3, build=lambda: work, need_bytes=lambda: 0.0, bound="arithmetic"
+        name="trial", family="gemm", dims=_PRODUCT, axes=((size,),) * 3, build=lambda: work, need_bytes=lambda: 0.0, caches="warm"
     )
     seconds = measure(work, operator=trial, clock=clock, timing=timing).seconds
     return sized(grid("gemm", device=device.kind, effort=effort), most=timing.longest_s / seconds * size**3)
@@ -40,9 +40,7 @@ def gemm_operators(device: Device, *, dtype: Dtype, axes: Axes) -> Iterator[Oper
         def need_bytes(m: int, n: int, k: int) -> float:
             return 4.0 * (m * k + k * n) + (4.0 + result_bytes) * m * n
 
-        return Operator(
-            name=f"{name}/{dtype}", family=family, dims=_PRODUCT, axes=axes, build=build, need_bytes=need_bytes, bound="arithmetic"
-        )
+        return Operator(name=f"{name}/{dtype}", family=family, dims=_PRODUCT, axes=axes, build=build, need_bytes=need_bytes)
 
     forward = operator("gemm", "gemm", products.forward)
     yield forward
@@ -60,7 +58,7 @@ def gemm_operators(device: Device, *, dtype: Dtype, axes: Axes) -> Iterator[Oper
         axes=tuple((size,) for size in point),
         build=products.forward,
         need_bytes=forward.need_bytes,
-        bound="arithmetic",
+        caches="warm",
         clock="sustained",
     )
 
@@ -81,7 +79,7 @@ class _Products:
         if self._dtype == "fp8":
             return self._scaled(inputs, weight)
         result = torch.empty(m, n, dtype=self._type, device=self._device.kind)
-        return lambda: torch.mm(inputs, weight.t(), out=result)
+        return Behind(lambda: torch.mm(inputs, weight.t(), out=result), (inputs,))
 
     def _scaled(self, inputs: Tensor, weight: Tensor) -> Work:
         one = torch.ones((), device=self._device.kind)
@@ -92,27 +90,27 @@ class _Products:
         """The output's gradient times weights: the second operand is contiguous in n."""
         gradient, weight = self._random(m, k), self._random(k, n)
         result = torch.empty(m, n, dtype=self._type, device=self._device.kind)
-        return lambda: torch.mm(gradient, weight, out=result)
+        return Behind(lambda: torch.mm(gradient, weight, out=result), (gradient,))
 
     def weight_gradient(self, m: int, n: int, k: int) -> Work:
         """The transpose of the output's gradient times activations: both contiguous across k."""
         gradient, inputs = self._random(k, m), self._random(k, n)
         result = torch.empty(m, n, dtype=self._type, device=self._device.kind)
-        return lambda: torch.mm(gradient.t(), inputs, out=result)
+        return Behind(lambda: torch.mm(gradient.t(), inputs, out=result), (gradient,))
 
     def main_gradient(self, m: int, n: int, k: int) -> Work:
         """The same, added to a gradient in fp32 as eager training does: by a second pass, or in fp32 by the product itself."""
         gradient, inputs = self._random(k, m), self._random(k, n)
         main = torch.zeros(m, n, dtype=torch.float32, device=self._device.kind)
         if self._type == torch.float32:
-            return lambda: main.addmm_(gradient.t(), inputs)
-        return lambda: main.add_(torch.mm(gradient.t(), inputs))
+            return Behind(lambda: main.addmm_(gradient.t(), inputs), (gradient,))
+        return Behind(lambda: main.add_(torch.mm(gradient.t(), inputs)), (gradient,))
 
     def fused_main_gradient(self, m: int, n: int, k: int) -> Work:
         """The same in one kernel: operands in half precision, sum and result in fp32."""
         gradient, inputs = self._random(k, m), self._random(k, n)
         main = torch.zeros(m, n, dtype=torch.float32, device=self._device.kind)
-        return lambda: torch.addmm(main, gradient.t(), inputs, out_dtype=torch.float32, out=main)
+        return Behind(lambda: torch.addmm(main, gradient.t(), inputs, out_dtype=torch.float32, out=main), (gradient,))
 
 
 def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterator[Operator]:
@@ -153,7 +151,7 @@ def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterato
         axes=grid("grouped_gemm", device=device.kind, effort=effort),
         make=grouped,
         need_bytes=lambda tokens, experts, n, k: 2 * size * experts * (tokens * (n + k) + n * k),
-        bound="arithmetic",
+        written=1,
     )
     yield from forward_and_backward(
         "experts",
@@ -163,5 +161,5 @@ def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterato
         axes=grid("experts", device=device.kind, effort=effort),
         make=layer,
         need_bytes=lambda tokens, experts, h, inter: 2 * size * experts * (tokens * (4 * h + 4 * inter) + 3 * h * inter),
-        bound="arithmetic",
+        written=1,
     )

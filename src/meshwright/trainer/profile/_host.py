@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from meshwright.hardware.profile import Sample, Series
 from meshwright.layout import Layout
@@ -23,10 +24,13 @@ from meshwright.trainer.profile._timing import spread_frac
 
 __all__ = ["host_series"]
 
-_FEW, _MANY = 1, 4
+_FEW, _MANY = 1, 5
 """Layers of the two models between which one layer's time lies."""
 _MICRO_BATCHES = 2
-_WARM, _REPEATS = 2, 12
+_WARM, _REPEATS = 2, 16
+_LEAST_S = 1e-7
+_PHASES = {"forward": "", "backward": "_backward"}
+"""And the ending of their series."""
 _SMALL: dict[str, Any] = {"hidden": 16, "ffn": 16, "num_heads": 4, "num_kv_heads": 2, "head_dim": 4, "vocab": 128}
 _LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {"dp": 2, "sharding": "none"},
@@ -34,24 +38,57 @@ _LAYOUTS: dict[str, dict[str, Any]] = {
     "tensor": {"tp": 2},
     "sequence": {"tp": 2, "sp": 1},
     "context": {"cp": 2},
-    "experts": {"dp": 2, "sharding": "none"},
 }
+_EXPERTS = (2, 8, 32)
+"""Of a layer on one rank, which runs them one after another."""
+_BETWEEN_BYTES = 2 * 2**20
+"""What a processor's caches take in between two pieces of Python: at least the operands of one product of a small model."""
+
+
+@dataclass(kw_only=True)
+class _Caches:
+    """Takes the caches next to a processor's core from the interpreter, as the arithmetic of a step does, and keeps account of the time."""
+
+    buffer: torch.Tensor
+    seconds: float = 0.0
+
+    def take(self, *_: object) -> None:
+        """Write more than they hold."""
+        start = process_time()
+        self.buffer.add_(1)
+        self.seconds += process_time() - start
+
+    def take_around(self, module: nn.Module) -> None:
+        """Do so before the module's forward pass, and before its backward pass."""
+        module.register_forward_pre_hook(self.take)
+        module.register_forward_hook(self._behind)
+
+    def _behind(self, _module: nn.Module, _given: object, result: object) -> None:
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            result.register_hook(self.take)
 
 
 @dataclass(kw_only=True)
 class _Watch:
     """Stands in for the phases of a step: seconds of the host by phase, of steps one after another."""
 
-    is_processor: bool
+    caches: _Caches | None
+    """On a processor, where others' work is no part of the time."""
     seconds: dict[str, float]
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """What runs inside belongs to the phase; on a processor others' work is no part of it."""
-        now = process_time if self.is_processor else perf_counter
-        start = now()
+        """What runs inside belongs to the phase."""
+        start = self._now()
         yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + now() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + self._now() - start
+
+    def _now(self) -> float:
+        return perf_counter() if self.caches is None else process_time() - self.caches.seconds
+
+
+Steps = list[dict[str, float]]
+"""Seconds by phase of steps one after another."""
 
 
 def host_series(device: Device) -> list[Series]:
@@ -62,9 +99,9 @@ def host_series(device: Device) -> list[Series]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as the trainer's own: views of logits, which nothing changes in place
             for kind, words in _LAYOUTS.items():
-                few, many = (_steps(kind, words, layers=layers, device=device) for layers in (_FEW, _MANY))
-                found += _passes(kind, few, many)
-        return found
+                found += _passes(kind, *_few_and_many(words, experts=0, device=device))
+            plain = _LAYOUTS["plain"]
+            return found + _experts({count: _few_and_many(plain, experts=count, device=device) for count in _EXPERTS})
     finally:
         dist.destroy_process_group()
 
@@ -75,41 +112,61 @@ def _store() -> Any:
     return FakeStore()  # torch's own tests' double of a network: exchanges return at once
 
 
-def _passes(kind: str, few: list[dict[str, float]], many: list[dict[str, float]]) -> list[Series]:
+def _passes(kind: str, few: Steps, many: Steps) -> list[Series]:
     found = []
-    for phase, ending in (("forward", ""), ("backward", "_backward")):
-        least, most = (_typical([step[phase] / _MICRO_BATCHES for step in steps]) for steps in (few, many))
-        layer = max((most - least) / (_MANY - _FEW), 1e-7)
+    for phase, ending in _PHASES.items():
         spread = spread_frac([step[phase] for step in many])
-        found.append(_series(f"host/{kind}{ending}", {1: layer}, spread))
+        layer = _layer_s(phase, few, many)
+        found.append(_series(f"host/{kind}{ending}", "layers", {1: layer}, spread))
         if kind in ("plain", "tensor"):
             name = "ends" if kind == "plain" else "ends_tensor"
-            found.append(_series(f"host/{name}{ending}", {1: max(least - _FEW * layer, 1e-7)}, spread))
+            beyond = _typical(phase, few) / _MICRO_BATCHES - _FEW * layer
+            found.append(_series(f"host/{name}{ending}", "layers", {1: max(beyond, _LEAST_S)}, spread))
     if kind == "plain":
-        once = {layers: _typical([step["once"] for step in steps]) for layers, steps in ((_FEW, few), (_MANY, many))}
-        found.append(_series("host/step", once, spread_frac([step["once"] for step in many])))
+        once = {layers: _typical("once", steps) for layers, steps in ((_FEW, few), (_MANY, many))}
+        found.append(_series("host/step", "layers", once, spread_frac([step["once"] for step in many])))
     return found
 
 
-def _typical(times: list[float]) -> float:
-    return quantiles(times, n=4, method="inclusive")[0]
-
-
-def _series(name: str, times: dict[int, float], spread: float) -> Series:
-    samples = tuple(Sample(point=(layers,), seconds=seconds, spread_frac=spread, repeats=_REPEATS) for layers, seconds in times.items())
-    return Series(name=name, dims=("layers",), axes=(tuple(times),), samples=samples)
-
-
-def _steps(kind: str, words: dict[str, Any], *, layers: int, device: Device) -> list[dict[str, float]]:
-    """Seconds by phase of some steps of a tiny model."""
-    parts = build(_job(kind, words, layers=layers, device=device), torch.device(device.kind))
+def _experts(steps: dict[int, tuple[Steps, Steps]]) -> list[Series]:
+    """A layer's passes by its experts on one rank."""
     found = []
+    for phase, ending in _PHASES.items():
+        times = {count: _layer_s(phase, few, many) for count, (few, many) in steps.items()}
+        spread = max(spread_frac([step[phase] for step in many]) for _, many in steps.values())
+        found.append(_series(f"host/routed{ending}", "experts", times, spread))
+    return found
+
+
+def _layer_s(phase: str, few: Steps, many: Steps) -> float:
+    """One layer and micro batch."""
+    return max((_typical(phase, many) - _typical(phase, few)) / _MICRO_BATCHES / (_MANY - _FEW), _LEAST_S)
+
+
+def _typical(phase: str, steps: Steps) -> float:
+    return median(step[phase] for step in steps)
+
+
+def _series(name: str, dim: str, times: dict[int, float], spread: float) -> Series:
+    samples = tuple(Sample(point=(place,), seconds=seconds, spread_frac=spread, repeats=_REPEATS) for place, seconds in times.items())
+    return Series(name=name, dims=(dim,), axes=(tuple(times),), samples=samples)
+
+
+def _few_and_many(words: dict[str, Any], *, experts: int, device: Device) -> tuple[Steps, Steps]:
+    """Steps of a tiny model of few layers and of one of many, in turn, so that what else the machine does falls on both."""
+    caches = _Caches(buffer=torch.zeros(_BETWEEN_BYTES // 4, dtype=torch.int32)) if device.kind == "cpu" else None
+    models = [build(_job(words, experts=experts, layers=layers, device=device), torch.device(device.kind)) for layers in (_FEW, _MANY)]
+    for leaf in (module for parts in models for chunk in parts.chunks for module in chunk.modules() if not list(module.children())):
+        if caches is not None:
+            caches.take_around(leaf)
+    found: tuple[Steps, Steps] = ([], [])
     for step in range(_WARM + _REPEATS):
-        watch = _Watch(is_processor=device.kind == "cpu", seconds={})
-        device.synchronise()
-        _step(parts, watch, step)
-        found.append(watch.seconds)
-    return found[_WARM:]
+        for parts, steps in zip(models, found, strict=True):
+            watch = _Watch(caches=caches, seconds={})
+            device.synchronise()
+            _step(parts, watch, step)
+            steps.append(watch.seconds)
+    return found[0][_WARM:], found[1][_WARM:]
 
 
 def _step(parts: Parts, watch: _Watch, step: int) -> None:
@@ -125,8 +182,8 @@ def _step(parts: Parts, watch: _Watch, step: int) -> None:
             optimizer.zero_grad(set_to_none=True)
 
 
-def _job(kind: str, words: dict[str, Any], *, layers: int, device: Device) -> TrainJob:
-    moe = MoeSpec(num_experts=4, top_k=2, expert_ffn=16) if kind == "experts" else None
+def _job(words: dict[str, Any], *, experts: int, layers: int, device: Device) -> TrainJob:
+    moe = MoeSpec(num_experts=experts, top_k=2, expert_ffn=16) if experts else None
     model = ModelSpec(name="host", num_layers=layers, moe=moe, **_SMALL)
     mbs = 2
     gbs = mbs * _MICRO_BATCHES * int(words.get("dp", 1))

@@ -41,7 +41,7 @@ def pointwise_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iter
             axes=grid("norm", device=device.kind, effort=effort),
             make=make,
             need_bytes=lambda rows, width: 16.0 * rows * width,
-            bound="chained",
+            written=1,
         )
     for name, make in {**_activations(random), "rotary": _rotary(random, device=device)}.items():
         yield from forward_and_backward(
@@ -52,7 +52,7 @@ def pointwise_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iter
             axes=grid("elements", device=device.kind, effort=effort),
             make=make,
             need_bytes=lambda elements: 32.0 * elements,
-            bound="chained",
+            written=1,
         )
     if dtype != "fp32":
         yield _cast(device, dtype=dtype, effort=effort)

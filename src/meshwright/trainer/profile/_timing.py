@@ -12,7 +12,7 @@ import torch
 
 from meshwright.trainer.profile._design import Timing
 from meshwright.trainer.profile._device import Device
-from meshwright.trainer.profile._operator import Operator, Work
+from meshwright.trainer.profile._operator import Behind, Operator, Work
 
 __all__ = ["Clock", "Measured", "measure", "settled", "spread_frac"]
 
@@ -23,8 +23,9 @@ _SHORT_S = 2e-4
 _LONG_S = 1.0
 """Work that is longer is run once more after its first runs, whatever the spread."""
 _HOST_FLUSH_BYTES = 64 * 2**20
+"""About what a step of a small model moves between two uses of a weight; a larger last cache keeps it in both."""
 _DEVICE_FLUSH_BYTES = 256 * 2**20
-"""More than the last cache of processors and GPUs of the day (H100 50 MiB, B200 126 MiB, MI300X 256 MiB)."""
+"""More than the last cache of GPUs of the day (H100 50 MiB, B200 126 MiB, MI300X 256 MiB)."""
 _SPIN_HZ = 2e9
 """Cycles per second of the device's wait, rounded up: a longer wait does no harm."""
 _LONGEST_SPIN_S = 0.02
@@ -69,19 +70,23 @@ class Clock:
         self._now = process_time if alone else perf_counter  # one thread: what others did to the machine is no part of its time
         self._buffer: Any = torch.zeros(size // 4, dtype=torch.int32, device=device.kind)
 
-    def repeats(self, work: Work, *, operator: Operator, enqueue_s: float, count: int) -> list[float]:
+    def repeats(self, work: Work, *, operator: Operator, enqueue_s: float, count: int, twin: Work | None = None) -> list[float]:
         """Return the times of `count` repeats."""
         if operator.clock == "host":
             return [self._on_host(work, cold=False) for _ in range(count)]
         if self._device.kind == "cuda":
             return self._on_device(work, enqueue_s=enqueue_s, count=count)
-        cold = operator.bound == "memory"
+        cold = operator.caches == "cold"
         inner = 1 if cold else max(1, int(_SHORT_S / max(enqueue_s, 1e-9)))
-        return [self._on_host(work, cold=cold, inner=inner) for _ in range(count)]
+        return [self._on_host(work, cold=cold, inner=inner, twin=twin) for _ in range(count)]
 
-    def _on_host(self, work: Work, *, cold: bool, inner: int = 1) -> float:
+    def _on_host(self, work: Work, *, cold: bool, inner: int = 1, twin: Work | None = None) -> float:
         if cold:
             self._buffer.add_(1)
+            if twin is not None:
+                twin()
+            if isinstance(work, Behind):
+                work.write()
         start = self._now()
         for _ in range(inner):
             work()
@@ -117,8 +122,9 @@ class Clock:
         return min(seconds, self._on_host(work, cold=False)) if seconds < _LONGEST_SPIN_S else seconds
 
 
-def measure(work: Work, *, operator: Operator, clock: Clock, timing: Timing) -> Measured:
-    """Return the median time of the work."""
+def measure(work: Work, *, operator: Operator, clock: Clock, timing: Timing, twin: Work | None = None) -> Measured:
+    """Return the median time of the work. `twin` is the same on other operands: run before, it leaves the work's code in the caches of a
+    processor, where a step, which runs the operator over and over, has it; its data are cold."""
     work()
     enqueue_s = clock.enqueue_s(work)
     if operator.clock == "sustained":
@@ -131,7 +137,8 @@ def measure(work: Work, *, operator: Operator, clock: Clock, timing: Timing) -> 
         if len(times) >= timing.most_repeats or (len(times) >= least and perf_counter() > end):
             break
         count = _BATCH if len(times) >= least else least - len(times)
-        times += clock.repeats(work, operator=operator, enqueue_s=enqueue_s, count=min(count, timing.most_repeats - len(times)))
+        count = min(count, timing.most_repeats - len(times))
+        times += clock.repeats(work, operator=operator, enqueue_s=enqueue_s, count=count, twin=twin)
     return Measured(seconds=median(times), spread_frac=spread_frac(times), repeats=len(times))
 
 

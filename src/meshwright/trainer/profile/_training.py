@@ -43,7 +43,7 @@ def end_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterator[O
         axes=grid("cross_entropy", device=device.kind, effort=effort),
         make=cross_entropy,
         need_bytes=lambda tokens, vocab: 20.0 * tokens * vocab,
-        bound="chained",
+        caches="warm",  # the head wrote the logits, and the loss's backward pass follows its forward pass
     )
     yield from forward_and_backward(
         "embedding",
