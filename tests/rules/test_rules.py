@@ -110,6 +110,37 @@ def test_compiled_layers_of_the_embedded_trainer_are_whole() -> None:
     assert "compiled" not in broken("pp=2,recompute=full", stack="embedded-compiled")
 
 
+def test_schedules_belong_to_softwares_and_pipelines() -> None:
+    assert broken("pp=4,schedule=zero-bubble")["software_schedule"] == (
+        "schedule=zero-bubble: stack megatron has 1f1b; stacks with it: dualpipe, fsdp, embedded"
+    )
+    assert "stack torchtitan has 1f1b, gpipe" in broken("pp=4,schedule=zero-bubble", stack="torchtitan")["software_schedule"]
+    assert "software_schedule" not in broken("pp=4,schedule=zero-bubble,vpp=2", stack="fsdp")
+    assert "no pipeline" in broken("schedule=gpipe", stack="fsdp")["no_schedule"]
+
+
+def test_pytorchs_pipelines_are_filled() -> None:
+    """Worked: a batch of 64 on dp=16 with mbs=2 is 2 micro batches, fewer than 4 stages."""
+    few = "pp=4,dp=16,mbs=2"
+    assert broken(few, stack="torchtitan", chips=64, gbs=64)["torch_fill"] == (
+        "pp=4 needs 4 micro batches or more, but gbs / (mbs * dp) = 2; lower mbs or dp"
+    )
+    assert "torch_fill" not in broken(few, chips=64, gbs=64)
+    assert "torch_fill" not in broken("pp=4,dp=16,mbs=1", stack="torchtitan", chips=64, gbs=64)
+
+
+def test_a_zero_bubble_schedule_of_the_embedded_trainer() -> None:
+    """Worked: 10 micro batches on 4 stages are 2 rounds of 5; 11 are no two equal ones."""
+
+    def broken_by(words: str, gbs: int) -> dict[str, str]:
+        return broken(f"pp=4,dp=1,mbs=1,schedule=zero-bubble,{words}", stack="embedded", chips=4, gbs=gbs)
+
+    assert "dropped them" in broken_by("sharding=zero3", 12)["split_backward"]
+    assert "split_backward" not in broken_by("sharding=zero1", 10)
+    assert "11 // pp = 2 equal rounds" in broken_by("sharding=zero1", 11)["split_backward"]
+    assert "split_backward" not in broken_by("sharding=zero1,vpp=2", 11)
+
+
 def test_experts_need_no_chips_of_their_own() -> None:
     """Worked: 32 chips with tp=1, pp=4 leave 8 for data parallelism; ep=8 shares them."""
     assert not broken("pp=4,ep=8", model="mixtral-8x7b", chips=32)

@@ -14,6 +14,8 @@ from meshwright.search.axes import axes_of
 from meshwright.search.problem import Problem, resolve
 from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections, chunks, make_space
+from meshwright.trainer.checks import require_trainable
+from meshwright.trainer.job import TrainJob
 
 
 def problem_of(**fields: Any) -> Problem:
@@ -79,9 +81,33 @@ def test_pins_hold() -> None:
 
 
 def test_pins_reach_beyond_the_bounds() -> None:
-    rows, _ = rows_of(problem_of(pins={"sharding": ["none", "zero3"], "sp": [0], "schedule": ["zero-bubble"], "vpp": [1]}))
+    rows, _ = rows_of(problem_of(pins={"sharding": ["none", "zero3"], "sp": [0], "schedule": ["gpipe"], "vpp": [1]}, stack="fsdp"))
     assert {layout.sharding for layout in rows} == {"none", "zero3"}
     assert {layout.sp for layout in rows} == {False}
+
+
+def test_schedules_are_those_of_the_software() -> None:
+    def schedules(stack: str, **pins: Any) -> set[tuple[str, bool]]:
+        rows, _ = rows_of(problem_of(pins={"mbs": [1], "recompute": ["none"], **pins}, stack=stack))
+        return {(layout.schedule, layout.pp > 1) for layout in rows}
+
+    assert schedules("megatron") == {("1f1b", False), ("1f1b", True)}
+    assert schedules("embedded") == {("1f1b", False), ("1f1b", True), ("zero-bubble", True)}
+    assert schedules("megatron", schedule=["zero-bubble"]) == set()
+    assert schedules("torchtitan", schedule=["zero-bubble", "gpipe"]) == {("gpipe", True)}
+
+
+@pytest.mark.parametrize("stack", ["embedded", "embedded-compiled"])
+@pytest.mark.parametrize(
+    ("model", "chips", "seq_len", "gbs"), [("tiny-llama", 6, 256, 12), ("tiny-moe", 4, 256, 8), ("llama3-8b", 8, 4096, 24)]
+)
+def test_the_embedded_trainer_takes_what_is_searched_for_it(model: str, chips: int, seq_len: int, gbs: int, stack: str) -> None:
+    problem = problem_of(model=model, cluster=f"h100:{chips}", seq_len=seq_len, gbs=gbs, stack=stack, pins={"recompute": ["none", "full"]})
+    rows, _ = rows_of(problem)
+    assert rows
+    for layout in rows:
+        job = TrainJob(model=problem.setting.model, layout=layout, seq_len=seq_len, compile=stack == "embedded-compiled")
+        require_trainable(job, num_processes=chips)
 
 
 def test_chunk_size_changes_nothing() -> None:

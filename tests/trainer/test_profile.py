@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -202,8 +203,10 @@ def _work_for(seconds: float) -> None:
 def test_a_known_time_is_measured(clock: str) -> None:
     timing = _design.Timing(budget_s=0.05, least_repeats=3, most_repeats=9, goal_frac=0.0, sustained_s=0.1, longest_s=1.0)
     device = Device(kind="cpu", dtypes=("fp32",))
+    started = time.perf_counter()
     found = measure(lambda: _work_for(0.005), operator=operator_of(lambda _: lambda: None, clock), clock=Clock(device), timing=timing)
-    assert 0.005 <= found.seconds < 0.02
+    took_s = time.perf_counter() - started
+    assert 0.005 <= found.seconds <= 2 * took_s / found.repeats  # a median is at most twice the mean, however busy the machine
     assert found.repeats >= 3
 
 

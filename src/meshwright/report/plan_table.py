@@ -69,6 +69,7 @@ _COLUMNS = (
     _Column(heading="cp", cell=_axis("cp")),
     _Column(heading="pp", cell=lambda p: _stages(p.layout), always=True),
     _Column(heading="vpp", cell=_axis("vpp")),
+    _Column(heading="schedule", cell=_axis("schedule"), justify="left", spare=1, under=True),
     _Column(heading="ep", cell=_axis("ep")),
     _Column(heading="etp", cell=lambda p: str(p.layout.expert_tp if p.layout.ep > 1 or p.layout.etp is not None else "-")),
     _Column(heading="dp", cell=_axis("dp"), always=True),
@@ -158,7 +159,7 @@ def _chosen(result: PlanResult, *, wide: bool) -> list[_Column]:
     return [*columns, *_MEMORY, *([_WHY] if wide else [])]
 
 
-_USUAL = {"cp": "1", "vpp": "1", "ep": "1", "etp": "-", "sharding": "zero1"}
+_USUAL = {"cp": "1", "vpp": "1", "schedule": "1f1b", "ep": "1", "etp": "-", "sharding": "zero1"}
 """A column that holds this in every row is left out."""
 
 

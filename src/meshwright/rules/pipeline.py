@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.layout import SCHEDULES, Layout, Layouts
+from meshwright.layout import SCHEDULES, SHARDINGS, Layout, Layouts
 from meshwright.rules._rule import Rule, RuleCase, divisors, nearest_multiples, some
+from meshwright.rules.software import stack_rules, stacks_with_schedule
 from meshwright.rules.split import even_split, split_words
 
 __all__ = ["BATCH_RULES", "PIPELINE_RULES"]
 
+_EMBEDDED = ("embedded", "embedded-compiled")
+_TORCH = ("fsdp", "torchtitan", "kempnerforge", "nemo-automodel", *_EMBEDDED)
+"""Stacks whose pipelines are `torch.distributed.pipelining`."""
 _ZERO_BUBBLE, _GPIPE = SCHEDULES.index("zero-bubble"), SCHEDULES.index("gpipe")
 
 
@@ -69,6 +73,15 @@ def _schedule_message(layout: Layout, case: RuleCase) -> str:
     return f"schedule={layout.schedule} with vpp={layout.vpp}: it has {most}; interleaving belongs to schedule=1f1b"
 
 
+def _keeps_software(layouts: Layouts, case: RuleCase) -> Any:
+    return np.isin(layouts.schedule, [SCHEDULES.index(name) for name in stack_rules(case.stack).schedules])
+
+
+def _software_message(layout: Layout, case: RuleCase) -> str:
+    has, others = stack_rules(case.stack).schedules, stacks_with_schedule(layout.schedule)
+    return f"schedule={layout.schedule}: stack {case.stack.name} has {some(has)}; stacks with it: {some(others)}"
+
+
 def _keeps_batch(layouts: Layouts, case: RuleCase) -> Any:
     return layouts.gbs % (layouts.mbs * layouts.dp) == 0
 
@@ -87,7 +100,7 @@ def _per_round(layouts: Layouts) -> Any:
 
 
 def _keeps_rounds(layouts: Layouts, case: RuleCase) -> Any:
-    step = layouts.pp if case.stack.family == "megatron" else _per_round(layouts)
+    step = layouts.pp if case.stack.family == "megatron" or case.stack.name in _EMBEDDED else _per_round(layouts)
     whole = (layouts.num_microbatches % step == 0) & (layouts.num_microbatches >= layouts.pp)
     return (layouts.vpp == 1) | (layouts.schedule != SCHEDULES.index("1f1b")) | whole
 
@@ -104,6 +117,31 @@ def _rounds_message(layout: Layout, case: RuleCase) -> str:
 def _keeps_fill(layouts: Layouts, case: RuleCase) -> Any:
     folded = (layouts.schedule == _ZERO_BUBBLE) & (layouts.vpp == 2)
     return ~folded | (layouts.num_microbatches >= 2 * layouts.pp)
+
+
+def _keeps_torch_fill(layouts: Layouts, case: RuleCase) -> Any:
+    return (layouts.pp == 1) | (layouts.num_microbatches >= layouts.pp) if case.stack.name in _TORCH else True
+
+
+def _keeps_split_backward(layouts: Layouts, case: RuleCase) -> Any:
+    if case.stack.name not in _EMBEDDED:
+        return True
+    kept = np.isin(layouts.sharding, [SHARDINGS.index(name) for name in ("none", "zero1")])
+    whole = (layouts.vpp > 1) | (layouts.num_microbatches % _per_round(layouts) == 0)
+    return (layouts.schedule != _ZERO_BUBBLE) | (kept & whole)
+
+
+def _split_backward_message(layout: Layout, case: RuleCase) -> str:
+    if layout.sharding not in ("none", "zero1"):
+        return (
+            f"schedule=zero-bubble with sharding={layout.sharding}: torch's backward for weights alone runs after sharding dropped them; "
+            "sharding=zero1 keeps them"
+        )
+    rounds = max(1, layout.num_microbatches // layout.pp)
+    return (
+        f"schedule=zero-bubble: torch's runs micro batches in {layout.num_microbatches} // pp = {rounds} equal rounds, "
+        f"which {layout.num_microbatches} do not make; a multiple of pp={layout.pp} does"
+    )
 
 
 PIPELINE_RULES = (
@@ -157,6 +195,23 @@ PIPELINE_RULES = (
         message=_schedule_message,
         source="arXiv:2401.10241; DualPipeV",
     ),
+    Rule(
+        key="no_schedule",
+        sentence="a schedule other than 1f1b needs a pipeline",
+        columns=("schedule", "pp"),
+        keeps=lambda layouts, case: (layouts.schedule == SCHEDULES.index("1f1b")) | (layouts.pp > 1),
+        message=lambda layout, case: (
+            f"schedule={layout.schedule} with pp=1: there is no pipeline to schedule; schedule=1f1b, or pp=2 and more"
+        ),
+    ),
+    Rule(
+        key="software_schedule",
+        sentence="the training software has this schedule",
+        columns=("schedule",),
+        keeps=_keeps_software,
+        message=_software_message,
+        source="presets/stack_rules.csv",
+    ),
 )
 
 BATCH_RULES = (
@@ -186,5 +241,23 @@ BATCH_RULES = (
             f"{layout.num_microbatches}; take gbs={2 * layout.pp * layout.mbs * layout.dp} or more"
         ),
         source="DualPipeV",
+    ),
+    Rule(
+        key="torch_fill",
+        sentence="PyTorch's pipelines need as many micro batches as stages",
+        columns=("gbs", "mbs", "dp", "pp"),
+        keeps=_keeps_torch_fill,
+        message=lambda layout, case: (
+            f"pp={layout.pp} needs {layout.pp} micro batches or more, but gbs / (mbs * dp) = {layout.num_microbatches}; lower mbs or dp"
+        ),
+        source="torch.distributed.pipelining.schedules (2.13), Schedule1F1B",
+    ),
+    Rule(
+        key="split_backward",
+        sentence="a zero-bubble schedule of the embedded trainer keeps weights whole between its two backward halves, and rounds equal",
+        columns=("schedule", "sharding", "vpp", "gbs", "mbs", "dp", "pp"),
+        keeps=_keeps_split_backward,
+        message=_split_backward_message,
+        source="src/meshwright/trainer/checks.py",
     ),
 )

@@ -12,7 +12,7 @@ from typing import Literal, cast
 from meshwright.errors import ConfigError
 from meshwright.stack import Stack
 
-__all__ = ["NEWEST_MEGATRON", "StackRules", "parse_version", "stack_rules"]
+__all__ = ["NEWEST_MEGATRON", "StackRules", "parse_version", "stack_rules", "stacks_with_schedule"]
 
 NEWEST_MEGATRON = "0.20"
 """Version of Megatron-Core that the rules were last read against."""
@@ -35,6 +35,10 @@ class StackRules:
     """Sets of modules tried by a search."""
     full_by_blocks: bool
     """Whether full recompute may be of some of a chunk's layers; FSDP's and nanotron's switches are for all."""
+    schedules: tuple[str, ...]
+    """Accepted schedules of a pipeline."""
+    searched_schedules: tuple[str, ...]
+    """Tried by a search that is not told which."""
     splits: Literal["any", "filled", "fixed"]
     """Layers of stages: any numbers, where the last chunk may hold the head alone; of one layer at least; or by the software's own rule."""
     kv_copies_from: tuple[int, ...] | None
@@ -64,6 +68,8 @@ def _row(cells: dict[str, str]) -> StackRules:
         recompute_modules=tuple(cells["recompute_modules"].split()),
         searched_modules=tuple(tuple(words.split("+")) for words in cells["searched_modules"].split()),
         full_by_blocks=cells["full_by_blocks"] == "1",
+        schedules=tuple(cells["schedules"].split()),
+        searched_schedules=tuple(cells["searched_schedules"].split()),
         splits=cast("Literal['any', 'filled', 'fixed']", cells["splits"]),
         kv_copies_from=parse_version(cells["kv_copies_from"]) if cells["kv_copies_from"] else None,
         source=cells["source"],
@@ -76,3 +82,8 @@ def parse_version(text: str) -> tuple[int, ...]:
     if match is None:
         raise ConfigError(f"megatron_version={text}: expected a version such as 0.15.1 or {NEWEST_MEGATRON}")
     return tuple(int(number) for number in match[1].split("."))
+
+
+def stacks_with_schedule(schedule: str) -> tuple[str, ...]:
+    """Return the stacks of the table that accept a schedule."""
+    return tuple(row.stack for row in _rows().values() if schedule in row.schedules)

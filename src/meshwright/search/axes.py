@@ -80,7 +80,7 @@ def axes_of(problem: Problem) -> Axes:
         ep=_pinned(pins, "ep") or (tuple(divisors(model.moe.num_experts)) if model.moe is not None else (1,)),
         sharding=_pinned(pins, "sharding", SHARDINGS) or tuple(SHARDINGS.index(s) for s in SHARDINGS if s in rules.searched_shardings),
         mbs=_pinned(pins, "mbs") or _micro_batches(problem),
-        schedule=_pinned(pins, "schedule", SCHEDULES) or (SCHEDULES.index("1f1b"),),
+        schedule=_pinned(pins, "schedule", SCHEDULES) or tuple(SCHEDULES.index(name) for name in rules.searched_schedules),
         recomputations=_recomputations(pins, model, problem),
         sp=_pinned(pins, "sp"),
         etp=_pinned(pins, "etp"),

@@ -15,7 +15,7 @@ from meshwright.workload import Workload
 
 __all__ = ["Axis", "Change", "neighbours", "regrid", "selective_sets", "split_layers"]
 
-Axis = Literal["tp", "sp", "cp", "ep", "pp", "vpp", "mbs", "recompute", "sharding"]
+Axis = Literal["tp", "sp", "cp", "ep", "pp", "vpp", "schedule", "mbs", "recompute", "sharding"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +45,7 @@ def neighbours(layout: Layout, *, model: ModelSpec, work: Workload, stack: Stack
         found += [_plain(layout, "ep", ep=size) for size in _double_and_half(layout.ep)]
     if layout.pp > 1:
         found += [_rechunked(layout, size, model) for size in _double_and_half(layout.vpp)]
+        found += [_plain(layout, "schedule", schedule=name) for name in stack_rules(stack).searched_schedules if name != layout.schedule]
     found += [_plain(layout, "mbs", mbs=size) for size in _double_and_half(layout.mbs)]
     if layout.tp > 1:
         found.append(_plain(layout, "sp", sp=not layout.sp))
@@ -73,7 +74,7 @@ def regrid(layout: Layout, **sizes: int) -> Layout:
     if grid["pp"] != layout.pp:
         changes["layers_per_stage"] = None
     if grid["pp"] == 1:
-        changes["vpp"] = 1
+        changes |= {"vpp": 1, "schedule": "1f1b"}
     if layout.sharding == "hybrid" and layout.shard_size is not None and dp * grid["cp"] % layout.shard_size:
         changes["shard_size"] = None
     return replace(layout, **changes)

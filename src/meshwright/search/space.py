@@ -23,7 +23,7 @@ within 250 MiB."""
 GRID_ROWS = 65_536
 """Rows of the grid whose micro batches are spread out at once."""
 
-_BATCH_KEYS = frozenset({"batch", "rounds", "fill"})
+_BATCH_KEYS = frozenset({"batch", "rounds", "fill", "torch_fill", "split_backward"})
 _RECOMPUTE_KEYS = frozenset({"recompute_modules", "recompute_layers"})
 _GRID_RULES = tuple(r for r in ALL_RULES if r.key not in _BATCH_KEYS | _RECOMPUTE_KEYS | {"even_split"})
 _BATCH_RULES = tuple(r for r in ALL_RULES if r.key in _BATCH_KEYS)

@@ -189,7 +189,8 @@ def test_found_by_its_name_where_sbatch_died_too(harness: Harness) -> None:
 def test_a_tuner_that_is_killed_while_sbatch_runs(cluster: Cluster, harness: Harness, tmp_path: Path) -> None:
     """sbatch goes on and writes the number down itself."""
     directory, label = harness.place()
-    slow = f'#!/bin/bash\nsleep 5; exec $(PATH={os.environ["PATH"]} type -P sbatch) "$@"\n'
+    begun = tmp_path / "begun"
+    slow = f'#!/bin/bash\ntouch {begun}; sleep 5; exec $(PATH={os.environ["PATH"]} type -P sbatch) "$@"\n'
     code = (
         "import sys; from pathlib import Path; from meshwright.runs.executors import SlurmExecutor; "
         "from meshwright.exports.jobs import Job; SlurmExecutor().submit("
@@ -197,7 +198,7 @@ def test_a_tuner_that_is_killed_while_sbatch_runs(cluster: Cluster, harness: Har
     )
     with programs(tmp_path, "sbatch", text=slow):
         tuner = subprocess.Popen([sys.executable, "-c", code, str(directory), label])
-        while not (directory / "job" / "sbatch.out").exists():
+        while not begun.exists():
             time.sleep(0.05)
         tuner.kill()
         tuner.wait()

@@ -100,17 +100,17 @@ def plan_tiles_info(record: Record, *, limit_gib: float | None) -> tuple[Tile, .
     return (*(figure_tiles(record["plans"][0], limit_gib=limit_gib) if record["plans"] else ()), searched)
 
 
-_AXES = ("tp", "cp", "pp", "vpp", "ep", "etp", "dp", "sharding", "mbs", "gbs")
+_AXES = ("tp", "cp", "pp", "vpp", "schedule", "ep", "etp", "dp", "sharding", "mbs", "gbs")
 
 
 def plans_info(record: Record) -> Grid:
     """Return all plans as a table; an axis that is the same usual value in every plan is left out."""
     plans = record["plans"]
-    usual = {"cp": 1, "vpp": 1, "ep": 1, "etp": None, "sharding": "zero1", "gbs": record["request"]["gbs"]}
+    usual = {"cp": 1, "vpp": 1, "schedule": "1f1b", "ep": 1, "etp": None, "sharding": "zero1", "gbs": record["request"]["gbs"]}
     axes = [axis for axis in _AXES if axis not in usual or any(plan["layout"][axis] != usual[axis] for plan in plans)]
     columns = (
         Column(key="rank", title="#", digits=6),
-        *(Column(key=axis, title=axis, digits=None if axis == "sharding" else 9) for axis in axes),
+        *(Column(key=axis, title=axis, digits=None if axis in ("sharding", "schedule") else 9) for axis in axes),
         Column(key="recompute", title="recompute"),
         *(Column(key=key, title=title, digits=digits) for key, title, digits, _ in _FIGURES),
         *(Column(key="fits", title="fits"), Column(key="beats_next", title="beats the next by", wide=True)),
