@@ -51,8 +51,18 @@ class Stack:
     """Bytes per gradient in the data-parallel reduction."""
     transient_gradient_bytes: float = 0.0
     """Bytes per parameter of a second, short-lived gradient (a bf16 one beside the fp32 sum)."""
+    gradients_freed: bool = False
+    """Whether zero3 frees gradients after a step, so that none are there when the next backward pass begins (torch's set_to_none)."""
+    reduction_deferred: bool = False
+    """Whether zero3 keeps whole gradients between micro batches and reduces them in the last one alone."""
     half_shards: bool = False
     """Whether zero3 keeps a half-precision shard of the weights beside the fp32 one (DeepSpeed); else gathers cast (FSDP)."""
+    narrow_inputs: bool = True
+    """Whether a linear layer in a narrow format keeps its input in it for the backward pass, as Transformer Engine does; torchao keeps the
+    half-precision one (`matmul_with_hp_or_float8_args` of torchao/float8/float8_linear.py)."""
+    narrow_weight_copies: float = 0.0
+    """Copies of the linear layers' weights in a narrow format that stay beside the half-precision ones between micro batches: by rows and
+    by columns where they are cast from them; none where the model's weights are narrow themselves (`fp8_param_gather`)."""
     master_bytes: float = 4.0
     """Bytes per parameter of the weights that the optimizer updates, beside the half-precision ones: 4 of an fp32 copy, 2 where the half
     is its upper part, 0 where it updates the half-precision ones."""
@@ -68,6 +78,8 @@ class Stack:
     """Bytes per parameter of the copy into which an optimizer step under zero1 gathers updated weights; activations are gone by then."""
     step_shard_bytes: float = 0.0
     """Bytes per parameter of a rank's own shard that such a step holds beside the optimizer's states: its summed gradients."""
+    step_bytes: float = 0.0
+    """Bytes per updated parameter that any optimizer step holds beside states and gradients: casts and temporaries of what is not fused."""
     bucket_bytes: float = 160e6
     """Size of one data-parallel collective: a bucket, or a single tensor where the software has no buckets."""
     vocab_multiple: int = 128
@@ -145,10 +157,13 @@ _FLAGS = {
     "pointwise_fused",
     "cross_entropy_fused",
     "vocab_parallel_loss",
+    "gradients_freed",
     "half_shards",
+    "narrow_inputs",
     "expert_bias_fused",
     "routing_fused",
     "recompute_stops_early",
+    "reduction_deferred",
     "offloads_inputs",
     "offloads_kept",
 }

@@ -169,6 +169,10 @@ def test_measured_columns_and_provenance_are_never_seen() -> None:
         assert read_row({**LLAMA, column: "OOM at tp=2, 3.5 s"}, source="t") == plain
 
 
+def test_reinforcement_learning_is_not_predicted() -> None:
+    assert reason_of(LLAMA, model="gpt:gpt_grpo_tp1_583m") == "model: reinforcement learning, which is not predicted"
+
+
 def test_a_bad_number_names_its_column() -> None:
     assert reason_of(LLAMA, tp="two") == "tp: not a number that fits ('two')"
     assert reason_of(LLAMA, mbs="1.5").startswith("mbs: expected a whole number")

@@ -111,6 +111,13 @@ def test_a_second_gradient_passes() -> None:
     assert states(stack=stack) == pytest.approx((2, 4, 12))
 
 
+def test_narrow_weights_are_cached_beside_the_half_ones() -> None:
+    """By rows and by columns, a byte each in fp8, of all but embedding and head; half precision caches nothing."""
+    cached, ends = replace(STACK, narrow_weight_copies=2.0), 2 * LLAMA.vocab * LLAMA.hidden
+    assert states(stack=cached, work=replace(WORK, precision="fp8"))[0] == pytest.approx(2 + 2 * (PARAMS - ends) / PARAMS)
+    assert states(stack=cached)[0] == pytest.approx(2)
+
+
 def test_adapters_train_a_hundredth() -> None:
     weights, gradients, optimizer = states(work=replace(WORK, lora_rank=16))
     assert weights == pytest.approx(2)
@@ -245,6 +252,51 @@ def test_full_sharding_gathers_two_layers_of_weights_and_reduces_one_of_gradient
     ends = 2 * LLAMA.vocab * LLAMA.hidden
     by_hand = (PARAMS - ends) / 4 * (2 * 2 + 4) + ends * (2 + 4)
     assert memory(dp=8, sharding="zero3").terms["communication"].sum() == pytest.approx(by_hand)
+
+
+FREED = replace(STACK, family="fsdp", gradients_freed=True)
+
+
+def fsdp_terms(*, micro_batches: int, stack: Stack = FREED, loss: float = 50.0) -> dict[str, float]:
+    """Terms of one stage of 4 layers on 8 ranks, its activations 405 bytes."""
+    layouts = Layouts.of([Layout(dp=8, gbs=8 * micro_batches, sharding="zero3")])
+    stages = place_stages(layouts, LLAMA, which="all")
+    params = stage_params(LLAMA, stack, layouts, stages)
+    found = price_memory(layouts, stages, params, acts(loss_peak=loss), model=LLAMA, work=WORK, stack=stack, chip=CHIP)
+    return {name: float(size.sum()) for name, size in found.terms.items()}
+
+
+def test_a_large_loss_meets_no_gradients_of_its_own_step() -> None:
+    """Weights of embedding and head stay gathered; gradients of 4 bytes a shard are there from the second micro batch on."""
+    ends = 2 * LLAMA.vocab * LLAMA.hidden * 2
+    first, later = fsdp_terms(micro_batches=1, loss=1e12), fsdp_terms(micro_batches=2, loss=1e12)
+    assert (first["logits"], first["activations"], first["gradients"]) == (1e12, 405, 0)
+    assert later["gradients"] == pytest.approx(PARAMS * 4 / 8)
+    assert first["communication"] == later["communication"] == pytest.approx(ends)
+
+
+def test_the_end_of_the_backward_pass_has_all_gradients_and_no_activations() -> None:
+    """A loss of 50 bytes is nothing beside the gradients: they, the weights in work and a workspace of 7 are the peak."""
+    ends = 2 * LLAMA.vocab * LLAMA.hidden
+    found = fsdp_terms(micro_batches=1)
+    assert (found["activations"], found["logits"], found["recompute_workspace"]) == (0, 0, 7)
+    assert found["gradients"] == pytest.approx(PARAMS * 4 / 8)
+    assert found["communication"] == pytest.approx((PARAMS - ends) / 4 * (2 * 2 + 4) + ends * (2 + 4))
+
+
+def test_a_deferred_reduction_keeps_gradients_whole() -> None:
+    """4 bytes of each parameter on every rank, once there is more than one micro batch."""
+    deferred = replace(FREED, reduction_deferred=True)
+    assert fsdp_terms(micro_batches=2, stack=deferred)["gradients"] == pytest.approx(PARAMS * 4)
+    assert fsdp_terms(micro_batches=1, stack=deferred) == fsdp_terms(micro_batches=1)
+
+
+def test_an_optimizer_step_may_be_the_peak() -> None:
+    """14 bytes of each updated parameter when activations are gone; a step that needs less than they and the loss did is none."""
+    found = memory(stack=replace(STACK, step_bytes=14.0), dp=8, sharding="zero1").terms
+    assert found["optimizer"].sum() == pytest.approx(PARAMS * (12 + 14) / 8)
+    assert (found["activations"].sum(), found["logits"].sum(), found["recompute_workspace"].sum()) == (0, 0, 0)
+    assert memory(stack=replace(STACK, step_bytes=1e-9), dp=8).terms["activations"].tolist() == [[405]]
 
 
 def test_fsdp_under_a_pipeline_keeps_its_stage_whole() -> None:

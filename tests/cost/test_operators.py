@@ -50,6 +50,7 @@ def test_fp8_casts_what_it_multiplies() -> None:
     assert part.forward_s - product == pytest.approx(2048 * 1024 * 4 / MEMORY_BYTES_PER_S + RAMP_S)
     assert (part.kernels_forward, part.kernels_backward) == (2, 4)
     assert narrow.saved_input_bytes == 1.0
+    assert replace(narrow, stack=replace(narrow.stack, narrow_inputs=False)).saved_input_bytes == 2.0
     assert narrow.activation_bytes == 2.0
 
 

@@ -139,6 +139,8 @@ def test_full_sharding_gathers_twice_and_scatters_once_a_layer() -> None:
     assert term("fsdp_comm", dp=8, gbs=32, sharding="zero3") == pytest.approx(4 * 4 * (2 * gather + scatter))
     assert term("fsdp_comm", dp=8, gbs=32, sharding="zero2") == pytest.approx(4 * 4 * scatter)
     assert term("fsdp_comm", dp=8, gbs=32, sharding="zero1") == 0
+    deferred = replace(WHOLE, reduction_deferred=True)
+    assert term("fsdp_comm", dp=8, gbs=32, sharding="zero3", stack=deferred) == pytest.approx(4 * (4 * 2 * gather + scatter))
     piped = replace(WHOLE, family="fsdp")
     once = term("fsdp_comm", pp=2, dp=8, gbs=32, sharding="zero3", stack=piped)
     assert once == pytest.approx(4 / 2 * (gather + scatter))  # for the four micro batches together, on two stages at a time

@@ -87,7 +87,13 @@ def read_row(row: Mapping[str, str], *, source: str = "") -> Case | Unanswerable
         return Unanswerable(source=source, row_id=row_id, reason=str(error))
 
 
+_REINFORCEMENT = r"(?<![a-z])(?:grpo|ppo|rlhf)(?![a-z])"
+"""Names of methods whose runs generate text between their steps: most of their memory is an inference engine's."""
+
+
 def _case(cells: Cells, *, source: str, row_id: str) -> Case:
+    if cells.match("model", _REINFORCEMENT):
+        raise UnansweredError("model: reinforcement learning, which is not predicted")
     notes = read_notes(cells)
     framework = _framework(cells)
     seq_len = seq_len_of_row(cells, notes, framework)

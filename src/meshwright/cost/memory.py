@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
+from meshwright.cost.kernels import element_bytes
 from meshwright.cost.shapes import Floats
 from meshwright.cost.stages import Stages, segment_layers
 from meshwright.cost.weights import StageParams, largest_matrix_share
@@ -164,36 +165,105 @@ def price_memory(
     master = stack.master_bytes if half else 0.0
     stored_weight = np.where(fully & (master > 0), 2.0 * stack.half_shards, 2.0) if half else 4.0
     weights = _split(params, shards.weights) * (stored_weight + np.where(fully, master, 0.0))
+    weights = weights + ~fully * (params.total - params.ends) * _cached_weight_bytes(work, stack)
     optimizer = _split(params, shards.optimizer) * ((stack.moment_bytes if half else 8.0) + np.where(fully, 0.0, master)) * trainable
-    gradient = stack.gradient_bytes if half else 4.0
-    gradients = _split(params, shards.gradients) * gradient * trainable
     reduced = (layouts.dp * layouts.cp > 1)[:, None]  # a lone replica has no buckets
     transient = _split(params, shards.weights) * stack.transient_gradient_bytes * trainable * ~fully * reduced
-    piped = (layouts.pp[:, None] > 1) & (stack.family == "fsdp")
-    whole = params.total * (2.0 + stack.reduce_bytes)
-    unsharded = np.where(fully, np.where(piped, whole, _gathered_bytes(params, stages, model, stack)), 0.0)
+    passing = _passing(
+        layouts,
+        params,
+        _Passing(
+            gradients=_split(params, shards.gradients) * (stack.gradient_bytes if half else 4.0) * trainable,
+            activations=activations + last * heads * acts.head_saved[:, None],
+            recompute_workspace=workspace,
+            logits=logits,
+            communication=_unsharded_bytes(layouts, params, stages, model=model, stack=stack),
+        ),
+        stack=stack,
+        trainable=trainable,
+    )
+    passing, stepping = _before_or_in_step(passing, _split(params, shards.optimizer) * stack.step_bytes * trainable)
     terms = {
         "weights": _split(params, shards.weights) * 2.0 if work.lora_rank else weights,
-        "gradients": gradients + transient,
-        "optimizer": optimizer,
-        "activations": activations + last * heads * acts.head_saved[:, None],
-        "recompute_workspace": np.maximum(0.0, workspace - logits),
-        "logits": logits,
-        "communication": unsharded
+        "gradients": passing.gradients + transient,
+        "optimizer": optimizer + stepping,
+        "activations": passing.activations,
+        "recompute_workspace": passing.recompute_workspace,
+        "logits": passing.logits,
+        "communication": passing.communication
         + stack.gathered_copies * acts.gathered[:, None]
         + (layouts.pp[:, None] > 1) * MESSAGE_BUFFERS * acts.boundary[:, None] * layouts.vpp[:, None],
     }
     terms = {name: getattr(stack.factors, _FACTOR_OF[name]) * size for name, size in terms.items()}
-    passing = terms["activations"] + terms["recompute_workspace"]
-    terms["slack"] = passing * stack.fragmentation_frac
-    terms["libraries"] = np.full_like(passing, _library_bytes(stack, chip, model))
-    terms["context"] = np.full_like(passing, stack.context_bytes)
+    coming = terms["activations"] + terms["recompute_workspace"]
+    terms["slack"] = coming * stack.fragmentation_frac
+    terms["libraries"] = np.full_like(coming, _library_bytes(stack, chip, model))
+    terms["context"] = np.full_like(coming, stack.context_bytes)
     return Memory(terms=terms)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Passing:
+    """What comes and goes in a step, (N, S) each."""
+
+    gradients: Floats
+    activations: Floats
+    recompute_workspace: Floats
+    logits: Floats
+    communication: Floats
+
+
+def _passing(layouts: Layouts, params: StageParams, most: _Passing, *, stack: Stack, trainable: float) -> _Passing:
+    """Of what comes and goes, what is there at the fullest moment; `most` has the largest of each.
+
+    Formula:  the loss and the first layer that works back never meet: a workspace counts where it is more than the logits. Where full
+              sharding frees gradients after a step, the largest of: the loss (ends gathered, gradients of earlier micro batches), the
+              last layer's backward (its weights and gradients whole), the first layer's (all gradients, no activations)
+    Source:   torch.distributed.fsdp (fully_shard): the root's weights stay gathered through the loss; set_requires_gradient_sync(False)
+              keeps gradients whole, in the type of the reduction, until the last micro batch.
+    """
+    fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
+    workspace = np.maximum(0.0, most.recompute_workspace - most.logits)
+    if not (stack.gradients_freed and fully.any()):
+        return replace(most, recompute_workspace=workspace)
+    piped, several = layouts.pp[:, None] > 1, layouts.num_microbatches[:, None] > 1
+    whole = stack.reduction_deferred & several & ~piped & (layouts.shard_size[:, None] > 1)
+    earlier = np.where(whole, params.total * stack.reduce_bytes * trainable, most.gradients * several)
+    through_loss = np.where(piped, most.communication, params.ends * 2.0 * (stack.gathered == "layer"))
+    exchange = np.maximum(through_loss, most.communication - np.maximum(0.0, most.logits - most.recompute_workspace))
+    at_loss = earlier + most.activations + most.logits + workspace + exchange
+    late = most.gradients + most.recompute_workspace + most.communication > at_loss
+    return _Passing(
+        gradients=np.where(late | ~fully, most.gradients, earlier),
+        activations=np.where(late & fully, 0.0, most.activations),
+        recompute_workspace=np.where(late & fully, most.recompute_workspace, workspace),
+        logits=np.where(late & fully, 0.0, most.logits),
+        communication=np.where(late | ~fully, most.communication, exchange),
+    )
+
+
+def _before_or_in_step(passing: _Passing, stepping: Floats) -> tuple[_Passing, Floats]:
+    """Return what is there of both at the fuller moment: a step begins when activations are gone."""
+    if not stepping.any():
+        return passing, stepping
+    later = stepping > passing.activations + passing.recompute_workspace + passing.logits
+    names = ("activations", "recompute_workspace", "logits")
+    kept = {name: np.where(later, 0.0, getattr(passing, name)) for name in names}
+    return replace(passing, **kept), np.where(later, stepping, 0.0)
 
 
 def _trainable_share(work: Workload) -> float:
     """Share of the weights that learn: all, or next to none with adapters (a rank of 16 to 64 is under 1 % of a layer)."""
     return 1.0 if work.lora_rank == 0 else 0.01
+
+
+def _cached_weight_bytes(work: Workload, stack: Stack) -> float:
+    """Bytes per weight of a linear layer that its casts to a narrow format keep from the first micro batch on.
+
+    Source:   Transformer Engine's get_weight_workspace with is_first_microbatch, as Megatron-Core's layers call it.
+    """
+    narrow = element_bytes(work.precision)
+    return stack.narrow_weight_copies * narrow if narrow <= 1.0 else 0.0
 
 
 def _library_bytes(stack: Stack, chip: Chip, model: ModelSpec) -> float:
@@ -205,6 +275,14 @@ def _library_bytes(stack: Stack, chip: Chip, model: ModelSpec) -> float:
 
 def _split(params: StageParams, shards: tuple[Floats, Floats]) -> Floats:
     return params.dense / shards[0] + params.expert / shards[1]
+
+
+def _unsharded_bytes(layouts: Layouts, params: StageParams, stages: Stages, *, model: ModelSpec, stack: Stack) -> Floats:
+    """What full sharding holds whole beside its shards: under a pipeline a stage's weights and gradients, else what is in work."""
+    fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
+    piped = (layouts.pp[:, None] > 1) & (stack.family == "fsdp")
+    whole = params.total * (2.0 + stack.reduce_bytes)
+    return np.where(fully, np.where(piped, whole, _gathered_bytes(params, stages, model, stack)), 0.0)
 
 
 def _gathered_bytes(params: StageParams, stages: Stages, model: ModelSpec, stack: Stack) -> Floats:

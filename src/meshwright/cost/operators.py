@@ -48,7 +48,9 @@ class Site:
 
     @property
     def saved_input_bytes(self) -> float:
-        """Bytes in which a linear layer keeps its input: one byte in fp8, as Transformer Engine does."""
+        """Bytes in which a linear layer keeps its input: one byte in fp8 where the software keeps the narrow one."""
+        if not self.stack.narrow_inputs:
+            return self.activation_bytes
         return min(self.activation_bytes, max(1.0, element_bytes(self.work.precision)))
 
     def tokens(self, block: Block) -> Floats:

@@ -226,7 +226,7 @@ def _fsdp_layer_s(
 
     Formula:  forward: all-gather of the layer's weights; backward: that again and a reduce-scatter of its gradients (zero2: the scatter
               alone); exposed = max(0, exchange - overlap * compute); where FSDP runs under a pipeline, one gather in the first forward and
-              one scatter in the last backward serve all micro batches
+              one scatter in the last backward serve all micro batches; where the reduction is deferred, one scatter
     Source:   PyTorch FSDP (arXiv:2304.11277); torch.distributed.pipelining reshards and reduces with the last micro batch only.
     """
     zero2, zero3 = layouts.sharding == SHARDINGS.index("zero2"), layouts.sharding >= SHARDINGS.index("zero3")
@@ -244,6 +244,9 @@ def _fsdp_layer_s(
     forward = np.where(zero3, np.maximum(0.0, weights - stack.fsdp_overlap * forward_s), 0.0)
     exchange = np.where(zero3, np.where(piped, 0.0, weights) + scatter, np.where(zero2, scatter, 0.0))
     backward = np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0)
+    if stack.reduction_deferred:
+        before_last = np.maximum(0.0, weights - stack.fsdp_overlap * backward_s)
+        backward = np.where(zero3 & ~piped, before_last + (backward - before_last) / layouts.num_microbatches, backward)
     if not (stack.embedded and pool.node.chip.is_processor):
         return forward / rounds, backward / rounds
     chip, held = pool.node.chip, params[0] + params[1]

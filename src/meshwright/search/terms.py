@@ -177,8 +177,12 @@ def _memory(title: str, short: str, what: str, *constants: str, formula: str = "
 
 MEMORY_READINGS: Mapping[str, MemoryReading] = {
     "weights": _memory("weights", "weight", "the copy that computes"),
-    "gradients": _memory("gradients", "grad", "sums between micro batches", "stack.gradient_bytes", "stack.transient_gradient_bytes"),
-    "optimizer": _memory("optimizer", "optim", "fp32 weights and Adam's two moments"),
+    "gradients": _memory(
+        "gradients", "grad", "those that are there at the fullest moment", "stack.gradient_bytes", "stack.transient_gradient_bytes"
+    ),
+    "optimizer": _memory(
+        "optimizer", "optim", "fp32 weights, Adam's two moments; temporaries of a step that is the peak", "stack.step_bytes"
+    ),
     "activations": _memory(
         "activations", "activ", "kept for the backward pass by the micro batches in flight", formula="cost.memory.activation_bytes"
     ),
