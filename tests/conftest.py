@@ -15,6 +15,12 @@ settings.register_profile("meshwright", deadline=None)
 settings.load_profile("meshwright")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with slow tests first: a process takes a whole file, and none should be left with a long one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def truth_dir() -> Path:
     """Folder of published measured runs: MESHWRIGHT_TRUTH, else ../shared/truth beside the repository."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from meshwright.accuracy.rows import Case, read_table
 from meshwright.accuracy.score import Figures, Guess, score_table
 from meshwright.accuracy.tables import TruthTable, read_truth
@@ -25,6 +27,7 @@ def shares(table: TruthTable) -> Figures:
     return score_table(table, {(table.name, case.row_id): Guess(1.0, 1.0, False) for case in cases})
 
 
+@pytest.mark.slow
 def test_nearly_every_row_becomes_a_case(truth_dir: Path) -> None:
     low = {}
     for table in training_tables(truth_dir):

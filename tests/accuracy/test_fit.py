@@ -93,6 +93,7 @@ def test_one_node_anchors_a_cluster() -> None:
     assert abs(math.log(after.peak_memory_bytes / truth.peak_bytes)) < 0.5 * abs(math.log(before.peak_memory_bytes / truth.peak_bytes))
 
 
+@pytest.mark.slow
 def test_a_run_left_out_is_one_that_the_fit_has_not_seen() -> None:
     runs = perturbed(cases(LAYOUTS[:4]), {"compute": 1.2, "tensor": 1.3}, noise=0.03)
     report = fit_runs(runs)
@@ -206,6 +207,7 @@ def held_out(runs: Sequence[MeasuredRun]) -> tuple[float, float]:
     return float(before), float(after)
 
 
+@pytest.mark.slow
 def test_three_runs_of_a_study_predict_its_others(truth_dir: Path) -> None:
     """Published studies, each with one model, chip and software: the rows that are scored were not fitted."""
     before, after = np.mean([held_out(runs) for runs in studies(truth_dir)], axis=0)

@@ -20,6 +20,7 @@ def command(served: ServedWorker) -> EngineCommand:
     return EngineCommand(words=(sys.executable, str(STANDIN), served.port))
 
 
+@pytest.mark.slow
 def test_a_study_prints_a_line_for_each_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(trial, "engine_command", command)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -81,6 +81,7 @@ def test_the_same_command_goes_on_and_repeats_nothing(torchrun: Path, capsys: Ca
     assert second["best"]["measured"]["step_s"] == min(run["measured"]["step_s"] for run in second["runs"])
 
 
+@pytest.mark.slow
 def test_tables_hold_every_run_once(torchrun: Path, capsys: Capture) -> None:
     for runs in ("1", "2"):
         assert cli.run([*HERE, "--max-runs", runs, "--tolerance", "0", "-o", "study"]) == 0
@@ -90,6 +91,7 @@ def test_tables_hold_every_run_once(torchrun: Path, capsys: Capture) -> None:
     assert Path("study/failed.csv").read_text(encoding="utf-8").count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_from_what_the_machine_was_probed_to_do(torchrun: Path, capsys: Capture) -> None:
     predicted = []
     for runs in ("1", "2"):
@@ -109,10 +111,11 @@ def test_all_failed_is_an_answer_with_reasons(torchrun: Path, capsys: Capture) -
 
 
 def test_one_that_fails_stops_nothing(torchrun: Path, capsys: Capture) -> None:
-    write(torchrun, fails='layout["tp"] == 2')
-    assert cli.run([*HERE, "--strategy", "grid", "--max-runs", "20", "--set", "mbs=8,4", "--set", "pp=1", "--json"]) == 0
-    states = {run["layout"]["tp"]: run["state"] for run in json.loads(capsys.readouterr().out)["runs"]}
-    assert states == {1: "finished", 2: "failed"}
+    write(torchrun, fails='layout["tp"] == 1')
+    choices = [word for choice in ("mbs=8,4", "pp=1", "recompute=none") for word in ("--set", choice)]
+    assert cli.run([*HERE, "--strategy", "grid", "--max-runs", "20", *choices, "--json"]) == 0
+    states = [(run["layout"]["tp"], run["state"]) for run in json.loads(capsys.readouterr().out)["runs"]]
+    assert states == [(1, "failed"), (2, "finished"), (2, "finished")]
 
 
 def test_dry_run_prints_what_would_be_sent_and_writes_nothing(torchrun: Path, capsys: Capture) -> None:
@@ -182,6 +185,7 @@ def test_bad_input_is_one_clear_line(torchrun: Path, capsys: Capture, words: lis
     assert message in error_of(words, capsys)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_runs_and_the_next_start_picks_it_up(torchrun: Path, tmp_path: Path) -> None:
     write(torchrun, sleep_s=4.0)
     code = "import sys; from meshwright import cli; from meshwright.runs import executors\n"

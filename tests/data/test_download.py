@@ -162,6 +162,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_kills_leave_whole_files(site: Site, tmp_path: Path) -> None:
     contents = {f"/f_{number}.gz": gzip.compress(os.urandom(50_000 * number)) for number in range(12)}
     site.files.update(contents)

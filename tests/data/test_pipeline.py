@@ -201,6 +201,7 @@ def start(recipe: Path, **environment: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=full, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_two_ranks_that_start_at_different_times(tmp_path: Path) -> None:
     alone, two = custom(tmp_path / "one"), custom(tmp_path / "two")
     assert run(["data", "run", str(alone)]) == 0
@@ -211,6 +212,7 @@ def test_two_ranks_that_start_at_different_times(tmp_path: Path) -> None:
     assert shards(tmp_path / "two") == shards(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_kills_leave_the_same_bytes(tmp_path: Path) -> None:
     alone, killed = custom(tmp_path / "one"), custom(tmp_path / "killed")
     assert run(["data", "run", str(alone)]) == 0
@@ -318,6 +320,7 @@ def test_a_quota_counts_two_or_four_bytes_a_token(tmp_path: Path, words: str, fi
     assert (found.too_large is None) == fits
 
 
+@pytest.mark.slow
 def test_a_job_of_two_nodes_runs_on_slurm(tmp_path: Path) -> None:
     require_slurm()
     recipe = custom(tmp_path)

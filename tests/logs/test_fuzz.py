@@ -139,6 +139,7 @@ def test_time_is_linear(hard: str) -> None:
     assert seconds[1] < 0.2 + 12 * seconds[0]
 
 
+@pytest.mark.slow
 def test_memory_is_bounded() -> None:
     """A log of 64 MiB in one line without an end, and one of 70 000 steps."""
 

@@ -16,6 +16,7 @@ LIMIT_S = 60
 """Within which ranks end after one is lost."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "words", "says"),
     [

@@ -24,6 +24,7 @@ def of(lines: list[Any], event: str) -> dict[int, float]:
     return {line["step"]: line["loss"] for line in lines if line["event"] == event}
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_at_other_layouts(tmp_path: Path) -> None:
     """Steps 5 and 6 after a checkpoint are those of the run that was not cut, under other dp, tp, pp and sharding; so are evaluations."""
     saved = tmp_path / "saved"
@@ -48,6 +49,7 @@ def test_a_run_goes_on_at_other_layouts(tmp_path: Path) -> None:
         assert not (tmp_path / str(number) / "part-5").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_run_repeats_its_losses_and_sigterm_saves_in_time(tmp_path: Path) -> None:
     """Killed behind step 7, it goes on from step 4 with the losses that it had; asked to stop, it saves the step at hand and ends."""
     saved = tmp_path / "saved"

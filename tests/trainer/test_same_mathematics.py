@@ -11,6 +11,8 @@ pytest.importorskip("torch", reason="trains with torch: pip install 'meshwright[
 
 from tests.trainer.curves import BF16_STEPS, MODELS, STEPS, curves
 
+pytestmark = pytest.mark.slow
+
 WITHIN = 1e-4
 """Of the loss in fp32, over all steps."""
 NORM_STEPS, NORM_WITHIN = 5, 1e-3

@@ -13,6 +13,8 @@ from tests.training.standin import put_torchrun
 
 from meshwright import cli
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 120
 TWO_JOBS = [
     *("train", "tiny-llama", "--cluster", "local:1", "--layout", "mbs=1", "--launcher", "slurm", "--steps", "30"),

@@ -16,6 +16,8 @@ from tests.runs.executors.harness import machine_of_its_own
 pytest.importorskip("torch", reason="trains with the embedded trainer: pip install 'meshwright[train]'")
 pytest.importorskip("sentencepiece", reason="trains a tokenizer: pip install 'meshwright[data]'")
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 FEWER = {"--tokens 2M": "--tokens 9k", "--save-every 100": "--save-every 3", "--seq 128": "--seq 64"}
 """512 tokens a step: 18 steps."""

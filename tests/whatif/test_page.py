@@ -62,6 +62,7 @@ def test_it_listens_on_this_machine_alone(address: str) -> None:
             socket.create_connection((other, port), timeout=1).close()
 
 
+@pytest.mark.slow
 def test_a_shared_address_is_what_is_shown(page: Any) -> None:
     assert page.input_value("#model") == "llama3-8b"
     assert (page.input_value("#gpus"), page.input_value("#tp"), page.inner_text("#dp")) == ("16", "2", "8")
@@ -71,6 +72,7 @@ def test_a_shared_address_is_what_is_shown(page: Any) -> None:
     assert page.locator("#time tbody tr").count() > 5
 
 
+@pytest.mark.slow
 def test_a_slider_changes_figures_reasons_and_the_address(page: Any) -> None:
     before, because = step_s(page), page.inner_text("#binding")
     page.focus("#tp-slider")
@@ -86,6 +88,7 @@ def test_a_slider_changes_figures_reasons_and_the_address(page: Any) -> None:
     assert page.locator("#memory tbody tr").count() == 2
 
 
+@pytest.mark.slow
 def test_a_broken_rule_says_its_sentence_and_mends_at_a_press(page: Any) -> None:
     good = step_s(page)
     page.fill("#tp", "3")
@@ -102,6 +105,7 @@ def test_a_broken_rule_says_its_sentence_and_mends_at_a_press(page: Any) -> None
     assert step_s(page) == good
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_says_which_term(page: Any) -> None:
     page.fill("#tp", "1")
     answered(page, 2)
@@ -110,6 +114,7 @@ def test_what_does_not_fit_says_which_term(page: Any) -> None:
     assert "It does not fit. Memory of stage 0: it needs" in page.inner_text("#verdict")
 
 
+@pytest.mark.slow
 def test_plans_are_pinned_compared_loaded_and_kept_by_the_address(page: Any, browser: Any) -> None:
     page.click("#pin")
     page.fill("#tp", "4")
@@ -131,6 +136,7 @@ def test_plans_are_pinned_compared_loaded_and_kept_by_the_address(page: Any, bro
     assert "pin=" not in page.url
 
 
+@pytest.mark.slow
 def test_neighbours_and_the_search_can_be_used(page: Any) -> None:
     page.wait_for_selector("#near tbody tr")
     page.click("#search")
@@ -143,6 +149,7 @@ def test_neighbours_and_the_search_can_be_used(page: Any) -> None:
     assert page.is_hidden("#verdict")
 
 
+@pytest.mark.slow
 def test_files_are_written_and_the_answer_is_saved(page: Any) -> None:
     page.click("#export")
     page.wait_for_selector("#files pre")
@@ -153,6 +160,7 @@ def test_files_are_written_and_the_answer_is_saved(page: Any) -> None:
         assert json.load(file)["layout"]["tp"] == 2
 
 
+@pytest.mark.slow
 def test_words_that_are_none_are_told(page: Any) -> None:
     page.fill("#more", "tq=4")
     page.keyboard.press("Tab")
@@ -160,6 +168,7 @@ def test_words_that_are_none_are_told(page: Any) -> None:
     assert "This can't be priced. 'tq' is no known layout key; known: cp, dp, ep" in page.inner_text("#verdict")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_fault(browser: Any, address: str, scheme: str) -> None:
     with opened(browser, address, color_scheme=scheme) as (page, _):

@@ -66,7 +66,7 @@ def bcp(folder: Path) -> Iterator[Harness]:
 LAUNCHERS = {"local": local, "slurm": slurm, "k8s": k8s, "bcp": bcp}
 
 
-@pytest.fixture(scope="module", params=list(LAUNCHERS))
+@pytest.fixture(scope="module", params=["local", pytest.param("slurm", marks=pytest.mark.slow), "k8s", "bcp"])
 def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     yield from LAUNCHERS[request.param](tmp_path_factory.mktemp(f"{request.param}-"))
 

@@ -20,6 +20,8 @@ from meshwright.errors import ConfigError, LauncherError, LauncherSilent
 from meshwright.runs.executors import ArrayRun, JobStatus, SlurmExecutor, SlurmOptions
 from meshwright.runs.executors._slurm_states import STATES, status_of_sacct, status_of_squeue
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

@@ -25,6 +25,8 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("transformers", reason="the extra serve is not installed")
 pytest.importorskip("accelerate", reason="the extra serve is not installed")
 
+pytestmark = pytest.mark.slow
+
 START_S = 120.0
 
 
