@@ -245,18 +245,23 @@ def prepare_study(fields: Mapping[str, Any], tuning: Tuning, *, find: Finder | N
     `find` searches the candidates in another way than `tune` does.
     `local` without a GPU is the processor's cores, with defaults that a laptop trains in seconds.
     """
+    from meshwright.runs.trial import stack_of
     from meshwright.runs.tune import prepare
 
-    problem, machine = _problem_here(fields, tuning.folder)
+    problem, machine = _problem_here(fields, tuning.folder, stack=stack_of(tuning.trial.software, tuning.trial.settings))
     return prepare(problem, tuning.trial, machine=machine, find=find)
 
 
-def _problem_here(fields: Mapping[str, Any], folder: Path) -> tuple[Problem, Profile | None]:
-    """Return a problem; where `local` has no GPU, that of the cores, and what they were probed to do, now or when the folder was begun."""
+def _problem_here(fields: Mapping[str, Any], folder: Path, *, stack: str | None) -> tuple[Problem, Profile | None]:
+    """Return a problem; where `local` has no GPU, that of the cores, and what they were probed to do, now or when the folder was begun.
+
+    `stack` is what the software's runs are predicted with where the fields name none.
+    """
     from meshwright.hardware.parse import parse_count
     from meshwright.runs.processors import ON_PROCESSORS, probed_processors
     from meshwright.runs.tune import kept_machine
 
+    fields = fields if stack is None else {"stack": stack, **fields}
     word, colon, count = str(fields.get("cluster", "")).strip().lower().partition(":")
     if word != LOCAL or fields.get("profile") is not None or (not colon and find_local_cluster() is not None):
         return problem_of(PlanRequest.of(fields)), None
@@ -293,9 +298,10 @@ def prepare_training(request: TrainRequest, *, folder: str | Path, layout: Mappi
 
     ConfigError where nothing can be run, NothingFits where no layout fits.
     """
+    from meshwright.runs.trial import stack_of
     from meshwright.training.start import begin
 
-    problem, machine = _problem_here(request.plan, Path(folder))
+    problem, machine = _problem_here(request.plan, Path(folder), stack=stack_of(request.software, request.settings))
     return begin(request, folder=Path(folder), problem=problem, machine=machine, layout=layout)
 
 

@@ -76,6 +76,12 @@ def test_memory_limit_is_held() -> None:
         assert entry.peak_bytes <= (40.0 if entry.fits == "at risk" else 38.0) * 2**30
 
 
+@pytest.mark.parametrize(("cluster", "words"), [("h100:64", "tp to 16 (2 fast domains),"), ("h100:4", "tp to 4,")])
+def test_a_bound_is_told_where_it_bounds(cluster: str, words: str) -> None:
+    """Two domains of 8 are less than 64 chips; 4 chips are all that there are."""
+    assert any(words in note for note in plan(cluster=cluster).notes)
+
+
 def test_batch_is_searched_by_the_rule() -> None:
     result = plan(gbs=None)
     assert any("2.1M tokens" in note for note in result.notes)

@@ -28,6 +28,7 @@ __all__ = [
     "ModelArgument",
     "PrecisionFlag",
     "ProfileFlag",
+    "RunStackFlag",
     "SeqFlag",
     "StackFlag",
     "asked_with",
@@ -53,6 +54,9 @@ PrecisionFlag = Annotated[str | None, typer.Option("--precision", help="What lin
 AttentionFlag = Annotated[str | None, typer.Option("--attention", help="flash, flash1, fused-softmax or unfused [default: flash].")]
 RoutingFlag = Annotated[str | None, typer.Option("--routing", help="Of experts: balanced, typical or worst [default: balanced].")]
 StackFlag = Annotated[str | None, typer.Option("--stack", help="Training software [default: megatron].")]
+RunStackFlag = Annotated[
+    str | None, typer.Option("--stack", help="Software to predict [default: what runs, --to or the embedded trainer].")
+]
 MegatronVersionFlag = Annotated[
     str | None, typer.Option("--megatron-version", help="Version of Megatron-Core whose rules hold [default: newest].")
 ]

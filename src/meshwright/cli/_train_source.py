@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,9 +99,7 @@ def _of_model(
     model: str | None, given: dict[str, Any], *, case: dict[str, Any], hf: Path | None, layout: str | None, output: Path | None
 ) -> Asked:
     from meshwright.cli._layout_case import model_words
-    from meshwright.exports.registry import find_target
     from meshwright.layout import parse_layout
-    from meshwright.runs.trial import OWN_TRAINER
     from meshwright.training.request import TrainRequest
 
     if "cluster" not in case:
@@ -110,8 +108,6 @@ def _of_model(
         raise ConfigError(f"train {model or 'MODEL'} needs --seq, such as 8192")
     plan = {"model": model_words(model, hf), **case}
     request = TrainRequest.of({**given, "plan": plan})
-    if request.software != OWN_TRAINER and "stack" not in case and (stacks := find_target(request.software).stacks):
-        request = replace(request, plan={**plan, "stack": stacks[0]})
     fixed = None if layout is None else parse_layout(layout)
     return Asked(folder=output or _default_folder(plan), request=request, layout=fixed)
 

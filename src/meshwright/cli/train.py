@@ -28,7 +28,7 @@ from meshwright.cli._layout_case import (
     MegatronVersionFlag,
     MemoryFlag,
     ProfileFlag,
-    StackFlag,
+    RunStackFlag,
 )
 from meshwright.cli._terminal import QuietFlag, keep_quiet, tell
 
@@ -96,7 +96,7 @@ def train(
     precision: Annotated[str | None, typer.Option(help="With a model: of the matrix products [default: bf16].")] = None,
     hf: HfFlag = None,
     gpus_per_node: GpusPerNodeFlag = None,
-    stack: StackFlag = None,
+    stack: RunStackFlag = None,
     calibration: CalibrationFlag = None,
     profile: ProfileFlag = None,
     megatron_version: MegatronVersionFlag = None,

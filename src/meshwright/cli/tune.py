@@ -27,7 +27,7 @@ from meshwright.cli._layout_case import (
     MegatronVersionFlag,
     MemoryFlag,
     ProfileFlag,
-    StackFlag,
+    RunStackFlag,
 )
 from meshwright.cli._terminal import QuietFlag
 from meshwright.units import counted
@@ -64,7 +64,7 @@ def tune(
     precision: Annotated[str | None, typer.Option(help="Of the matrix products [default: bf16, on processors fp32].")] = None,
     pins: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2.")] = None,
     hf: HfFlag = None,
-    stack: StackFlag = None,
+    stack: RunStackFlag = None,
     calibration: CalibrationFlag = None,
     profile: ProfileFlag = None,
     megatron_version: MegatronVersionFlag = None,

@@ -18,7 +18,7 @@ from meshwright.search.problem import Problem, dims_of
 from meshwright.trainer.checks import require_trainable
 from meshwright.trainer.job import TrainJob
 
-__all__ = ["OWN_TRAINER", "Trial", "exported_of", "job_of_layout", "own_trainer", "refusal_of", "with_program"]
+__all__ = ["OWN_TRAINER", "Trial", "exported_of", "job_of_layout", "own_trainer", "refusal_of", "stack_of", "with_program"]
 
 OWN_TRAINER = "meshwright"
 """The software's name where the embedded trainer runs."""
@@ -61,6 +61,14 @@ class Trial:
 
 LEAST_STEPS = 4
 """Three reports are warm-up (accuracy/steady.py), one is measured."""
+
+
+def stack_of(software: str, settings: Mapping[str, Any]) -> str | None:
+    """Name the stack that runs of a software are predicted with unless the user names one; None: that of any plan."""
+    if software == OWN_TRAINER:
+        return "embedded-compiled" if str(settings.get("compile", "")).lower() == "true" else "embedded"
+    stacks = find_target(software).stacks
+    return stacks[0] if stacks else None
 
 
 def exported_of(trial: Trial, problem: Problem, layout: Layout) -> Exported:

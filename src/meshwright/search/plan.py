@@ -48,8 +48,10 @@ def search_problem(problem: Problem, *, progress: Callable[[int, int], None] | N
 
 def _notes(problem: Problem, axes: Axes) -> list[str]:
     request, seq_len = problem.request, problem.setting.work.seq_len
+    is_bound = DOMAINS_PER_TP * problem.setting.pool.node.domain_size <= problem.num_chips
+    wide = f" ({DOMAINS_PER_TP} fast domains)" if is_bound else ""
     bounds = [
-        ("tp", f"tp to {max(axes.tp)} ({DOMAINS_PER_TP} fast domains)"),
+        ("tp", f"tp to {max(axes.tp)}{wide}"),
         ("cp", f"cp to {max(axes.cp)} ({LEAST_TOKENS_PER_CP} tokens a rank)"),
         ("vpp", f"uneven vpp to {MOST_UNEVEN_VPP}"),
         ("mbs", f"mbs to {MOST_MBS}"),

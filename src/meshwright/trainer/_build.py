@@ -84,20 +84,22 @@ def _compute_dtype(job: TrainJob) -> torch.dtype:
 
 
 def _chunk(job: TrainJob, meshes: Meshes, part: Part, device: torch.device) -> Chunk:
-    """One chunk: cut, filled, made to recompute, compiled, sharded, in the order that each needs."""
+    """One chunk: cut, made to recompute, compiled, then filled and sharded layer by layer, so that no rank ever holds all weights whole."""
     layout, model = job.layout, job.model
     balance = BalanceRule(weight=job.balance_weight if model.moe is not None else 0.0, sequences=layout.gbs)
     with torch.device("meta"):
         chunk = Chunk(model, meshes, part, balance=balance, rope_base=job.rope_base)
     cut_tensors(chunk, meshes)
-    chunk.to_empty(device=device)
-    chunk.tie()
-    fill_weights(chunk, model, seed=job.seed, std=job.init_std)
     apply_recompute(chunk, layout)
     if job.compile:
         for layer in chunk.layers.values():
             layer.compile()
-    shard_data(chunk, meshes, compute_dtype=_compute_dtype(job))
+
+    def fill(part: nn.Module, prefix: str) -> None:
+        part.to_empty(device=device)
+        fill_weights(part, model, prefix=prefix, seed=job.seed, std=job.init_std)
+
+    shard_data(chunk, meshes, compute_dtype=_compute_dtype(job), fill=fill)
     return chunk
 
 

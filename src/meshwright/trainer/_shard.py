@@ -7,6 +7,8 @@ a step and split the optimizer's states; zero2 also reduces gradients after each
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -19,15 +21,23 @@ from meshwright.trainer._model import Chunk
 __all__ = ["drop_gathered", "set_last_backward", "shard_data"]
 
 
-def shard_data(chunk: Chunk, meshes: Meshes, *, compute_dtype: torch.dtype) -> None:
-    """Wrap every layer and the rest; weights stay fp32 in their shards, compute and gathers are in `compute_dtype`, sums in fp32."""
+def shard_data(chunk: Chunk, meshes: Meshes, *, compute_dtype: torch.dtype, fill: Callable[[nn.Module, str], None]) -> None:
+    """Wrap every layer and the rest; weights stay fp32 in their shards, compute and gathers are in `compute_dtype`, sums in fp32.
+
+    `fill` gives a module on no device its weights, by the beginning of their names: each just before it is wrapped.
+    """
     again = meshes.layout.sharding in ("zero3", "hybrid")
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
-    for layer in chunk.layers.values():
+    for name, layer in chunk.layers.items():
+        fill(layer, f"layers.{name}.")
         feedforward = layer.feedforward
         if isinstance(feedforward, MoeFeedForward):
             fully_shard(feedforward.experts, mesh=meshes.expert_sharding, mp_policy=policy, reshard_after_forward=again)
         fully_shard(layer, mesh=meshes.sharding, mp_policy=policy, reshard_after_forward=again)
+    for name, end in chunk.named_children():
+        if end is not chunk.layers:
+            fill(end, f"{name}.")
+    chunk.tie()
     ends = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     fully_shard(chunk, mesh=meshes.sharding, mp_policy=ends, reshard_after_forward=again)
     for module in _units(chunk):

@@ -17,11 +17,11 @@ RESIDUAL_OUTPUTS = ("attention.out.weight", "feedforward.down.weight", "shared.d
 """Weights that write into the residual stream; their spread shrinks with depth (GPT-2, Megatron-LM)."""
 
 
-def fill_weights(module: nn.Module, model: ModelSpec, *, seed: int, std: float) -> None:
-    """Set every weight: matrices normal, norms one, biases zero."""
+def fill_weights(module: nn.Module, model: ModelSpec, *, prefix: str, seed: int, std: float) -> None:
+    """Set every weight: matrices normal, norms one, biases zero. `prefix` and its name in the module are its name in the model."""
     with torch.no_grad():
         for name, weight in module.named_parameters():
-            whole = _first_values(name, weight, model, seed=seed, std=std)
+            whole = _first_values(prefix + name, weight, model, seed=seed, std=std)
             if isinstance(weight, DTensor):
                 whole = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
             weight.copy_(whole)
