@@ -18,7 +18,10 @@ _PARTS = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSp
 """Columns such as `moe.top_k` fill these parts of a ModelSpec; a part whose columns are all blank is None."""
 
 _WORDS_WITHOUT_SHAPE = frozenset({"meta", "hf", "instruct", "chat", "base", "it", "pt", "bf16", "fp8", "fp4", "nvfp4", "mxfp4"})
+_WORDS_WITHOUT_SHAPE |= {"kv", "awq", "gptq", "int4", "int8", "w4a16", "w8a8", "thinking", "dynamic"}
 """Words of a published name that leave the shape as it is (`Meta-Llama-3-70B-Instruct-FP8`)."""
+_DATE = re.compile(r"[012][0-9]{3}")
+"""Month and day or year and month of a release of the same shape: `DeepSeek-R1-0528`, `Qwen3-30B-A3B-Instruct-2507`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +82,7 @@ def _key(name: str) -> str:
 
 def _without_free_words(name: str) -> str:
     words = re.split(r"[-_\s]+", name.lower().rsplit("/", 1)[-1])
-    return "-".join(word for word in words if word not in _WORDS_WITHOUT_SHAPE)
+    return "-".join(word for word in words if word not in _WORDS_WITHOUT_SHAPE and not _DATE.fullmatch(word))
 
 
 def _preset(row: dict[str, str]) -> Preset:

@@ -41,6 +41,36 @@ def test_a_row_is_read() -> None:
     assert case(kv_precision="fp8").cache == "fp8"
 
 
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("dynamo-vllm", "vllm"),
+        ("vLLM (V1)", "vllm"),
+        ("Dynamo TensorRT-LLM", "trtllm"),
+        ("SGLang-router", "sglang"),
+        ("HF Transformers", "transformers"),
+    ],
+)
+def test_an_engines_name_within_another(written: str, name: str) -> None:
+    assert case(engine=written).engine.name == name
+
+
+@pytest.mark.parametrize(
+    ("word", "weights"),
+    [
+        ("AWQ", "int4"),
+        ("w4a16", "int4"),
+        ("w8a8", "int8"),
+        ("fp8_block", "fp8-blockwise"),
+        ("NVFP4", "nvfp4"),
+        ("auto", "bf16"),
+        ("half", "fp16"),
+    ],
+)
+def test_words_of_engines_options_for_weights(word: str, weights: str) -> None:
+    assert case(precision=word).weights == weights
+
+
 def test_precisions_mean_what_is_published_for_that_make_of_model() -> None:
     assert case(model="deepseek-v3", tp="8").weights == "fp8-blockwise"
     assert case(model="gpt-oss-120b", precision="fp4").weights == "mxfp4"

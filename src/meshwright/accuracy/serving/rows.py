@@ -43,7 +43,20 @@ _WEIGHTS: Mapping[str, Weights] = {
     "int8": "int8",
     "int4": "int4",
     "fp4": "nvfp4",
+    "auto": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "fp8-block": "fp8-blockwise",
+    "fp8-blockwise": "fp8-blockwise",
+    "w8a8": "int8",
+    **dict.fromkeys(("awq", "gptq", "w4a16"), "int4"),
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
 }
+"""Words of tables and of engines' options (`auto`: as the checkpoint, which is bf16 where nothing else is said)."""
+_ENGINE_WORDS = ("tensorrt-llm", "trtllm", "trt-llm", "sglang", "vllm", "transformers")
+"""Names that stand within others: `dynamo-vllm`, `vllm-ascend`, `HF transformers`."""
 _CACHES: Mapping[str, Cache] = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8"}
 
 
@@ -111,7 +124,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> ServingCase:
     kind = _KINDS.get(cells.words("measure_kind"))
     if kind is None:
         raise UnansweredError(f"measure_kind: {cells.text('measure_kind')!r} is not modelled")
-    model, engine = _model(cells), find_engine(cells.text("engine") or "")
+    model, engine = _model(cells), _engine(cells)
     weights = _weights(cells, model)
     pools = _pools(cells, model) if cells.words("mode") == "disagg" else None
     workers = (pools.decode,) if pools is not None else _workers(cells, model)
@@ -175,10 +188,22 @@ def _model(cells: Cells) -> ModelSpec:
     )
 
 
+def _engine(cells: Cells) -> Engine:
+    """The engine of this name, or the one whose name stands within it."""
+    name = cells.text("engine") or ""
+    try:
+        return find_engine(name)
+    except UnknownNameError:
+        within = next((word for word in _ENGINE_WORDS if word in name.lower().replace("_", "-")), None)
+        if within is None:
+            raise
+        return find_engine(within)
+
+
 def _weights(cells: Cells, model: ModelSpec) -> Weights:
     """What the precision column means for this make of model: models with experts are published with block scales in fp8, and those
     with biases in their experts (gpt-oss) in mxfp4."""
-    word = cells.words("precision")
+    word = cells.words("precision").replace("_", "-")
     weights = _WEIGHTS.get(word) if word else "bf16"
     if weights is None:
         raise UnansweredError(f"precision: {word!r} is not known")
