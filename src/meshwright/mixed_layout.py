@@ -50,6 +50,8 @@ class MixedLayout:
     vpp: int = 1
     sharding: Sharding = "none"
     schedule: Schedule = "1f1b"
+    chunks: tuple[int, ...] | None = None
+    """Layers of each chunk in model order; None: a stage's layers are dealt to its chunks as evenly as can be."""
 
     @property
     def pp(self) -> int:
@@ -77,8 +79,10 @@ class MixedLayout:
 
     @property
     def chunk_layers(self) -> tuple[int, ...]:
-        """Layers of each chunk in model order; a stage's layers are dealt to its chunks as evenly as can be."""
-        return tuple(stage.layers // self.vpp + (chunk < stage.layers % self.vpp) for chunk in range(self.vpp) for stage in self.stages)
+        """Layers of each chunk in model order."""
+        return self.chunks or tuple(
+            stage.layers // self.vpp + (chunk < stage.layers % self.vpp) for chunk in range(self.vpp) for stage in self.stages
+        )
 
     def row(self, stage: int) -> Layout:
         """The layout in which all stages run as this one does, with every stage's own layers."""
@@ -111,4 +115,4 @@ class MixedLayout:
     def unrolled(self) -> MixedLayout:
         """A pipeline as deep as this one has chunks, in model order: its stages take what those chunks take."""
         chunks = zip(self.chunk_layers, self.stages * self.vpp, strict=True)
-        return replace(self, vpp=1, schedule="1f1b", stages=tuple(replace(stage, layers=layers) for layers, stage in chunks))
+        return replace(self, vpp=1, schedule="1f1b", chunks=None, stages=tuple(replace(stage, layers=layers) for layers, stage in chunks))

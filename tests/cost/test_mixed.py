@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.cost.layouts import Case, cases, layouts
 
-from meshwright.cost.mixed import Site, price_mixed
+from meshwright.cost.mixed import Site, price_each, price_mixed
 from meshwright.cost.step import price
 from meshwright.hardware.catalogue import default_node, find_link
 from meshwright.hardware.cluster import Cluster, Pool
@@ -143,3 +143,15 @@ def test_chunks_of_a_stage_are_unrolled_in_model_order() -> None:
     assert [(s.pool, s.layers) for s in layout.unrolled().stages] == [(0, 3), (1, 14), (0, 2), (1, 13)]
     whole, parts = price_mixed(layout, LLAMA), price_mixed(layout.unrolled(), LLAMA)
     assert parts.forward_s.reshape(2, 2).sum(axis=0) == pytest.approx(whole.forward_s)
+
+
+def test_layouts_cost_together_what_they_cost_alone() -> None:
+    short = MixedLayout(stages=stages_of((0, 10, 1), (1, 22, 1)), gbs=64)
+    deep = MixedLayout(stages=stages_of((1, 10, 2), (0, 6, 2), tp=4), gbs=64, vpp=2)
+    layouts = [short, deep, deep.unrolled()]
+    for layout, together in zip(layouts, price_each(layouts, LLAMA), strict=True):
+        alone = price_mixed(layout, LLAMA)
+        assert together.time == pytest.approx(alone.time, rel=1e-12)
+        assert together.links_s == pytest.approx(alone.links_s, rel=1e-12)
+        for term, held in alone.memory.items():
+            assert together.memory[term] == pytest.approx(held, rel=1e-12)

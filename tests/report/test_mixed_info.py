@@ -6,6 +6,7 @@ import pytest
 
 from meshwright import api
 from meshwright.report.charts.forms import Stack, Timeline
+from meshwright.report.infos.mixed import mixed_layout_of
 from meshwright.reporting import find_chart, report_parts
 from meshwright.search.mixed.problem import resolve_mixed
 from meshwright.search.request import PlanRequest
@@ -39,3 +40,12 @@ def test_what_is_for_one_kind_of_chip_is_said_to_be_missing(answer: dict[str, An
     [part] = report_parts([answer])
     assert "for one kind of chip" in part.notes[0]
     assert {chart.key for chart in part.charts} >= {"time", "memory", "stages", "timeline", "front"}
+
+
+def test_chunks_read_back_are_those_of_the_plan(answer: dict[str, Any]) -> None:
+    problem = resolve_mixed(PlanRequest.of(answer["request"]))
+    stage = answer["plans"][0]["stages"][0] | {"layers": 20}
+    layout = answer["plans"][0]["layout"] | {"vpp": 2}
+    unlike, even = ({"stages": [stage, stage], "layout": layout | {"layers_per_stage": split}} for split in ([11, 9, 9, 11], [10] * 4))
+    assert mixed_layout_of(unlike, problem).chunks == (11, 9, 9, 11)
+    assert mixed_layout_of(even, problem).chunks is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
-__all__ = ["MixedPrice", "Site", "message_times_s", "price_mixed"]
+__all__ = ["MixedPrice", "Site", "message_times_s", "price_each", "price_mixed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +71,27 @@ def price_mixed(layout: MixedLayout, site: Site) -> MixedPrice:
     Valid:    layouts whose stages keep the rules; dp * mbs is the same on all.
     Checked:  tests/cost/test_mixed.py::test_one_kind_costs_what_it_costs_alone, ::test_two_pools_of_one_chip_are_one_pool
     """
-    priced = _StagePrices(layout, site)
+    return price_each([layout], site)[0]
+
+
+def price_each(layouts: Sequence[MixedLayout], site: Site) -> list[MixedPrice]:
+    """Price some layouts, the stages of a pool all at once.
+
+    Formula:  as `price_mixed`
+    Units:    seconds, bytes.
+    Source:   each term's own function.
+    Valid:    as `price_mixed`.
+    Checked:  tests/cost/test_mixed.py::test_layouts_cost_together_what_they_cost_alone
+    """
+    books = [_StagePrices(layout) for layout in layouts]
+    for pool in range(len(site.cluster.pools)):
+        alike = [(book, numbers) for book in books for numbers in book.alike if book.layout.stages[numbers[0]].pool == pool]
+        if alike:
+            _price_stages(alike, site, pool)
+    return [_priced(layout, book, site) for layout, book in zip(layouts, books, strict=True)]
+
+
+def _priced(layout: MixedLayout, priced: _StagePrices, site: Site) -> MixedPrice:
     links = _links_s(layout, priced)
     parts = pipeline_of_stages_s(
         schedule=SCHEDULES.index(layout.schedule),
@@ -101,41 +122,42 @@ def price_mixed(layout: MixedLayout, site: Site) -> MixedPrice:
 class _StagePrices:
     """Stages of one layout, each priced in the layout in which all run as it does; stages that run alike are priced once."""
 
-    def __init__(self, layout: MixedLayout, site: Site) -> None:
+    def __init__(self, layout: MixedLayout) -> None:
         alike: dict[StageLayout, list[int]] = {}
         for number, stage in enumerate(layout.stages):
             alike.setdefault(replace(stage, layers=1), []).append(number)
+        self.layout, self.alike = layout, list(alike.values())
         self.forward_s, self.backward_s, self.weight_s = (np.zeros(layout.pp) for _ in range(3))
         self.dense, self.expert = np.zeros(layout.pp), np.zeros(layout.pp)
         self.inside_s, self.across_s = np.zeros(layout.pp), np.zeros(layout.pp)
         self.memory: dict[str, Floats] = {}
         self.forward_work: dict[str, Floats] = {}
         self.backward_work: dict[str, Floats] = {}
-        for numbers in alike.values():
-            self._price(layout, site, numbers)
 
-    def _price(self, layout: MixedLayout, site: Site, numbers: list[int]) -> None:
-        rows = Layouts.of([layout.row(numbers[0])])
-        pool = site.cluster.pools[layout.stages[numbers[0]].pool]
-        stages = place_stages(rows, site.model, which="all")
-        found: StagePrices = price_stages(rows, stages, model=site.model, pool=pool, work=site.work, stack=site.stack)
+
+def _price_stages(alike: Sequence[tuple[_StagePrices, list[int]]], site: Site, pool: int) -> None:
+    """Fill in the prices of stages on one pool, a row for each number of stages that run alike."""
+    rows = Layouts.of([book.layout.row(numbers[0]) for book, numbers in alike])
+    own, stages = site.cluster.pools[pool], place_stages(rows, site.model, which="all")
+    found: StagePrices = price_stages(rows, stages, model=site.model, pool=own, work=site.work, stack=site.stack)
+    inside_s, across_s = message_times_s(rows, found.message_bytes, pool=pool, site=site)
+    for row, (book, numbers) in enumerate(alike):
         for mine, theirs in (
-            (self.forward_s, found.times.forward_s),
-            (self.backward_s, found.times.backward_s),
-            (self.weight_s, found.times.weight_s),
-            (self.dense, found.params.dense),
-            (self.expert, found.params.expert),
+            (book.forward_s, found.times.forward_s),
+            (book.backward_s, found.times.backward_s),
+            (book.weight_s, found.times.weight_s),
+            (book.dense, found.params.dense),
+            (book.expert, found.params.expert),
         ):
-            mine[numbers] = theirs[0, numbers]
-        messages = message_times_s(rows, found.message_bytes, pool=layout.stages[numbers[0]].pool, site=site)
-        self.inside_s[numbers], self.across_s[numbers] = (float(each[0]) for each in messages)
-        for own, terms in (
-            (self.memory, found.memory.terms),
-            (self.forward_work, found.forward_work_s),
-            (self.backward_work, found.backward_work_s),
+            mine[numbers] = theirs[row, numbers]
+        book.inside_s[numbers], book.across_s[numbers] = float(inside_s[row]), float(across_s[row])
+        for terms, priced in (
+            (book.memory, found.memory.terms),
+            (book.forward_work, found.forward_work_s),
+            (book.backward_work, found.backward_work_s),
         ):
-            for term, each in terms.items():
-                own.setdefault(term, np.zeros(layout.pp))[numbers] = each[0, numbers]
+            for term, each in priced.items():
+                terms.setdefault(term, np.zeros(book.layout.pp))[numbers] = each[row, numbers]
 
 
 def _once_s(layout: MixedLayout, site: Site, priced: _StagePrices) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from meshwright.report.columns import Column, print_columns
-from meshwright.report.mixed_words import mixed_words, recompute_words, runs_of
+from meshwright.report.mixed_words import chunks_words, mixed_words, recompute_words, runs_of
 from meshwright.report.plan_table import between, say, tflops_words
 from meshwright.search.result import Plan, PlanResult
 from meshwright.units import GIB, format_count
@@ -119,6 +119,11 @@ def _footing(result: PlanResult) -> list[str]:
     ranked = {"step_time": found}.get(result.request.objective, found.replace("faster", "better"))
     return [
         f"#1 uses {used}",
+        *(
+            f"#{plan.rank} has unlike chunks on its stages, layers round by round: {chunks_words(plan.mixed)}"
+            for plan in result.plans
+            if plan.mixed is not None and plan.mixed.chunks is not None
+        ),
         f"proof by the closed form that ranks: {ranked} ({result.layouts} ways to cut, {proof.boxes} boxes split, {proof.solved} solved "
         f"in {result.seconds:.2f} s)",
         *result.notes,

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from meshwright.mixed_layout import MixedLayout, StageLayout
 
-__all__ = ["layers_words", "mixed_words", "recompute_words", "runs_of"]
+__all__ = ["chunks_words", "layers_words", "mixed_words", "recompute_words", "runs_of"]
 
 
 def runs_of(layout: MixedLayout) -> list[tuple[StageLayout, ...]]:
@@ -37,3 +37,9 @@ def _recompute(stage: StageLayout) -> str:
 def mixed_words(layout: MixedLayout) -> str:
     """Write the pipeline in a line: `h800 tp4 13x5 | a800 tp4 5x3`."""
     return " | ".join(f"{run[0].chip} tp{run[0].tp} {layers_words(run)}" for run in runs_of(layout))
+
+
+def chunks_words(layout: MixedLayout) -> str:
+    """Write the layers of all chunks round by round, each from the first stage to the last: `2+1 | 1+2`."""
+    rounds = [layout.chunk_layers[start : start + layout.pp] for start in range(0, layout.pp * layout.vpp, layout.pp)]
+    return " | ".join("+".join(map(str, layers)) for layers in rounds)

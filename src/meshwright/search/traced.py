@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.cost.mixed import MixedPrice, Site, price_mixed
+from meshwright.cost.mixed import Site, price_mixed
 from meshwright.cost.shapes import Floats
 from meshwright.cost.simulate import Pipeline
 from meshwright.cost.stages import place_stages
@@ -13,7 +13,7 @@ from meshwright.cost.step import StagePrices, price_stages
 from meshwright.layout import Layout, Layouts
 from meshwright.mixed_layout import MixedLayout
 from meshwright.rules import explicit_layers
-from meshwright.search.mixed.reprice import mixed_pipeline
+from meshwright.search.mixed.reprice import pipeline_of as mixed_pipeline_of
 from meshwright.search.problem import Problem
 from meshwright.search.refine import pipeline_of, unrolled
 
@@ -83,9 +83,9 @@ def traced_layout(problem: Problem, layout: Layout, time_s: Mapping[str, float])
 def traced_mixed(layout: MixedLayout, site: Site, time_s: Mapping[str, float]) -> TracedStep:
     """Return one step of a layout over several kinds of chips whose terms are `time_s`."""
     whole = price_mixed(layout, site)
-    chunks: MixedPrice = price_mixed(layout.unrolled(), site) if layout.vpp > 1 else whole
+    chunks = price_mixed(layout.unrolled(), site) if layout.vpp > 1 else whole
     return TracedStep(
-        pipeline=mixed_pipeline(layout, site, price=whole),
+        pipeline=mixed_pipeline_of(layout, site, price=whole, chunks=chunks),
         stages=_stages([f"{stage.chip} tp{stage.tp}" for stage in layout.stages], whole.memory),
         chunks=_passes(layout.chunk_layers, chunks.forward_work_s, chunks.backward_work_s),
         once_s={name: time_s[term] for term, name in ONCE.items()},

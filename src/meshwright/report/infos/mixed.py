@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.mixed_layout import MixedLayout, StageLayout
@@ -25,7 +26,8 @@ def mixed_layout_of(plan: Mapping[str, Any], problem: MixedProblem) -> MixedLayo
         pools.setdefault(pool.node.chip.name, place)
     stages = tuple(StageLayout(pool=pools[stage["chip"]], **_tuples(stage)) for stage in plan["stages"])
     shared = {name: plan["layout"][name] for name in ("gbs", "cp", "ep", "etp", "vpp", "sharding", "schedule")}
-    return MixedLayout(stages=stages, **shared)
+    layout, chunks = MixedLayout(stages=stages, **shared), tuple(plan["layout"]["layers_per_stage"])
+    return layout if chunks == layout.chunk_layers else replace(layout, chunks=chunks)
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from meshwright.models.params import model_params
 from meshwright.rules._rule import nearest_multiples
 from meshwright.search.batch import batch_rule
 from meshwright.search.mixed.branch import candidates_of, search_mixed
+from meshwright.search.mixed.dealt import dealt
 from meshwright.search.mixed.found import Found, Outcome
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
@@ -27,6 +28,9 @@ from meshwright.search.space import Rejections
 from meshwright.units import GIB, TERA
 
 __all__ = ["search_mixed_plans"]
+
+DEALT = 3
+"""Interleaved plans of which layers are moved."""
 
 
 def search_mixed_plans(request: PlanRequest) -> PlanResult:
@@ -109,8 +113,7 @@ class _Candidate:
 def _plans(problem: MixedProblem, grid: Grid, outcome: Outcome) -> tuple[Plan, ...]:
     score = _score(problem)
     candidates = []
-    for found in _candidates(outcome, problem.request.top):
-        priced = reprice_mixed(layout_of(found, problem, grid), problem.site)
+    for found, priced in _repriced(problem, grid, outcome):
         used = [priced.layout.chips_of(pool) for pool in range(len(problem.parts))]
         rate = float(score.rate(np.array([used]), np.arange(len(used))[None])[0])
         fits = _fits(problem, priced)
@@ -130,6 +133,16 @@ def _plans(problem: MixedProblem, grid: Grid, outcome: Outcome) -> tuple[Plan, .
         replace(plan, beats_next=beats_words(problem.request, plan, after))
         for plan, after in zip(plans, following[: len(plans)], strict=True)
     )
+
+
+def _repriced(problem: MixedProblem, grid: Grid, outcome: Outcome) -> list[tuple[Found, Repriced]]:
+    """Candidates with their prices, and the best interleaved ones with their layers moved too."""
+    chosen = _candidates(outcome, problem.request.top)
+    priced = list(zip(chosen, reprice_mixed([layout_of(found, problem, grid) for found in chosen], problem.site), strict=True))
+    nearest = sorted((pair for pair in priced if pair[0].case.vpp > 1), key=lambda pair: pair[1].step_s * pair[0].score / pair[0].step_s)
+    moved = [(found, layout) for found, each in nearest[:DEALT] for layout in dealt(found, each, problem)]
+    again = reprice_mixed([layout for _, layout in moved], problem.site)
+    return [*priced, *((found, each) for (found, _), each in zip(moved, again, strict=True))]
 
 
 def _candidates(outcome: Outcome, top: int) -> list[Found]:

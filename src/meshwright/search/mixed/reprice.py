@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from meshwright.cost.mixed import MixedPrice, Site, price_mixed
+from meshwright.cost.mixed import MixedPrice, Site, price_each, price_mixed
 from meshwright.cost.simulate import Pipeline, PipelineSchedule
 from meshwright.layout import RECOMPUTE_MODULES, RECOMPUTES
 from meshwright.mixed_layout import MixedLayout, StageLayout
@@ -16,7 +17,7 @@ from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.refine import simulated, too_long
 
-__all__ = ["Repriced", "layout_of", "mixed_pipeline", "reprice_mixed"]
+__all__ = ["Repriced", "layout_of", "mixed_pipeline", "pipeline_of", "reprice_mixed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +26,8 @@ class Repriced:
 
     layout: MixedLayout
     price: MixedPrice
+    chunks: MixedPrice
+    """Each chunk of interleaved stages by itself; else the same."""
     time_s: dict[str, float]
     """By term, the pipeline as simulated."""
     pipeline: str
@@ -70,8 +73,8 @@ def _recompute(block: Block, stage: Chosen) -> dict[str, Any]:
     return {"recompute": kind, "recompute_modules": modules}
 
 
-def reprice_mixed(layout: MixedLayout, site: Site) -> Repriced:
-    """Price a plan with all its stages and simulate its pipeline.
+def reprice_mixed(layouts: Sequence[MixedLayout], site: Site) -> list[Repriced]:
+    """Price plans with all their stages and simulate their pipelines.
 
     Formula:  the closed form's terms, with the bubble set so that the pipeline's terms sum to the simulated step
     Units:    seconds, bytes.
@@ -79,18 +82,30 @@ def reprice_mixed(layout: MixedLayout, site: Site) -> Repriced:
     Valid:    plans of one request.
     Checked:  tests/search/test_mixed.py
     """
+    short = [layout.pp > 1 and not too_long(layout) for layout in layouts]
+    deep = [layout for layout, is_short in zip(layouts, short, strict=True) if is_short and layout.vpp > 1]
+    prices = price_each([*layouts, *(layout.unrolled() for layout in deep)], site)
+    chunks = iter(prices[len(layouts) :])
+    found = []
+    for layout, price, is_short in zip(layouts, prices, short, strict=False):
+        if not is_short:
+            how = "no pipeline" if layout.pp == 1 else "closed form"
+            found.append(Repriced(layout=layout, price=price, chunks=price, time_s=price.time, pipeline=how))
+            continue
+        of_chunks = next(chunks) if layout.vpp > 1 else price
+        time_s = simulated(price.time, pipeline_of(layout, site, price=price, chunks=of_chunks))
+        found.append(Repriced(layout=layout, price=price, chunks=of_chunks, time_s=time_s, pipeline="event simulation"))
+    return found
+
+
+def mixed_pipeline(layout: MixedLayout, site: Site) -> Pipeline:
+    """Return the pipeline of one step, for a trace."""
     price = price_mixed(layout, site)
-    long = too_long(layout)
-    if layout.pp == 1 or long:
-        return Repriced(layout=layout, price=price, time_s=price.time, pipeline="closed form" if long else "no pipeline")
-    time_s = simulated(price.time, mixed_pipeline(layout, site, price=price))
-    return Repriced(layout=layout, price=price, time_s=time_s, pipeline="event simulation")
+    return pipeline_of(layout, site, price=price, chunks=price_mixed(layout.unrolled(), site) if layout.vpp > 1 else price)
 
 
-def mixed_pipeline(layout: MixedLayout, site: Site, *, price: MixedPrice | None = None) -> Pipeline:
-    """Return the pipeline of one step, for the simulator and for a trace; chunks of interleaved stages are priced one by one."""
-    whole = price if price is not None else price_mixed(layout, site)
-    chunks = price_mixed(layout.unrolled(), site) if layout.vpp > 1 else whole
+def pipeline_of(layout: MixedLayout, site: Site, *, price: MixedPrice, chunks: MixedPrice) -> Pipeline:
+    """Return the pipeline of one step by the prices of its stages and of its chunks, for the simulator."""
     schedule: PipelineSchedule = "interleaved" if layout.vpp > 1 else "1f1b"
     blocking = site.stack.p2p == "blocking" and layout.vpp == 1
     rounds = max(1, layout.num_microbatches // layout.pp)
@@ -101,7 +116,7 @@ def mixed_pipeline(layout: MixedLayout, site: Site, *, price: MixedPrice | None 
         num_microbatches=layout.num_microbatches,
         forward_s=chunks.forward_s.tolist(),
         backward_s=chunks.backward_s.tolist(),
-        link_s=whole.links_s.tolist(),
+        link_s=price.links_s.tolist(),
         p2p="blocking" if blocking else "overlapped",
         group=layout.num_microbatches // rounds if layout.vpp > 1 else None,
     )

@@ -1,0 +1,178 @@
+"""Layers of interleaved plans, moved between stages and between chunks where the simulation says that a step becomes faster.
+
+The closed form that ranks knows how long stages take, not how chunks of unlike times wait for each other in a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cost.shapes import Floats
+from meshwright.cost.simulate import steady_step_s
+from meshwright.mixed_layout import MixedLayout
+from meshwright.search.balance import WORTH_A_SPLIT
+from meshwright.search.mixed.blocks import in_flight
+from meshwright.search.mixed.found import Found
+from meshwright.search.mixed.problem import MixedProblem
+from meshwright.search.mixed.reprice import Repriced, pipeline_of
+from meshwright.search.mixed.stages import OneWay, role_of, stage_table
+
+__all__ = ["dealt"]
+
+Ints = NDArray[np.int64]
+MOST_OPERATIONS = 60_000
+"""Operations of one plan that are simulated at most: a twentieth of a second."""
+ENDS = 3
+"""Slowest stages that give a layer, and quickest that take one."""
+BETTER = 1e-4
+"""Share of the step that a move must gain."""
+
+
+def dealt(found: Found, priced: Repriced, problem: MixedProblem) -> list[MixedLayout]:
+    """Return a plan with layers moved between stages, and with its chunks dealt unlike too, where either makes the step shorter.
+
+    Formula:  one layer at a time from one of the slowest stages to one of the quickest, the best such move first; then between chunks of a
+              stage or of a round, the first move that helps. Chunks dealt unlike must gain 1 % of the step over chunks dealt evenly
+    Units:    layers.
+    Source:   `cost/simulate.py` says how long a step is.
+    Valid:    interleaved plans that were simulated; each stage recomputes as before.
+    Checked:  tests/search/test_mixed_dealt.py
+    """
+    if priced.layout.vpp == 1 or priced.pipeline != "event simulation" or "layers" in problem.request.same:
+        return []
+    chunks = _Chunks(found, priced, problem)
+    layout, start = priced.layout, np.array(priced.layout.chunk_layers)
+    pipeline_s = chunks.step_s(start)
+    even, even_s = _best_first(chunks, start, pipeline_s)
+    rest, rest_s = _first_that_helps(chunks, even, even_s)
+    results = [_with_chunks(layout, even)] if even_s < pipeline_s else []
+    gained = even_s - rest_s
+    return [*results, _with_chunks(layout, rest)] if gained > WORTH_A_SPLIT * (priced.step_s - pipeline_s + even_s) else results
+
+
+class _Chunks:
+    """What a plan's chunks take by their layers, and how long the step then is; chunks in model order."""
+
+    def __init__(self, found: Found, priced: Repriced, problem: MixedProblem) -> None:
+        layout, self.prefix = priced.layout, found.case.prefix
+        self.pp, self.vpp = layout.pp, layout.vpp
+        self.pipeline = pipeline_of(layout, problem.site, price=priced.price, chunks=priced.chunks)
+        self.left = MOST_OPERATIONS // (2 * min(layout.num_microbatches, 16 * layout.pp) * layout.pp * layout.vpp)
+        blocks = [block for block in found.blocks for _ in range(block.stages)]
+        ways = [stage.way for stage in found.solved.stages]
+        self.redone = np.tile([stage.redone for stage in found.solved.stages], self.vpp)
+        self.forward_layer_s = np.tile([block.curve.forward_layer_s for block in blocks], (self.vpp, 1))
+        self.backward_layer_s = np.tile([b.curve.backward_layer_s[way] for b, way in zip(blocks, ways, strict=True)], (self.vpp, 1))
+        by_block = [b.curve.by_block and way == len(b.curve.ways) - 1 for b, way in zip(blocks, ways, strict=True)]
+        redo = [b.curve.redo_layer_s * chosen for b, chosen in zip(blocks, by_block, strict=True)]
+        self.redo_layer_s = np.tile(redo, (self.vpp, 1))
+        self.most = np.array([self._most(found, stage) for stage in range(self.pp)])
+        self.end_forward_s, self.end_backward_s = np.zeros((2, self.pp * self.vpp))
+        forward, backward = self.times(np.array(layout.chunk_layers))
+        for end in (0, -1):
+            self.end_forward_s[end] = priced.chunks.forward_s[end] - forward[end]
+            self.end_backward_s[end] = priced.chunks.backward_s[end] - backward[end]
+
+    def _most(self, found: Found, stage: int) -> int:
+        """Layers of a stage that fit at most when it recomputes as it does."""
+        places = [block for block in found.blocks for _ in range(block.stages)]
+        block, chosen, total = places[stage], found.solved.stages[stage], sum(each.layers for each in found.blocks)
+        table = stage_table(
+            block.curve,
+            layers=np.arange(1, total + 1),
+            prefix=np.zeros(total, dtype=np.int64),
+            role=role_of(is_first=stage == 0, is_last=stage == self.pp - 1),
+            in_flight=in_flight(stage, pp=self.pp, vpp=self.vpp, num_microbatches=found.case.num_microbatches),
+            vpp=self.vpp,
+            limit_bytes=block.limit_bytes,
+            only=OneWay(way=chosen.way, redone=chosen.redone),
+        )
+        return int(np.isfinite(table.backward_s).sum())
+
+    def times(self, layers: Ints) -> tuple[Floats, Floats]:
+        """Forward and backward of each chunk."""
+        prefix = np.clip(self.prefix - (np.cumsum(layers) - layers), 0, layers)
+        counts = np.stack([layers - prefix, prefix], axis=1)
+        redone = np.minimum(1.0, self.redone / layers) * (self.redo_layer_s * counts).sum(axis=1)
+        forward = (self.forward_layer_s * counts).sum(axis=1) + self.end_forward_s
+        return forward, (self.backward_layer_s * counts).sum(axis=1) + redone + self.end_backward_s
+
+    def step_s(self, layers: Ints) -> float:
+        """Seconds of the pipeline, simulated."""
+        self.left -= 1
+        forward, backward = self.times(layers)
+        return steady_step_s(replace(self.pipeline, forward_s=forward.tolist(), backward_s=np.maximum(backward, 0.0).tolist()))
+
+    def fit(self, layers: Ints) -> bool:
+        """Whether every stage has room for its layers."""
+        return bool((layers.reshape(self.vpp, self.pp).sum(axis=0) <= self.most).all())
+
+
+def _best_first(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
+    """Move layers between stages, whose chunks stay as even as can be, for as long as that helps."""
+    while True:
+        totals = layers.reshape(chunks.vpp, chunks.pp).sum(axis=0)
+        took = np.add(*chunks.times(layers)).reshape(chunks.vpp, chunks.pp).sum(axis=0)
+        order = np.argsort(took, kind="stable")
+        tried = [
+            (chunks.step_s(moved), moved)
+            for giver in order[::-1][:ENDS]
+            for taker in order[:ENDS]
+            if giver != taker and totals[giver] > chunks.vpp and chunks.left > 0
+            for moved in [_dealt_evenly(_moved(totals, int(giver), int(taker)), chunks.vpp)]
+            if chunks.fit(moved)
+        ]
+        best_s, best = min(tried, key=lambda each: each[0], default=(np.inf, layers))
+        if best_s >= step_s * (1 - BETTER):
+            return layers, step_s
+        layers, step_s = best, best_s
+
+
+def _first_that_helps(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
+    """Move layers between chunks of a stage or of a round, those of most unlike times first."""
+    found = True
+    while found:
+        found = False
+        for giver, taker in _moves(chunks, layers):
+            if chunks.left <= 0:
+                return layers, step_s
+            moved = _moved(layers, giver, taker)
+            if chunks.fit(moved) and (moved_s := chunks.step_s(moved)) < step_s * (1 - BETTER):
+                layers, step_s, found = moved, moved_s, True
+                break
+    return layers, step_s
+
+
+def _moves(chunks: _Chunks, layers: Ints) -> Iterator[tuple[int, int]]:
+    took, count = np.add(*chunks.times(layers)), len(layers)
+    pairs = [
+        (giver, taker)
+        for giver in range(count)
+        for taker in range(count)
+        if giver != taker and layers[giver] > 1 and (giver % chunks.pp == taker % chunks.pp or giver // chunks.pp == taker // chunks.pp)
+    ]
+    yield from sorted(pairs, key=lambda pair: took[pair[1]] - took[pair[0]])
+
+
+def _moved(counts: Ints, giver: int, taker: int) -> Ints:
+    moved = counts.copy()
+    moved[giver] -= 1
+    moved[taker] += 1
+    return moved
+
+
+def _dealt_evenly(totals: Ints, vpp: int) -> Ints:
+    chunk = np.arange(vpp)[:, None]
+    return np.asarray(totals // vpp + (chunk < totals % vpp)).ravel()
+
+
+def _with_chunks(layout: MixedLayout, layers: Ints) -> MixedLayout:
+    """The same plan with these layers on its chunks."""
+    totals = layers.reshape(layout.vpp, layout.pp).sum(axis=0)
+    stages = tuple(replace(stage, layers=int(count)) for stage, count in zip(layout.stages, totals, strict=True))
+    even = bool((layers == _dealt_evenly(totals, layout.vpp)).all())
+    return replace(layout, stages=stages, chunks=None if even else tuple(layers.tolist()))
