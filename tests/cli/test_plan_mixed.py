@@ -67,7 +67,7 @@ def test_caps_are_said(capsys: Capture) -> None:
     [
         (["--num-gpus", "24"], "have 16 chips together"),
         (["--num-gpus", "12"], "no multiple of the 8 chips of a node; nearest that are: 8 or 16"),
-        (["--export", "files"], "--export files: files of training software are for one kind of chip"),
+        (["--export", "files"], "--export files: megatron-lm has one chip, tp, micro batch and recomputation for all ranks"),
         (["--objective", "memory"], "objective=memory"),
     ],
 )
@@ -101,3 +101,45 @@ def test_goals_that_say_too_little_or_too_much(capsys: Capture) -> None:
     assert "no price of h800" in error_of([*TWO, "--pareto"], capsys)
     both = [*TWO, "--tokens", "1B", "--deadline", "3D", "--min-tokens-per-s", "5"]
     assert error_of(both, capsys) == "--min-tokens-per-s: the deadline says how many; leave out either"
+
+
+def test_a_plan_that_leaves_chips_idle_is_exported_for_those_it_uses(tmp_path: Path, capsys: Capture) -> None:
+    """Of one kind all stages of which run alike."""
+    some = [
+        "plan",
+        "llama3-8b",
+        "--cluster",
+        "h100:16",
+        "--num-gpus",
+        "8",
+        "--seq",
+        "4096",
+        "--gbs",
+        "16",
+        "--set",
+        "pp=2",
+        "--set",
+        "vpp=1",
+    ]
+    pinned = [*some, "--set", "tp=2", "--set", "recompute=none", "--top", "1", "--json"]
+    assert cli.run([*pinned, "--export", str(tmp_path / "now")]) == 0
+    (tmp_path / "plan.json").write_text(capsys.readouterr().out)
+    assert cli.run(["export", str(tmp_path / "plan.json"), "--to", "megatron-lm", "-o", str(tmp_path / "later")]) == 0
+    files = [(tmp_path / folder / "train.sh").read_text() for folder in ("now", "later")]
+    assert files[0] == files[1] and "--pipeline-model-parallel-size 2" in files[0]
+    assert "pretrain_gpt.py" in capsys.readouterr().err
+
+
+def test_plans_that_no_software_has_words_for_are_refused_by_name(tmp_path: Path, capsys: Capture) -> None:
+    stage = {"chip": "h100", "layers": 16, "tp": 2, "mbs": 1, "recompute": "none"}
+    request = {"model": "llama3-8b", "cluster": "h100:16", "seq_len": 4096, "num_gpus": 8}
+
+    def refused(other: dict[str, object]) -> str:
+        plan = {"layout": {"tp": 2, "pp": 2}, "stages": [stage, stage | other], "chips": [{"chip": "h100", "used": 8, "idle": 0}]}
+        (tmp_path / "plan.json").write_text(json.dumps({"request": request, "plans": [plan]}))
+        return error_of(["export", str(tmp_path / "plan.json"), "--to", "megatron-lm", "-o", str(tmp_path / "out")], capsys)
+
+    assert "plan.json: its pipeline runs on h100 and a800; no training software" in refused({"chip": "a800"})
+    assert "plan.json: its stages differ in tp, recompute, for which training software has one value" in refused(
+        {"tp": 4, "recompute": "full"}
+    )

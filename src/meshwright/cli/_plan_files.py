@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from meshwright.search.problem import Problem
     from meshwright.search.quote import Quote
 
-__all__ = ["Side", "read_side"]
+__all__ = ["Side", "read_side", "side_of"]
 
 _SHARED = ("seq_len", "decoder_seq_len", "precision", "attention", "routing", "model", "stack", "cluster")
 """Fields of a request that say what is trained, where and by what."""
+_CAPS = ("num_gpus", "min_tokens_per_s", "same")
+"""Fields of a request under which chips may be left idle."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +57,7 @@ def read_side(text: str) -> Side:
         found = parse_layout(text)
         Layout(**found)
         return Side(name=text, layout=found)
-    return _side_of(_read_json(Path(name)), text, rank)
+    return side_of(_read_json(Path(name)), text, rank)
 
 
 def _read_json(path: Path) -> Any:
@@ -70,8 +72,8 @@ def _read_json(path: Path) -> Any:
         raise ConfigError(f"{path}: no JSON in UTF-8") from None
 
 
-def _side_of(content: Any, name: str, rank: str) -> Side:
-    """A plan, a layout, or one plan of an answer."""
+def side_of(content: Any, name: str, rank: str = "") -> Side:
+    """Return a plan, a layout, or one plan of an answer, as `plan --json` prints them; ConfigError for anything broken."""
     if not isinstance(content, dict):
         raise ConfigError(f"{name}: expected an object as `plan --json` prints it, got {type(content).__name__}")
     request = content.get("request")
@@ -80,9 +82,32 @@ def _side_of(content: Any, name: str, rank: str) -> Side:
     elif rank:
         raise ConfigError(f"{name}: the file holds one plan; leave out #{rank}")
     layout = content.get("layout", content)
+    if "stages" in content and isinstance(layout, dict) and isinstance(request, dict):
+        request = _of_one_kind(content, request, name)
     if not isinstance(layout, dict) or (request is not None and not isinstance(request, dict)):
         raise ConfigError(f"{name}: expected an object as `plan --json` prints it")
     return Side(name=name, layout=_layout_fields(layout, name), request=request)
+
+
+def _of_one_kind(plan: dict[str, Any], request: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the request of a plan that could leave chips idle, for those that it uses; ConfigError where its stages are not alike."""
+    kinds = list(dict.fromkeys(stage["chip"] for stage in plan["stages"]))
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"{name}: its pipeline runs on {' and '.join(kinds)}; no training software that files are written for has words for stages on "
+            "several kinds of chips; `stages` of the file says what each runs as"
+        )
+    differs = [key for key in plan["stages"][0] if key != "layers" and len({str(stage[key]) for stage in plan["stages"]}) > 1]
+    if differs:
+        raise ConfigError(
+            f"{name}: its stages differ in {', '.join(differs)}, for which training software has one value; "
+            "plan with `--same recompute`, or with `--set`, and take that plan"
+        )
+    kind, colon, _ = str(request.get("cluster")).partition(":")
+    if not colon:
+        raise ConfigError(f"{name}: its cluster {kind} is a file with more chips than the plan uses; plan for a file with those it uses")
+    used = sum(part["used"] for part in plan["chips"])
+    return {**{key: value for key, value in request.items() if key not in _CAPS}, "cluster": f"{kind}:{used}"}
 
 
 def _ranked(plans: Any, name: str, rank: str) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def plan(
     asked = PlanRequest.of(fields)
     if save_request is not None:
         _write(save_request, request_to_yaml(asked))
-    problem = _problem(asked, export_dir, from_file)  # refuses what is unknown before a folder is made
+    problem = _problem(asked, export_dir, from_file, to or _TARGET)  # refuses what is unknown before a folder is made
     current = None if run is None or isinstance(problem, MixedProblem) else run.asked(problem)
     if trace is not None:
         make_folder(trace)
@@ -177,11 +177,11 @@ def plan(
         typer.echo(f"note: {', '.join(names)} of the file do not go with --json; --export DIR writes them", err=True)
     if not result.plans:
         raise typer.Exit(1)
-    if export_dir is not None and not isinstance(problem, MixedProblem):
+    if export_dir is not None:
         _export(result, problem, run, export_dir, to or _TARGET)
 
 
-def _problem(asked: PlanRequest, export_dir: Path | None, from_file: Path | None) -> Problem | MixedProblem:
+def _problem(asked: PlanRequest, export_dir: Path | None, from_file: Path | None, to: str) -> Problem | MixedProblem:
     """Look up a request's names; several kinds of chips are planned, but no software's files are read or written for them."""
     from meshwright import api
     from meshwright.errors import ConfigError
@@ -189,10 +189,15 @@ def _problem(asked: PlanRequest, export_dir: Path | None, from_file: Path | None
 
     if not is_mixed(asked):
         return api.problem_of(asked)
-    for flag, given in (("--export", export_dir), ("--from", from_file)):
-        if given is not None:
-            raise ConfigError(f"{flag} {given}: files of training software are for one kind of chip whose chips are all used")
-    return resolve_mixed(asked)
+    problem = resolve_mixed(asked)
+    if from_file is not None:
+        raise ConfigError(f"--from {from_file}: such a file is of one kind of chip whose chips are all used; leave out --num-gpus")
+    if export_dir is not None and len(problem.cluster.pools) > 1:
+        raise ConfigError(
+            f"--export {export_dir}: {to} has one chip, tp, micro batch and recomputation for all ranks, and no words for stages on "
+            "several kinds of chips; --json says what each stage runs as"
+        )
+    return problem
 
 
 def _check_target(folder: Path | None, to: str | None) -> None:
@@ -207,17 +212,25 @@ def _check_target(folder: Path | None, to: str | None) -> None:
         find_target(to)
 
 
-def _export(result: PlanResult, problem: Problem, run: Run | None, folder: Path, to: str) -> None:
+def _export(result: PlanResult, problem: Problem | MixedProblem, run: Run | None, folder: Path, to: str) -> None:
     """Write the best plan; with a file to improve, in the settings that this has."""
     from dataclasses import fields
 
+    from meshwright import api
+    from meshwright.cli._plan_files import side_of
     from meshwright.cli.export import deliver
     from meshwright.exports import export_plan, plan_of
     from meshwright.exports.registry import find_target
     from meshwright.layout import Layout
     from meshwright.search.asked import ask
+    from meshwright.search.mixed.problem import MixedProblem
+    from meshwright.search.request import PlanRequest
 
     best = result.plans[0].layout
+    if isinstance(problem, MixedProblem):
+        side = side_of(result.to_dict(), "plan #1")
+        assert side.request is not None, "an answer has its request"
+        problem = api.problem_of(PlanRequest.of(side.request))
     asked = ask({field.name: getattr(best, field.name) for field in fields(Layout)}, problem)
     settings, details = (None, None) if run is None else (run.found.settings, run.found.details)
     exported = export_plan(plan_of(asked, settings=settings, details=details), target=find_target(to))
