@@ -20,6 +20,7 @@ NOT_COMPARED = {
         "gpus_per_node",
         "pins",
         "same",
+        "unlike_batch",
         "objective",
         "max_memory_gib",
         "headroom",

@@ -54,6 +54,9 @@ def plan(
             help="Over several kinds of chips: one tp for all kinds, recompute or layers alike on a kind's stages.",
         ),
     ] = None,
+    unlike_batch: Annotated[
+        bool, typer.Option("--unlike-batch", help="Over several kinds of chips: each may have its own dp and mbs, with dp * mbs in common.")
+    ] = False,
     top: Annotated[int | None, typer.Option(help="Plans to print [default: 10].")] = None,
     objective: Annotated[
         str | None, typer.Option(help="step_time, tokens_per_dollar, tokens_per_joule or memory [default: step_time].")
@@ -140,6 +143,7 @@ def plan(
         "megatron_version": megatron_version,
         "pins": parse_pins(pins or []) or None,
         "same": None if same is None else parse_same(same),
+        "unlike_batch": unlike_batch or None,
         "top": top,
         "objective": objective,
         "min_tokens_per_s": min_tokens_per_s,

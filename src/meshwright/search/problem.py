@@ -68,6 +68,8 @@ def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
     """Look up the request's names; ConfigError for anything unknown or out of range."""
     if request.same:
         raise ConfigError(f"same={','.join(request.same)}: of plans over several kinds of chips, or with num_gpus; leave it out")
+    if request.unlike_batch:
+        raise ConfigError("unlike_batch: of plans over several kinds of chips; leave it out")
     files = files or Files()
     return problem_on(_pool(request, files), request, files)
 

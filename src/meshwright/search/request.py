@@ -58,6 +58,8 @@ class PlanRequest(BaseModel):
     same: list[Shared] = []
     """Over several kinds of chips, or with `num_gpus`: `tp` is one for all kinds, `recompute` one for all stages of a kind, and `layers`
     are as many on all stages of a kind."""
+    unlike_batch: bool = False
+    """Over several kinds of chips: kinds may have dp and mbs of their own, with dp * mbs in common."""
     objective: Objective = "step_time"
     max_memory_gib: float | None = None
     """What one process may use; None is all that the chip gives it."""

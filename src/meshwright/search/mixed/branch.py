@@ -64,8 +64,8 @@ def candidates_of(top: int) -> int:
     return 2 * top + SPARE
 
 
-def search_mixed(problem: MixedProblem, grid: Grid, score: Score, *, most_solved: int = MOST_SOLVED) -> Outcome:
-    """Return the best plans of the grid, and a bound of all.
+def search_mixed(problem: MixedProblem, grid: Grid, score: Score, *, most_solved: int = MOST_SOLVED, known: float = np.inf) -> Outcome:
+    """Return the best plans of the grid, and a bound of all; those not much worse than the score of a `known` plan alone.
 
     Plans with one chunk per stage and interleaved ones are searched apart: the closed form of the latter is less sure, so that the best of
     both are told apart by the simulation.
@@ -75,7 +75,7 @@ def search_mixed(problem: MixedProblem, grid: Grid, score: Score, *, most_solved
     families = [family for family in ([v for v in chunks if v == 1], [v for v in chunks if v > 1]) if family]
     outcomes: list[Outcome] = []
     for family in families:
-        known = min((outcome.best[0].score for outcome in outcomes if outcome.best), default=np.inf)
+        known = min([known, *(outcome.best[0].score for outcome in outcomes if outcome.best)])
         outcomes.append(_Search(problem, grid, score, most_solved, ways, cuts, family, ceiling=FAMILY_MARGIN * known).run())
     return Outcome(
         best=tuple(sorted((found for outcome in outcomes for found in outcome.best), key=lambda found: found.score)),

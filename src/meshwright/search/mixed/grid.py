@@ -48,6 +48,8 @@ class Grid:
     gbs: Ints
     num_microbatches: Ints
     options: tuple[Options, ...]
+    commons: Layouts
+    """What stages may share, etp as 1 or 0 for `follows tp`."""
     axes: Axes
     vpp: tuple[int, ...] | None
     """Pinned chunks per stage."""
@@ -65,6 +67,7 @@ def make_grid(problem: MixedProblem, rejections: Rejections) -> Grid:
         gbs=commons.gbs,
         num_microbatches=commons.num_microbatches,
         options=options,
+        commons=commons,
         axes=axes,
         vpp=axes.vpp if "vpp" in pins else None,
         pp=axes.pp if "pp" in pins else None,

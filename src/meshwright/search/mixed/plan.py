@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
 from meshwright.search.mixed.reprice import Repriced, layout_of, reprice_mixed
 from meshwright.search.mixed.score import Score
+from meshwright.search.mixed.unlike import has_unlike_batches, with_unlike_batches
 from meshwright.search.origins import origins_of
 from meshwright.search.rank import beats_words, kernels_words
 from meshwright.search.request import PlanRequest
@@ -31,6 +34,8 @@ __all__ = ["search_mixed_plans"]
 
 DEALT = 3
 """Interleaved plans of which layers are moved."""
+AROUND = 3
+"""Plans around which kinds of chips may have unlike dp and mbs."""
 
 
 def search_mixed_plans(request: PlanRequest) -> PlanResult:
@@ -49,7 +54,10 @@ def search_mixed_plans(request: PlanRequest) -> PlanResult:
         rejections.add(
             "memory: more than the chips have" + ("" if least is None else f", or below {least:g} tokens/s"), max(1, outcome.ways)
         )
-    plans = _plans(problem, grid, outcome)
+    repriced = _repriced(problem, grid, outcome)
+    if request.unlike_batch and repriced:
+        repriced += _unlike(problem, grid, outcome, repriced)
+    plans = _plans(problem, repriced)
     return PlanResult(
         request=request,
         plans=plans,
@@ -106,23 +114,29 @@ def _proof(outcome: Outcome) -> Proof:
 class _Candidate:
     score: float
     fits: Fits
-    cuts: tuple[tuple[int, int], ...]
     priced: Repriced
 
+    @property
+    def cuts(self) -> tuple[tuple[object, ...], ...]:
+        """What plans have in common that differ in stages, layers and recomputation alone."""
+        layout = self.priced.layout
+        runs = [run for run, _ in groupby((s.pool, s.tp, s.sp, s.dp, s.mbs) for s in layout.stages)]
+        return (*runs, (layout.cp, layout.ep, layout.etp, layout.sharding))
 
-def _plans(problem: MixedProblem, grid: Grid, outcome: Outcome) -> tuple[Plan, ...]:
+
+def _plans(problem: MixedProblem, repriced: Sequence[tuple[Found, Repriced]]) -> tuple[Plan, ...]:
     score = _score(problem)
     candidates = []
-    for found, priced in _repriced(problem, grid, outcome):
+    for _, priced in repriced:
         used = [priced.layout.chips_of(pool) for pool in range(len(problem.parts))]
         rate = float(score.rate(np.array([used]), np.arange(len(used))[None])[0])
         fits = _fits(problem, priced)
         seconds = priced.step_s / priced.layout.gbs
         if seconds > score.most_s:
             continue
-        candidates.append(_Candidate(score=float(seconds * rate), fits=fits, cuts=found.cuts, priced=priced))
+        candidates.append(_Candidate(score=float(seconds * rate), fits=fits, priced=priced))
     order = sorted((c for c in candidates if c.fits != "no"), key=lambda c: (c.fits == "at risk", c.score))
-    first: dict[tuple[tuple[int, int], ...], _Candidate] = {}
+    first: dict[tuple[tuple[object, ...], ...], _Candidate] = {}
     for candidate in order:
         first.setdefault(candidate.cuts, candidate)
     kept = list(first.values())[: problem.request.top]
@@ -143,6 +157,16 @@ def _repriced(problem: MixedProblem, grid: Grid, outcome: Outcome) -> list[tuple
     moved = [(found, layout) for found, each in nearest[:DEALT] for layout in dealt(found, each, problem)]
     again = reprice_mixed([layout for _, layout in moved], problem.site)
     return [*priced, *((found, each) for (found, _), each in zip(moved, again, strict=True))]
+
+
+def _unlike(
+    problem: MixedProblem, grid: Grid, outcome: Outcome, repriced: Sequence[tuple[Found, Repriced]]
+) -> list[tuple[Found, Repriced]]:
+    """Plans whose kinds of chips have unlike dp and mbs, around the best of those that share them."""
+    nearest = sorted(repriced, key=lambda pair: pair[1].step_s * pair[0].score / pair[0].step_s)
+    wide = with_unlike_batches(grid, {found.common for found, _ in nearest[:AROUND]})
+    second = search_mixed(problem, wide, _score(problem), known=outcome.best[0].score)
+    return _repriced(problem, wide, replace(second, best=tuple(found for found in second.best if has_unlike_batches(found, wide))))
 
 
 def _candidates(outcome: Outcome, top: int) -> list[Found]:
@@ -251,6 +275,8 @@ def _notes(problem: MixedProblem, grid: Grid) -> list[str]:
         "searched: stages, layers, tp and recomputation per kind of chip, common dp, mbs, cp, ep and vpp, each kind in one run of stages; "
         "--set narrows it"
     ]
+    if problem.request.unlike_batch:
+        notes.append("unlike dp and mbs per kind of chip are searched around the best plans alone; the proof is of plans that share them")
     if problem.request.gbs is None and problem.request.max_gbs is None:
         notes.append(batch_rule(problem.site.model).words(problem.site.work.seq_len))
     return notes

@@ -67,6 +67,8 @@ def resolve_mixed(request: PlanRequest) -> MixedProblem:
     cluster = load_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
     if request.usd_per_hour is not None and len(cluster.pools) > 1:
         raise ConfigError("usd_per_hour is the price of one kind of chip; give each kind its own in a cluster file (chips: usd_per_hour)")
+    if request.unlike_batch and len(cluster.pools) == 1:
+        raise ConfigError("unlike_batch: of plans over several kinds of chips; leave it out")
     num_gpus = _checked_count(request.num_gpus, cluster)
     parts = tuple(problem_on(pool, request, Files()) for pool in cluster.pools)
     return MixedProblem(request=request, cluster=cluster, parts=parts, num_gpus=num_gpus)
