@@ -47,6 +47,8 @@ def room_of(device: torch.device) -> Room:
     return Room(device_name=None, bytes_per_rank=host_bytes() / count, ranks=ranks)
 
 
+_ADVICE = ". This is typically caused by"
+"""What gloo adds to its reason, and says of no run of ours."""
 _PLACES = (("RANK", "0"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
 """What torchrun tells a process, and what holds without it."""
 
@@ -63,7 +65,7 @@ def joined(job: TrainJob, device: torch.device) -> Iterator[None]:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=patience_s), **words)
         yield
     except RuntimeError as error:
-        first = str(error).partition("\n")[0]
+        first = str(error).partition("\n")[0].partition(_ADVICE)[0]
         if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in first:
             raise MemoryError(f"out of memory; {first}") from None
         if isinstance(error, dist.DistError) or "gloo" in str(error):
