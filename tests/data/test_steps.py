@@ -163,3 +163,15 @@ def test_progress_is_plain_lines_in_a_log(tmp_path: Path) -> None:
         pass
     assert stream.getvalue().startswith("copy: 2/2 files, 10 B/10 B, ")
     assert stream.getvalue().count("\n") == 1
+
+
+def test_what_workers_are_forked_from_leaves_ctrl_c_to_its_parent(tmp_path: Path) -> None:
+    """From its first import, which takes a second: its own traceback stood on the terminal otherwise."""
+    (tmp_path / "imported.py").write_text(
+        "import pathlib, signal\npathlib.Path('heard').write_text(signal.getsignal(signal.SIGINT).name)\n"
+    )
+    code = "import pathlib, time\nfrom meshwright.data.workers import prepare_workers\nprepare_workers(['imported'])\n"
+    code += "while not pathlib.Path('heard').exists() or not pathlib.Path('heard').read_text():\n    time.sleep(0.02)\n"
+    own = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=own, check=True, timeout=60)
+    assert (tmp_path / "heard").read_text() == "SIG_IGN"

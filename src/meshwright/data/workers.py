@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -43,14 +44,28 @@ def prepare_workers(modules: Sequence[str], environment: Mapping[str, str] = Map
     if _method() == "forkserver":
         own = ["meshwright.cli"] if "meshwright.cli" in sys.modules else []  # each worker imports the program that started it
         get_context("forkserver").set_forkserver_preload([*own, *modules])
-        before = dict(os.environ)
-        os.environ.update(environment)
-        try:
-            forkserver.ensure_running()
-        finally:
-            for name in environment:
-                del os.environ[name]
-            os.environ.update(before)
+        with _born_deaf_to_interrupts():
+            before = dict(os.environ)
+            os.environ.update(environment)
+            try:
+                forkserver.ensure_running()
+            finally:
+                for name in environment:
+                    del os.environ[name]
+                os.environ.update(before)
+
+
+@contextmanager
+def _born_deaf_to_interrupts() -> Iterator[None]:
+    """Let a process that is started here ignore Ctrl-C from its first moment; it ends with this one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _method() -> str:
@@ -117,7 +132,6 @@ def runner_of(function: Callable[[Any], Any], workers: int) -> Iterator[Runner]:
 def _begin_worker(cells: Any, slots: Any, environment: Mapping[str, str]) -> None:
     """Set a worker up; it leaves Ctrl-C to its parent and ends when that ends, however that ends."""
     import gc
-    import signal
 
     gc.freeze()  # what was imported stays; to look through it again and again takes 3 % of the work
     signal.signal(signal.SIGINT, signal.SIG_IGN)
