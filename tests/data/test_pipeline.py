@@ -93,6 +93,7 @@ def test_wikipedia(tmp_path: Path) -> None:
         ("pipeline: slimpajama\nfolder: d\nstrategy: recipe\n", "expected chunks, direct, text"),
         ("pipeline: slimpajama\nfolder: d\nquota: 3G\n", "recipe: quota=3G"),
         ("pipeline: custom\nfolder: d\nsteps: []\n", "expected a list of steps"),
+        ("pipeline: custom\nfolder: d\nworkers: many\nsteps: []\n", "workers=many: expected a whole number above 0"),
         ("pipeline: custom\nfolder: d\nsteps:\n- delete: [x]\n", "'delete' is no known step"),
         ("pipeline: custom\nfolder: d\nsteps:\n- remove: [x]\n", "behind the step that replaces them"),
         (

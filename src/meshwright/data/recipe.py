@@ -86,6 +86,9 @@ def read_recipe(path: Path) -> Recipe:
             raise UnknownNameError(f"key of a {name} recipe", str(key), PIPELINES[name])
     if not isinstance(given.get("folder"), str):
         raise ConfigError(f"recipe {path}: folder={given.get('folder')}: expected the folder that everything is made in")
+    workers = given.get("workers")
+    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
+        raise ConfigError(f"recipe {path}: workers={workers}: expected a whole number above 0")
     folder = Path(given["folder"])
     if name == "slimpajama":
         return _slimpajama(given, folder)

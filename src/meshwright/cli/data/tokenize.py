@@ -178,7 +178,11 @@ def _print(report: TokenizeReport) -> None:
 
     print(report.note)
     for file in report.manifest.files if report.manifest is not None else ():
-        held = f", {counted(file.documents, 'document')}, {format_count(file.tokens or 0)} tokens" if file.documents is not None else ""
+        held = (
+            f", {counted(file.documents, 'document')}, {format_count(file.tokens or 0)} token{'' if file.tokens == 1 else 's'}"
+            if file.documents is not None
+            else ""
+        )
         print(f"{file.name}: {format_size(file.size_bytes)}{held}")
     if report.rejects:
         print(f"left out: {report.rejects:,}, by the policy; {counted(len(report.files_out), 'whole file')} among it")
