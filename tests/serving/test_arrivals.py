@@ -25,8 +25,9 @@ def best(rate: float, mode: str) -> ServingOption:
 
 def test_requests_wait_for_the_first_free_server() -> None:
     """Two servers of 1 s: the third of three at once waits a second; one that comes later waits for what is left of it."""
-    assert _served(np.array([0.0, 0.0, 0.0, 0.5]), servers=2, each_s=1.0).tolist() == [1.0, 1.0, 2.0, 2.0]
-    assert _served(np.array([0.0, 5.0]), servers=1, each_s=1.0).tolist() == [1.0, 6.0]
+    assert _served(np.array([0.0, 0.0, 0.0, 0.5]), servers=2, times_s=[1.0]).tolist() == [1.0, 1.0, 2.0, 2.0]
+    assert _served(np.array([0.0, 5.0]), servers=1, times_s=[1.0]).tolist() == [1.0, 6.0]
+    assert _served(np.array([0.0, 0.2, 0.3, 0.4]), servers=1, times_s=[1.0, 1.5]).tolist() == [1.0, 2.5, 2.5, 3.5]
 
 
 @pytest.mark.parametrize("mode", ["aggregated", "disaggregated"])

@@ -58,6 +58,25 @@ def test_a_request_waits_until_the_engine_looks(poll_steps: int) -> None:
     assert (begun - prompt) / step == pytest.approx(poll_steps, rel=2e-3)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_request_joins_one_iteration_later_where_the_next_is_under_way(overlap: bool) -> None:
+    """Worked: the second request arrives in the middle of the first answer's first step."""
+    told = clock(prices("llama3.1-8b", engine=plain_engine(overlap=overlap)))
+    prompt = told.mixed_s(new=1000, attention=told.prompt_attention_s(1000, 0), heads=1, batch=0, context=0)
+    step = told.running_s(1, 1001.5)
+    requests = Requests(prompts=[1000, 1000], outputs=[100, 2])
+    found = open_loop(told, requests, sent_s=[0.0, prompt + 0.5 * step], slots=8, cache_tokens=MUCH)
+    both = told.mixed_s(new=1000, attention=told.prompt_attention_s(1000, 0), heads=1, batch=1, context=1002)
+    assert (found.ttft_s[1] - both) / step == pytest.approx(1.5 if overlap else 0.5, abs=0.01)
+
+
+def test_clients_start_one_after_the_other() -> None:
+    told = clock(prices("llama3.1-8b", engine=plain_engine()))
+    found = closed_loop(told, Requests(prompts=[10] * 3, outputs=[2] * 3), concurrency=3, slots=8, cache_tokens=MUCH, gap_s=5.0)
+    assert found.sent_s.tolist() == [0.0, 5.0, 10.0]
+    assert found.ttft_s[1] == pytest.approx(found.ttft_s[0])
+
+
 @pytest.mark.parametrize(("running", "waited"), [(1, 60), (20, 60), (200, 13)])
 def test_prompts_wait_until_every_attention_rank_has_one(running: int, waited: int) -> None:
     """Worked: 1000 tokens an answer and 8 ranks; on a rank with 200 running one ends every 5 steps, and the last of the 7 others has one

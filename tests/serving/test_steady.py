@@ -6,7 +6,7 @@ from tests.serving.cases import clock, plain_engine, prices
 
 from meshwright.serving.deployment import Worker
 from meshwright.serving.simulate import Requests, closed_loop
-from meshwright.serving.steady import decode_s, disaggregated, front_s, matching_workers, most_running, prompt_s, steady
+from meshwright.serving.steady import batched_prompt_s, decode_s, disaggregated, front_s, matching_workers, most_running, prompt_s, steady
 
 TOLD = clock(prices("llama3.1-8b", worker=Worker(tp=1)))
 
@@ -56,8 +56,28 @@ def test_two_pools_by_littles_law_and_never_beyond_the_prompts() -> None:
     few = disaggregated(TOLD, TOLD, prefill_workers=1, decode_workers=1, concurrency=4.0, **load)  # type: ignore[arg-type]
     many = disaggregated(TOLD, TOLD, prefill_workers=1, decode_workers=8, concurrency=500.0, **load)  # type: ignore[arg-type]
     assert few.requests_per_s * few.e2e_s == pytest.approx(4.0, rel=0.01)
-    assert many.requests_per_s <= 1 / prompt_s(TOLD, new=4000)
+    assert many.requests_per_s <= 1 / batched_prompt_s(TOLD, new=4000)
     assert few.tpot_s < steady(TOLD, concurrency=4.0, input_len=4000, output_len=200).tpot_s
+
+
+def test_short_prompts_that_the_host_bounds_share_an_iteration() -> None:
+    """Worked: an iteration of up to 8 prompts of 1000 tokens whose kernels take 1 s to launch."""
+    told = clock(prices("llama3.1-8b", engine=plain_engine(launch_s=1.0 / 400, chunk_tokens=8192)))
+    assert told.launch_s > 0.2
+    assert batched_prompt_s(told, new=1000) == pytest.approx((told.launch_s + told.head_s[8]) / 8)
+    assert batched_prompt_s(told, new=9000) == prompt_s(told, new=9000)
+
+
+def test_answers_beyond_the_slots_wait_for_their_first_token() -> None:
+    """Worked: of 30 clients 24 run, so that by Little's law the wait is 6 / 24 of the other answers' time."""
+    load = {"input_len": 100, "output_len": 500, "transfer_s": 0.0, "prefill_workers": 8, "decode_workers": 1}
+    found = disaggregated(TOLD, TOLD, concurrency=30.0, slots=24, **load)  # type: ignore[arg-type]
+    assert found.running == 24
+    assert found.tpot_s == pytest.approx(decode_s(TOLD, 24, 350))
+    assert found.ttft_s == pytest.approx(6 / 24 * 499 * found.tpot_s)
+    assert found.requests_per_s * found.e2e_s == pytest.approx(30.0)
+    free = disaggregated(TOLD, TOLD, concurrency=30.0, **load)  # type: ignore[arg-type]
+    assert disaggregated(TOLD, TOLD, concurrency=30.0, slots=64, **load) == free  # type: ignore[arg-type]
 
 
 def test_prompts_are_matched_to_answers() -> None:

@@ -14,7 +14,7 @@ from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import ServingOption
 from meshwright.serving.simulate import Outcome, Requests, open_loop
 from meshwright.serving.space import Candidate
-from meshwright.serving.steady import prompt_s
+from meshwright.serving.steady import prompts_s, prompts_together
 
 __all__ = ["under_arrivals"]
 
@@ -27,9 +27,9 @@ _LEAST, _MOST, _ROUNDS = 1000, 6000, 20
 def under_arrivals(request: ServingRequest, option: ServingOption, *, parts: Sequence[Candidate], transfer_s: float) -> ServingOption:
     """Return the option with what its requests see under Poisson arrivals at the request's rate.
 
-    Formula:  event simulation; requests go to copies, and to their attention ranks, in turn. Of two pools a prompt waits for the first
-              rank for prompts that is free, its cache is sent, and all but the first token come from a rank for answers, which finds the
-              prompt cached
+    Formula:  event simulation; requests go to copies, and to their attention ranks, in turn. Of two pools prompts wait for the first
+              rank for prompts that is free, which takes as many as an iteration has room for; their cache is sent, and all but the
+              first token come from a rank for answers, which finds the prompt cached
     Units:    seconds; `parts` are the candidates of the option's parts in their order.
     Source:   `open_loop`; first come, first served before the prompts.
     Valid:    requests of one length, from an empty deployment on.
@@ -70,9 +70,11 @@ def _on_ranks(request: ServingRequest, one: Candidate, sent: Floats, ways: int, 
 def _two_pools(request: ServingRequest, option: ServingOption, parts: Sequence[Candidate], sent: Floats, transfer_s: float) -> Outcome:
     first, second = parts
     before = int(request.cached_share * request.input_len)
-    each = prompt_s(first.clock, new=max(1, request.input_len - before), before=before)
+    new = max(1, request.input_len - before)
+    most = prompts_together(first.clock, new)
+    times = [prompts_s(first.clock, count=count, new=new, before=before) for count in range(1, most + 1)]
     ranks = option.parts[0].count * first.prices.worker.attention_dp * first.prices.worker.pp
-    ready = _served(sent, servers=ranks, each_s=each) + transfer_s
+    ready = _served(sent, servers=ranks, times_s=times) + transfer_s
     ways = min(option.parts[1].count * second.prices.worker.attention_dp, len(sent))
     later = max(1, request.output_len - 1)
     answers = _on_ranks(request, second, ready, ways, output_len=later, cached=1.0 - 0.5 / request.input_len)
@@ -84,12 +86,19 @@ def _two_pools(request: ServingRequest, option: ServingOption, parts: Sequence[C
     return replace(answers, sent_s=sent[order], ttft_s=ttft, tpot_s=(e2e - ttft) / later, e2e_s=e2e)
 
 
-def _served(sent: Floats, *, servers: int, each_s: float) -> Floats:
-    """When each of some requests, in the order of their sending, leaves equal servers with one queue."""
+def _served(sent: Floats, *, servers: int, times_s: Sequence[float]) -> Floats:
+    """When each of some requests, in the order of their sending, leaves equal servers with one queue.
+
+    A server that is free takes all that wait, as many as `times_s` has times for: its first is that of one request, and so on.
+    """
     free = [0.0] * servers
     heapify(free)
     done = np.empty_like(sent)
-    for i, when in enumerate(sent.tolist()):
-        done[i] = max(when, free[0]) + each_s
-        heapreplace(free, done[i])
+    first = 0
+    while first < len(sent):
+        begin = max(float(sent[first]), free[0])
+        count = min(int(np.searchsorted(sent, begin, side="right")) - first, len(times_s))
+        done[first : first + count] = begin + times_s[count - 1]
+        heapreplace(free, begin + times_s[count - 1])
+        first += count
     return done

@@ -47,6 +47,8 @@ class Engine:
     """Tokens of prompts in one iteration at most; 0: whole prompts, as a static batch runs them."""
     mixed: bool
     """Whether an iteration holds prompts and running sequences together; otherwise prompts stop the others."""
+    overlap: bool
+    """Whether the host schedules an iteration while the device runs the one before, so that a request joins one iteration later."""
     max_sequences: int
     """Sequences that run at once by default."""
     memory_share: float

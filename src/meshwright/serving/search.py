@@ -16,7 +16,7 @@ from meshwright.serving.request import Mode, ServingRequest
 from meshwright.serving.result import Part, ServingOption, ServingPlan
 from meshwright.serving.space import Candidate, Rejected, candidate_of, candidates
 from meshwright.serving.static import static_batch
-from meshwright.serving.steady import BUSY, Steady, at_rate, decode_s, most_running, prompt_s, steady
+from meshwright.serving.steady import BUSY, Steady, at_rate, batched_prompt_s, decode_s, most_running, prompt_s, steady
 
 __all__ = ["pareto_front", "plan", "predict"]
 
@@ -206,7 +206,9 @@ def _copies(request: ServingRequest, needed: Mapping[str, int], there: Mapping[s
 def _disaggregated(request: ServingRequest, first: Candidate, second: Candidate) -> Iterator[ServingOption | None]:
     """Loads of the workers for answers, and as many workers for prompts as these need, busy for BUSY of the time at most."""
     before = int(request.cached_share * request.input_len)
-    prompt = prompt_s(first.clock, new=max(1, request.input_len - before), before=before)
+    new = max(1, request.input_len - before)
+    prompt = prompt_s(first.clock, new=new, before=before)
+    each = batched_prompt_s(first.clock, new=new, before=before)
     servers = first.prices.worker.attention_dp * first.prices.worker.pp
     context = request.input_len + 0.5 * request.output_len
     transfer = _transfer_s(request, second)
@@ -216,9 +218,19 @@ def _disaggregated(request: ServingRequest, first: Candidate, second: Candidate)
         tpot = decode_s(second.clock, max(1.0, load / second.prices.worker.pp), context)
         rate = load * ranks / max((request.output_len - 1) * tpot, tpot)
         options = []
-        for answers, prompts in _matched(rate * prompt / (servers * BUSY), first, second):
-            carried = min(answers * rate, prompts * servers / prompt * BUSY)
-            found = at_rate(carried, prompt, prompts * servers, answers * ranks, second.clock, context, request.output_len, transfer)
+        for answers, prompts in _matched(rate * each / (servers * BUSY), first, second):
+            carried = min(answers * rate, prompts * servers / each * BUSY)
+            found = at_rate(
+                carried,
+                prompt=prompt,
+                each=each,
+                servers=prompts * servers,
+                ranks=answers * ranks,
+                decode=second.clock,
+                context=context,
+                output_len=request.output_len,
+                transfer_s=transfer,
+            )
             options.append(_pools_option(request, first, second, prompts, answers, found))
         return options
 

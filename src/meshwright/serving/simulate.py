@@ -58,8 +58,8 @@ class Outcome:
         return self.output_tokens / self.makespan_s
 
 
-def closed_loop(clock: Clock, requests: Requests, *, concurrency: int, slots: int, cache_tokens: int) -> Outcome:
-    """Run requests so that `concurrency` are under way: all of them at once first, then one for each that ends.
+def closed_loop(clock: Clock, requests: Requests, *, concurrency: int, slots: int, cache_tokens: int, gap_s: float = 0.0) -> Outcome:
+    """Run requests so that `concurrency` are under way: first one every `gap_s` (0: all at once), then one for each that ends.
 
     Formula:  continuous batching, `_Run`
     Units:    seconds.
@@ -69,7 +69,7 @@ def closed_loop(clock: Clock, requests: Requests, *, concurrency: int, slots: in
     """
     if concurrency < 1:
         raise ConfigError(f"concurrency={concurrency}: expected 1 or more")
-    return _Run(clock, requests, slots=slots, cache_tokens=cache_tokens).closed(concurrency)
+    return _Run(clock, requests, slots=slots, cache_tokens=cache_tokens).closed(concurrency, gap_s)
 
 
 def open_loop(clock: Clock, requests: Requests, *, sent_s: Sequence[float], slots: int, cache_tokens: int) -> Outcome:
@@ -92,7 +92,8 @@ class _Run:
     Iterations of running sequences alone are taken together up to the next event: an answer that ends, a request that arrives. A
     request holds room in the cache for its prompt and the reserved share of its answer. Engines that mix run prompts beside the running
     sequences up to `chunk_tokens` tokens in all; others stop them. The engine looks for new requests after every iteration with a prompt
-    and every `poll_steps` iterations without. Of several attention ranks one is simulated; with `balance_steps` its prompts wait for the
+    and every `poll_steps` iterations without; with `overlap` the next iteration is already under way by then, and they join the one
+    after. Of several attention ranks one is simulated; with `balance_steps` its prompts wait for the
     others' as long as the mean of their arrivals.
     """
 
@@ -115,6 +116,7 @@ class _Run:
         """Sum over running sequences of (tokens seen - step): contexts sum to offset + running * step."""
         self.held = 0
         self.poll_steps = clock.prices.engine.poll_steps
+        self.overlap = clock.prices.engine.overlap
         self.balance_steps = clock.prices.engine.balance_steps
         self.peers = sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp)) * sum(self.outputs) / count
         """Iterations until each of the other attention ranks has seen a request, times the sequences that run on one: the mean of the
@@ -127,9 +129,11 @@ class _Run:
         """Time of the front process per token of a prompt, the other attention ranks' prompts between."""
         self.front_free = 0.0
         self.coming: deque[tuple[float, int]] = deque()
-        """(when the front process is done with it, request), in order."""
+        """(when it reaches the engine, request), in order."""
         self.outside: deque[int] = deque()
         """Requests that were sent and that the engine has not seen."""
+        self.seen: deque[int] = deque()
+        """Requests that join the iteration after the next."""
         self.waiting: deque[int] = deque()
         self.partial: list[list[int]] = []
         """[request, prompt tokens done] of prompts under way."""
@@ -139,28 +143,30 @@ class _Run:
         self.next = 0
         self.concurrency = 0
 
-    def closed(self, concurrency: int) -> Outcome:
+    def closed(self, concurrency: int, gap_s: float) -> Outcome:
         self.concurrency = concurrency
-        for _ in range(min(concurrency, len(self.prompts))):
-            self._send(0.0)
-        while self.ends or self.waiting or self.partial or self.outside or self.coming:
+        for client in range(min(concurrency, len(self.prompts))):
+            self._send(client * gap_s)
+        while not self._idle():
             self._iterate(float("inf"))
         return self._outcome()
 
     def open(self, sent_s: Sequence[float]) -> Outcome:
         count = len(sent_s)
-        while self.next < count or self.ends or self.waiting or self.partial or self.outside or self.coming:
-            idle = not (self.ends or self.waiting or self.partial or self.outside or self.coming)
-            if idle:
+        while self.next < count or not self._idle():
+            if self._idle():
                 self.now = max(self.now, sent_s[self.next])
             while self.next < count and sent_s[self.next] <= self.now:
                 self._send(sent_s[self.next])
             self._iterate(sent_s[self.next] if self.next < count else float("inf"))
         return self._outcome()
 
+    def _idle(self) -> bool:
+        return not (self.ends or self.waiting or self.partial or self.outside or self.seen or self.coming)
+
     def _send(self, when: float) -> None:
         self.sent[self.next] = when
-        if self.front_s:
+        if self.front_s or when > self.now:
             self.front_free = max(self.front_free, when) + self.front_s * self.prompts[self.next]
             self.coming.append((self.front_free, self.next))
         else:
@@ -169,7 +175,7 @@ class _Run:
 
     def _iterate(self, until: float) -> None:
         if self.coming:
-            if not (self.ends or self.waiting or self.partial or self.outside):
+            if not (self.ends or self.waiting or self.partial or self.outside or self.seen):
                 self.now = max(self.now, self.coming[0][0])
             while self.coming and self.coming[0][0] <= self.now:
                 self.outside.append(self.coming.popleft()[1])
@@ -184,11 +190,14 @@ class _Run:
 
     def _look(self) -> None:
         """See what has arrived, where the engine looks now; with nothing to do it looks all the time."""
+        self.waiting += self.seen
+        self.seen.clear()
         if self.ends and (self.step - self.looked) % self.poll_steps:
             return
         if not (self.waiting or self.partial):
             self.opens = self.step + min(self.balance_steps, int(self.peers / max(len(self.ends), 1)))
-        self.waiting += self.outside
+        later = self.overlap and (self.ends or self.partial)
+        (self.seen if later else self.waiting).extend(self.outside)
         self.outside.clear()
 
     def _admit(self) -> None:
@@ -244,6 +253,8 @@ class _Run:
         context = self.offset / batch + self.step
         if self.waiting and self.step < self.opens:
             steps = min(steps, self.opens - self.step)
+        if self.seen:
+            steps = 1
         if self.outside:
             steps = min(steps, self.poll_steps - (self.step - self.looked) % self.poll_steps)
         each = self.clock.running_s(batch, context + 0.5 * steps)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, sqrt
 
 from meshwright.serving.clock import Clock
 
-__all__ = ["BUSY", "Steady", "at_rate", "decode_s", "disaggregated", "front_s", "matching_workers", "most_running", "prompt_s", "steady"]
+__all__ = [
+    "BUSY",
+    "Steady",
+    "at_rate",
+    "batched_prompt_s",
+    "decode_s",
+    "disaggregated",
+    "front_s",
+    "matching_workers",
+    "most_running",
+    "prompt_s",
+    "prompts_s",
+    "prompts_together",
+    "steady",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +79,39 @@ def prompt_s(clock: Clock, *, new: int, before: int = 0, beside: int = 0) -> flo
     return total if beside else total + clock.head_s[1]
 
 
+def prompts_s(clock: Clock, *, count: int, new: int, before: int = 0) -> float:
+    """Time of one iteration of `count` equal prompts; one that is longer than a chunk takes several.
+
+    Formula:  max(t(count * new) + count * attention, launches) + head(count)
+    Units:    seconds.
+    Source:   `Clock`.
+    Valid:    as many prompts as `prompts_together` says.
+    Checked:  tests/serving/test_steady.py
+    """
+    if count == 1:
+        return prompt_s(clock, new=new, before=before)
+    device = clock.tokens_s[count * new] + count * clock.prompt_attention_s(new, before)
+    return max(device, clock.launch_s) + clock.head_s[count]
+
+
+def prompts_together(clock: Clock, new: int) -> int:
+    """Prompts of `new` tokens that an iteration has room for."""
+    return max(1, (clock.prices.engine.chunk_tokens or clock.most_tokens) // new)
+
+
+def batched_prompt_s(clock: Clock, *, new: int, before: int = 0) -> float:
+    """Time per prompt of a worker that always has as many of them as an iteration has room for.
+
+    Formula:  prompts_s(k) / k: an iteration of short prompts that the host bounds costs the same with one and with several
+    Units:    seconds.
+    Source:   `prompts_s`.
+    Valid:    equal prompts.
+    Checked:  tests/serving/test_steady.py
+    """
+    count = prompts_together(clock, new)
+    return prompts_s(clock, count=count, new=new, before=before) / count
+
+
 def most_running(clock: Clock, *, input_len: int, output_len: int, cache_tokens: int) -> int:
     """Sequences per attention rank that the cache and the engine let run at once; 0 where not even one fits.
 
@@ -98,8 +146,9 @@ def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int,
 
     Formula:  an iteration of b running sequences sees b / output answers end, and as many prompts come in:
               tpot = t(b) + b / output * prompt;  requests/s = concurrency / (ttft + (output - 1) * tpot) * attention_dp;
-              ttft = prompt * (1 + rho / (2 (1 - rho))) + poll_steps * t(b) / 2 + request_s + front, rho the share of time spent on
-              prompts (Pollaczek-Khinchine for equal services); b such that b = requests/s * (output - 1) * tpot
+              ttft = prompt * (1 + rho / (2 (1 - rho))) + poll_steps * t(b) / 2 + overlap * tpot (where others run) + request_s + front,
+              rho the share of time spent on prompts (Pollaczek-Khinchine for equal services);
+              b such that b = requests/s * (output - 1) * tpot
     Units:    seconds.
     Source:   Little's law; Orca (OSDI 2022) for iteration-level scheduling.
     Valid:    requests whose ends are spread; synchronous waves are told by the simulator alone.
@@ -121,6 +170,7 @@ def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int,
         tpot = step + load
         rho = min(load / tpot, 0.98)
         ttft = max(alone, added) * (1.0 + 0.5 * rho / (1.0 - rho)) + 0.5 * engine.poll_steps * step + engine.request_s
+        ttft += tpot * min(max(running - 1.0, 0.0), 1.0) if engine.overlap else 0.0
         ttft += front_s(clock, input_len=input_len, requests_per_s=rate)
         cycle = ttft + (output_len - 1) * tpot
         target = max(concurrency * (output_len - 1) * tpot / cycle, min(concurrency, 1.0))
@@ -148,13 +198,16 @@ def disaggregated(
     output_len: int,
     transfer_s: float,
     cached: float = 0.0,
+    slots: int | None = None,
 ) -> Steady:
     """Price a load on a pool of workers for prompts and one for answers.
 
     Formula:  closed network of a queue of prompts before prefill_workers * attention_dp servers and of answers, whose tpot grows with
               their number: requests/s X with X * (ttft(X) + (output - 1) * tpot(X)) = concurrency;
-              wait of the queue: prompt / (2 w (1 - rho)) * rho^(sqrt(2 (w + 1)) - 1), rho = X * prompt / w
-    Units:    seconds; `concurrency` of the whole deployment.
+              wait of the queue: prompt / (2 w (1 - rho)) * rho^(sqrt(2 (w + 1)) - 1), rho = X * batched prompt / w;
+              of answers run at most `slots` at once: X <= slots / ((output - 1) * tpot(slots)), and the others wait for their first
+              token as long as Little's law says
+    Units:    seconds; `concurrency` and `slots` (None: as many as there are requests) of the whole deployment.
     Source:   Sakasegawa's formula for many servers, halved for equal services; DistServe (arXiv:2401.09670) for the pools.
     Valid:    the cache of a request is sent once, after its prompt.
     Checked:  tests/serving/test_steady.py
@@ -164,11 +217,22 @@ def disaggregated(
     servers = prefill_workers * prefill.prices.worker.attention_dp * prefill.prices.worker.pp
     ranks = decode_workers * decode.prices.worker.attention_dp
     context = input_len + 0.5 * output_len
-    low, high = 0.0, min(servers / prompt, concurrency / prompt)
-    found = at_rate(0.0, prompt, servers, ranks, decode, context, output_len, transfer_s)
+    each = batched_prompt_s(prefill, new=max(1, input_len - before), before=before)
+    price = partial(at_rate, prompt=prompt, each=each, servers=servers, ranks=ranks, decode=decode)
+    price = partial(price, context=context, output_len=output_len, transfer_s=transfer_s)
+    if slots is not None and output_len > 1:
+        full = decode_s(decode, slots / ranks / decode.prices.worker.pp, context)
+        rate = slots / ((output_len - 1) * full)
+        if rate < servers / each:
+            found = price(rate)
+            ttft = concurrency / rate - (output_len - 1) * full
+            if ttft > found.ttft_s:
+                return replace(found, ttft_s=ttft, tpot_s=full, e2e_s=concurrency / rate, running=slots / ranks)
+    low, high = 0.0, min(servers / each, concurrency / prompt)
+    found = price(0.0)
     for _ in range(_BISECTIONS):
         rate = 0.5 * (low + high)
-        found = at_rate(rate, prompt, servers, ranks, decode, context, output_len, transfer_s)
+        found = price(rate)
         if rate * found.e2e_s > concurrency:
             high = rate
         else:
@@ -184,7 +248,7 @@ def matching_workers(
 ) -> int:
     """Workers for prompts that keep up with the answers of a pool.
 
-    Formula:  ceil(requests/s of the answers alone * prompt / (servers of one worker * BUSY))
+    Formula:  ceil(requests/s of the answers alone * batched prompt / (servers of one worker * BUSY))
     Units:    workers.
     Source:   rate matching as in DistServe (arXiv:2401.09670).
     Valid:    equal requests.
@@ -196,7 +260,8 @@ def matching_workers(
     tpot = decode_s(decode, min(concurrency / ranks, float(decode.most_tokens)), input_len + 0.5 * output_len)
     rate = concurrency / (prompt + (output_len - 1) * tpot)
     servers = prefill.prices.worker.attention_dp * prefill.prices.worker.pp
-    return max(1, ceil(rate * prompt / (servers * BUSY)))
+    each = batched_prompt_s(prefill, new=max(1, input_len - before), before=before)
+    return max(1, ceil(rate * each / (servers * BUSY)))
 
 
 BUSY = 0.8
@@ -204,7 +269,16 @@ BUSY = 0.8
 
 
 def at_rate(
-    rate: float, prompt: float, servers: float, ranks: float, decode: Clock, context: float, output_len: int, transfer_s: float
+    rate: float,
+    *,
+    prompt: float,
+    each: float,
+    servers: float,
+    ranks: float,
+    decode: Clock,
+    context: float,
+    output_len: int,
+    transfer_s: float,
 ) -> Steady:
     """Times of a request on two pools at a rate of requests.
 
@@ -212,11 +286,11 @@ def at_rate(
               ttft = prompt + wait + transfer + poll_steps * tpot / 2 + request_s, until the workers for answers look
     Units:    seconds; `servers` are attention ranks and stages of all workers for prompts, `ranks` those of answers.
     Source:   as `disaggregated`.
-    Valid:    rates below servers / prompt.
+    Valid:    rates below servers / each; `each` is `batched_prompt_s`.
     Checked:  tests/serving/test_steady.py
     """
     pp = decode.prices.worker.pp
-    rho = min(rate * prompt / servers, 0.9999)
+    rho = min(rate * each / servers, 0.9999)
     wait = 0.5 * prompt * rho ** (sqrt(2.0 * (servers + 1.0)) - 1.0) / (servers * (1.0 - rho))
     running, tpot = 1.0, 0.0
     for _ in range(_ROUNDS):

@@ -12,7 +12,7 @@ from tests.accuracy.serving.examples import ROW
 
 from meshwright.accuracy.rows import Unanswerable
 from meshwright.accuracy.serving.page import serving_accuracy_page
-from meshwright.accuracy.serving.predict import COLUMNS, predict_case, predict_serving, serving_predictions_csv
+from meshwright.accuracy.serving.predict import COLUMNS, _slots, predict_case, predict_serving, serving_predictions_csv
 from meshwright.accuracy.serving.rows import MEASURED, ServingCase, ServingTable, read_serving_row, read_serving_table
 from meshwright.accuracy.serving.score import guesses_of_answers, score_serving
 from meshwright.cli import run
@@ -126,6 +126,23 @@ def test_pools_that_are_told_in_full_draft_no_tokens() -> None:
     told = {"prefill_workers": "1", "decode_workers": "1"}
     full, open_ = (predict_case(case(model="deepseek-v3", mode="disagg", n_gpus="16", tp="", **pools, **more)) for more in (told, {}))
     assert (full.tpot_s or 0) > 1.4 * (open_.tpot_s or 0)
+
+
+@pytest.mark.parametrize(
+    ("clients", "workers", "slots"),
+    [("1229", "", 1024), ("27", "", 24), ("27", "3", 24), ("192", "", None), ("36", "5", None), ("360", "", None), ("36", "4", 32)],
+)
+def test_clients_that_are_a_few_more_than_a_power_of_two_wait_for_a_slot(clients: str, workers: str, slots: int | None) -> None:
+    pools = {"prefill_tp": "8", "decode_tp": "8", "decode_workers": workers, "prefill_workers": "1", "concurrency": clients}
+    run = case(model="deepseek-v3", engine="TensorRT-LLM", mode="disagg", n_gpus="40", tp="", **pools)
+    assert _slots(run) == slots
+    assert _slots(case(model="deepseek-v3", engine="SGLang", mode="disagg", n_gpus="40", tp="", **pools)) is None
+
+
+def test_a_latent_on_more_chips_than_a_server_has_is_open() -> None:
+    names = [worker.name for worker in case(model="deepseek-v3", tp="32", ep="1", attention_dp="1", n_gpus="32").workers]
+    assert names == ["tp=32", "tp=32,ep=32", "ep=32,attention_dp=32"]
+    assert len(case(model="deepseek-v3", tp="8", ep="1", attention_dp="1").workers) == 1
 
 
 def test_clients_of_more_copies_than_chips_are_one_copys_load() -> None:

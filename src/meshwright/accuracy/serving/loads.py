@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, cast
+
+import numpy as np
 
 from meshwright.serving.engine import Engine
 from meshwright.serving.simulate import Requests
 
 __all__ = ["Load", "load_of", "requests_of"]
 
-_GOLDEN = 0.6180339887498949
-_SILVER = 0.4142135623730951
-"""Irrational steps: multiples spread evenly over (0, 1), each pair of them over the square."""
 _MOST = 3000
 """Requests that tell a mean well enough."""
 
@@ -26,7 +24,7 @@ class Load:
     """How lengths spread, and how long a run lasts."""
 
     shortest: float
-    """Lengths lie evenly between this share of the nominal one and all of it."""
+    """Lengths are drawn evenly from between this share of the nominal one and all of it."""
     rounds: int
     """Requests of a run per client."""
     sglang_poll_steps: tuple[tuple[int, int], ...]
@@ -36,6 +34,10 @@ class Load:
     """`Engine.balance_steps` that TensorRT-LLM is started with."""
     vllm_mxfp4_kernels: Literal["own", "trtllm"]
     """`Engine.mxfp4_kernels` that vLLM is started with."""
+    vllm_overlap: bool
+    """`Engine.overlap` of the benchmark's vLLM."""
+    client_gap_s: float
+    """Time between the starts of two clients."""
     front: Literal["engine", "router"]
     """Who turns text into tokens: the engine's own front process, one request after the other, or a router with many threads before it."""
 
@@ -46,7 +48,7 @@ class Load:
         if engine.name == "sglang":
             return replace(engine, poll_steps=[steps for least, steps in self.sglang_poll_steps if clients >= least][-1])
         if engine.name == "vllm":
-            return replace(engine, mxfp4_kernels=self.vllm_mxfp4_kernels)
+            return replace(engine, mxfp4_kernels=self.vllm_mxfp4_kernels, overlap=self.vllm_overlap)
         return replace(engine, balance_steps=self.trtllm_balance_steps) if engine.name == "trtllm" else engine
 
 
@@ -60,6 +62,8 @@ def load_of(input_len: int, output_len: int) -> Load:
                 sglang_poll_steps=_steps(row["sglang_poll_steps"]),
                 trtllm_balance_steps=int(row["trtllm_balance_steps"]),
                 vllm_mxfp4_kernels=cast("Any", row["vllm_mxfp4_kernels"]),
+                vllm_overlap=row["vllm_overlap"] == "yes",
+                client_gap_s=float(row["client_gap_s"]),
                 front=cast("Any", row["front"]),
             )
     raise AssertionError("the last row of serving_loads.csv matches everything")
@@ -81,11 +85,12 @@ def requests_of(load: Load, *, input_len: int, output_len: int, clients: int) ->
     count = clients * load.rounds
     if count > _MOST:
         count = max(_MOST, 4 * clients)
+    lengths = np.random.default_rng(_SEED)
+    prompts, outputs = (length * lengths.uniform(load.shortest, 1.0, count) for length in (input_len, output_len))
     return Requests(
-        prompts=list(_spread(input_len, load.shortest, _GOLDEN, count)), outputs=list(_spread(output_len, load.shortest, _SILVER, count))
+        prompts=np.maximum(prompts.round(), 1).astype(int).tolist(), outputs=np.maximum(outputs.round(), 1).astype(int).tolist()
     )
 
 
-def _spread(length: int, shortest: float, step: float, count: int) -> Iterator[int]:
-    for i in range(count):
-        yield max(1, round(length * (shortest + (1.0 - shortest) * ((i + 0.5) * step % 1.0))))
+_SEED = 0
+"""One draw for all predictions: requests that end together wait for one another, as in the benchmark, which an even spread would hide."""

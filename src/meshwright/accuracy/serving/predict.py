@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import log2
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from meshwright.serving.prices import Prices
 from meshwright.serving.quantisation import quantisation
 from meshwright.serving.simulate import closed_loop
 from meshwright.serving.static import static_batch
-from meshwright.serving.steady import Steady, disaggregated, matching_workers, most_running, prompt_s, steady
+from meshwright.serving.steady import Steady, batched_prompt_s, disaggregated, matching_workers, most_running, steady
 from meshwright.units import GIB
 
 __all__ = ["COLUMNS", "ServingAnswers", "ServingPrediction", "predict_case", "predict_serving", "serving_predictions_csv"]
@@ -144,7 +145,8 @@ def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
     clients = max(1, round(case.load / worker.attention_dp))
     requests = requests_of(load, input_len=case.input_len, output_len=case.output_len, clients=clients)
     room = max(_cache_tokens(clock), (clients + 1) * (case.input_len + case.output_len))
-    found = closed_loop(clock, requests, concurrency=clients, slots=case.engine.max_sequences, cache_tokens=room)
+    slots = case.engine.max_sequences
+    found = closed_loop(clock, requests, concurrency=clients, slots=slots, cache_tokens=room, gap_s=load.client_gap_s)
     return _loop_figures(case, float(found.ttft_s.mean()), float(np.nanmean(found.tpot_s)) if case.output_len > 1 else 0.0)
 
 
@@ -216,8 +218,9 @@ def _network(case: ServingCase, first: Worker, first_count: int | None, second: 
         input_len=input_len,
         output_len=output_len,
         transfer_s=transfer_s,
+        slots=_slots(case),
     )
-    return _with_first_wave(case, found, prompt_s(prompts, new=input_len) / (first_count * first.attention_dp * first.pp))
+    return _with_first_wave(case, found, batched_prompt_s(prompts, new=input_len) / (first_count * first.attention_dp * first.pp))
 
 
 def _with_first_wave(case: ServingCase, found: Steady, each_s: float) -> Steady:
@@ -225,6 +228,24 @@ def _with_first_wave(case: ServingCase, found: Steady, each_s: float) -> Steady:
     rounds = load_of(case.input_len, case.output_len).rounds
     wait = 0.5 * case.load * each_s / rounds
     return replace(found, ttft_s=found.ttft_s + wait, e2e_s=found.e2e_s + wait)
+
+
+def _slots(case: ServingCase) -> int | None:
+    """Answers that run at once, where the clients are a few more.
+
+    Recipes of TensorRT-LLM on two pools give every worker for answers room for a power of two of sequences, and send up to half as many
+    clients more: 1229 for 1024, 563 for 512, 27 for 3 workers of 8. Where the row doesn't count the workers, one or three are taken;
+    clients in round tens are no such numbers.
+    """
+    assert case.pools is not None
+    if case.engine.name != "trtllm" or case.load % 10 == 0:
+        return None
+    workers = (case.pools.decode_workers,) if case.pools.decode_workers else (1, 3)
+    least = max((count << int(log2(case.load / count)) for count in workers if count <= case.load), default=case.load)
+    return least if least < case.load < _MOST_CLIENTS_PER_SLOT * least else None
+
+
+_MOST_CLIENTS_PER_SLOT = 1.5
 
 
 def _habit(case: ServingCase) -> Speculation | None:

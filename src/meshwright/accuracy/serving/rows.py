@@ -237,7 +237,13 @@ def _axis(cells: Cells, column: str) -> int:
 
 def _workers(cells: Cells, model: ModelSpec) -> tuple[Worker, ...]:
     worker = _worker(cells, model, "")
-    return open_experts(worker, model) if cells.text("ep") is None and cells.text("attention_dp") is None else (worker,)
+    untold = cells.text("ep") is None and cells.text("attention_dp") is None
+    copied = model.mla is not None and worker.tp > _SERVER_CHIPS
+    return open_experts(worker, model) if untold or copied else (worker,)
+
+
+_SERVER_CHIPS = 8
+"""A latent that every rank keeps whole is not cut over more chips than a server has: such a `tp` counts the chips of attention ranks."""
 
 
 def open_experts(worker: Worker, model: ModelSpec) -> tuple[Worker, ...]:
