@@ -10,6 +10,7 @@ import numpy as np
 from distil.source import Rows, Source, merged, read, version_of
 from distil.surface import Fit, Floats, Held, Surface, fit, split
 from meshwright.hardware.catalogue import find_chip
+from meshwright.hardware.tables.serving import SPREAD_HIDDEN, SPREAD_INTER
 
 __all__ = ["FRAMEWORKS", "fit_serving"]
 
@@ -45,6 +46,7 @@ def fit_serving(chip: str, source: Source) -> dict[str, Fit]:
         fits |= _cached_attention(chip, source, framework)
         fits |= _latent(chip, source, framework)
         fits |= _experts(chip, source, framework)
+        fits |= _spread_experts(chip, source, framework)
         fits |= _all_reduce(source, framework)
     return fits
 
@@ -130,6 +132,35 @@ def _experts(chip: str, source: Source, framework: str) -> dict[str, Fit]:
         )
         fits[f"experts/{name}/{framework}"] = _fit(surface, columns, rows.seconds, columns[0] >= _LARGE_TOKENS, used)
     return fits
+
+
+def _spread_experts(chip: str, source: Source, framework: str) -> dict[str, Fit]:
+    """The same layer where every rank has tokens of its own and few of each reach an expert (DeepEP's low-latency exchange and grouped
+    products that skip the empty places): measured on DeepSeek's layer alone."""
+    files = _files(source, "moe", "wideep_generation_moe_perf", framework)
+    if not files:
+        return {}
+    shape = {"hidden_size": SPREAD_HIDDEN, "inter_size": SPREAD_INTER}
+    rows = _read(files[-1:], _EXPERT_KEYS, moe_dtype="fp8_block", distribution=_ROUTING, **shape)
+    assert rows is not None, "a table without DeepSeek's layer"
+    tokens, experts, _, _ = _expert_columns(rows)
+    surface = Surface(
+        points=(_within(_TOKENS, tokens), _within(_POWERS[:10], experts)),
+        growth=(1.0, 1.0),
+        stiffness=(0.001, 0.003),
+        twist=(0.001,),
+        rising=(True, True),
+        base=partial(_spread_roofline, chip),
+        doubt=0.1,
+    )
+    return {
+        f"spread_experts/fp8-blockwise/{framework}": _fit(surface, (tokens, experts), rows.seconds, tokens >= _LARGE_TOKENS, files[-1:])
+    }
+
+
+def _spread_roofline(chip: str, tokens: Floats, experts: Floats) -> Floats:
+    hidden, inter = (np.full_like(tokens, size) for size in (SPREAD_HIDDEN, SPREAD_INTER))
+    return _expert_roofline(chip, 1.0, tokens, experts, hidden, inter)
 
 
 _TOKENS = tuple(2.0**i for i in range(-9, 13))

@@ -20,6 +20,14 @@ def test_a_plan_as_a_table_says_what_its_figures_mean(capsys: pytest.CaptureFixt
     assert "narrower than 16 bits" in shown
 
 
+def test_on_two_kinds_of_chips_every_deployment_says_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--cluster", "h100:1,l40s:1", "--mode", "aggregated", "--weights", "bf16", "--cache", "bf16", "--concurrency", "4"]
+    assert run(["serving", "plan", "llama3.1-8b", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "1 x (tp=1) h100" in shown
+    assert "1 x (tp=1) l40s" in shown
+
+
 def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*PLAN, "--weights", "bf16", "--mode", "aggregated", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

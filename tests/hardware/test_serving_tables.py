@@ -10,6 +10,7 @@ from meshwright.hardware.tables.serving import (
     engine_all_reduce_seconds,
     expert_layer_seconds,
     serving_facts,
+    spread_expert_seconds,
 )
 
 CONTEXTS = np.array([128.0, 1024.0, 8192.0, 65536.0])
@@ -35,6 +36,29 @@ def test_figures_of_the_source() -> None:
     )
     assert experts is not None
     assert float(experts.seconds) == pytest.approx(178e-6, rel=0.05)
+
+
+def test_experts_with_tokens_of_all_ranks_by_the_source() -> None:
+    """SGLang 0.5.10 on H200 over 16 and 64 ranks, 64 and 8 tokens a rank, the faster of two skewed routings: 249 and 80 us."""
+    for experts, per_rank, seconds in ((16.0, 64, 249e-6), (4.0, 8, 80e-6)):
+        tokens = per_rank * 8 / experts
+        found = spread_expert_seconds(
+            "h200", kernels="sglang", weights="fp8-blockwise", tokens_per_expert=tokens, experts=experts, hidden=7168, inter=2048
+        )
+        assert found is not None
+        assert float(found.seconds) == pytest.approx(seconds, rel=0.2)
+    half = spread_expert_seconds(
+        "h200", kernels="sglang", weights="fp8-blockwise", tokens_per_expert=16.0, experts=4.0, hidden=7168, inter=1024
+    )
+    whole = spread_expert_seconds(
+        "h200", kernels="sglang", weights="fp8-blockwise", tokens_per_expert=16.0, experts=4.0, hidden=7168, inter=2048
+    )
+    assert half is not None
+    assert whole is not None
+    assert float(half.seconds) == pytest.approx(float(whole.seconds) / 2)
+    assert (
+        spread_expert_seconds("h200", kernels="vllm", weights="nvfp4", tokens_per_expert=4.0, experts=4.0, hidden=7168, inter=2048) is None
+    )
 
 
 def test_an_engine_without_a_table_takes_another_ones_and_a_chip_without_has_none() -> None:

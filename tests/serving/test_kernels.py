@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,3 +117,26 @@ def test_experts_read_what_the_tokens_hit() -> None:
     weights_s = 3 * 8 * 4096 * 14336 * 2 / 3.35e12
     assert 0.2 * weights_s < one < 0.6 * weights_s
     assert weights_s < all_of_them < 2 * weights_s
+
+
+def test_experts_of_a_few_tokens_of_every_rank_run_by_kernels_of_their_own_up_to_what_was_measured() -> None:
+    """DeepSeek's experts over 16 ranks: 1024 tokens on a rank are measured, 2048 not."""
+    kernels = prices("deepseek-v3", chip="h200", weights="fp8-blockwise", engine=find_engine("sglang")).kernels
+    layer: Callable[[], dict[str, Any]] = partial(
+        dict, per_expert=column(64.0, 128.0), experts=16.0, hidden=7168.0, inter=2048.0, matrices=3
+    )
+    spread, plain = (how("fp8-blockwise", **layer()) for how in (kernels.spread_experts_s, kernels.experts_s))
+    assert spread[0] < 0.8 * plain[0]
+    assert spread[1] == plain[1]
+    vllm = prices("deepseek-v3", chip="h200", weights="fp8-blockwise", engine=find_engine("vllm")).kernels
+    same = [how("fp8-blockwise", **layer()).tolist() for how in (vllm.spread_experts_s, vllm.experts_s)]
+    assert same[0] == same[1]
+
+
+def test_an_engines_own_all_reduce_over_pcie_is_faster_than_nccls_ring() -> None:
+    """Worked: 2 cards sum 64 MiB by sending it once, at 0.7 of 31.5 GB/s."""
+    size = column(2.0**26)
+    own = prices(chip="l40s", engine=find_engine("trtllm")).kernels.all_reduce_s(ranks=2, buffer_bytes=size)
+    ring = prices(chip="l40s", engine=find_engine("fastertransformer")).kernels.all_reduce_s(ranks=2, buffer_bytes=size)
+    assert own[0] == pytest.approx(2.0**26 / (0.7 * 31.5e9), rel=0.1)
+    assert own[0] < ring[0]

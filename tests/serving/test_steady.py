@@ -60,6 +60,14 @@ def test_two_pools_by_littles_law_and_never_beyond_the_prompts() -> None:
     assert few.tpot_s < steady(TOLD, concurrency=4.0, input_len=4000, output_len=200).tpot_s
 
 
+def test_prompts_that_come_in_together_share_what_tokens_cost() -> None:
+    """Worked: with answers of 8 tokens and 400 running, 50 prompts of 100 come in with every iteration: t(400 + 5000) - t(400)."""
+    told = clock(prices("llama3.1-8b", engine=plain_engine(chunk_tokens=8192)))
+    added = (told.tokens_s[400 + 5000] - told.tokens_s[400]) / 50 + told.prompt_attention_s(100, 0)
+    found = steady(told, concurrency=400.0 + 1e-6, input_len=100, output_len=8)
+    assert found.tpot_s == pytest.approx(decode_s(told, found.running, 104) + found.running / 8 * added, rel=0.05)
+
+
 def test_short_prompts_that_the_host_bounds_share_an_iteration() -> None:
     """Worked: an iteration of up to 8 prompts of 1000 tokens whose kernels take 1 s to launch."""
     told = clock(prices("llama3.1-8b", engine=plain_engine(launch_s=1.0 / 400, chunk_tokens=8192)))

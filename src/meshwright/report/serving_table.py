@@ -25,12 +25,13 @@ _MOST_FRONT = 8
 
 def print_serving_plan(found: ServingPlan, console: Console, *, top: int) -> None:
     """Print the best deployments, the front of speed against throughput, and what the figures mean."""
-    _options(found.options[:top], console, ranked=True)
+    several = len(set(found.chips)) > 1
+    _options(found.options[:top], console, ranked=True, several=several)
     console.print()
     _arrivals(found.options[:top], console)
     step = max(1, -(-len(found.pareto) // _MOST_FRONT))
     console.print("Pareto front of tokens/s per user against tokens/s per GPU, of all that fit the memory:", highlight=False)
-    _options(found.pareto[::step], console, ranked=False)
+    _options(found.pareto[::step], console, ranked=False, several=several)
     _words(found, console)
 
 
@@ -44,7 +45,7 @@ def print_miss(found: ServingPlan, console: Console) -> None:
     console.print("no deployment keeps the limits; the nearest:", highlight=False)
     for name, option in found.nearest.items():
         console.print(f"{_AXES.get(name, name)}:", highlight=False)
-        _options([option], console, ranked=False)
+        _options([option], console, ranked=False, several=len(set(found.chips)) > 1)
     _words(found, console)
 
 
@@ -75,8 +76,9 @@ _COLUMNS = (
 )
 
 
-def _options(options: Iterable[ServingOption], console: Console, *, ranked: bool) -> None:
-    rows = [(*((str(rank),) if ranked else ()), *_cells(option)) for rank, option in enumerate(options, 1)]
+def _options(options: Iterable[ServingOption], console: Console, *, ranked: bool, several: bool) -> None:
+    """`several`: the cluster has several kinds of chips, and each deployment says which it is on."""
+    rows = [(*((str(rank),) if ranked else ()), *_cells(option, several)) for rank, option in enumerate(options, 1)]
     print_columns(console, [Column(heading="#", justify="left"), *_COLUMNS] if ranked else _COLUMNS, rows, more="--json has them")
 
 
@@ -101,7 +103,7 @@ def _arrivals(options: Iterable[ServingOption], console: Console) -> None:
     console.print()
 
 
-def _cells(option: ServingOption) -> tuple[str, ...]:
+def _cells(option: ServingOption, several: bool) -> tuple[str, ...]:
     cost = option.usd_per_million_tokens
     memory = max(part.memory_bytes for part in option.parts) / 2**30
     return (
@@ -109,7 +111,7 @@ def _cells(option: ServingOption) -> tuple[str, ...]:
         option.weights,
         option.cache,
         str(option.chips),
-        " + ".join(_part(option, i) for i in range(len(option.parts))),
+        " + ".join(_part(option, i, several) for i in range(len(option.parts))),
         str(option.concurrency),
         f"{1e3 * option.ttft_s:.0f}",
         f"{1e3 * option.tpot_s:.2f}",
@@ -122,10 +124,10 @@ def _cells(option: ServingOption) -> tuple[str, ...]:
     )
 
 
-def _part(option: ServingOption, i: int) -> str:
+def _part(option: ServingOption, i: int, several: bool) -> str:
     part = option.parts[i]
     role = f" {part.role}" if len(option.parts) > 1 else ""
-    chip = f" {part.chip}" if len({one.chip for one in option.parts}) > 1 else ""
+    chip = f" {part.chip}" if several else ""
     return f"{part.count} x ({part.worker.name}){chip}{role}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,10 +15,12 @@ from meshwright.hardware.cluster import Link, Pool
 from meshwright.hardware.tables import Kin, attention_forward_seconds, collective_seconds, gemm_seconds, kin, mla_forward_seconds
 from meshwright.hardware.tables._grid import Lookup
 from meshwright.hardware.tables.serving import (
+    SPREAD_TOKENS,
     cached_attention_seconds,
     cached_latent_seconds,
     engine_all_reduce_seconds,
     expert_layer_seconds,
+    spread_expert_seconds,
 )
 from meshwright.models.spec import MlaSpec
 from meshwright.serving.engine import Engine
@@ -37,6 +39,12 @@ H100 hold for 16 queries per key head."""
 EXCHANGE_SHARE = 0.6
 """Share of the fast link's rate that large exchanges of tokens reach: 0.45 to 0.8 in the operator tables of aiconfigurator-core 0.12
 (DeepEP on H100, B200 and GB200, TensorRT-LLM's kernels on GB200; 1024 to 8192 tokens of 7168 values a rank)."""
+
+
+DIRECT_SHARE = 0.7
+"""Share of a link's rate that an engine's own all-reduce reaches at least: its kernels write into their peers' memory, where NCCL's rings
+over PCIe reach 0.38. NCCL's topology search counts 24 GB/s on a 16-lane slot of PCIe 4 (0.76); throughput of TensorRT-LLM on L40S and A100
+PCIe (inference_trtllm_docs) is 8 and 2 % below what 0.7 says, and 22 % above what 0.38 says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,6 +220,33 @@ class Kernels:
         work_s = 2.0 * matrices * per_expert * experts * hidden * inter / (0.6 * self.chip.peak_flops_per_s(precision))
         return np.maximum(read_s, work_s) + 2 * self.chip.ramp_s
 
+    def spread_experts_s(
+        self, weights: Weights, *, per_expert: Floats, experts: float, hidden: float, inter: float, matrices: int
+    ) -> Floats:
+        """Time of the same where every rank has tokens of its own, which reach the experts through an exchange.
+
+        Formula:  experts_s; up to SPREAD_TOKENS tokens on the rank the kernels of the low-latency exchange where those are faster
+        Units:    seconds.
+        Source:   `spread_expert_seconds`: DeepEP's masked grouped products in SGLang, half the time of others at 64 tokens an expert.
+        Valid:    as experts_s.
+        Checked:  tests/serving/test_kernels.py
+        """
+        plain = self.experts_s(weights, per_expert=per_expert, experts=experts, hidden=hidden, inter=inter, matrices=matrices)
+        few = self._serving(
+            lambda chip: spread_expert_seconds(
+                chip,
+                kernels=self.engine.kernels,
+                weights=weights,
+                tokens_per_expert=per_expert,
+                experts=experts,
+                hidden=hidden,
+                inter=inter,
+            )
+        )
+        if few is None:
+            return plain
+        return np.where(per_expert * experts <= SPREAD_TOKENS, np.minimum(few * matrices / 3.0, plain), plain)
+
     def all_reduce_s(self, *, ranks: int, buffer_bytes: Floats) -> Floats:
         """Time of one all-reduce over neighbouring ranks.
 
@@ -224,7 +259,7 @@ class Kernels:
         """
         if ranks == 1:
             return np.zeros_like(buffer_bytes)
-        ring = np.asarray(all_reduce_s(group_of(ranks, 1, self.pool), buffer_bytes))
+        ring = np.asarray(all_reduce_s(group_of(ranks, 1, self._reducing_pool), buffer_bytes))
         if self.kin.relation != "itself" or ranks > self.pool.node.domain_size:
             return ring
         measured = [collective_seconds(self.chip, op="all_reduce", ranks=float(ranks), buffer_bytes=buffer_bytes)]
@@ -233,6 +268,13 @@ class Kernels:
                 engine_all_reduce_seconds(self.chip.name, kernels=self.engine.kernels, ranks=float(ranks), buffer_bytes=buffer_bytes)
             )
         return np.asarray(np.minimum.reduce([ring, *(found.seconds for found in measured if found is not None)]))
+
+    @property
+    def _reducing_pool(self) -> Pool:
+        node = self.pool.node
+        if self.engine.reduces_by == "nccl" or node.domain_link.efficiency >= DIRECT_SHARE:
+            return self.pool
+        return replace(self.pool, node=replace(node, domain_link=replace(node.domain_link, efficiency=DIRECT_SHARE)))
 
     def exchange_s(self, *, ranks: int, token_bytes: Floats, copies: float) -> Floats:
         """Time until every token of a rank has reached the ranks of its experts.

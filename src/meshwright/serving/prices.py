@@ -164,7 +164,8 @@ class Prices:
         assert moe is not None
         width = float(self.model.hidden)
         everyone = tokens * worker.attention_dp
-        routed = self.kernels.experts_s(
+        run = self.kernels.experts_s if worker.attention_dp == 1 else self.kernels.spread_experts_s
+        routed = run(
             self.quantisation.experts,
             per_expert=everyone * moe.top_k / moe.num_experts,
             experts=moe.num_experts / worker.ep,

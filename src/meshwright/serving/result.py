@@ -137,6 +137,8 @@ class ServingPlan:
     priced: int
     """Deployments and loads that were priced."""
     notes: tuple[str, ...] = ()
+    chips: tuple[str, ...] = ()
+    """Kinds of chips of the cluster."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -58,6 +58,7 @@ def _search(request: ServingRequest) -> ServingPlan:
         rejected=dict(rejected),
         priced=len(priced),
         notes=_notes(request, found),
+        chips=tuple(pool.node.chip.name for pool in request.cluster.pools),
     )
 
 

@@ -79,6 +79,20 @@ def prompt_s(clock: Clock, *, new: int, before: int = 0, beside: int = 0) -> flo
     return total if beside else total + clock.head_s[1]
 
 
+def _added_s(clock: Clock, *, running: float, each_iteration: float, new: int, before: int) -> float:
+    """Time that a prompt adds to iterations of `running` sequences, of which `each_iteration` bring a prompt on average.
+
+    Formula:  (t(running + k * new) - t(running)) / k + attention, k = each_iteration, at least 1 and at most what a chunk has room for
+    """
+    beside = min(int(running), clock.most_tokens // 2)
+    room = (clock.prices.engine.chunk_tokens or clock.most_tokens) - beside
+    together = min(each_iteration, room / new)
+    if together <= 1.0:
+        return prompt_s(clock, new=new, before=before, beside=beside)
+    last = min(beside + round(together * new), clock.most_tokens)
+    return (clock.tokens_s[last] - clock.tokens_s[beside]) / together + clock.prompt_attention_s(new, before)
+
+
 def prompts_s(clock: Clock, *, count: int, new: int, before: int = 0) -> float:
     """Time of one iteration of `count` equal prompts; one that is longer than a chunk takes several.
 
@@ -144,8 +158,9 @@ def front_s(clock: Clock, *, input_len: int, requests_per_s: float) -> float:
 def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int, cached: float = 0.0) -> Steady:
     """Price a load of `concurrency` requests per attention rank on one worker that runs prompts and answers.
 
-    Formula:  an iteration of b running sequences sees b / output answers end, and as many prompts come in:
-              tpot = t(b) + b / output * prompt;  requests/s = concurrency / (ttft + (output - 1) * tpot) * attention_dp;
+    Formula:  an iteration of b running sequences sees b / output answers end, and as many prompts come in, which share what its tokens
+              cost: tpot = t(b) + b / output * prompt;
+              requests/s = concurrency / (ttft + (output - 1) * tpot) * attention_dp;
               ttft = prompt * (1 + rho / (2 (1 - rho))) + poll_steps * t(b) / 2 + overlap * tpot (where others run) + request_s + front,
               rho the share of time spent on prompts (Pollaczek-Khinchine for equal services);
               b such that b = requests/s * (output - 1) * tpot
@@ -165,7 +180,7 @@ def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int,
         rate = concurrency * clock.prices.worker.attention_dp / cycle if cycle else 0.0
         lot = max(1.0, running / pp)
         step = decode_s(clock, lot, context)
-        added = prompt_s(clock, new=new, before=before, beside=min(int(lot), clock.most_tokens // 2)) if engine.mixed else alone
+        added = _added_s(clock, running=lot, each_iteration=lot / output_len, new=new, before=before) if engine.mixed else alone
         load = min(running, concurrency) / output_len * added / pp
         tpot = step + load
         rho = min(load / tpot, 0.98)

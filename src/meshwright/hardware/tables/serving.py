@@ -5,6 +5,7 @@ Made by `scripts/distil_serving.py` (docs/operators.md). Every lookup returns No
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -13,7 +14,17 @@ if TYPE_CHECKING:
     from meshwright.hardware.tables._grid import Floats, Grid, Lookup
     from meshwright.hardware.tables._store import ChipTables
 
-__all__ = ["cached_attention_seconds", "cached_latent_seconds", "engine_all_reduce_seconds", "expert_layer_seconds", "serving_facts"]
+__all__ = [
+    "SPREAD_HIDDEN",
+    "SPREAD_INTER",
+    "SPREAD_TOKENS",
+    "cached_attention_seconds",
+    "cached_latent_seconds",
+    "engine_all_reduce_seconds",
+    "expert_layer_seconds",
+    "serving_facts",
+    "spread_expert_seconds",
+]
 
 _OTHERS = ("trtllm", "sglang", "vllm")
 """Whose kernel stands in, in this order, where an engine's own was not measured."""
@@ -82,6 +93,31 @@ def expert_layer_seconds(
     """
     grid = _grid(chip, "experts", weights, kernels)
     return None if grid is None else grid.lookup(tokens_per_expert, experts, hidden, inter)
+
+
+def spread_expert_seconds(
+    chip: str, *, kernels: str, weights: str, tokens_per_expert: Floats | float, experts: Floats | float, hidden: float, inter: float
+) -> Lookup | None:
+    """Time of the same layer where each rank has tokens of its own and a low-latency exchange brings every expert few of them.
+
+    Formula:  interpolated in log tokens per expert, log experts; times hidden * inter over those of DeepSeek V3, which was measured
+    Units:    seconds.
+    Source:   docs/operators.md, Serving.
+    Valid:    up to SPREAD_TOKENS tokens on a rank; an engine's own kernels alone.
+    Checked:  tests/hardware/test_serving_tables.py
+    """
+    tables = _tables(chip)
+    grid = None if tables is None else tables.grids.get(f"spread_experts/{weights}/{kernels}")
+    if grid is None:
+        return None
+    found = grid.lookup(tokens_per_expert, experts)
+    return replace(found, seconds=found.seconds * hidden * inter / (SPREAD_HIDDEN * SPREAD_INTER))
+
+
+SPREAD_HIDDEN, SPREAD_INTER = 7168, 2048
+"""Of the measured layer."""
+SPREAD_TOKENS = 1024
+"""Tokens that reach a rank's experts, counted once per expert, up to which it was measured: 128 of each rank, 8 experts each."""
 
 
 def engine_all_reduce_seconds(chip: str, *, kernels: str, ranks: Floats | float, buffer_bytes: Floats | float) -> Lookup | None:
