@@ -154,5 +154,5 @@ def test_nonsense_is_refused() -> None:
         Requests(prompts=[1], outputs=[1], cached=1.0)
     with pytest.raises(ConfigError, match="concurrency=0"):
         closed_loop(TOLD, Requests(prompts=[1], outputs=[1]), concurrency=0, slots=1, cache_tokens=10)
-    with pytest.raises(ConfigError, match="1 times for 2 requests"):
+    with pytest.raises(ConfigError, match="1 time for 2 requests"):
         open_loop(TOLD, Requests(prompts=[1, 2], outputs=[1, 1]), sent_s=[0.0], slots=1, cache_tokens=10)
