@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from meshwright.errors import UnknownNameError
 from meshwright.factors import Factors
+from meshwright.workload import Precision
 
 __all__ = ["Stack", "find_stack", "stack_names"]
 
@@ -55,6 +56,9 @@ class Stack:
     """Whether zero3 frees gradients after a step, so that none are there when the next backward pass begins (torch's set_to_none)."""
     reduction_deferred: bool = False
     """Whether zero3 keeps whole gradients between micro batches and reduces them in the last one alone."""
+    accumulate_bytes: float = 0.0
+    """Bytes moved per weight and micro batch where its gradient is added to the step's sum in a pass of its own: the gradient read, the sum
+    read and written. 0 where the product of the gradient adds, where each micro batch is reduced, and where the pass is not told apart."""
     half_shards: bool = False
     """Whether zero3 keeps a half-precision shard of the weights beside the fp32 one (DeepSpeed); else gathers cast (FSDP)."""
     narrow_inputs: bool = True
@@ -122,6 +126,14 @@ class Stack:
     source: str = ""
     factors: Factors = field(default_factory=Factors)
     """What a calibration found on the user's own runs."""
+
+    def in_precision(self, precision: Precision) -> Stack:
+        """Return the software as it trains in this precision: in fp32 and tf32 weights are fp32, and so is every gradient that is kept
+        or sent."""
+        if precision not in ("fp32", "tf32"):
+            return self
+        added = 12.0 if self.accumulate_bytes else 0.0
+        return replace(self, gradient_bytes=4.0, reduce_bytes=4.0, transient_gradient_bytes=0.0, accumulate_bytes=added)
 
     def on_processors(self) -> Stack:
         """Return the software as it runs on CPUs: exchanges take the cores that compute needs, so that none hides; and there is neither

@@ -276,6 +276,29 @@ def test_programs_by_what_they_stand_on(framework: str, stack: str, sharding: st
     assert (case.stack_name, case.layout.sharding, case.layout.recompute) == (stack, sharding, recompute)
 
 
+@pytest.mark.parametrize("gpu", ["GH200-96GB", "V100-32GB-SXM3"])
+def test_software_that_asks_for_no_half_precision_trains_in_fp32(gpu: str) -> None:
+    """Sailor's scripts name none, so its rows leave the precision blank; a row that names one is taken at its word."""
+    work = case_of(LLAMA, framework="Megatron-DeepSpeed (Sailor)", gpu=gpu, precision="").workload
+    assert (work.precision, work.attention, work.dropout) == ("tf32", "unfused", False)
+    assert case_of(LLAMA, framework="Megatron-DeepSpeed (Sailor)", gpu=gpu, precision="fp16").workload.precision == "fp16"
+    assert case_of(LLAMA, framework="Megatron-LM", gpu="A100-80GB-SXM", precision="").workload.precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("framework", "notes", "changes"),
+    [
+        ("MindSpeed-LLM", "script flags: use-mc2, num-layer-list", {"tp_overlap": 0.8}),
+        ("MindSpeed-LLM", "script flags: overlap-grad-reduce; README: measured with the mc2 feature on", {"dp_overlap": 0.8}),
+        ("MindSpeed-LLM", "README: measured with the mc2 feature on", {}),
+        ("megatron-core 0.6.0", "", {"tp_overlap": 0.0}),
+        ("megatron-core 0.6.0", "flags: tp-comm-overlap", {}),
+    ],
+)
+def test_overlaps_are_those_that_a_row_names(framework: str, notes: str, changes: dict[str, float]) -> None:
+    assert dict(case_of(LLAMA, framework=framework, notes=notes).stack_changes) == changes
+
+
 def test_oneflow_reduces_gradients_in_the_backward_pass() -> None:
     assert dict(case_of(LLAMA, framework="OneFlow").stack_changes) == {"dp_overlap": 0.8}
     assert dict(case_of(LLAMA, framework="Megatron-LM").stack_changes) == {}

@@ -1,4 +1,4 @@
-"""Attention and mixers on paper."""
+"""Attention on paper."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, MLA, NODE, POOL, STACK, WORK, named, saved, site
 
-from meshwright.cost.attention import FLASH_BACKWARD_PRODUCTS, FLASH_LENGTH_HALF, attention_parts, mamba_parts, scores_per_query
+from meshwright.cost.attention import FLASH_BACKWARD_PRODUCTS, FLASH_LENGTH_HALF, attention_parts, half_precision, scores_per_query
 from meshwright.cost.operators import Part, Site
 from meshwright.models.presets import find_model
 from meshwright.models.spec import Block, ModelSpec
-from meshwright.workload import AttentionKernel, Workload
+from meshwright.workload import AttentionKernel, Precision, Workload
 
 SELF = Block(kind="attention")
 SBH = 2048 * 1024
@@ -174,39 +174,6 @@ def test_a_ring_hides_behind_the_core() -> None:
     assert named(attention_parts(hidden, SELF), "context parallel exchange").forward_s == 0
 
 
-def test_a_mixer_is_linear_in_the_sequence() -> None:
-    model = find_model("nemotron-h-8b")
-    block = Block(kind="mamba")
-    short, long = (mamba_parts(site(model, replace(WORK, seq_len=seq)), block) for seq in (8192, 16384))
-    scans = [named(parts, "state scan") for parts in (short, long)]
-    assert scans[1].forward_s - 10e-6 == pytest.approx(2 * (scans[0].forward_s - 10e-6))  # 5 ramps
-    assert sum(saved(part) for part in long) == 2 * sum(saved(part) for part in short)
-
-
-def test_a_scan_is_no_faster_than_its_kernels() -> None:
-    """128 heads, 2 * 128 * (128 + 64) + 4 * 128 * 64 FLOP a token and head: 15 % of 1e14 FLOP/s, 47e12 FLOP/s on a chip of 1e15."""
-    model, block = find_model("nemotron-h-8b"), Block(kind="mamba")
-    flops = 2048 * 128 * (2 * 128 * 192 + 4 * 128 * 64)
-    times = []
-    for peak in (1e14, 1e15, 1e16):
-        chip = replace(CHIP, bf16_flops_per_s=peak)
-        at = site(model, pool=replace(POOL, node=replace(POOL.node, chip=chip)))
-        times.append(float(named(mamba_parts(at, block), "state scan").forward_s[0]))
-    assert times[0] - times[1] == pytest.approx(flops / 1.5e13 - flops / 4.7e13)
-    assert times[1] == times[2]
-
-
-def test_a_mixer_splits_over_tensor_parallel_ranks() -> None:
-    model = find_model("nemotron-h-8b")  # 128 heads of 64, 8 groups, states of 128
-    for tp in (1, 8):
-        inner, states = 128 * 64 / tp, 2 * 8 / tp * 128
-        wide = 2 * inner + states + 128 / tp
-        parts = mamba_parts(site(model, tp=tp), Block(kind="mamba"))
-        assert saved(named(parts, "state scan")) == 2048 * (wide + inner + states) * 2
-        assert saved(named(parts, "mixer output projection")) == 2048 * inner * 2
-    assert all(np.all(np.isfinite(part.forward_s)) for part in parts)
-
-
 def test_cross_attention_keeps_the_encoders_keys() -> None:
     """T5 small, 512 tokens in and 128 out: queries of 128 tokens, keys and values of 512, each 512 wide in 2 bytes."""
     work = Workload(seq_len=512, decoder_seq_len=128)
@@ -223,3 +190,26 @@ def test_ring_is_worked_in_pieces() -> None:
     merge = named(ring, "context parallel merge")
     assert float(np.asarray(merge.kernels_forward)[0]) == 6
     assert all(part.name != "context parallel merge" for part in whole)
+
+
+@pytest.mark.parametrize(("attention", "kept_per_score"), [("fused-softmax", 4.0), ("unfused", 4.0)])
+def test_scores_in_fp32_are_kept_in_fp32(attention: AttentionKernel, kept_per_score: float) -> None:
+    """The softmax's output alone, 4 bytes; dropout adds a mask of 1 and a copy of 4."""
+    plain = replace(WORK, attention=attention, precision="fp32")
+    assert saved(core(site(GPT, plain))) == SSA * kept_per_score
+    assert saved(core(site(GPT, replace(plain, dropout=True)))) == SSA * (kept_per_score + 5)
+
+
+def test_a_fused_softmax_moves_twice_as_much_in_fp32() -> None:
+    """Of each score 2 * (4 - 1) bytes forward for 4 - 1; the products, at another speed, are not compared."""
+    half, full = (core(site(GPT, replace(WORK, attention="fused-softmax", precision=p))) for p in ("bf16", "fp32"))
+    products = (2 + 2) * SSA * 2  # each product's own pass over the scores counts in moved_bytes too
+    operands = half.moved_bytes - 3 * SSA - products / 2
+    assert full.moved_bytes - 6 * SSA - products == pytest.approx(2 * operands)
+
+
+@pytest.mark.parametrize(
+    ("linear", "attention"), [("fp8", "bf16"), ("nvfp4", "bf16"), ("bf16", "bf16"), ("fp16", "fp16"), ("tf32", "tf32")]
+)
+def test_attention_stays_in_half_precision(linear: Precision, attention: Precision) -> None:
+    assert half_precision(site(GPT, replace(WORK, precision=linear))) == attention

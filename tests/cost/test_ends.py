@@ -42,11 +42,16 @@ def test_a_fused_loss_moves_fewer_bytes() -> None:
 
 
 def test_embedding_gathers_and_scatters() -> None:
-    """Read, write and once more for positions: 3 elements of 2 bytes; the scatter of gradients twice that; no exchange on one rank."""
+    """Read, write and once more for positions: 3 elements of 2 bytes; the scatter of gradients twice that, and of the whole table zeros
+    written (2), read (2), and the sum read and written (4 + 4); no exchange on one rank."""
     ends = price_ends(site(GPT))
     once = TOKENS * H * 3 * 2 / MEMORY_BYTES_PER_S + 2e-6
     assert ends.embedding_forward_s == pytest.approx(once)
-    assert ends.embedding_backward_s == pytest.approx(2 * once)
+    assert ends.embedding_backward_s == pytest.approx(2 * once + VOCAB * H * 12 / MEMORY_BYTES_PER_S)
+    halves = price_ends(site(GPT, stack=replace(STACK, gradient_bytes=2.0)))
+    assert ends.embedding_backward_s - halves.embedding_backward_s == pytest.approx(VOCAB * H * 4 / MEMORY_BYTES_PER_S)
+    frozen = price_ends(site(GPT, replace(WORK, lora_rank=16)))
+    assert frozen.embedding_backward_s == pytest.approx(2 * once)
 
 
 def test_logits_at_the_peak_of_the_loss() -> None:

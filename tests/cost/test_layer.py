@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from tests.cost.cases import CHIP, GPT, LLAMA, MLA, MOE, NODE, POOL, STACK, WORK, site
 
-from meshwright.cost.layer import LAYER_TERMS, OPS_KEPT, OPS_REDONE, LayerPrice, block_parts, price_layer, redo_of, sum_terms
+from meshwright.cost.layer import (
+    CHECKPOINT_LAUNCHES,
+    LAYER_TERMS,
+    OPS_KEPT,
+    OPS_REDONE,
+    LayerPrice,
+    block_parts,
+    price_layer,
+    redo_of,
+    sum_terms,
+)
 from meshwright.cost.operators import linear
 from meshwright.layout import module_bits
 from meshwright.models.presets import find_model
@@ -132,6 +142,18 @@ def test_op_recompute_keeps_torchtitans_share() -> None:
     keys, out, second = llama.num_kv_heads * llama.head_dim, llama.num_heads * llama.head_dim, llama.ffn
     products = 2 * keys + 2 * out + 3 * second
     assert pytest.approx((keys + out + second) / products, abs=0.005) == OPS_REDONE
+
+
+def test_recompute_of_a_layer_that_waits_for_the_host_costs_the_hosts_time() -> None:
+    """5 us a launch and 8 a counted kernel, at most 1 ms of kernels' time: core attention launches its one kernel again, and its
+    checkpoint takes as long as 12. Where the kernels' time is long enough the host is ahead, and only they count."""
+    slow = replace(STACK, kernels_per_layer_scale=80.0)
+    waiting, ahead = layer(GPT, WORK, stack=slow), layer(GPT, WORK, stack=replace(STACK, launch_hidden=1.0))
+    assert one(waiting.backward["launch"]) > 0
+    host_s = (1 + CHECKPOINT_LAUNCHES) * CHIP.launch_s * 80
+    assert one(redo_of(waiting, module_bits(["core_attn"])).redo_s) == pytest.approx(host_s)
+    assert one(redo_of(ahead, module_bits(["core_attn"])).redo_s) == pytest.approx(redone(ahead, {"attention core"}))
+    assert one(redo_of(waiting, 0).redo_s) == 0
 
 
 def test_modules_add_up() -> None:

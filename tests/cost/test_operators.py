@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, MLA, MOE, POOL, STACK, WORK, saved, site
 
-from meshwright.cost.attention import attention_parts, mamba_parts, scores_per_query
+from meshwright.cost.attention import attention_parts, scores_per_query
 from meshwright.cost.collectives import all_gather_s, all_reduce_s
 from meshwright.cost.feedforward import mlp_parts, moe_parts
 from meshwright.cost.kernels import gemm_s
+from meshwright.cost.mamba import mamba_parts
 from meshwright.cost.operators import Site, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import block_tokens, distinct_shapes
 from meshwright.layout import Layout, Layouts
@@ -66,6 +67,20 @@ def test_each_expert_prepares_its_narrow_operands(precision: Precision, forward:
     eager, graph = both(0.0), both(1.0)
     assert eager[0] - graph[0] == pytest.approx(8 * forward * (5e-6 - RAMP_S), abs=1e-12)  # in a graph each takes its ramp of 2 us
     assert eager[1] - graph[1] == pytest.approx(8 * backward * (5e-6 - RAMP_S), abs=1e-12)
+
+
+def test_a_gradient_that_is_added_in_a_pass_moves_its_bytes() -> None:
+    """1024 x 4096 weights, of each the gradient read and the sum read and written in half precision."""
+    plain, added = (
+        linear(
+            site(GPT, stack=replace(STACK, accumulate_bytes=each)), "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0)
+        )
+        for each in (0.0, 6.0)
+    )
+    pass_s = 1024 * 4096 * 6 / MEMORY_BYTES_PER_S + RAMP_S
+    assert added.backward_s - plain.backward_s == pytest.approx(pass_s)
+    assert np.asarray(added.weight_s - plain.weight_s) == pytest.approx(pass_s)
+    assert added.forward_s == plain.forward_s
 
 
 def test_frozen_weights_have_no_gradient() -> None:

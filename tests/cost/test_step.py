@@ -88,6 +88,18 @@ def test_distributed_optimizer_scatters_and_gathers() -> None:
     assert term("dp_comm", dp=8, gbs=8, sharding="zero1") == pytest.approx(by_hand)
 
 
+def test_gradients_of_fp32_weights_are_fp32() -> None:
+    """Software that keeps and sends half-precision gradients sends 4 bytes each where weights have 4: twice as many, and none twice."""
+    halves = replace(WHOLE, gradient_bytes=2.0, reduce_bytes=2.0, transient_gradient_bytes=2.0)
+    wide = replace(halves, gradient_bytes=4.0, reduce_bytes=4.0, transient_gradient_bytes=0.0)
+    for precision in ("fp32", "tf32"):
+        assert halves.in_precision(precision) == wide
+        assert replace(halves, accumulate_bytes=6.0).in_precision(precision) == replace(wide, accumulate_bytes=12.0)
+    assert halves.in_precision("fp16") == halves
+    full = replace(WORK, precision="fp32")
+    assert term("dp_comm", work=full, stack=halves, dp=8, gbs=8) == term("dp_comm", work=full, stack=wide, dp=8, gbs=8)
+
+
 def test_plain_data_parallelism_all_reduces() -> None:
     assert term("dp_comm", dp=8, gbs=8) == pytest.approx((2 * 7 / 8 + 1 / 16) * PARAMS * 4 / 400e9 + 10e-6 + 2 * 14e-6)
 

@@ -29,12 +29,13 @@ def test_no_limit_lifts_a_chip_above_its_benchmark() -> None:
 
 
 def test_a100_cards_of_300_watts_against_their_benchmark() -> None:
-    """stas00/ml-engineering: 252.9 TFLOPS of products at 300 W, 271.2 at 400 W; the runs at 400 W sustain 0.88 of theirs."""
-    assert share_at_power(0.88, 300 / 400) == pytest.approx(0.88 * 252.9 / 271.2, rel=0.03)
+    """stas00/ml-engineering: 252.9 TFLOPS of products at 300 W, 271.2 at 400 W; the runs at 400 W sustain 0.85 of theirs."""
+    assert share_at_power(0.85, 300 / 400) == pytest.approx(0.85 * 252.9 / 271.2, rel=0.03)
 
 
 @pytest.mark.parametrize(
-    ("chip", "kin"), [("h100-96", "h100"), ("h100-pcie", "h100"), ("h100-nvl", "h100"), ("h20", "h100"), ("a100-80-pcie", "a100-80")]
+    ("chip", "kin"),
+    [("h100-96", "h100"), ("h100-pcie", "h100"), ("h100-nvl", "h100"), ("h20", "h100"), ("a100-80-pcie", "a100-80"), ("a30", "a100-80")],
 )
 def test_the_catalogue_keeps_the_rule(chip: str, kin: str) -> None:
     limited, base = find_chip(chip), find_chip(kin)

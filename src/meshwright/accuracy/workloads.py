@@ -40,7 +40,7 @@ def workload_of_row(cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, 
     return Workload(
         seq_len=seq_len,
         gbs=gbs,
-        precision=_precision(cells, notes, chip),
+        precision=_precision(cells, notes, framework, chip),
         attention=_attention(cells, notes, framework),
         fused_norm=not cells.match("rmsnorm_kernel", r"default|unfused|eager|torch"),
         routing="typical" if cells.match("notes", r"real \(unbalanced\)") else "balanced",
@@ -62,8 +62,10 @@ def _frozen(cells: Cells) -> bool:
     return bool(adapters or cells.match("model", r"(vlm|llava)\w*pretrain"))
 
 
-def _precision(cells: Cells, notes: Notes, chip: Chip) -> Precision:
+def _precision(cells: Cells, notes: Notes, framework: Rule, chip: Chip) -> Precision:
     text = cells.words("precision")
+    if not text and framework["precision"]:
+        return cast("Precision", framework["precision"])
     if not text:
         return "bf16" if chip.bf16_flops_per_s else "fp16"
     rule = read_rules("precisions").first(f"{text} {notes.flags.get('fp8-recipe', '')}")

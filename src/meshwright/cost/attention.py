@@ -1,4 +1,4 @@
-"""Attention and Mamba blocks, part by part."""
+"""Attention blocks, part by part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwright.hardware.tables._grid import Lookup
 from meshwright.models.spec import Block
 from meshwright.workload import Precision
 
-__all__ = ["attention_parts", "mamba_parts", "scores_per_query"]
+__all__ = ["attention_parts", "half_precision", "scores_per_query"]
 
 CORE = frozenset({"core_attn"})
 UP = frozenset({"mla_up_proj"})
@@ -30,14 +30,15 @@ Half a chip's work draws too little power to pull its clock down: the sustained 
 SOFTMAX_BYTES = {"fused-softmax": (4.0, 6.0), "unfused": (28.0, 28.0)}
 """Bytes that the passes between the products move per score, forward and backward. Fused softmax: read (2), write (2); backward: read its
 output and the gradient (2 + 2), write (2). Eager: scale (4), mask (4), cast to fp32 (2 + 4), softmax (4 + 4), cast back (4 + 2); backward:
-cast (6), softmax (12), cast (6), scale (4)."""
+cast (6), softmax (12), cast (6), scale (4). In fp32 the fused kernel moves twice as much, eager mode, without casts, about as much."""
 SKIPPED_BYTES = {"fused-softmax": (1.0, 2.0), "unfused": (0.0, 0.0)}
 """Of these, what a causal mask spares: the fused kernel reads the lower triangle alone, and writes zeros above it (Megatron-LM's
 fused_kernels/scaled_upper_triang_masked_softmax.h)."""
 BATCHED_SHARE = 0.5
 """Speed of the two batched products of attention against large ones: their inner or outer dim is one head's, 64 or 128."""
 SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
-"""Bytes kept per score: the softmax's output; eager mode also what was masked. Dropout adds 3 (arXiv:2205.05198, equation 2)."""
+"""Bytes kept per score: the softmax's output; eager mode also what was masked (in fp32 the output alone, as
+what is scaled and masked in place is not kept). Dropout adds its mask and a copy, 3 in half precision (arXiv:2205.05198, equation 2)."""
 
 
 def scores_per_query(site: Site, block: Block) -> float:
@@ -223,7 +224,7 @@ def _roofline_flash_s(site: Site, block: Block) -> Floats:
     keys = scores_per_query(site, block)
     piece = keys / _ring_steps(site)  # one step of a ring sees a piece of the keys
     speed = piece / (piece + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
-    return np.asarray(_flash_flops(site, block) / (chip.peak_flops_per_s(_half(site)) * chip.attention_forward_efficiency * speed))
+    return np.asarray(_flash_flops(site, block) / (chip.peak_flops_per_s(half_precision(site)) * chip.attention_forward_efficiency * speed))
 
 
 def _measured_flash_s(site: Site, block: Block, lookup: Callable[..., Lookup | None]) -> Floats | None:
@@ -246,7 +247,7 @@ def _measured_flash_s(site: Site, block: Block, lookup: Callable[..., Lookup | N
         head_dim=site.model.head_dim,
         sequence=piece,
         mask="causal" if block.causal else "full",
-        precision="bf16" if site.activation_bytes <= HALF else _half(site),
+        precision="bf16" if site.activation_bytes <= HALF else half_precision(site),
     )
     if found is None:
         return None
@@ -266,15 +267,16 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
     keys = float(site.keys(block))
     scores = tokens * heads * keys
     dropout = 5.0 if site.work.dropout else 0.0
+    wide = site.activation_bytes / HALF if site.work.attention == "fused-softmax" else 1.0
     moved = [
-        scores * (whole - block.causal * skipped + dropout)
+        scores * ((whole - block.causal * skipped) * wide + dropout)
         for whole, skipped in zip(SOFTMAX_BYTES[site.work.attention], SKIPPED_BYTES[site.work.attention], strict=True)
     ]
-    precision = _half(site)
+    precision = half_precision(site)
     rate = chip.peak_flops_per_s(precision) * matmul_share(chip, precision) * BATCHED_SHARE
     pass_s = streaming_s(chip, scores * site.activation_bytes)
     products_s = sum(np.maximum(2.0 * scores * width / rate, pass_s) for width in _widths(site))
-    saved_scores = scores * (SCORE_SAVED[site.work.attention] + 3 * bool(site.work.dropout))
+    saved_scores = scores * (SCORE_SAVED[site.work.attention] * wide + (1 + site.activation_bytes) * bool(site.work.dropout))
     return Part(
         name="attention core",
         term="attention",
@@ -290,7 +292,15 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
     )
 
 
-def _half(site: Site) -> Precision:
+def half_precision(site: Site) -> Precision:
+    """Return the precision of attention's own products: that of linear layers, but bf16 where those are narrow.
+
+    Formula:  fp32, tf32 and fp16 as they are; else bf16
+    Units:    none.
+    Source:   Transformer Engine and torchao leave attention in bf16 unless told otherwise.
+    Valid:    every Precision.
+    Checked:  tests/cost/test_attention.py
+    """
     precision = site.work.precision
     return precision if precision in ("fp32", "tf32", "fp16") else "bf16"
 
@@ -373,56 +383,3 @@ def _ring_merge(site: Site, block: Block) -> Part:
         kernels_backward=3.0 * more,
         redone_by=CORE,
     )
-
-
-def mamba_parts(site: Site, block: Block) -> list[Part]:
-    """Return the parts of a Mamba-2 mixer: projections, convolution, chunked scan.
-
-    Formula:  scan per token and head: chunk/2 * (state + head_dim) * 2 inside chunks of 256, and 4 * state * head_dim for the states
-    Units:    seconds and bytes per micro batch and rank, (U,).
-    Source:   Mamba-2 (arXiv:2405.21060), section 6.
-    Valid:    models with a MambaSpec; heads are split over tp.
-    Checked:  tests/cost/test_attention.py
-    """
-    mamba, tokens = site.model.mamba, site.tokens(block)
-    assert mamba is not None
-    tp, h = site.shapes.tp, float(site.model.hidden)
-    inner = mamba.num_heads * mamba.head_dim / tp
-    states = 2.0 * np.maximum(mamba.num_groups / tp, 1.0) * mamba.state_dim
-    hidden = np.full_like(tokens, h)
-    wide = 2 * inner + states + mamba.num_heads / tp
-    chunk_flops = 2 * 128.0 * (mamba.state_dim + mamba.head_dim) + 4.0 * mamba.state_dim * mamba.head_dim
-    flops = tokens * mamba.num_heads / tp * chunk_flops
-    chip = site.pool.node.chip
-    scan_s = flops / min(chip.peak_flops_per_s(_half(site)) * SCAN_EFFICIENCY, SCAN_FLOPS_PER_S) + streaming_s(
-        chip, tokens * wide * 2 * site.activation_bytes
-    )
-    scan = Part(
-        name="state scan",
-        term="attention",
-        forward_s=scan_s + 5 * chip.ramp_s,
-        backward_s=2.5 * scan_s + 8 * chip.ramp_s,
-        kernels_forward=6,
-        kernels_backward=12,
-        saved_bytes=tokens * (wide + inner + states) * site.activation_bytes,
-        redone_by=CORE,
-        flops=flops,
-        moved_bytes=tokens * wide * 2 * site.activation_bytes,
-    )
-    conv = tokens * (inner + states) * 2 * site.activation_bytes
-    return [
-        norm(site, block, 1.0),
-        norm_output(site, block),
-        linear(site, "mixer input projection", into=hidden, out=wide, tokens=tokens),
-        passes(site, "convolution and gate", forward_bytes=2 * conv, backward_bytes=4 * conv, kernels=3),
-        scan,
-        linear(site, "mixer output projection", into=inner, out=hidden, tokens=tokens, saved=tokens * inner * site.saved_input_bytes),
-        tensor_exchange(site, block),
-    ]
-
-
-SCAN_EFFICIENCY = 0.15
-"""Share of the half-precision peak in the chunked scan (arXiv:2405.21060, figure 10: A100 scan against FlashAttention-2 of like FLOPs)."""
-SCAN_FLOPS_PER_S = 47e12
-"""Most that the scan's kernels (mamba-ssm, Triton) reach on any chip: what the figure above says of an A100. They were tuned there and use
-none of the matrix instructions that came later; Nemotron-3 on H100, GB200 and GB300 (megatron_bridge) runs at this rate."""

@@ -58,11 +58,12 @@ def padded_vocab(vocab: int, tp: Floats, multiple: int) -> Floats:
 def price_ends(site: Site) -> Ends:
     """Price embedding, output head and cross-entropy.
 
-    Formula:  embedding: gather and scatter of hidden elements; head: a linear layer to the padded vocabulary / tp, and the passes of
+    Formula:  embedding: gather and scatter of hidden elements, and passes over the whole table's gradient, which is made anew in each micro
+              batch (written as zeros, read, added to the sum); head: a linear layer to the padded vocabulary / tp, and the passes of
               cross-entropy over the logits with three sums over tp; over tp the embedding's output and the head's input gradient are
               all-reduced, or with sequence parallelism scattered and gathered in each pass at each end
     Units:    seconds, bytes; (U,).
-    Source:   Megatron-LM (arXiv:1909.08053) section 3: parallel vocabulary and cross-entropy.
+    Source:   Megatron-LM (arXiv:1909.08053) section 3: parallel vocabulary and cross-entropy; torch's embedding_dense_backward.
     Valid:    one head; multi-token prediction repeats it.
     Checked:  tests/cost/test_ends.py
     """
@@ -83,8 +84,10 @@ def price_ends(site: Site) -> Ends:
     loss_s = compute * streaming_s(site.pool.node.chip, logits * loss_bytes) / 2
     sums_s = tensor * (3 * all_reduce_s(group, tokens * 4.0) + gather_logits_s)
     gather_s = compute * site.streaming(tokens * h * 3 * site.activation_bytes)
+    table_bytes = vocab * h * (2 * site.activation_bytes + 2 * site.stack.gradient_bytes) * (not site.work.lora_rank)
+    table_s = compute * streaming_s(site.pool.node.chip, table_bytes)
     saved = tokens / site.shapes.sequence_shards * h * (site.activation_bytes + site.saved_input_bytes)
-    lookup = _measured_pair(site, "embedding", (tokens, h, vocab), (gather_s, gather_s * 2))
+    lookup = _measured_pair(site, "embedding", (tokens, h, vocab), (gather_s, gather_s * 2 + table_s))
     losses = _measured_pair(site, "cross_entropy", (tokens, vocab * gathered), (loss_s, loss_s))
     host = _host_pair(site)
     return Ends(

@@ -8,8 +8,9 @@ from functools import reduce
 
 import numpy as np
 
-from meshwright.cost.attention import attention_parts, mamba_parts
+from meshwright.cost.attention import attention_parts
 from meshwright.cost.feedforward import mlp_parts, moe_parts
+from meshwright.cost.mamba import mamba_parts
 from meshwright.cost.measured import HostPass, cold_launch_s, host_layer_s
 from meshwright.cost.operators import Part, Site
 from meshwright.cost.shapes import Floats
@@ -17,12 +18,16 @@ from meshwright.factors import Factors
 from meshwright.layout import RECOMPUTE_MODULES
 from meshwright.models.spec import Block, Segment
 
-__all__ = ["LAYER_TERMS", "LayerPrice", "Redo", "block_parts", "price_layer", "redo_of", "sum_terms"]
+__all__ = ["CHECKPOINT_LAUNCHES", "LAYER_TERMS", "LayerPrice", "Redo", "block_parts", "price_layer", "redo_of", "sum_terms"]
 
 LAYER_TERMS = ("matmul", "attention", "pointwise", "launch", "tp_comm", "cp_comm", "ep_comm")
 _PARTS = {"attention": attention_parts, "cross_attention": attention_parts, "mamba": mamba_parts, "mlp": mlp_parts, "moe": moe_parts}
 FORWARD_COLLECTIVES, BACKWARD_COLLECTIVES = 4, 6
 """Tensor-parallel collectives of a layer with sequence parallelism (arXiv:2205.05198, section 4.2.2): backward gathers two inputs again."""
+CHECKPOINT_LAUNCHES = 12.0
+"""Launches that one recomputed module takes the host as long as, beside those of its kernels: random states saved, set and restored, the
+graph cut and entered again (megatron/core/tensor_parallel/random.py). Fitted on Moonlight 16B with micro batches too small to hide it
+(bridge_recompute): 0.3 to 0.9 ms a layer and module."""
 OPS_KEPT = 0.43
 """Share of a layer's activations that torchtitan's selective checkpointing keeps: the layer's input (2h), every second product's output
 (10.5h) and attention's (2h) of 34h bytes a token in Llama 3 8B (torchtitan/distributed/activation_checkpoint.py)."""
@@ -49,6 +54,10 @@ class LayerPrice:
     forward_kernels: Floats
     unread_s: Floats
     """Of the forward pass, what full recompute leaves out."""
+    host_behind_s: Floats
+    """Host time of the backward pass less its kernels' time: above zero the chip waits, below the host is ahead."""
+    launch_s: float
+    """Host time of one counted kernel."""
     parts: tuple[tuple[Block, float, tuple[Part, ...]], ...]
 
     @property
@@ -116,6 +125,7 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
     forward["ep_comm"], backward["ep_comm"] = _exposed_exchange_s(site, forward), _exposed_exchange_s(site, backward)
     kernels = _count(site, flat, "kernels_forward"), _count(site, flat, "kernels_backward")
     host = _measured_host_s(site, segment) or _host_s(site, *kernels)
+    behind = _host_behind_s(site, host[1], kernels[1], backward)
     forward["launch"], backward["launch"] = (
         _exposed_host_s(site, seconds, count, terms) for seconds, count, terms in zip(host, kernels, (forward, backward), strict=True)
     )
@@ -130,6 +140,8 @@ def price_layer(site: Site, segment: Segment) -> LayerPrice:
         widest_bytes=_widest(site, parts),
         forward_kernels=kernels[0],
         unread_s=_weighted(site, flat, lambda part: part.unread_s),
+        host_behind_s=behind,
+        launch_s=0.0 if site.pool.node.chip.is_processor else _launch_s(site),
         parts=parts,
     )
 
@@ -164,9 +176,14 @@ def _exposed_exchange_s(site: Site, terms: dict[str, Floats]) -> Floats:
     return np.maximum((1.0 - overlap) * exchange, exchange - overlap * (sum_terms(terms) - exchange))
 
 
+def _launch_s(site: Site) -> float:
+    """Host time of one counted kernel."""
+    return site.pool.node.chip.launch_s * (1.0 - site.stack.launch_hidden) * site.stack.kernels_per_layer_scale
+
+
 def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tuple[Floats, Floats]:
     """Host time of a layer's forward and backward: its launches, or its collectives where those take longer."""
-    launch_s = site.pool.node.chip.launch_s * (1.0 - site.stack.launch_hidden) * site.stack.kernels_per_layer_scale
+    launch_s = _launch_s(site)
     collective_s = site.stack.pipelined_collective_host_s * site.shapes.tp * site.shapes.pipelined * (site.shapes.tp > 1)
     return (
         np.maximum(forward_kernels * launch_s, FORWARD_COLLECTIVES * collective_s),
@@ -188,12 +205,17 @@ _WAYS: tuple[HostPass, HostPass] = ("", "_backward")
 
 
 def _exposed_host_s(site: Site, host_s: Floats, kernels: Floats, terms: dict[str, Floats]) -> Floats:
-    """Host time that a layer shows: on a GPU, which works while the host launches, what is longer than the kernels. A processor is its own
-    host: everything but the calls of the kernels, which their measured times hold."""
+    """Host time that a layer shows."""
+    return np.maximum(0.0, _host_behind_s(site, host_s, kernels, terms))
+
+
+def _host_behind_s(site: Site, host_s: Floats, kernels: Floats, terms: dict[str, Floats]) -> Floats:
+    """How far the host is behind: on a GPU, which works while the host launches, its time less the kernels'. A processor is its own host:
+    everything but the calls of the kernels, which their measured times hold."""
     chip = site.pool.node.chip
     if chip.is_processor and site.stack.embedded:
-        return np.maximum(0.0, host_s - kernels * cold_launch_s(chip))
-    return np.maximum(0.0, host_s - sum_terms(terms))
+        return host_s - kernels * cold_launch_s(chip)
+    return host_s - sum_terms({name: seconds for name, seconds in terms.items() if name != "launch"})
 
 
 def _total(site: Site, flat: list[tuple[float, Part]], term: str, field: str) -> Floats:
@@ -225,22 +247,29 @@ def redo_of(price: LayerPrice, modules: int) -> Redo:
     """What recomputing a set of modules (bit mask) costs and frees.
 
     Formula:  a part is redone, or what it keeps is freed, where one of its modules is in the set; `ops` redoes OPS_REDONE of the
-              matrix products and all memory-bound work, and keeps OPS_KEPT
+              matrix products and all memory-bound work, and keeps OPS_KEPT. The host launches what is redone, and CHECKPOINT_LAUNCHES a
+              module and block; what its lead does not cover is added
     Units:    seconds, bytes; (U,).
     Source:   Megatron-Core `--recompute-modules`; Korthikanti et al. (arXiv:2205.05198); torchtitan's selective checkpointing.
     Valid:    selective recompute.
     Checked:  tests/cost/test_layer.py
     """
     chosen = {name for bit, name in enumerate(RECOMPUTE_MODULES) if modules >> bit & 1}
-    redo, freed = np.zeros_like(price.kept_bytes), np.zeros_like(price.kept_bytes)
+    redo, freed, kernels = (np.zeros_like(price.kept_bytes) for _ in range(3))
     for _, count, group in price.parts:
+        checkpoints = {module for part in group for module in part.redone_by & chosen}
+        kernels = kernels + count * CHECKPOINT_LAUNCHES * len(checkpoints)
         for part in group:
-            redo = redo + count * (part.forward_s - part.unread_s) * _redo_share(part, chosen)
+            share = _redo_share(part, chosen)
+            redo = redo + count * (part.forward_s - part.unread_s) * share
+            kernels = kernels + count * part.kernels_forward * share
             if part.freed_by & chosen:
                 freed = freed + count * part.saved_bytes
     if "ops" in chosen:
         freed = np.maximum(freed, price.kept_bytes * (1.0 - OPS_KEPT))
-    return Redo(redo_s=redo, freed_bytes=freed)
+    behind = price.host_behind_s + kernels * price.launch_s - redo
+    waits = np.maximum(0.0, behind) - np.maximum(0.0, price.host_behind_s)
+    return Redo(redo_s=redo + waits, freed_bytes=freed)
 
 
 def _redo_share(part: Part, chosen: set[str]) -> float:

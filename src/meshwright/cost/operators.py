@@ -121,7 +121,8 @@ def linear(
 
     Formula:  gemm(tokens, out, into) + gemm(tokens, into, out) + gemm(into, out, tokens); low precision adds casts of the
               input and the output's gradient (read half precision, write both orientations); with frozen weights no weight gradient,
-              but the passes of a low-rank adapter (ADAPTER_BYTES)
+              but the passes of a low-rank adapter (ADAPTER_BYTES); where gradients are added up in a pass of their own, the stack's
+              `accumulate_bytes` per weight
     Units:    seconds, (U,).
     Source:   Megatron-LM (arXiv:1909.08053); Transformer Engine's cast-transpose for fp8.
     Valid:    `groups` experts in one grouped product.
@@ -143,6 +144,8 @@ def linear(
     each = _small_kernel_s(site)
     python = site.stack.kernels_per_layer_scale
     adapter_forward, adapter_backward = np.zeros_like(forward), np.zeros_like(forward)
+    if site.stack.accumulate_bytes:
+        weight = weight + streaming_s(chip, groups * into * out * site.stack.accumulate_bytes) + chip.ramp_s
     if site.work.lora_rank:
         weight = np.zeros_like(weight)
         if adapted:

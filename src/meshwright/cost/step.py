@@ -103,6 +103,7 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
     Valid:    layouts that keep the rules of `rules.py`.
     Checked:  tests/cost/test_step.py
     """
+    stack = stack.in_precision(work.precision)
     stages = place_stages(layouts, model, which=which)
     layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
     params = stage_params(model, stack, layouts, stages)
@@ -126,6 +127,7 @@ def price_stages(layouts: Layouts, stages: Stages, *, model: ModelSpec, pool: Po
     Valid:    layouts that keep the rules but for their number of chips; `stages` says layers, place and micro batches in flight of each.
     Checked:  tests/cost/test_mixed.py::test_one_kind_costs_what_it_costs_alone
     """
+    stack = stack.in_precision(work.precision)
     layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
     params = stage_params(model, stack, layouts, stages)
     forward_work_s, backward_work_s = _pass_work_s(layouts, stages, layers, model)
