@@ -112,7 +112,7 @@ def test_all_failed_is_an_answer_with_reasons(torchrun: Path, capsys: Capture) -
 
 def test_one_that_fails_stops_nothing(torchrun: Path, capsys: Capture) -> None:
     write(torchrun, fails='layout["tp"] == 1')
-    choices = [word for choice in ("mbs=8,4", "pp=1", "recompute=none") for word in ("--set", choice)]
+    choices = [word for choice in ("mbs=8,4", "pp=1", "recompute=none", "sharding=zero1") for word in ("--set", choice)]
     assert cli.run([*HERE, "--strategy", "grid", "--max-runs", "20", *choices, "--json"]) == 0
     states = [(run["layout"]["tp"], run["state"]) for run in json.loads(capsys.readouterr().out)["runs"]]
     assert states == [(1, "failed"), (2, "finished"), (2, "finished")]
