@@ -154,7 +154,7 @@ def test_a_dry_run_writes_configurations_that_nemo_reads_back(tmp_path: Path, ca
     assert base["trainer"]["max_time"] == "04:23:30:00"
     assert base["trainer"]["max_steps"] == round(300e9 / (2048 * 2048))
     assert run(["autoconfigurator", *words, f"{TRAIN}.micro_batch_sizes=[1]", "--dry-run"]) == 0
-    assert "files of an earlier search are in" in capsys.readouterr().err
+    assert "of an earlier search in" in capsys.readouterr().err
     for form, source in (("nemo2", NEMO2_SOURCE), ("bridge", BRIDGE_SOURCE)):
         text = (folder / f"base_cfg_5b_{form}.yaml").read_text()
         same = import_text(text, source=source)
