@@ -54,6 +54,9 @@ class Stack:
     """Bytes per parameter of a second, short-lived gradient (a bf16 one beside the fp32 sum)."""
     gradients_freed: bool = False
     """Whether zero3 frees gradients after a step, so that none are there when the next backward pass begins (torch's set_to_none)."""
+    gradients_sharded: bool = False
+    """Whether zero1 keeps gradients in shards too: they are scattered as they are made (MindSpore saves parameters in slices, gathers them
+    for the forward pass and scatters their gradients; mindspore.cn, Optimizer Parallel)."""
     reduction_deferred: bool = False
     """Whether zero3 keeps whole gradients between micro batches and reduces them in the last one alone."""
     accumulate_bytes: float = 0.0
@@ -170,6 +173,7 @@ _FLAGS = {
     "cross_entropy_fused",
     "vocab_parallel_loss",
     "gradients_freed",
+    "gradients_sharded",
     "half_shards",
     "narrow_inputs",
     "expert_bias_fused",

@@ -27,10 +27,11 @@ def test_unpublished_number_of_chips_follows_from_the_layout() -> None:
 def test_blank_micro_batch() -> None:
     assert case_of(LLAMA, mbs="", ga="4").layout.mbs == 2
     assert case_of(LLAMA, mbs="").layout.mbs == 1  # under a pipeline
-    bridge = {"framework": "Megatron-Bridge", "pp": "1", "mbs": ""}
+    bridge = {"framework": "Megatron-Bridge", "pp": "1", "mbs": "", "seq_len": "4096"}
     assert case_of(LLAMA, gbs="512", **bridge).layout.mbs == 4
     assert case_of(LLAMA, gbs="96", **bridge).layout.mbs == 1
     assert case_of(LLAMA, gbs="64", **bridge).layout.mbs == 2
+    assert case_of(LLAMA, gbs="512", **{**bridge, "seq_len": "16384"}).layout.mbs == 1  # as many tokens
 
 
 def test_blank_global_batch_fills_the_pipeline() -> None:

@@ -284,6 +284,10 @@ def test_the_end_of_the_backward_pass_has_all_gradients_and_no_activations() -> 
     assert found["communication"] == pytest.approx((PARAMS - ends) / 4 * (2 * 2 + 4) + ends * (2 + 4))
 
 
+def test_zero1_may_keep_gradients_in_shards() -> None:
+    assert states(stack=replace(STACK, gradients_sharded=True), dp=8, sharding="zero1") == pytest.approx((2, 4 / 8, 12 / 8))
+
+
 def test_a_deferred_reduction_keeps_gradients_whole() -> None:
     """4 bytes of each parameter on every rank, once there is more than one micro batch."""
     deferred = replace(FREED, reduction_deferred=True)

@@ -15,6 +15,8 @@ from meshwright.models.spec import ModelSpec
 __all__ = ["Axes", "axes_of_row", "layout_of_row"]
 
 _WORDS_OF_SHARDING = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3", "ddp": "none", "none": "none"}
+USUAL_LENGTH = 4096
+"""Tokens of a sequence for which the software's usual micro batch holds; of longer ones it takes as many tokens."""
 _UNNAMED_CHIPS = 128
 """Chips of a run whose number is not published and that its layout does not fix."""
 _SCHEDULES: tuple[tuple[str, Schedule], ...] = (
@@ -82,10 +84,10 @@ def _vpp(cells: Cells, notes: Notes, pp: int) -> int:
     return int(named[1]) if named and pp > 1 and int(named[1]) else 1
 
 
-def layout_of_row(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: Axes) -> Layout:
-    """Return the whole layout."""
+def layout_of_row(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: Axes, *, seq_len: int) -> Layout:
+    """Return the whole layout; `seq_len` tells how many sequences a micro batch usually has."""
     axes = replace(axes, vpp=_usual_vpp(cells, framework, model, axes))
-    mbs, gbs = _batches(cells, framework, axes)
+    mbs, gbs = _batches(cells, framework, axes, seq_len=seq_len)
     recomputed = recompute_of_row(cells, framework, layers_per_stage=-(-model.total_layers // axes.pp), vpp=axes.vpp)
     sharding, shard_size = _sharding(cells, framework, axes)
     return Layout(
@@ -129,7 +131,7 @@ def _split(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: 
     return said
 
 
-def _batches(cells: Cells, framework: Rule, axes: Axes) -> tuple[int, int]:
+def _batches(cells: Cells, framework: Rule, axes: Axes, *, seq_len: int) -> tuple[int, int]:
     """Micro and global batch: what is blank follows from the other and `ga`, else from what the software's users take."""
     mbs, gbs, ga = cells.count("mbs"), cells.count("gbs"), cells.count("ga")
     if mbs is not None:
@@ -139,7 +141,7 @@ def _batches(cells: Cells, framework: Rule, axes: Axes) -> tuple[int, int]:
     if gbs is None:
         assert mbs is not None
         return mbs, mbs * axes.dp * (ga or _filling_micro_batches(axes))
-    mbs = mbs or _usual_micro_batch(gbs, ga, axes, cap=int(framework["mbs_cap"]))
+    mbs = mbs or _usual_micro_batch(gbs, ga, axes, cap=max(1, int(framework["mbs_cap"]) * USUAL_LENGTH // max(seq_len, USUAL_LENGTH)))
     if gbs % (mbs * axes.dp):
         raise UnansweredError("gbs: not divisible by mbs*dp")
     return mbs, gbs

@@ -100,7 +100,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
     axes = axes_of_row(cells, notes)
     machines = machines_of_row(cells, num_chips=axes.num_chips, usual_network=framework["network"])
     model = model_of_row(cells, notes, seq_len=seq_len)
-    layout = layout_of_row(cells, notes, framework, model, axes)
+    layout = layout_of_row(cells, notes, framework, model, axes, seq_len=seq_len)
     chip = machines.nodes[0].chip
     return Case(
         source=source,

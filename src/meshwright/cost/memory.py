@@ -173,7 +173,9 @@ def price_memory(
         layouts,
         params,
         _Passing(
-            gradients=_split(params, shards.gradients) * (stack.gradient_bytes if half else 4.0) * trainable,
+            gradients=_split(params, shards.optimizer if stack.gradients_sharded else shards.gradients)
+            * (stack.gradient_bytes if half else 4.0)
+            * trainable,
             activations=activations + last * heads * acts.head_saved[:, None],
             recompute_workspace=workspace,
             logits=logits,
