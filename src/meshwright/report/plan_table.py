@@ -179,6 +179,11 @@ def _footing(result: PlanResult) -> list[str]:
     if calibrated := best.provenance.get("calibration"):
         lines.append(calibrated["words"])
     lines.append(f"80 % interval of #1: step {between(best.intervals.step_s, 1)} s, memory {between(best.intervals.peak_bytes, GIB)} GiB")
+    limit_gib, kept_gib = result.facts["limit_gib"], result.facts["headroom_gib"]
+    if best.fits == "yes" and best.intervals.peak_bytes[1] > limit_gib * GIB:
+        lines.append(
+            f"that memory ends above {limit_gib:.1f} GiB: `yes` keeps {kept_gib:.1f} free, not all of the interval; --headroom keeps more"
+        )
     lines.append(f"error against measured runs: {best.intervals.error}")
     return lines
 
