@@ -65,7 +65,6 @@ def test_words_and_yaml_say_the_same() -> None:
     ("changed", "reason", "nearest"),
     [
         ({"precision": "tf32"}, "precision=tf32", "precision=bf16"),
-        ({"layout": "pp=2,vpp=2,mbs=1,schedule=zero-bubble"}, "zero-bubble", "schedule=1f1b"),
         ({"model": "gemma2-9b", "layout": "tp=2,mbs=1"}, "norms_per_layer=4", "norms_per_layer=2"),
         ({"model": "gpt-oss-20b", "layout": "ep=8,mbs=1"}, "attention_sinks", "attention_sinks=False"),
         ({"model": "t5-2.8b", "layout": "tp=2,mbs=1", "seq_len": 512}, "encoder-decoder", "--to megatron-lm"),

@@ -69,7 +69,6 @@ def test_golden(case: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "reason", "nearest"),
     [
-        ({"layout": "pp=2,schedule=zero-bubble"}, "it runs 1F1B", "schedule=1f1b"),
         ({"model": "falcon-7b"}, "one after the other", "parallel_block=0"),
         ({"model": "gemma2-9b"}, "2 norms, not 4", "norms_per_layer=2"),
         ({"model": "bloom-7b"}, "no word for alibi", r"model\.positions=rope"),

@@ -95,7 +95,6 @@ def test_script_and_yaml_name_the_same_targets_and_sizes() -> None:
     ("changed", "reason", "nearest"),
     [
         ({"precision": "fp32"}, "precision=fp32", "precision=bf16"),
-        ({"layout": "pp=2,vpp=2,mbs=1,schedule=zero-bubble"}, "zero-bubble", "schedule=1f1b"),
         ({"model": "t5-v1.1-xl", "layout": "tp=2,mbs=1", "seq_len": 512}, "model.positions=relative", "--to nemo1"),
         ({"settings": TrainingSettings(decay_style="linear")}, "decay_style=linear", "decay_style=cosine"),
         ({"settings": TrainingSettings(vocab_file="/v", merge_file="/m")}, "gpt2-bpe", "tokenizer_kind=huggingface"),

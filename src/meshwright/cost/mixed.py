@@ -31,6 +31,10 @@ class Site:
     work: Workload
     stack: Stack
 
+    def __post_init__(self) -> None:
+        """Take the software as it trains in the precision of the work."""
+        object.__setattr__(self, "stack", self.stack.in_precision(self.work.precision))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixedPrice:
