@@ -15,14 +15,14 @@ what a text of one segment takes is given as its start. --repeat writes the text
 with words that are in the encoders' caches.
 
 Measured 2026-11-21 on an idle virtual machine with 2 cores and a disk at 245 MB/s, 210 MB of text: gigatoken alone 1.43 s on one thread
-and 1.58 on two (its second thread gains nothing), `tokenize` 2.77 s with one worker and 2.14 with two, of which the start takes 0.37:
-52 % and 74 % of gigatoken alone by the clock (goal 80), and 1.30 times as fast with two workers as with one (goal 1.8). Of the same
-text eight times over, 1.7 GB, 19.5 s with one worker, which takes 1.14 cores, and 12.6 with two: 1.54 times, 133 MB/s. Runs of the code before beside runs of this
-one, in turn, in seconds of processors for 220 MB of JSON lines under a load of 7 to 20: 5.1 before and 4.5 now with one worker, 6.4 and 5.9 with two, and for 20 MB with two 3.4 and 2.1: workers are forked with
-the tokenizer open, awkward is left out, commits come every 64 MiB. By samples of one worker's run: the kernel 31 % (writing scratch files
-and output 15, fresh pages 8, reading 3), gigatoken 25, Python 22 (imports at the start among it), copies and allocation 9, msgspec 4,
-sha256 2, CRC-32 2. Earlier, under a load of 15, 12 MB took preprocess_data.py (d98e8a6) 110 s and `tokenize` 8.7 s with start-up, 12.6
-times, with equal files.
+and 1.58 on two (its second thread gains nothing), `tokenize` 2.77 s with one worker and 2.14 with two, of which the start takes 0.37: 52 %
+and 74 % of gigatoken alone by the clock (goal 80), and 1.30 times as fast with two workers as with one (goal 1.8). Of the same text eight
+times over, 1.7 GB, 19.5 s with one worker, which takes 1.14 cores, and 12.6 with two: 1.54 times, 133 MB/s. Runs of the code before beside
+runs of this one, in turn, in seconds of processors for 220 MB of JSON lines under a load of 7 to 20: 5.1 before and 4.5 now with one
+worker, 6.4 and 5.9 with two, and for 20 MB with two 3.4 and 2.1: workers are forked with the tokenizer open, awkward is left out, commits
+come every 64 MiB. By samples of one worker's run: the kernel 31 % (writing scratch files and output 15, fresh pages 8, reading 3),
+gigatoken 25, Python 22 (imports at the start among it), copies and allocation 9, msgspec 4, sha256 2, CRC-32 2. Earlier, under a load of
+15, 12 MB took preprocess_data.py (d98e8a6) 110 s and `tokenize` 8.7 s with start-up, 12.6 times, with equal files.
 """
 
 from __future__ import annotations
