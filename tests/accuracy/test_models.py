@@ -71,8 +71,10 @@ def test_a_dense_model_known_by_its_size_alone_has_that_size(cells: dict[str, st
     assert "number of parameters" in case.assumed
 
 
-@pytest.mark.parametrize("name", ["no-one-knows-30b-a3b", "no-one-knows-8x7b", "no-one-knows-300b"])
-def test_a_model_that_may_have_experts_is_not_made_up_from_its_size(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["no-one-knows-30b-a3b", "no-one-knows-8x7b", "no-one-knows-300b", "flux-12b", "wan-14b", "neva_7b", "some-vl-7b", "sdxl-2.6b"]
+)
+def test_a_model_that_is_perhaps_no_dense_language_model_is_not_made_up_from_its_size(name: str) -> None:
     assert "layers" in reason_of(LLAMA, model=name, arch="")
 
 

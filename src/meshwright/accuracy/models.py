@@ -34,6 +34,8 @@ _NAMED_SIZE = re.compile(r"(?<![\dxa.])(\d{1,4}(?:\.\d{1,3})?)([bm])(?![a-z0-9])
 """`smollm3-3b`, `own-350m`: the parameters of a dense model in its name; not `8x7b` nor `30b-a3b`."""
 _MOST_DENSE = 80e9
 """Parameters beyond which a model that nothing is said of is more likely one with experts."""
+_OTHER_KINDS = re.compile(r"\b(flux|wan|sdxl|dit|vit|clip|neva|whisper|llava)\b|diffusion|vlm?\b|video|vision|omni")
+"""Models of pictures, of several media or of sound: their size alone says nothing of a language model's shape."""
 _SHAPE = ("num_layers", "hidden", "num_heads", "num_kv_heads", "head_dim", "ffn")
 _MEGATRON_MLA = "deepseek-v3"
 """Latent attention without its dims: Megatron's tests with it are cut from DeepSeek-V3."""
@@ -76,8 +78,8 @@ def _is_sized(cells: Cells, draft: Draft) -> bool:
     """Whether a dense model's parameters are told, and its dims are not."""
     told = "num_layers" in draft or cells.count("layers") or cells.count("hidden") or draft.get("family") == "encoder-decoder"
     experts = cells.count("experts") or any(key.startswith("moe") for key in draft)
-    size = _size(cells)
-    return not told and not experts and size is not None and (size <= _MOST_DENSE or bool(cells.words("arch")))
+    size, other = _size(cells), _OTHER_KINDS.search(f"{cells.words('model')} {cells.words('arch')}".replace("_", "-"))
+    return not (told or experts or other) and size is not None and (size <= _MOST_DENSE or bool(cells.words("arch")))
 
 
 def _size(cells: Cells) -> float | None:
