@@ -103,6 +103,7 @@ GOLDEN = {
     "plan llama3-8b --cluster h100:0 --seq 1": "cluster 'h100:0': count 0 of h100: expected 1 to",
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set mb=1": "'mb' is no known layout key; did you mean 'mbs'",
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp": "--set tp: expected key=value[,value...] such as tp=1,2",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=2,pp=2": "--set tp=2,pp=2: one key with its values; write --set once",
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=x": "tp=x: expected a whole number",
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=0": "pins: tp=0: expected a whole number of 1 or more",
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=1 --set tp=2": "--set tp: given twice; join the values by commas",

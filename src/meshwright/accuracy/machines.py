@@ -11,6 +11,7 @@ from meshwright.errors import UnknownNameError
 from meshwright.hardware.catalogue import default_node, find_chip, find_link
 from meshwright.hardware.cluster import Node
 from meshwright.hardware.parse import parse_chip_mix
+from meshwright.hardware.servers import servers
 
 __all__ = ["Machines", "machines_of_row", "stage_chips"]
 
@@ -22,8 +23,6 @@ _RATES = (
     (_RATE, "chip"),
 )
 """How a network's rate is written; one without "per node" is one NIC per chip, as in today's servers."""
-_INSTANCES = {"g4dn": "t4", "p3": "v100", "p3dn": "v100", "p4d": "a100", "p4de": "a100", "p5": "h100", "g5": "a10g"}
-"""Cloud servers whose rate a row names, and the chip in them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,9 +92,9 @@ def _counted(mix: list[tuple[str, int | None]], num_chips: int) -> tuple[tuple[s
 def _network_gbps(cells: Cells, chip: str, per_node: int) -> float | None:
     """Gb/s per chip where the row says it for this kind of chip; where it is ambiguous the catalogue's stays."""
     text = cells.text("interconnect") or ""
-    by_server = {server: float(rate) for rate, server in re.findall(rf"{_RATE}\s+([a-z]\d\w{{0,4}})\b", text)}
+    by_server = {family: float(rate) for rate, family in re.findall(rf"{_RATE}\s+([a-z]\d\w{{0,4}})\b", text)}
     if by_server:
-        rates = [rate for server, rate in by_server.items() if chip.startswith(_INSTANCES.get(server, "?"))]
+        rates = [rate for family, rate in by_server.items() if _is_in(chip, family)]
         return rates[0] / per_node if rates else None
     if re.search(r"name both|DCN", text):
         return None
@@ -105,6 +104,12 @@ def _network_gbps(cells: Cells, chip: str, per_node: int) -> float | None:
             rate = float(found["gbit"]) * int(found.groupdict().get("nics") or 1)
             return (rate / per_node if unit == "node" and "per GPU" not in text else rate) or None
     return None
+
+
+def _is_in(chip: str, family: str) -> bool:
+    """Whether servers of a family, `p3` or `g4dn`, hold this kind of chip, of whatever memory."""
+    kinds = {server.chip.partition("-")[0] for server in servers() if server.name.partition(".")[0] == family}
+    return chip.partition("-")[0] in kinds
 
 
 def _domain_chips(cells: Cells, num_chips: int) -> int | None:

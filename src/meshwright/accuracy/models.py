@@ -16,7 +16,7 @@ from meshwright.models.presets import find_model
 from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 from meshwright.sizing.shapes import shape_of
 
-__all__ = ["assumed_of_row", "model_of_row", "usual_seq_len"]
+__all__ = ["model_of_row", "usual_seq_len"]
 
 Draft = dict[str, Any]
 _PARTS: dict[str, type[Any]] = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
@@ -41,11 +41,15 @@ _MEGATRON_MLA = "deepseek-v3"
 """Latent attention without its dims: Megatron's tests with it are cut from DeepSeek-V3."""
 
 
-def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> ModelSpec:
-    """Return the model; UnansweredError where neither its name nor its dims say what it is."""
+def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> tuple[ModelSpec, str]:
+    """Return the model and a line for people on what had to be taken for granted of it, empty where name or dims tell it.
+
+    Raises UnansweredError where neither its name nor its dims say what it is.
+    """
     family = _family(cells)
     draft, named = _base(cells, family)
-    if not named and _is_sized(cells, draft):
+    sized = not named and _is_sized(cells, draft)
+    if sized:
         draft = {**_shape_of_size(cells, draft), **draft}
     base = dict(draft)
     _apply_dims(draft, cells, base)
@@ -55,7 +59,8 @@ def model_of_row(cells: Cells, notes: Notes, *, seq_len: int) -> ModelSpec:
     _finish(draft, cells, seq_len)
     spec = _spec(draft)
     known = named and all(base.get(name) == getattr(spec, name) for name in ("num_layers", "hidden", "vocab"))
-    return spec if known or notes.tied is not None else _tied_by_size(spec, cells.number("params_b"))
+    assumed = "" if named else _assumed(family, sized=sized)
+    return spec if known or notes.tied is not None else _tied_by_size(spec, cells.number("params_b")), assumed
 
 
 def usual_seq_len(cells: Cells) -> int | None:
@@ -64,14 +69,11 @@ def usual_seq_len(cells: Cells) -> int | None:
     return int(family["seq_len"]) if family is not None and family["seq_len"] else None
 
 
-def assumed_of_row(cells: Cells) -> str:
-    """Return what had to be taken for granted of the model, in a line for people; empty where its name or its dims tell it."""
-    family = _family(cells)
-    if _preset(_NAMELESS.split(cells.text("model") or "unnamed")[0]) is not None:
-        return ""
-    if family is not None and _is_sized(cells, {word.partition("=")[0]: 1 for word in family["fields"].split()}):
+def _assumed(family: Rule | None, *, sized: bool) -> str:
+    if sized:
         return "model: a name that is not known, its shape made from its number of parameters"
-    return "model: neither its name nor its architecture known, taken for a Llama 2" if family is not None and not family["seq_len"] else ""
+    unknown = family is not None and not family["seq_len"]
+    return "model: neither its name nor its architecture known, taken for a Llama 2" if unknown else ""
 
 
 def _is_sized(cells: Cells, draft: Draft) -> bool:

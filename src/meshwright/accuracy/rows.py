@@ -10,7 +10,7 @@ from meshwright.accuracy.cells import Cells, UnansweredError, without_measuremen
 from meshwright.accuracy.features import StackChanges, stack_changes_of_row
 from meshwright.accuracy.layouts import axes_of_row, layout_of_row
 from meshwright.accuracy.machines import Machines, machines_of_row, stage_chips
-from meshwright.accuracy.models import assumed_of_row, model_of_row
+from meshwright.accuracy.models import model_of_row
 from meshwright.accuracy.notes import Placement, read_notes
 from meshwright.accuracy.recompute import WHERE_SHORT
 from meshwright.accuracy.tables import Rule, TruthTable, read_rules
@@ -99,7 +99,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
     seq_len = seq_len_of_row(cells, notes, framework)
     axes = axes_of_row(cells, notes)
     machines = machines_of_row(cells, num_chips=axes.num_chips, usual_network=framework["network"])
-    model = model_of_row(cells, notes, seq_len=seq_len)
+    model, assumed = model_of_row(cells, notes, seq_len=seq_len)
     layout = layout_of_row(cells, notes, framework, model, axes, seq_len=seq_len)
     chip = machines.nodes[0].chip
     return Case(
@@ -115,7 +115,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         memory=_memory(cells),
         schedule_name=_schedule_name(cells),
         recompute_where_short=framework["recompute"] == WHERE_SHORT and not cells.words("recompute"),
-        assumed=assumed_of_row(cells),
+        assumed=assumed,
     )
 
 

@@ -33,27 +33,9 @@ __all__ = [
 Row = Mapping[str, str]
 
 _MAKERS = ("nvidiageforce", "nvidia", "geforce", "tesla", "amdinstinct", "amd", "intel", "huawei", "google", "aws", "baidu")
-
+"""As they stand before a chip's name, the longer first."""
 _EMPTY_WORDS = frozenset(
-    {
-        *(
-            "nvidia",
-            "geforce",
-            "tesla",
-            "quadro",
-            "amd",
-            "instinct",
-            "intel",
-            "habana",
-            "huawei",
-            "ascend",
-            "google",
-            "tpu",
-            "aws",
-            "baidu",
-        ),
-        *("vf", "gpu", "core", "tensor", "generation", "edition"),
-    }
+    {*_MAKERS, "quadro", "instinct", "habana", "ascend", "tpu", "vf", "gpu", "core", "tensor", "generation", "edition"}
 )
 """Words that tell no chip from another."""
 
@@ -194,6 +176,7 @@ def find_device(name: str) -> Chip | None:
     return None if row is None else row.chip
 
 
+@cache
 def _row_of_words(name: str) -> ChipRow | None:
     """The chip that a longer name describes, `H100 SXM5 80GB HBM3`: its words in any order, its memory and its form not contradicted."""
     asked = _words(name)

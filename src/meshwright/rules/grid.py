@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.layout import RECOMPUTES, SCHEDULES, SHARDINGS, Layout, Layouts
+from meshwright.layout import RECOMPUTES, SHARDINGS, Layout, Layouts
 from meshwright.models.spec import ModelSpec
 from meshwright.rules._rule import Rule, RuleCase, divisors, nearest_multiples, some
 from meshwright.rules.software import stack_rules
@@ -171,13 +171,12 @@ def _precision_message(layout: Layout, case: RuleCase) -> str:
 def _keeps_compiled(layouts: Layouts, case: RuleCase) -> Any:
     if case.stack.name != "embedded-compiled":
         return True
-    whole = (layouts.schedule != SCHEDULES.index("zero-bubble")) & (layouts.recompute != RECOMPUTES.index("selective"))
-    return whole & (layouts.tp == 1)
+    return (layouts.recompute != RECOMPUTES.index("selective")) & (layouts.tp == 1)
 
 
 def _compiled_message(layout: Layout, case: RuleCase) -> str:
-    words = f"stack embedded-compiled with tp={layout.tp}, schedule={layout.schedule}, recompute={layout.recompute}"
-    return f"{words}: it takes tp=1, another schedule than zero-bubble, and recompute=none or full; stack embedded takes them all"
+    words = f"stack embedded-compiled with tp={layout.tp}, recompute={layout.recompute}"
+    return f"{words}: it takes tp=1, and recompute=none or full; stack embedded takes them all"
 
 
 GRID_RULES = (
@@ -265,8 +264,8 @@ GRID_RULES = (
     ),
     Rule(
         key="compiled",
-        sentence="the embedded trainer compiles layers that are whole: no tensor parallelism, zero-bubble schedule or selective recompute",
-        columns=("tp", "schedule", "recompute"),
+        sentence="the embedded trainer compiles layers that are whole: no tensor parallelism or selective recompute",
+        columns=("tp", "recompute"),
         keeps=_keeps_compiled,
         message=_compiled_message,
         source="src/meshwright/trainer/checks.py",

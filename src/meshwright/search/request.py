@@ -125,6 +125,8 @@ def parse_pins(words: Iterable[str]) -> dict[str, list[PinValue]]:
         key, equals, values = word.partition("=")
         if not equals or not values:
             raise ConfigError(f"--set {word}: expected key=value[,value...] such as tp=1,2 or recompute=none")
+        if "=" in values:
+            raise ConfigError(f"--set {word}: one key with its values; write --set once for each key")
         name, parsed = _pin(key.strip(), [value.strip() for value in values.split(",")])
         if name in pins:
             raise ConfigError(f"--set {key}: given twice; join the values by commas: {key}=1,2")

@@ -70,7 +70,7 @@ def layout_values(plan: TrainingPlan) -> dict[str, Any]:
     """Return the dotted keys of a recipe that a layout is, each with its value."""
     recompute = recompute_words(plan)
     return {
-        **{f"trainer.strategy.{name}": value for name, value in parallel_words(plan, name=_NAME).items()},
+        **{f"trainer.strategy.{name}": value for name, value in parallel_words(plan).items()},
         **{f"model.config.{name}": recompute.get(name) for name in _RECOMPUTE},
         "data.micro_batch_size": plan.layout.mbs,
         "data.global_batch_size": plan.layout.gbs,

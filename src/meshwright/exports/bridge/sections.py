@@ -42,7 +42,7 @@ def sections(plan: TrainingPlan) -> dict[str, Any]:
     if plan.work.precision not in PRECISIONS:
         reason = f"precision={plan.work.precision}: its recipes of mixed precision start from half-precision weights"
         raise CannotExpress(NAME, reason, nearest="precision=bf16")
-    model = {**model_words(plan, name=NAME), **parallel_words(plan, name=NAME), **recompute_words(plan)}
+    model = {**model_words(plan, name=NAME), **parallel_words(plan), **recompute_words(plan)}
     steps = train_steps(settings, plan.work)
     return {
         "model": {**_CLEARED, **model},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.errors import CannotExpress, ConfigError
+from meshwright.errors import ConfigError
 from meshwright.exports._split import chunk_layers, read_split_text, split_text
 from meshwright.exports._taken import Taken
 from meshwright.exports.exported import TrainedLayers
@@ -26,11 +26,9 @@ __all__ = [
 _SHARDED = {"zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_grads_params"}
 
 
-def parallel_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
+def parallel_words(plan: TrainingPlan) -> dict[str, Any]:
     """Return the sizes of all groups, and the split of the pipeline where it is uneven."""
     layout = plan.layout
-    if layout.schedule != "1f1b":
-        raise CannotExpress(name, f"schedule={layout.schedule}: Megatron-Core runs 1F1B", nearest="schedule=1f1b")
     words: dict[str, Any] = {
         "tensor_model_parallel_size": layout.tp,
         "sequence_parallel": layout.sp,

@@ -23,8 +23,6 @@ _MOST_CHUNKS = 100_000
 
 def write_pipeline(words: Words, *, model: ModelSpec, layout: Layout) -> None:
     """Add the flags that split the layers over stages and chunks; a hybrid model's stand in its pattern."""
-    if layout.schedule != "1f1b":
-        raise CannotExpress(NAME, f"it runs 1F1B, not schedule={layout.schedule}", nearest="schedule=1f1b")
     split, vpp = layout.layers_per_stage, layout.vpp
     if model.hybrid is not None:
         return

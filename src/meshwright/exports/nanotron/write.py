@@ -91,11 +91,8 @@ def _require_llama(plan: TrainingPlan) -> None:
 
 def _parallelism(plan: TrainingPlan) -> dict[str, Any]:
     layout = plan.layout
-    if layout.vpp > 1 or layout.schedule == "zero-bubble":
-        reason = f"vpp={layout.vpp}, schedule={layout.schedule}: its engines are 1f1b and afab, one chunk a stage"
-        raise CannotExpress(NAME, reason, nearest="vpp=1 with schedule=1f1b or gpipe")
-    if layout.pp == 1 and layout.schedule != "1f1b":
-        raise CannotExpress(NAME, f"schedule={layout.schedule} with pp=1: there is no pipeline", nearest="schedule=1f1b")
+    if layout.vpp > 1:
+        raise CannotExpress(NAME, f"vpp={layout.vpp}: its engines hold one chunk a stage", nearest="vpp=1")
     if layout.recompute == "selective" or layout.recompute_layers is not None or layout.recompute_method != "uniform":
         raise CannotExpress(NAME, f"recompute={layout.recompute}: it recomputes every layer or none", nearest="recompute=full or none")
     _require_stages(plan)

@@ -256,8 +256,6 @@ def _gpt(plan: TrainingPlan) -> dict[str, Any]:
 
 def _recompute(plan: TrainingPlan) -> dict[str, Any]:
     layout = plan.layout
-    if layout.schedule != "1f1b":
-        raise CannotExpress(NAME, f"schedule={layout.schedule}: Megatron-Core runs 1F1B", nearest="schedule=1f1b")
     if layout.recompute != "full":
         granularity = None if layout.recompute == "none" else "selective"
         return {

@@ -113,7 +113,7 @@ def _strategy(plan: TrainingPlan) -> dict[str, Any]:
     instances = ddp.get("num_distributed_optimizer_instances", 1)
     words = {
         "_target_": _STRATEGY,
-        **parallel_words(plan, name=NAME),
+        **parallel_words(plan),
         **fsdp,
         "pipeline_dtype": PRECISIONS[plan.work.precision]["pipeline_dtype"],
         "gradient_as_bucket_view": True,

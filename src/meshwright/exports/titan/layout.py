@@ -94,8 +94,6 @@ def _expert_parallel(plan: TrainingPlan, form: Form) -> dict[str, Any]:
 def _pipeline(plan: TrainingPlan, form: Form) -> dict[str, Any]:
     layout, name = plan.layout, _NAMES[form]
     if layout.pp == 1:
-        if layout.schedule != "1f1b":
-            raise CannotExpress(name, f"schedule={layout.schedule} with pp=1: there is no pipeline", nearest="schedule=1f1b")
         return {"pipeline_parallel_degree": 1}
     schedule = _SCHEDULES.get((layout.schedule, layout.vpp > 1))
     if schedule is None:
