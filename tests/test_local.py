@@ -41,7 +41,9 @@ def test_unknown_and_none() -> None:
 
 
 def test_this_machine(fake_smi: Path) -> None:
-    with pytest.raises(ConfigError, match="no nvidia-smi here, so no accelerator was found; name a cluster such as h100:8"):
+    with pytest.raises(
+        ConfigError, match=r"no nvidia-smi here, so no accelerator was found; name a cluster such as h100:8, or .* `meshwright profile"
+    ):
         local_cluster()
     answer(fake_smi, "NVIDIA L40S")
     assert cluster_from_flag("local").name == "l40s:1"
@@ -52,5 +54,9 @@ def test_this_machine(fake_smi: Path) -> None:
 
 def test_other_forms_pass_through() -> None:
     assert cluster_from_flag("h100:12", gpus_per_node=4) == parse_cluster("h100:12", gpus_per_node=4)
+    with pytest.raises(
+        ConfigError, match=r"cluster 'local:4': local is this machine with all it holds; write it alone, add --profile FILE"
+    ):
+        cluster_from_flag("local:4")
     with pytest.raises(ConfigError, match="--gpus-per-node has no effect with --cluster local"):
         cluster_from_flag("local", gpus_per_node=4)

@@ -8,13 +8,15 @@ import subprocess
 from meshwright.errors import ConfigError
 from meshwright.hardware.catalogue import default_node
 from meshwright.hardware.cluster import Cluster, Pool
-from meshwright.hardware.parse import load_cluster
+from meshwright.hardware.parse import LOCAL, load_cluster
 
 __all__ = ["LOCAL", "cluster_from_flag", "cluster_of_listing", "find_local_cluster", "local_cluster"]
 
-LOCAL = "local"
-
 _QUERY = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+_NO_GPU = (
+    "cluster 'local': no nvidia-smi here, so no accelerator was found; name a cluster such as h100:8, or plan for this processor: "
+    "`meshwright profile -o here.npz` measures it, then add --profile here.npz --precision fp32"
+)
 _SECONDS = 20.0
 """nvidia-smi answers within a second; one that hangs is a broken driver."""
 
@@ -33,7 +35,7 @@ def local_cluster() -> Cluster:
     try:
         answer = subprocess.run(_QUERY, capture_output=True, text=True, check=True, timeout=_SECONDS, stdin=subprocess.DEVNULL)
     except FileNotFoundError:
-        raise ConfigError("cluster 'local': no nvidia-smi here, so no accelerator was found; name a cluster such as h100:8") from None
+        raise ConfigError(_NO_GPU) from None
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"cluster 'local': nvidia-smi failed ({error}); name a cluster such as h100:8") from None
     return cluster_of_listing(answer.stdout)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from meshwright.cli.chips import chips
 from meshwright.errors import UnknownNameError
 from meshwright.hardware.catalogue import ChipRow, chip_rows
+from meshwright.hardware.servers import servers
 
 APP = typer.Typer()
 APP.command()(chips)
@@ -36,6 +37,17 @@ def test_json_of_one_and_of_all() -> None:
     assert (one["domain_link"]["name"], one["network"]["gb_per_s"], one["gpus_per_node"]) == ("nvlink4", 50, 8)
     every = json.loads(CliRunner().invoke(APP, ["--json"]).output)
     assert [chip["name"] for chip in every["chips"]] == [row.chip.name for row in chip_rows()]
+
+
+def test_servers_as_a_table_one_by_name_and_those_of_a_chip() -> None:
+    every = json.loads(CliRunner().invoke(APP, ["--servers", "--json"]).output)["servers"]
+    assert [server["name"] for server in every] == [server.name for server in servers()]
+    shown = CliRunner().invoke(APP, ["--servers", "H100-SXM"]).output
+    assert "dgx-h100" in shown.split() and "dgx-a100" not in shown.split()
+    page = CliRunner().invoke(APP, ["p5"]).output
+    assert "p5.48xlarge  8 x h100; `--cluster p5.48xlarge:4` is 32 chips" in page and "`meshwright chips h100`" in page
+    assert "72 x gb200, in 18 nodes" in CliRunner().invoke(APP, ["dgx-gb200"]).output
+    assert json.loads(CliRunner().invoke(APP, ["p5.48xlarge", "--json"]).output)["network"] == "efa-p5-400"
 
 
 def test_unknown_name() -> None:

@@ -49,6 +49,8 @@ def completions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         (("export", "x", "--to", "nemo1-"), ["nemo1-script"]),
         (("tune", "x", "--launcher", "s"), ["slurm"]),
         (("chips", "b2"), ["b200"]),
+        (("chips", "p5.4"), ["p5.48xlarge"]),
+        (("plan", "x", "--cluster", "p5en"), ["p5en.48xlarge:8", "p5en.48xlarge:256"]),
         (("serving", "plan", "x", "--engine", "vl"), ["vllm"]),
         (("serving", "simulate", "x", "--layout", "attention_dp", "="), ["1", "2", "4", "8", "16"]),
         (("data", "plan", "--corpus", "x"), []),

@@ -80,6 +80,74 @@ SMOL = {"hidden_size": 2048, "intermediate_size": 11008, "num_attention_heads": 
 OLMOE = {"hidden_size": 2048, "intermediate_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 16, "num_key_value_heads": 16}
 
 
+def published(kind: str, dims: str, **more: Any) -> dict[str, Any]:
+    """A config by its layers, hidden size, feed-forward, heads, heads of keys and values, and vocabulary."""
+    keys = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
+    return {"model_type": kind, **dict(zip(keys, map(int, dims.split()), strict=True)), **more}
+
+
+DEEPSEEK_EXPERTS = {"n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1}
+SIXTEENTH = {"head_dim": 128, "num_experts": 64, "num_experts_per_tok": 6, "num_shared_experts": 2, "moe_intermediate_size": 1408}
+A13B = {"num_experts": 64, "moe_topk": [8] * 32, "moe_intermediate_size": [3072] * 32, "num_shared_expert": [1] * 32}
+ERNIE = {"moe_num_experts": 64, "moe_k": 6, "moe_intermediate_size": 1536, "moe_num_shared_experts": 2, "moe_layer_start_index": 1}
+MINICPM3 = {"q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32}
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "near"),
+    [
+        (published("apertus", "32 4096 21504 32 8 131072"), 8.05, 0.01),
+        (published("arcee", "36 2560 18432 20 4 128004", head_dim=128), 4.6, 0.05),
+        (published("bailing_moe", "28 2048 5632 16 4 126464", **SIXTEENTH), 16.8, 0.05),
+        ({"model_type": "codegen", "n_embd": 2560, "n_head": 32, "n_layer": 32, "n_positions": 2048, "vocab_size": 51200}, 2.78, 0.01),
+        (published("deepseek", "28 2048 10944 16 16 102400", **DEEPSEEK_EXPERTS, moe_intermediate_size=1408), 16.4, 0.05),
+        (
+            published("dots1", "62 4096 10944 32 32 152064", **(DEEPSEEK_EXPERTS | {"n_routed_experts": 128}), moe_intermediate_size=1408),
+            142,
+            1,
+        ),
+        (published("ernie4_5", "18 1024 3072 16 2 103424", head_dim=128), 0.36, 0.01),
+        (published("ernie4_5_moe", "28 2560 12288 20 4 103424", **ERNIE), 21.8, 0.05),
+        (published("exaone", "32 4096 14336 32 8 102400") | {"num_hidden_layers": None, "num_layers": 32}, 7.82, 0.01),
+        (published("exaone4", "64 5120 27392 40 8 102400", head_dim=128), 32, 0.05),
+        (published("hunyuan_v1_moe", "32 4096 3072 32 8 128167", tie_word_embeddings=True, use_mixed_mlp_moe=True, **A13B), 80.4, 0.05),
+        (published("internlm3", "48 4096 10240 32 2 128512", head_dim=128), 8.8, 0.05),
+        (published("minicpm", "40 2304 5760 36 36 122753"), 2.72, 0.01),
+        (published("minicpm3", "62 2560 6400 40 40 73448", **MINICPM3), 4.07, 0.01),
+        (published("ministral3", "34 4096 14336 32 8 131072", head_dim=128), 8.49, 0.01),
+        (published("olmo3", "32 4096 11008 32 32 100278"), 7.3, 0.01),
+    ],
+)
+def test_families_of_other_makers_count_what_their_cards_say(config: dict[str, Any], billions: float, near: float) -> None:
+    """Counts of the model cards, as far as these say digits."""
+    assert model_params(from_hf_config(config, name="x")).total / 1e9 == pytest.approx(billions, abs=near)
+
+
+def test_numbers_of_experts_that_differ_between_layers_are_refused() -> None:
+    config = published("hunyuan_v1_moe", "32 4096 3072 32 8 128167", **A13B, use_mixed_mlp_moe=True)
+    with pytest.raises(ConfigError, match=r"moe_topk=\[8, 4.*expected one value, or the same for each of 32 layers"):
+        from_hf_config(config | {"moe_topk": [8, 4] * 16}, name="x")
+
+
+def test_a_wrapper_within_a_wrapper() -> None:
+    text = CONFIGS["qwen3-30b-a3b"] | {"model_type": "qwen3_omni_moe_text"}
+    config = {"model_type": "qwen3_omni_moe", "thinker_config": {"model_type": "qwen3_omni_moe_thinker", "text_config": text}}
+    assert from_hf_config(config, name="x") == replace(find_model("qwen3-30b-a3b"), name="x")
+
+
+def test_the_indexer_of_sparse_attention_is_said_to_be_left_out() -> None:
+    config = CONFIGS["deepseek-v3"] | {"model_type": "deepseek_v32", "index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}
+    reading = hf_reading(config, name="x")
+    assert reading.spec == replace(find_model("deepseek-v3"), name="x")
+    assert "x: attention is priced in full: the indexer that chooses 2048 tokens for each, and its weights, are left out" in reading.notes
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "kimi_linear", "falcon_h1", "jamba", "minimax_m1", "mllama_text_model", "gemma3n"])
+def test_layers_that_no_shape_holds_are_refused_by_what_they_are(kind: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^x: a model of model_type {kind} has .*which are not modelled$"):
+        from_hf_config(LLAMA | {"model_type": kind}, name="x")
+
+
 @pytest.mark.parametrize(
     ("config", "billions"),
     [
@@ -209,8 +277,8 @@ def test_absent_file(tmp_path: Path) -> None:
 
 
 def test_unknown_kind_is_named() -> None:
-    with pytest.raises(UnknownNameError, match="'qwen3_next' is no known model_type"):
-        from_hf_config(LLAMA | {"model_type": "qwen3_next"}, name="x")
+    with pytest.raises(UnknownNameError, match=r"'roberta' is no known model_type.*by its dims: `meshwright plan layers=32"):
+        from_hf_config(LLAMA | {"model_type": "roberta"}, name="x")
 
 
 def read_or_complain(config: Any) -> None:

@@ -77,14 +77,17 @@ def _chips(_incomplete: str) -> list[str]:
     return [row.chip.name for row in chip_rows()]
 
 
-def _clusters(incomplete: str) -> list[str]:
-    """Chips and servers with some counts, after `,` as well, and `local`."""
+def _chips_and_servers(_incomplete: str) -> list[str]:
     from meshwright.hardware.servers import servers
 
+    return [*_chips(""), *(server.name for server in servers())]
+
+
+def _clusters(incomplete: str) -> list[str]:
+    """Chips and servers with some counts, after `,` as well, and `local`."""
     before, comma, last = incomplete.rpartition(",")
     kind = last.partition(":")[0]
-    kinds = [*_chips(""), *(server.name for server in servers())]
-    pairs = product([kind], _SOME_COUNTS) if ":" in last else product(kinds, _TWO_COUNTS)
+    pairs = product([kind], _SOME_COUNTS) if ":" in last else product(_chips_and_servers(""), _TWO_COUNTS)
     counted = [f"{name}:{count}" for name, count in pairs]
     return [f"{before}{comma}{word}" for word in (*([] if comma else ["local"]), *counted)]
 
@@ -116,7 +119,7 @@ _VALUES: dict[tuple[str, str], Callable[[str], Iterable[str]]] = {
     ("", "precision"): partial(_listed, "workload", "PRECISIONS"),
     ("", "routing"): partial(_listed, "workload", "ROUTINGS"),
     ("", "stack"): partial(_listed, "stack", "stack_names"),
-    ("chips", "name"): _chips,
+    ("chips", "name"): _chips_and_servers,
     ("models", "name"): _models,
     ("export", "plan"): _models,
     ("train", "plan"): _models,

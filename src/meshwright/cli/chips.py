@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from meshwright.hardware.catalogue import ChipRow
     from meshwright.hardware.cluster import Link
+    from meshwright.hardware.servers import Server
 
 __all__ = ["chips"]
 
@@ -39,7 +40,9 @@ _FIGURES: tuple[tuple[str, str, str, str], ...] = (
 
 
 def chips(
-    name: Annotated[str | None, typer.Argument(help="A chip's name or alias; none lists all.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A chip's or a server's name or alias; none lists all chips.", show_default=False)
+    ] = None,
     servers: Annotated[bool, typer.Option("--servers", help="List the servers that `--cluster` takes by name.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
 ) -> None:
@@ -62,9 +65,14 @@ def chips(
       meshwright chips --servers
     """
     from meshwright.catalogues import describe_chip, list_chips
+    from meshwright.hardware.servers import find_server
 
-    if servers:
+    server = None if name is None else find_server(name)
+    if servers and server is None:
         _print_servers(name, json_output=json_output)
+        return
+    if server is not None:
+        _print_server(server, json_output=json_output)
         return
     rows = list_chips() if name is None else (describe_chip(name),)
     if json_output:
@@ -105,6 +113,27 @@ def _print_servers(name: str | None, *, json_output: bool) -> None:
     columns = [Column(heading=heading, justify=side) for heading, side in _SERVER_COLUMNS]
     lines = [[server.name, str(server.chips), server.chip, server.network] for server in found]
     print_columns(Console(), columns, lines, more="--json has them")
+
+
+def _print_server(server: Server, *, json_output: bool) -> None:
+    """One server: how it is named in a cluster, and what each of its chips sends over."""
+    if json_output:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(server), indent=2))
+        return
+    from meshwright.cli._terminal import print_page
+    from meshwright.units import counted
+
+    node, link = server.node, _link_record(server.node.network_link)
+    trays = "" if node.chips_per_node == server.chips else f", in {counted(server.chips // node.chips_per_node, 'node')}"
+    print_page([f"{server.name}  {server.chips} x {server.chip}{trays}; `--cluster {server.name}:4` is {4 * server.chips} chips"], indent=2)
+    print_page(["also: " + ", ".join(server.aliases)] if server.aliases else [], indent=6)
+    print_page([f"  network, per chip  {link['name']}: {link['gb_per_s']:g} GB/s each way, {link['efficiency']:.0%} reached"], indent=21)
+    print_page(
+        [f"  source: {server.source}", f"  `meshwright chips {server.chip}` has the chip and what connects it in the server."], indent=4
+    )
 
 
 def _record(row: ChipRow) -> dict[str, Any]:

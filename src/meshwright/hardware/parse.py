@@ -10,11 +10,13 @@ from meshwright.hardware.catalogue import chips, default_node, find_chip
 from meshwright.hardware.cluster import Cluster, Node, Pool
 from meshwright.hardware.servers import find_server, servers
 
-__all__ = ["MAX_CHIPS", "load_cluster", "parse_chip_mix", "parse_cluster", "parse_count"]
+__all__ = ["LOCAL", "MAX_CHIPS", "load_cluster", "parse_chip_mix", "parse_cluster", "parse_count"]
 
 MAX_CHIPS = 2**30
 """Above this a count is taken for a slip of the keyboard; the largest clusters have 2**20."""
 
+LOCAL = "local"
+"""This machine, in place of a cluster."""
 _FORM = "expected KIND:COUNT[,KIND:COUNT...] such as h100:256 or a800:128,h800:160"
 
 
@@ -53,6 +55,9 @@ def _pool(part: str, *, text: str, gpus_per_node: int | None) -> Pool:
     if not part or not colon or not kind.strip():
         raise ConfigError(f"cluster {text!r}: {_FORM}")
     kind, count = kind.strip(), count.strip()
+    if kind.lower() == LOCAL:
+        advice = "write it alone, add --profile FILE for a number of its chips, or name chips, such as h100:8"
+        raise ConfigError(f"cluster {text!r}: {LOCAL} is this machine with all it holds; {advice}")
     server = find_server(kind)
     if server is None:
         return Pool(node=_node(kind, gpus_per_node=gpus_per_node), num_chips=parse_count(count, kind=kind, text=text))

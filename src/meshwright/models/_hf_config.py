@@ -80,6 +80,16 @@ class HfConfig:
             raise self._wrong(keys, value, "a list")
         return value
 
+    def alike(self, *keys: str, length: int) -> HfConfig:
+        """Return the config with one value in place of each of these keys' lists, which hold the same value for each of `length` layers."""
+        values = dict(self.values)
+        for key in keys:
+            if isinstance(listed := values.get(key), list):
+                if len(listed) != length or any(value != listed[0] for value in listed):
+                    raise self._wrong(key, listed, f"one value, or the same for each of {length} layers")
+                values[key] = listed[0]
+        return HfConfig(name=self.name, values=values)
+
     def section(self, key: str) -> HfConfig:
         """Return a nested object; an absent one is empty."""
         value = self._find(key)

@@ -22,7 +22,9 @@ _ACTIVATIONS = {
 _NORM_KEYS = "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|layernorm_epsilon|norm_epsilon|norm_eps"
 _BALANCED_BY_BIAS = {"router_score": "sigmoid", "router_balance": "bias"}
 _FIXED: Mapping[str, Mapping[str, str]] = {
-    **dict.fromkeys(("deepseek_v3", "glm4_moe", "glm_moe_dsa", "kimi_k2", "minimax_m2"), _BALANCED_BY_BIAS),
+    **dict.fromkeys(
+        ("bailing_moe_v2", "deepseek_v3", "deepseek_v32", "dots1", "glm4_moe", "glm_moe_dsa", "kimi_k2", "minimax_m2"), _BALANCED_BY_BIAS
+    ),
     "deepseek_v2": {"router_balance": "sequence-aux-loss"},
     "llama4_text": {"router_score": "sigmoid"},
 }
@@ -49,12 +51,15 @@ def read_details(config: HfConfig, spec: ModelSpec, *, kind: str) -> dict[str, A
 
 
 def left_out(config: HfConfig, spec: ModelSpec) -> list[str]:
-    """Say which stretching of the rotation no field holds."""
-    scaling = _scaling(config)
-    kind = _word(scaling, "rope_type|type")
-    if spec.positions != "rope" or kind in (*_PLAIN, _STRETCHED):
-        return []
-    return [f"rope_scaling of type {kind} is left out: exports rotate by rope_theta alone"]
+    """Say what no field holds: a stretching of the rotation, attention to chosen tokens alone."""
+    said = []
+    kind = _word(_scaling(config), "rope_type|type")
+    if spec.positions == "rope" and kind not in (*_PLAIN, _STRETCHED):
+        said.append(f"rope_scaling of type {kind} is left out: exports rotate by rope_theta alone")
+    if config.has("index_topk"):
+        tokens = config.count("index_topk")
+        said.append(f"attention is priced in full: the indexer that chooses {tokens} tokens for each, and its weights, are left out")
+    return said
 
 
 def _rotation(config: HfConfig, spec: ModelSpec) -> dict[str, Any]:

@@ -141,7 +141,27 @@ def _llama4_experts(config: HfConfig, found: Found) -> Found:
     return {"moe": replace(moe, shared_ffn=moe.expert_ffn), "ffn": config.count("intermediate_size_mlp", found["ffn"])}
 
 
+def _hunyuan_experts(config: HfConfig, found: Found) -> Found:
+    """Read Hunyuan's experts, whose numbers may be a list with one for each layer; shared experts are as wide as `intermediate_size`."""
+    alike = config.alike("moe_topk", "moe_intermediate_size", "num_shared_expert", length=found["num_layers"])
+    mixed = config.flag("use_mixed_mlp_moe", False)
+    keys = MoeKeys(
+        experts="num_experts",
+        top_k="moe_topk",
+        expert_ffn="moe_intermediate_size|intermediate_size",
+        shared_experts="num_shared_expert" if mixed else None,
+    )
+    return keys(alike, found)
+
+
+def _even_latent_attention(config: HfConfig, found: Found) -> Found:
+    """Read latent attention whose values have an even share of the hidden size (MiniCPM 3)."""
+    values = {"v_head_dim": found["hidden"] // found["num_heads"], **config.values}
+    return latent_attention(HfConfig(name=config.name, values=values), found)
+
+
 _LLAMA = Reader(parts=(_attention_bias,))
+_HUNYUAN = replace(_LLAMA, head_dim="head_dim|attention_head_dim", fixed={"qk_norm": True})
 _MOE_LOCAL = MoeKeys(experts="num_local_experts", expert_ffn="intermediate_size")
 _DEEPSEEK_MOE = MoeKeys(
     experts="n_routed_experts",
@@ -220,9 +240,21 @@ _NEMOTRON_H = Reader(
     parts=(_attention_bias, hybrid_layers, _mtp),
 )
 
+_ERNIE = replace(_LLAMA, tied=True, flags={"linear_bias": ("use_bias", False)}, parts=())
+_ERNIE_MOE = MoeKeys(experts="moe_num_experts", top_k="moe_k", shared_experts="moe_num_shared_experts", first_dense="moe_layer_start_index")
+_LING = Reader(
+    flags={"qkv_bias": ("use_qkv_bias", False)},
+    parts=(MoeKeys(experts="num_experts", shared_experts="num_shared_experts", first_dense="first_k_dense_replace"), _mtp),
+)
+_OLMO2 = _but(_LLAMA, qk_norm=True, qk_norm_all_heads=True)
+
 READERS: Mapping[str, Reader] = {
+    "apertus": _but(_LLAMA, gated=False, qk_norm=True),
     "aquila": _LLAMA,
+    "arcee": _but(_LLAMA, gated=False),
     "baichuan": _but(_LLAMA, _baichuan_positions),
+    "bailing_moe": _LING,
+    "bailing_moe_v2": replace(_LING, flags={**_LING.flags, "qk_norm": ("use_qk_norm", True)}),
     "bert": Reader(
         kv_heads=None,
         tied=True,
@@ -256,6 +288,7 @@ READERS: Mapping[str, Reader] = {
         flags={"qkv_bias": ("add_qkv_bias", False), "linear_bias": ("add_bias_linear", False)},
         parts=(_chatglm_heads,),
     ),
+    "codegen": _GPTJ,
     "cohere": _COHERE,
     "cohere2": _but(_COHERE, WindowKeys(assumed=4096, every=4, pattern_key="sliding_window_pattern|_sliding_window_pattern")),
     "dbrx": Reader(
@@ -264,8 +297,15 @@ READERS: Mapping[str, Reader] = {
         fixed={"norm": "layernorm"},
         parts=(_dbrx_details,),
     ),
+    "deepseek": _but(_LLAMA, _DEEPSEEK_MOE),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
+    "deepseek_v32": _DEEPSEEK,
+    "dots1": _but(_LLAMA, _DEEPSEEK_MOE, qk_norm=True),
+    "ernie4_5": _ERNIE,
+    "ernie4_5_moe": replace(_ERNIE, parts=(_ERNIE_MOE,)),
+    "exaone": replace(_LLAMA, dims=_DIMS | {"num_layers": "num_layers|num_hidden_layers"}, parts=()),
+    "exaone4": _but(_LLAMA, WindowKeys(assumed=4096, every=4), qk_norm=True),
     "falcon": _FALCON,
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
@@ -295,12 +335,19 @@ READERS: Mapping[str, Reader] = {
     "gptj": _GPTJ,
     "granite": _LLAMA,
     "granitemoe": _but(replace(_LLAMA, tied=True), _MOE_LOCAL),
+    "hunyuan_v1_dense": _HUNYUAN,
+    "hunyuan_v1_moe": _but(_HUNYUAN, _hunyuan_experts),
     "internlm": replace(_LLAMA, kv_heads=None, flags={"qkv_bias": ("bias", True)}, parts=()),
     "internlm2": replace(_LLAMA, flags={"linear_bias": ("bias", False)}, parts=()),
+    "internlm3": replace(_LLAMA, flags={"linear_bias": ("bias", False), "qkv_bias": ("qkv_bias", False)}, parts=()),
     "kimi_k2": _DEEPSEEK,
     "llama": _LLAMA,
     "llama4_text": _but(_LLAMA, _llama4_experts, WindowKeys(key="attention_chunk_size", assumed=8192, every=4)),
+    "mimo": _but(_QWEN2, _mtp),
+    "minicpm": replace(_LLAMA, tied=True),
+    "minicpm3": _but(replace(_LLAMA, tied=True), _even_latent_attention),
     "minimax_m2": replace(_but(_LLAMA, _MOE_LOCAL, qk_norm_all_heads=True), flags={"qk_norm": ("use_qk_norm", True)}),
+    "ministral3": _but(_LLAMA, WindowKeys()),
     "mistral": _MISTRAL,
     "mixtral": _but(_LLAMA, WindowKeys(), _MOE_LOCAL),
     "mpt": Reader(
@@ -314,7 +361,8 @@ READERS: Mapping[str, Reader] = {
     "nemotron": _but(_LLAMA, **_LAYER_NORM),
     "nemotron_h": _NEMOTRON_H,
     "olmo": _but(_LLAMA, norm="layernorm"),
-    "olmo2": _but(_LLAMA, qk_norm=True, qk_norm_all_heads=True),
+    "olmo2": _OLMO2,
+    "olmo3": _but(_OLMO2, WindowKeys(assumed=4096, every=4)),
     "olmoe": _but(_LLAMA, MoeKeys(experts="num_experts", expert_ffn="intermediate_size"), qk_norm=True, qk_norm_all_heads=True),
     "opt": Reader(
         dims=_DIMS | {"ffn": "ffn_dim"},

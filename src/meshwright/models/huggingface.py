@@ -18,21 +18,54 @@ __all__ = ["HfReading", "from_hf_config", "hf_reading", "read_hf_config"]
 
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 """Where wrappers of several media keep their language model."""
-_OTHER_MEDIA = ("vision_config", "audio_config", "speech_config", "video_config", "sound_config")
+_WRAPPED_TWICE = "thinker_config"
+"""Where Qwen's models that also speak keep their wrapper."""
+_OTHER_MEDIA = ("talker_config", "embd_layer", "vision_config", "audio_config", "speech_config", "video_config", "sound_config")
 _SAME_AS = {
     "RefinedWeb": "falcon",
     "RefinedWebModel": "falcon",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
+    "glm4v_moe_text": "glm4_moe",
+    "glm4v_text": "glm4",
     "llama4": "llama4_text",
+    "phi3_v": "phi3",
+    "phi4mm": "phi3",
+    "qwen2_5_omni_text": "qwen2",
     "qwen2_5_vl": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen2_vl": "qwen2",
     "qwen2_vl_text": "qwen2",
+    "qwen3_omni_moe_text": "qwen3_moe",
     "qwen3_vl_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
 }
 """Kinds of configs whose language model is read as another kind."""
+_MAMBA_1 = "Mamba-1 layers"
+_NOT_MODELLED = {
+    "bamba": "layers of attention and of Mamba-2 that each have a feed-forward",
+    "falcon_h1": "layers with Mamba-2 beside attention",
+    "falcon_mamba": _MAMBA_1,
+    "gemma3n_text": "alternating updates of four residual streams, and embeddings of each layer",
+    "granitemoehybrid": "layers of attention and of Mamba-2 that each have a feed-forward",
+    "jamba": _MAMBA_1,
+    "kimi_linear": "layers of Kimi delta attention",
+    "lfm2": "layers of short convolutions",
+    "lfm2_moe": "layers of short convolutions",
+    "longcat_flash": "two attentions a layer, and experts that do nothing",
+    "mamba": _MAMBA_1,
+    "minimax": "layers of lightning attention",
+    "minimax_m1": "layers of lightning attention",
+    "minimax_text_01": "layers of lightning attention",
+    "mllama_text_model": "layers that attend to a picture",
+    "qwen3_5_moe_text": "layers of gated delta nets",
+    "qwen3_5_text": "layers of gated delta nets",
+    "qwen3_next": "layers of gated delta nets",
+    "recurrent_gemma": "layers of linear recurrence",
+    "zamba2": "Mamba-2 layers with one attention that they share",
+}
+"""What kinds hold that no field of ModelSpec has: read as their neighbours in name they would be priced as what they are not."""
+_BY_HAND = "`meshwright plan layers=32,hidden=4096,heads=32,vocab=128256`"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +112,8 @@ def hf_reading(config: Mapping[str, Any], *, name: str) -> HfReading:
 
 
 def _text_part(outer: HfConfig) -> HfConfig:
+    if outer.has(_WRAPPED_TWICE):
+        return _text_part(outer.section(_WRAPPED_TWICE))
     section = next((key for key in _TEXT_SECTIONS if outer.has(key)), None)
     if section is None:
         return outer
@@ -91,8 +126,11 @@ def _kind(text: HfConfig) -> str:
     text.require(["model_type"])
     given = text.text("model_type")
     kind = _SAME_AS.get(given, given)
+    if kind in _NOT_MODELLED:
+        raise ConfigError(f"{text.name}: a model of model_type {given} has {_NOT_MODELLED[kind]}, which are not modelled")
     if kind not in READERS:
-        raise UnknownNameError("model_type of a Hugging Face config", given, READERS, hint=f" (in {text.name}); give the dims by hand")
+        hint = f" (in {text.name}); a model of Llama's make may be given by its dims: {_BY_HAND}"
+        raise UnknownNameError("model_type of a Hugging Face config", given, READERS, hint=hint)
     return kind
 
 
