@@ -11,9 +11,11 @@ __all__ = ["PRECISIONS", "ROUTINGS", "AttentionKernel", "Precision", "Routing", 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-Routing = Literal["balanced", "typical", "worst"]
-"""How tokens spread over experts. balanced: alike, as benchmarks force it; typical: as a trained router with a balancing loss does, the
-busiest rank gating all; worst: every token chooses the experts of one rank as far as it can."""
+Routing = Literal["balanced", "in-turn", "typical", "worst"]
+"""How tokens spread over experts. balanced: alike and at random, as benchmarks force it; in-turn: alike, each token's choices on
+neighbouring experts, which few ranks hold (NeMo AutoModel's `fake_balanced_gate`, torchtitan's `debug.moe_force_load_balance`);
+typical: as a trained router with a balancing loss does, the busiest rank gating all; worst: every token chooses the experts of one rank as
+far as it can."""
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 AttentionKernel = Literal["flash", "flash1", "fused-softmax", "unfused"]
 """flash: FlashAttention-2 or later, or the vendor's equal; flash1: FlashAttention 1; fused-softmax: scores in memory, one softmax

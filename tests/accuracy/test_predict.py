@@ -95,6 +95,11 @@ def test_what_a_row_leaves_open_is_recomputed_only_where_the_run_would_not_fit()
     assert answer(**small) != answer(**small, recompute="full")
 
 
+def test_benchmarks_of_automodel_deal_tokens_to_experts_in_turn() -> None:
+    assert case_of(SHORT).workload.routing == "in-turn"
+    assert case_of(LLAMA).workload.routing == "balanced"
+
+
 def test_recompute_that_a_row_names_is_kept_where_it_does_not_fit() -> None:
     assert case_of(SHORT).recompute_where_short
     assert not case_of(SHORT, recompute="none").recompute_where_short

@@ -153,6 +153,14 @@ def test_a_dispatched_token_reaches_a_rank_once() -> None:
     assert one(dispatch_s(group_of(8, 1, SILENT), np.array(1e9), 2)) == pytest.approx(1.875 * 7 / 8 * 1e9 / 400e9)
 
 
+def test_neighbouring_choices_reach_few_ranks() -> None:
+    """8 choices in turn, of 4 experts a rank: 2 ranks of one node; of 16 a rank: one rank. 16 choices of 1 a rank: 16 ranks, 2 nodes."""
+    near = one(dispatch_s(group_of(32, 1, SILENT), np.array(1e9), 8, neighbours=np.array(4.0)))
+    assert near == pytest.approx(max(2 * 7 / 8 * 1e9 / 400e9, 0.75 * 1e9 / 40e9))
+    assert one(dispatch_s(group_of(8, 1, SILENT), np.array(1e9), 8, neighbours=np.array(16.0))) == pytest.approx(7 / 8 * 1e9 / 400e9)
+    assert one(dispatch_s(group_of(32, 1, SILENT), np.array(1e9), 16, neighbours=np.array(1.0))) == pytest.approx(2 * 0.75 * 1e9 / 40e9)
+
+
 @settings(max_examples=50)
 @given(size=powers, stride=powers, payload=st.floats(1, 1e12), copies=st.integers(1, 32))
 def test_dispatch_never_sends_more_than_a_copy_per_choice(size: int, stride: int, payload: float, copies: int) -> None:

@@ -210,6 +210,7 @@ def test_the_busiest_rank_gates_an_exchange() -> None:
         return float(busiest_share(site(model, replace(WORK, routing=routing), ep=ep, dp=16))[0])
 
     assert share("balanced") == 1.0
+    assert share("in-turn") == 1.0
     assert share("typical") == pytest.approx(1.3532, abs=1e-4)
     assert share("worst") == 8.0
     assert share("typical", ep=1) == share("worst", ep=1) == 1.0

@@ -55,6 +55,32 @@ def test_fp8_casts_what_it_multiplies() -> None:
     assert narrow.activation_bytes == 2.0
 
 
+@pytest.mark.parametrize(
+    ("precision", "forward", "backward"),
+    [
+        ("fp8", 5 * 2048 * 1024, 3 * 2048 * 1024 + 6 * 2048 * 4096),
+        ("fp8-blockwise", 3 * 2048 * 1024 + 3 * 1024 * 4096, 11 * 2048 * 1024 + 8 * 2048 * 4096 + 11 * 1024 * 4096),
+        ("mxfp8", 3 * 2048 * 1024 + 3 * 1024 * 4096, 3 * 2048 * 1024 + 6 * 2048 * 4096 + 3 * 1024 * 4096),
+    ],
+)
+def test_torchao_casts_in_passes(precision: Precision, forward: int, backward: int) -> None:
+    """One scale a tensor: input maximum 2 and cast 3, cast 3 again; gradient maximum 2 and both casts 4. By row: cast 3; transposed 4,
+    cast 3, product scaled 4; gradient 5 and 3; weights 3, then 4, 3, and their gradient scaled 4. MXFP8: 3 each way, weights too."""
+    both = [replace(STACK, narrow_inputs=kept) for kept in (True, False)]
+    fused, passed = (
+        linear(
+            replace(site(GPT, replace(WORK, precision=precision)), stack=stack),
+            "layer",
+            into=column(1024.0),
+            out=column(4096.0),
+            tokens=column(2048.0),
+        )
+        for stack in both
+    )
+    assert passed.forward_s - fused.forward_s == pytest.approx((forward - 4 * 2048 * 1024) / MEMORY_BYTES_PER_S)
+    assert passed.backward_s - fused.backward_s == pytest.approx((backward - 4 * 2048 * 4096) / MEMORY_BYTES_PER_S)
+
+
 @pytest.mark.parametrize(("precision", "forward", "backward"), [("bf16", 0, 0), ("fp8", 2, 2), ("mxfp8", 3, 5), ("nvfp4", 5, 7)])
 def test_each_expert_prepares_its_narrow_operands(precision: Precision, forward: int, backward: int) -> None:
     """8 experts, kernels shorter than their launch of 5 us; mxfp8: a cast and two scale passes forward, a cast and four backward."""

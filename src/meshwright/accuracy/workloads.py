@@ -10,7 +10,7 @@ from meshwright.accuracy.models import usual_seq_len
 from meshwright.accuracy.notes import Notes
 from meshwright.accuracy.tables import Rule, read_rules
 from meshwright.hardware.chip import Chip
-from meshwright.workload import AttentionKernel, Precision, Workload
+from meshwright.workload import AttentionKernel, Precision, Routing, Workload
 
 __all__ = ["seq_len_of_row", "workload_of_row"]
 
@@ -43,7 +43,7 @@ def workload_of_row(cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, 
         precision=_precision(cells, notes, framework, chip),
         attention=_attention(cells, notes, framework),
         fused_norm=not cells.match("rmsnorm_kernel", r"default|unfused|eager|torch"),
-        routing="typical" if cells.match("notes", r"real \(unbalanced\)") else "balanced",
+        routing="typical" if cells.match("notes", r"real \(unbalanced\)") else cast("Routing", framework["routing"] or "balanced"),
         dropout=framework["dropout"] == "1" and not _without_dropout(cells, notes),
         lora_rank=int(framework["lora_rank"]) if _frozen(cells) else 0,
     )

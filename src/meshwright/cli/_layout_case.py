@@ -52,7 +52,7 @@ LayoutFlag = Annotated[
 ]
 PrecisionFlag = Annotated[str | None, typer.Option("--precision", help="What linear layers compute in [default: bf16].")]
 AttentionFlag = Annotated[str | None, typer.Option("--attention", help="flash, flash1, fused-softmax or unfused [default: flash].")]
-RoutingFlag = Annotated[str | None, typer.Option("--routing", help="Of experts: balanced, typical or worst [default: balanced].")]
+RoutingFlag = Annotated[str | None, typer.Option("--routing", help="Of experts: balanced, in-turn, typical or worst [default: balanced].")]
 StackFlag = Annotated[str | None, typer.Option("--stack", help="Training software [default: megatron].")]
 RunStackFlag = Annotated[
     str | None, typer.Option("--stack", help="Software to predict [default: what runs, --to or the embedded trainer].")

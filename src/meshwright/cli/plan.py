@@ -74,7 +74,7 @@ def plan(
     gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
     usd_per_hour: Annotated[float | None, typer.Option(help="Price of one chip [default: the catalogue's].")] = None,
     attention: Annotated[str | None, typer.Option(help="flash, flash1, fused-softmax or unfused [default: flash].")] = None,
-    routing: Annotated[str | None, typer.Option(help="Of experts: balanced, typical or worst [default: balanced].")] = None,
+    routing: Annotated[str | None, typer.Option(help="Of experts: balanced, in-turn, typical or worst [default: balanced].")] = None,
     decoder_seq: Annotated[int | None, typer.Option(help="Tokens in one sequence of the decoder [default: a quarter of --seq].")] = None,
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
     request: Annotated[Path | None, typer.Option(help="A request in YAML or JSON; flags go before its values.")] = None,

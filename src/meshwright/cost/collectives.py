@@ -220,10 +220,12 @@ def all_to_all_s(group: Group, sent_bytes: Floats) -> Floats:
     return _measured_or(formula, group, "all_to_all", sent_bytes)
 
 
-def dispatch_s(group: Group, token_bytes: Floats, copies: float) -> Floats:
-    """Time until each member has sent every token of its `token_bytes` to the members that `copies` random choices fell on, once each.
+def dispatch_s(group: Group, token_bytes: Floats, copies: float, *, neighbours: Floats | None = None) -> Floats:
+    """Time until each member has sent every token of its `token_bytes` to the members that `copies` choices fell on, once each: random
+    choices, or neighbouring ones of which a member holds as many as `neighbours` says.
 
-    Formula:  a token reaches size * (1 - (1 - 1 / size)^copies) members and domains * (1 - (1 - 1 / domains)^copies) domains; each
+    Formula:  a token reaches size * (1 - (1 - 1 / size)^copies) members and domains * (1 - (1 - 1 / domains)^copies) domains, by
+              neighbouring choices copies / neighbours members and copies / (neighbours * local) domains, 1 at least; each
               domain's NIC carries it once, the fast links spread it; max of both + latency of a tree over the domains, with a step for
               each peer inside, as a kernel serves one after another
     Units:    seconds.
@@ -233,8 +235,12 @@ def dispatch_s(group: Group, token_bytes: Floats, copies: float) -> Floats:
     Checked:  tests/cost/test_collectives.py
     """
     domains = np.ceil(group.size / group.local)
-    members = group.size * (1.0 - (1.0 - 1.0 / group.size) ** copies)
-    visited = domains * (1.0 - (1.0 - 1.0 / domains) ** copies)
+    if neighbours is None:
+        members = group.size * (1.0 - (1.0 - 1.0 / group.size) ** copies)
+        visited = domains * (1.0 - (1.0 - 1.0 / domains) ** copies)
+    else:
+        members = np.clip(copies / neighbours, 1.0, group.size)
+        visited = np.clip(copies / (neighbours * group.local), 1.0, domains)
     inside = token_bytes * members * (group.local - 1) / group.local / group.local_bytes_per_s
     outside = token_bytes * visited * (domains - 1) / domains / group.remote_bytes_per_s
     return np.where(group.size > 1, np.maximum(inside, outside) + group.tree_latency_s(token_bytes * copies / group.size), 0.0)

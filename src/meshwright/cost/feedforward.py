@@ -119,7 +119,7 @@ def _two_layers(
 def busiest_share(site: Site) -> Floats:
     """Rows of the busiest expert-parallel rank against the mean, which every rank of an exchange waits for.
 
-    Formula:  balanced: 1; typical: 1 + ROUTING_SPREAD / sqrt(experts per rank) * sqrt(2 ln ep), the largest of ep normal draws;
+    Formula:  balanced, in turn: 1; typical: 1 + ROUTING_SPREAD / sqrt(experts per rank) * sqrt(2 ln ep), the largest of ep normal draws;
               worst: ep * min(top_k, experts per rank) / top_k; padded to a capacity: 1, as every expert gets its capacity
     Units:    a factor of 1 or more, (U,).
     Source:   extreme value of independent loads (Cramer 1946); worst: definition.
@@ -129,7 +129,7 @@ def busiest_share(site: Site) -> Floats:
     moe, ep = site.model.moe, site.shapes.ep
     assert moe is not None
     held = np.maximum(moe.num_experts / ep, 1.0)
-    if site.work.routing == "balanced" or moe.capacity_factor is not None:
+    if site.work.routing in ("balanced", "in-turn") or moe.capacity_factor is not None:
         return np.ones_like(ep)
     if site.work.routing == "worst":
         return np.maximum(1.0, ep * np.minimum(moe.top_k, held) / moe.top_k)
@@ -231,7 +231,8 @@ def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Fl
     permute = replace(permute, kernels_forward=launches, kernels_backward=launches)
     group = group_of(shapes.ep, shapes.etp, site.pool)
     if site.stack.dispatcher == "flex":
-        dispatch = dispatch_s(group, own * width * size, float(moe.top_k))
+        held = np.maximum(moe.num_experts / shapes.ep, 1.0) if site.work.routing == "in-turn" else None
+        dispatch = dispatch_s(group, own * width * size, float(moe.top_k), neighbours=held)
     else:
         dispatch = all_to_all_s(group, routed * width * size)
     gather = all_gather_s(group_of(shapes.etp, np.ones_like(shapes.etp), site.pool), rows * width * size)

@@ -32,6 +32,35 @@ HALF = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Casts:
+    """Bytes that preparing the operands of a linear layer in a narrow format moves, beyond what its products read and write."""
+
+    input_forward: float
+    """Per element of its input."""
+    input_backward: float = 0.0
+    gradient: float
+    """Per element of its output's gradient."""
+    data_gradient: float = 0.0
+    """Per element of its input's gradient, which is scaled in a pass of its own."""
+    weight_forward: float = 0.0
+    weight_backward: float = 0.0
+
+
+TORCHAO_CASTS: dict[Precision, Casts] = {
+    "fp8": Casts(input_forward=5.0, input_backward=3.0, gradient=6.0),
+    "fp8-blockwise": Casts(
+        input_forward=3.0, input_backward=7.0, gradient=8.0, data_gradient=4.0, weight_forward=3.0, weight_backward=11.0
+    ),
+    "mxfp8": Casts(input_forward=3.0, input_backward=3.0, gradient=6.0, weight_forward=3.0, weight_backward=3.0),
+}
+"""torchao's under torch.compile, which keeps inputs in half precision and casts them once more for the gradient of the weights (it lists
+its kernels in testing/training/roofline_utils.py). One scale a tensor: maximum (2), cast (3); cast (3); of gradients maximum (2), both
+casts (4); of weights each rank's own shard alone, gathered in 8 bits. By row: cast (3); transposed copy (4), cast (3); of gradients cast
+and transposed copy (5), cast (3); backward products are scaled behind cuBLAS (4, also of the weights' gradient: float8/float8_ops.py).
+MXFP8: a cast by rows and one by columns (3 each)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
     """Where parts are priced: everything but the block itself."""
 
@@ -120,11 +149,11 @@ def linear(
     """Price a linear layer of one rank: forward, gradient of its input, gradient of its weights.
 
     Formula:  gemm(tokens, out, into) + gemm(tokens, into, out) + gemm(into, out, tokens); low precision adds casts of the
-              input and the output's gradient (read half precision, write both orientations); with frozen weights no weight gradient,
-              but the passes of a low-rank adapter (ADAPTER_BYTES); where gradients are added up in a pass of their own, the stack's
-              `accumulate_bytes` per weight
+              input and the output's gradient (read half precision, write both orientations; torchao's by TORCHAO_CASTS);
+              with frozen weights no weight gradient, but the passes of a low-rank adapter (ADAPTER_BYTES); where gradients are added
+              up in a pass of their own, the stack's `accumulate_bytes` per weight
     Units:    seconds, (U,).
-    Source:   Megatron-LM (arXiv:1909.08053); Transformer Engine's cast-transpose for fp8.
+    Source:   Megatron-LM (arXiv:1909.08053); Transformer Engine's cast-transpose for fp8; torchao's kernels.
     Valid:    `groups` experts in one grouped product.
     Checked:  tests/cost/test_operators.py
     """
@@ -138,8 +167,11 @@ def linear(
     cast_forward, cast_backward, casts = np.zeros_like(forward), np.zeros_like(forward), 0.0
     if element_bytes(precision) <= 1:
         casts = 1.0
-        cast_forward = site.streaming(tokens * groups * into * (HALF + 2 * element_bytes(precision)))
-        cast_backward = site.streaming(tokens * groups * out * (HALF + 2 * element_bytes(precision)))
+        cast = _casts(site)
+        rows, weights = tokens * groups, groups * into * out
+        cast_forward = site.streaming(rows * into * cast.input_forward + weights * cast.weight_forward)
+        back = rows * (into * (cast.input_backward + cast.data_gradient) + out * cast.gradient) + weights * cast.weight_backward
+        cast_backward = site.streaming(back)
     small_forward, small_backward = _small_kernels(site)
     each = _small_kernel_s(site)
     python = site.stack.kernels_per_layer_scale
@@ -181,6 +213,13 @@ def _adapter_s(site: Site, *, into: Floats, out: Floats, tokens: Floats) -> tupl
     moved = (tokens * (of_input * into + of_output * out) for of_input, of_output in ADAPTER_BYTES)
     forward, backward = (streaming_s(chip, each) + kernels * chip.ramp_s for each, kernels in zip(moved, ADAPTER_KERNELS, strict=True))
     return forward, backward
+
+
+def _casts(site: Site) -> Casts:
+    """Transformer Engine's casts, in one pass; torchao's where inputs are kept in half precision."""
+    one_pass = HALF + 2.0 * element_bytes(site.work.precision)
+    fused = Casts(input_forward=one_pass, gradient=one_pass)
+    return fused if site.stack.narrow_inputs else TORCHAO_CASTS.get(site.work.precision, fused)
 
 
 def _small_kernels(site: Site) -> tuple[float, float]:

@@ -45,7 +45,7 @@ class PlanRequest(BaseModel):
     precision: str = "bf16"
     attention: str = "flash"
     routing: str = "balanced"
-    """How tokens spread over experts: balanced, typical or worst."""
+    """How tokens spread over experts: balanced, in-turn, typical or worst."""
     stack: str = "megatron"
     megatron_version: str = NEWEST_MEGATRON
     """Whose rules hold in a Megatron stack."""
