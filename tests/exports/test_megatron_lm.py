@@ -377,6 +377,37 @@ def test_bridge_exchanges_experts_through_deepep(version: str) -> None:
     check_round_trip(plan, target=MEGATRON_LM, source=MEGATRON_LM_SOURCE)
 
 
+def test_what_a_stack_counts_on_and_the_script_does_without_is_said() -> None:
+    """Stack megatron-bridge has one CUDA graph and hidden exchanges (docs/stacks.md); megatron-bridge-25.09 is the same without."""
+    plan = training_plan("mixtral-8x7b", layout="ep=8,mbs=1", stack="megatron-bridge")
+    (note,) = (note for note in export_plan(plan, target=MEGATRON_LM).notes if note.startswith("stack"))
+    counted = "CUDA graphs and on expert exchanges behind another micro batch's compute"
+    assert (
+        note
+        == f"stack megatron-bridge counts on {counted}, which these files do not switch on; --stack megatron-bridge-25.09 predicts what they do"
+    )
+    plain = training_plan("mixtral-8x7b", layout="ep=8,mbs=1", stack="megatron-bridge-25.09")
+    assert not any(note.startswith("stack") for note in export_plan(plain, target=MEGATRON_LM).notes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "stack"),
+    [
+        ("--overlap-grad-reduce", "megatron"),
+        ("--grad-reduce-in-bf16", "nemo"),
+        ("--grad-reduce-in-bf16 --moe-token-dispatcher-type flex", "megatron-bridge-25.09"),
+    ],
+)
+def test_a_script_is_priced_as_the_stack_that_does_what_its_flags_say(flags: str, stack: str) -> None:
+    assert read_script(f"{BARE} --max-position-embeddings 2048 {flags}").stack == stack
+
+
+def test_flags_that_move_a_step_and_are_not_priced_are_named() -> None:
+    found = read_script(f"{BARE} --max-position-embeddings 2048 --cuda-graph-impl local --moe-token-dispatcher-type flex --manual-gc")
+    (said,) = (warning for warning in found.warnings if warning.startswith("not priced"))
+    assert said.startswith("not priced, only passed through: --cuda-graph-impl, --moe-token-dispatcher-type; this run's own time")
+
+
 LAYOUTS = (
     *("tp=2,mbs=1", "tp=4,pp=2,mbs=1", "tp=2,cp=2,mbs=1", "pp=2,vpp=2,mbs=1", "tp=2,recompute=full", "tp=2,recompute=selective"),
     *("mbs=1,sharding=zero3", "mbs=1,sharding=zero2", "mbs=1,sharding=hybrid,shard_size=8", "ep=8,mbs=1"),

@@ -169,7 +169,7 @@ def test_a_recipe_of_nemos_own_is_read() -> None:
     assert {key: found.layout[key] for key in ("tp", "pp", "vpp", "cp", "sp", "sharding", "mbs")} == {
         **{"tp": 4, "pp": 4, "vpp": 5, "cp": 2, "sp": True, "sharding": "zero1", "mbs": 1}
     }
-    assert found.stack == "megatron-bridge"
+    assert found.stack == "nemo"
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,9 @@ class Run:
         try:
             return ask(layout, problem)
         except ConfigError as error:
-            raise ConfigError(f"{self.path}: its layout does not run as it is: {error}") from None
+            raise ConfigError(
+                f"{self.path}: its layout does not run as it is: {error}; leave its words out of the file to plan without it"
+            ) from None
 
     def set_names(self) -> list[str]:
         """Return the names of the training settings that the file gives: no part of a request."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from meshwright.errors import ConfigError
+from meshwright.exports._counted import counted_but_not_set
 from meshwright.exports._tracked import fields_set, plain, tracked
 from meshwright.exports.exported import Exported, TrainedLayers
 from meshwright.exports.imported import Imported
@@ -72,7 +73,7 @@ def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:
     exported = target.write(tracked(full, seen))
     _require_all_seen(plan, seen, target)
     _require_all_layers(plan, target.trained_layers(full, exported), target)
-    return exported
+    return replace(exported, notes=(*exported.notes, *counted_but_not_set(plan, target=target.name)))
 
 
 def _require_all_seen(plan: TrainingPlan, seen: set[str], target: ExportTarget) -> None:

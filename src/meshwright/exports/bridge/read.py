@@ -7,6 +7,7 @@ import re
 from typing import Any, cast
 
 from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports._taken import Taken
 from meshwright.exports.bridge.sections import DECAYS, NAME, PRECISIONS, TOKENIZERS
 from meshwright.exports.imported import Imported
@@ -46,7 +47,7 @@ def _read(text: str) -> Imported:
         model=model,
         work=work,
         layout=layout,
-        stack="megatron-bridge" if half else "megatron",
+        stack=BF16_GRADIENTS[0] if half else "megatron",
         settings=_settings(words),
         details=details,
         passed_through=tuple(f"{path}={json.dumps(value)}" for path, value in words.left().items()),

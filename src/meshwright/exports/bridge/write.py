@@ -6,6 +6,7 @@ import ast
 import json
 from typing import Any
 
+from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports._text import Code, python_call
 from meshwright.exports.bridge.sections import NAME, sections
 from meshwright.exports.exported import Exported, ExportedFile, TrainedLayers
@@ -121,6 +122,6 @@ MEGATRON_BRIDGE = ExportTarget(
     versions="Megatron-Bridge 0.3",
     write=_write,
     trained_layers=_trained_layers,
-    stacks=("megatron-bridge", "megatron"),
+    stacks=(*BF16_GRADIENTS, "megatron"),
     takes_extra=True,
 )

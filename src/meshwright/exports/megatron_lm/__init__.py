@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports.megatron_lm._read import matches, read
 from meshwright.exports.megatron_lm._tables import NAME
 from meshwright.exports.megatron_lm._write import trained_layers, write
@@ -15,7 +16,7 @@ MEGATRON_LM = ExportTarget(
     versions="core 0.12 to 0.20; T5 and BERT to 0.17.1",
     write=write,
     trained_layers=trained_layers,
-    stacks=("megatron", "megatron-bridge", "megatron-no-overlap"),
+    stacks=("megatron", *BF16_GRADIENTS, "megatron-no-overlap"),
     takes_extra=True,
 )
 

@@ -25,6 +25,10 @@ class Args:
         """Whether a flag is still there."""
         return flag in self._given
 
+    def has_words(self, flag: str, *words: str) -> bool:
+        """Whether a flag is still there with these words."""
+        return self._given.get(flag) == words
+
     def words(self, flag: str) -> tuple[str, ...] | None:
         """Take the words behind a flag; None where it is not given."""
         found = self._given.pop(flag, None)
@@ -63,7 +67,7 @@ class Args:
 
     def drop(self, flag: str, *usual: str) -> bool:
         """Take a flag away where its words are those that an export writes, and say whether; else it is handed on."""
-        if self._given.get(flag) != usual:
+        if not self.has_words(flag, *usual):
             return False
         del self._given[flag]
         return True

@@ -6,6 +6,7 @@ import re
 from typing import Any, cast
 
 from meshwright.errors import ConfigError
+from meshwright.exports._counted import bf16_gradients
 from meshwright.exports.imported import Imported
 from meshwright.exports.megatron_lm._args import Args, variable_hint
 from meshwright.exports.megatron_lm._layout import PRECISION_FLAGS, SHARDING_WORDS
@@ -33,6 +34,17 @@ _USUAL = (
 """What an export writes whatever the plan."""
 _FLEX = (("--moe-flex-dispatcher-backend", "deepep"), ("--moe-enable-deepep",))
 """What an export writes besides for a stack whose experts exchange through DeepEP."""
+_FLEX_STACKS = ("megatron-bridge-25.09",)
+_UNPRICED = frozenset(
+    (
+        *("--moe-token-dispatcher-type", "--overlap-moe-expert-parallel-comm", "--moe-shared-expert-overlap", "--delay-wgrad-compute"),
+        *("--cuda-graph-impl", "--enable-cuda-graph", "--external-cuda-graph"),
+        *("--cpu-offloading", "--optimizer-cpu-offload", "--fine-grained-activation-offloading"),
+        *("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-params-dtype", "--main-grads-dtype", "--fp8-param-gather", "--fp4-param-gather"),
+        *("--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity", "--cp-comm-type", "--rampup-batch-size", "--optimizer"),
+    )
+)
+"""Flags that change a step's time or memory, and that no plan has a word for."""
 _NULL_COUNTS_EOD = (0, 17)
 
 
@@ -64,10 +76,11 @@ def read(text: str) -> Imported:
     settings = _settings(args, fields, layout.get("gbs"), work)
     details = _details(args, fields, has_experts=model.moe is not None, has_mtp=bool(model.mtp_layers))
     stack = _stack(args)
-    flex = _FLEX if stack == "megatron-bridge" and args.drop("--moe-token-dispatcher-type", "flex") else ()
+    flex = _FLEX if stack in _FLEX_STACKS and args.drop("--moe-token-dispatcher-type", "flex") else ()
     for flag, *usual in (*_USUAL, *flex):
         args.drop(flag, *usual)
     args.hand_on_rest()
+    _warn_of_unpriced(args)
     return Imported(
         source="megatron-lm",
         model=model,
@@ -314,8 +327,15 @@ def _details(args: Args, fields: dict[str, Any], *, has_experts: bool, has_mtp: 
 
 
 def _stack(args: Args) -> str:
-    """Return the stack by what overlaps, and by the precision in which gradients are summed."""
+    """Return the stack by what overlaps, by how experts exchange, and by the precision in which gradients are summed."""
     overlaps = [args.switch(flag) for flag in ("--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap")]
     if args.switch("--grad-reduce-in-bf16"):
-        return "megatron-bridge"
+        return bf16_gradients("flex" if args.has_words("--moe-token-dispatcher-type", "flex") else "alltoall")
     return "megatron" if any(overlaps) else "megatron-no-overlap"
+
+
+def _warn_of_unpriced(args: Args) -> None:
+    """Say which of the flags that are handed on would move the time or the memory."""
+    given = [flag for flag in dict.fromkeys(args.passed) if flag in _UNPRICED]
+    if given:
+        args.warnings.append(f"not priced, only passed through: {', '.join(given)}; this run's own time and memory may differ by them")

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from meshwright.errors import ConfigError
+from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports._taken import Taken
 from meshwright.exports.imported import Imported
 from meshwright.exports.mcore.layout import read_ddp, read_parallel, read_recompute
@@ -50,7 +51,7 @@ def _read(text: str) -> Imported:
         model=model,
         work=work,
         layout=layout,
-        stack="megatron-bridge" if half else "megatron",
+        stack=BF16_GRADIENTS[0] if half else "megatron",
         settings=settings,
         details=details,
         num_chips=chips,

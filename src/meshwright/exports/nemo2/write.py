@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports._text import Code, python_call
 from meshwright.exports.exported import EnvVar, Exported, ExportedFile, TrainedLayers
 from meshwright.exports.mcore.layout import trained
@@ -111,5 +112,5 @@ NEMO2 = ExportTarget(
     versions="NeMo 2.5, with nemo_run 0.5 and later",
     write=_write,
     trained_layers=_trained_layers,
-    stacks=("megatron-bridge", "megatron"),
+    stacks=(*BF16_GRADIENTS, "megatron"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.errors import CannotExpress
+from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports.exported import EnvVar, Exported, ExportedFile, TrainedLayers
 from meshwright.exports.megatron_lm import MEGATRON_LM
 from meshwright.exports.plan import TrainingPlan
@@ -124,6 +125,6 @@ PAI = ExportTarget(
     versions="Pai-Megatron-Patch of December 2025 on its Megatron-LM-250624",
     write=_write,
     trained_layers=_trained_layers,
-    stacks=("megatron", "megatron-bridge"),
+    stacks=("megatron", *BF16_GRADIENTS),
     takes_extra=True,
 )

@@ -1,0 +1,48 @@
+"""What a prediction counts on that no export switches on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.exports.plan import TrainingPlan
+from meshwright.stack import Stack, find_stack, stack_names
+
+__all__ = ["BF16_GRADIENTS", "bf16_gradients", "counted_but_not_set"]
+
+BF16_GRADIENTS = (
+    *("nemo", "megatron-bridge-25.09", "megatron-bridge-dgx", "megatron-bridge-26.02", "megatron-bridge-hopper", "megatron-bridge"),
+)
+"""Stacks on Megatron-Core that sum gradients in bf16; the first is of what NeMo 2.0's and Megatron-Bridge's exports switch on."""
+_ALLTOALL = ("megatron-bridge", "nemo2")
+"""Targets that always exchange tokens of experts through NCCL."""
+_TARGETS = (*_ALLTOALL, "megatron-lm", "pai-megatron-patch")
+"""Software on Megatron-Core with words for graphs and hidden exchanges; none is written: their conditions hang on more than a plan says."""
+
+
+def bf16_gradients(dispatcher: str) -> str:
+    """Return the stack of a configuration that sums gradients in bf16, by how its experts exchange tokens."""
+    return "megatron-bridge-25.09" if dispatcher == "flex" else "nemo"
+
+
+def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
+    """Return a note where the plan's stack has CUDA graphs, or faster or hidden exchanges of experts, and the files do without."""
+    stack = plan.stack
+    if target not in _TARGETS or stack.embedded:
+        return ()
+    set_here = replace(stack, launch_hidden=0.0, ep_overlap=0.0, dispatcher="alltoall" if target in _ALLTOALL else stack.dispatcher)
+    counted = ["CUDA graphs"] if stack.launch_hidden else []
+    if plan.layout.ep > 1 and stack.dispatcher != set_here.dispatcher:
+        counted.append("experts through DeepEP or HybridEP")
+    if plan.layout.ep > 1 and stack.ep_overlap:
+        counted.append("expert exchanges behind another micro batch's compute")
+    if not counted:
+        return ()
+    listed = " and on ".join(filter(None, (", on ".join(counted[:-1]), counted[-1])))
+    return (f"stack {stack.name} counts on {listed}, which these files do not switch on{_advice(set_here)}",)
+
+
+def _advice(stack: Stack) -> str:
+    """Name the stack that is as this one, if there is one."""
+    known = [find_stack(name) for name in stack_names()]
+    same = next((other.name for other in known if replace(other, source="") == replace(stack, name=other.name, source="")), None)
+    return "" if same is None else f"; --stack {same} predicts what they do"
