@@ -38,7 +38,7 @@ def error_of(arguments: list[str], capsys: Capture) -> str:
 def test_a_training_on_this_machine(capsys: Capture) -> None:
     assert cli.run([*HERE, "-o", "run"]) == 0
     out, err = capsys.readouterr()
-    assert "ok    replicas     1 GPUs / tp*cp*pp = 1*1*1 = 1 = dp 1" in err
+    assert "ok    replicas     1 GPU / (tp 1 * cp 1 * pp 1) = dp 1" in err
     assert "note  data         none is given (--data): random or mock tokens, which teach nothing" in err
     assert "step 30 of 30, loss 7.7, 2,048 tokens/s" in out, "1,024 tokens a step (128 * 8) in half a second"
     assert "newest checkpoint: step 30" in out

@@ -13,14 +13,14 @@ def test_a_plan_on_other_numbers_of_gpus() -> None:
     """tp 8 * pp 4 = 32 GPUs a replica."""
     found = divide(PLAN, gpus=256, gpus_per_node=8)
     assert (found.dp, found.micro_batches) == (8, 64)
-    assert found.words(PLAN) == "256 GPUs / tp*cp*pp = 8*1*4 = 32 = dp 8; gbs 512 / (mbs 1 * dp 8) = 64 micro batches"
+    assert found.words(PLAN) == "256 GPUs / (tp 8 * cp 1 * pp 4) = dp 8; gbs 512 / (mbs 1 * dp 8) = 64 micro batches"
 
 
 def test_gpus_that_are_no_whole_replicas() -> None:
     found = divide(PLAN, gpus=60, gpus_per_node=8)
     assert not found.divides
     assert found.nearest_gpus == (32, 64, 128)
-    assert found.words(PLAN) == "60 GPUs are no multiple of tp*cp*pp = 8*1*4 = 32; 32, 64, 128 GPUs would do"
+    assert found.words(PLAN) == "60 GPUs are no multiple of tp 8 * cp 1 * pp 4 = 32; 32, 64, 128 GPUs would do"
 
 
 def test_a_batch_that_does_not_divide() -> None:
@@ -29,7 +29,7 @@ def test_a_batch_that_does_not_divide() -> None:
     assert (found.dp, found.micro_batches) == (3, None)
     assert found.nearest_gbs == (510, 513)
     assert found.words(PLAN).startswith(
-        "96 GPUs / tp*cp*pp = 8*1*4 = 32 = dp 3, but gbs 512 is no multiple of mbs*dp = 1*3; 32, 64, 128 GPUs or"
+        "96 GPUs / (tp 8 * cp 1 * pp 4) = dp 3, but gbs 512 is no multiple of mbs 1 * dp 3; 32, 64, 128 GPUs or"
     )
 
 

@@ -242,8 +242,8 @@ def _storage(prepared: Prepared, _look: Look) -> _Found:
     peak = (kept + 1) * size + logs
     how = f"all {writes} stay" if keeps is None else f"{kept} stay"
     words = (
-        f"a checkpoint is {size / GIB:.3g} GiB ({size / params:.3g} bytes * {format_count(params)} parameters),"
-        f" one every {settings.save_interval:,} steps, {how} and one is being written; logs {logs / GIB:.2g} GiB: {peak / GIB:.3g} GiB"
+        f"a checkpoint is {_gib(size)} ({size / params:.3g} bytes * {format_count(params)} parameters),"
+        f" one every {settings.save_interval:,} steps, {how} and one is being written; logs {_gib(logs)}: {_gib(peak)}"
     )
     save_dir = settings.save_dir or ""
     mounts = _mounts(prepared)
@@ -260,9 +260,14 @@ def _storage(prepared: Prepared, _look: Look) -> _Found:
     if free is None:
         yield "storage", "warning", f"{words}; {save_dir} is not seen from here, and no --quota is given"
     elif peak > free:
-        yield "storage", "problem", f"{words}, and {what} is {free / GIB:.3g} GiB; save less often, keep fewer, or save elsewhere"
+        yield "storage", "problem", f"{words}, and {what} is {_gib(free)}; save less often, keep fewer, or save elsewhere"
     else:
-        yield "storage", "ok", f"{words}, of {what} {free / GIB:.3g} GiB"
+        yield "storage", "ok", f"{words}, of {what} {_gib(free)}"
+
+
+def _gib(count: float) -> str:
+    """Bytes in GiB with three digits, and no exponent."""
+    return f"{count / GIB:,.0f} GiB" if count >= 1000 * GIB else f"{count / GIB:.3g} GiB"
 
 
 def _is_bucket_of(mount: Mount, path: str) -> bool:

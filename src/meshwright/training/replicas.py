@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.layout import Layout
+from meshwright.units import counted
 
 __all__ = ["Division", "divide", "divides"]
 
@@ -34,12 +35,12 @@ class Division:
 
     def words(self, layout: Layout) -> str:
         """Return the sentence of it."""
-        per = f"tp*cp*pp = {layout.tp}*{layout.cp}*{layout.pp} = {self.per_replica}"
+        per = f"tp {layout.tp} * cp {layout.cp} * pp {layout.pp}"
         if self.dp is None:
-            return f"{self.gpus} GPUs are no multiple of {per}{self._remedies()}"
-        whole = f"{self.gpus} GPUs / {per} = dp {self.dp}"
+            return f"{counted(self.gpus, 'GPU')} are no multiple of {per} = {self.per_replica}{self._remedies()}"
+        whole = f"{counted(self.gpus, 'GPU')} / ({per}) = dp {self.dp}"
         if self.micro_batches is None:
-            return f"{whole}, but gbs {layout.gbs} is no multiple of mbs*dp = {layout.mbs}*{self.dp}{self._remedies()}"
+            return f"{whole}, but gbs {layout.gbs} is no multiple of mbs {layout.mbs} * dp {self.dp}{self._remedies()}"
         return f"{whole}; gbs {layout.gbs} / (mbs {layout.mbs} * dp {self.dp}) = {self.micro_batches} micro batches"
 
     def _remedies(self) -> str:
