@@ -91,6 +91,44 @@ def test_prompts_wait_until_every_attention_rank_has_one(running: int, waited: i
     assert (begun - alone) / told.running_s(running, 11 + 0.5 * waited) == pytest.approx(1 + int(waited), abs=1.2)
 
 
+@pytest.mark.parametrize(
+    ("whole", "iterations"),
+    [(True, [[(800, 0)], [(700, 0)], [(600, 0)]]), (False, [[(800, 0), (200, 0)], [(500, 200), (500, 0)], [(100, 500)]])],
+)
+def test_prompts_that_are_never_cut_wait_for_an_iteration_of_their_own(whole: bool, iterations: list[list[tuple[int, int]]]) -> None:
+    """Worked: of prompts of 800, 700 and 600 tokens no two fit into 1000; an engine that cuts them fills two iterations and a rest."""
+    told = clock(prices("llama3.1-8b", engine=plain_engine(mixed=False, chunk_tokens=1000, whole_prompts=whole)))
+    found = closed_loop(told, Requests(prompts=[800, 700, 600], outputs=[1] * 3), concurrency=3, slots=8, cache_tokens=MUCH)
+    seconds = [
+        told.mixed_s(new=sum(n for n, _ in parts), attention=sum(told.prompt_attention_s(*p) for p in parts), heads=1, batch=0, context=0)
+        for parts in iterations
+    ]
+    assert found.ttft_s.tolist() == pytest.approx(list(itertools.accumulate(seconds)))
+
+
+@pytest.mark.parametrize(("others", "waited"), [(0, 20), (8, 0)])
+def test_prompts_wait_for_others_until_an_iteration_is_full(others: int, waited: int) -> None:
+    """Worked: of 1000 tokens 90 % count as full. One prompt of 100 waits for 20 steps, nine of them begin at once."""
+    told = clock(prices("llama3.1-8b", engine=plain_engine(mixed=False, chunk_tokens=1000, wait_steps=20)))
+    alone = told.mixed_s(new=10, attention=told.prompt_attention_s(10, 0), heads=1, batch=0, context=0)
+    step = told.running_s(1, 20)
+    requests = Requests(prompts=[10] + [100] * (1 + others), outputs=[500] + [1] * (1 + others))
+    found = open_loop(told, requests, sent_s=[0.0] + [alone + 0.5 * step] * (1 + others), slots=64, cache_tokens=MUCH)
+    new = 100 * (1 + others)
+    prompts = told.mixed_s(new=new, attention=(1 + others) * told.prompt_attention_s(100, 0), heads=1 + others, batch=0, context=0)
+    assert (found.ttft_s[1] - prompts) / step == pytest.approx(waited + 0.5, abs=0.6)
+
+
+def test_prompts_that_repeat_are_in_the_prefix_cache() -> None:
+    """Worked: of 1000 tokens 992 are whole blocks of 16 before the last token, so that 8 are left to work on."""
+    told = clock(prices("llama3.1-8b", engine=plain_engine()))
+    requests = Requests(prompts=[1000] * 3, outputs=[2] * 3, distinct=1)
+    found = closed_loop(told, requests, concurrency=1, slots=8, cache_tokens=MUCH)
+    again = told.mixed_s(new=8, attention=told.prompt_attention_s(8, 992), heads=1, batch=0, context=0)
+    assert found.ttft_s[1:].tolist() == pytest.approx([again, again])
+    assert found.ttft_s[0] > 2 * again
+
+
 def test_requests_far_apart_do_not_meet() -> None:
     requests = Requests(prompts=[500] * 3, outputs=[20] * 3)
     found = open_loop(TOLD, requests, sent_s=[0.0, 100.0, 200.0], slots=8, cache_tokens=MUCH)

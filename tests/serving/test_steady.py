@@ -60,6 +60,14 @@ def test_two_pools_by_littles_law_and_never_beyond_the_prompts() -> None:
     assert few.tpot_s < steady(TOLD, concurrency=4.0, input_len=4000, output_len=200).tpot_s
 
 
+def test_a_request_takes_a_while_to_get_from_one_pool_to_the_other() -> None:
+    here, there = (clock(prices("llama3.1-8b", engine=plain_engine(handover_s=seconds))) for seconds in (0.0, 0.5))
+    load = {"input_len": 4000, "output_len": 200, "transfer_s": 0.01, "prefill_workers": 8, "decode_workers": 8, "concurrency": 1.0}
+    found, later = (disaggregated(told, told, **load) for told in (here, there))  # type: ignore[arg-type]
+    assert later.ttft_s == pytest.approx(found.ttft_s + 0.5, rel=1e-3)
+    assert later.tpot_s == pytest.approx(found.tpot_s)
+
+
 def test_prompts_that_come_in_together_share_what_tokens_cost() -> None:
     """Worked: with answers of 8 tokens and 400 running, 50 prompts of 100 come in with every iteration: t(400 + 5000) - t(400)."""
     told = clock(prices("llama3.1-8b", engine=plain_engine(chunk_tokens=8192)))

@@ -74,7 +74,7 @@ def _two_pools(request: ServingRequest, option: ServingOption, parts: Sequence[C
     most = prompts_together(first.clock, new)
     times = [prompts_s(first.clock, count=count, new=new, before=before) for count in range(1, most + 1)]
     ranks = option.parts[0].count * first.prices.worker.attention_dp * first.prices.worker.pp
-    ready = _served(sent, servers=ranks, times_s=times) + transfer_s
+    ready = _served(sent, servers=ranks, times_s=times) + transfer_s + request.engine.handover_s
     ways = min(option.parts[1].count * second.prices.worker.attention_dp, len(sent))
     later = max(1, request.output_len - 1)
     answers = _on_ranks(request, second, ready, ways, output_len=later, cached=1.0 - 0.5 / request.input_len)

@@ -38,6 +38,8 @@ class Engine:
     """The same for each running sequence of an attention rank, which has a process of its own: sampling state, block tables."""
     request_s: float
     """Time of a request outside iterations, before its first token: HTTP, tokenizing, the queue between processes."""
+    handover_s: float
+    """The same where a request goes on to a worker for answers: the second queue, and agreeing on the transfer of its cache."""
     token_s: float
     """Time per token of a prompt in the server's front process (text to tokens, messages), which takes one request after the other."""
     cache_reserved: float
@@ -45,6 +47,8 @@ class Engine:
     average."""
     chunk_tokens: int
     """Tokens of prompts in one iteration at most; 0: whole prompts, as a static batch runs them."""
+    whole_prompts: bool
+    """Whether a prompt is never cut where an iteration holds others before it: it waits for an iteration that has room for all of it."""
     mixed: bool
     """Whether an iteration holds prompts and running sequences together; otherwise prompts stop the others."""
     overlap: bool
@@ -66,6 +70,11 @@ class Engine:
     balance_steps: int = 0
     """Iterations for which a prompt waits at most until every attention rank has one (TensorRT-LLM's attention_dp_config with
     enable_balance and timeout_iters); 0: prompts begin at once."""
+    wait_steps: int = 0
+    """Iterations that prompts wait at most, while others run, until an iteration is full of them (TensorRT-LLM's batch_wait_timeout_iters);
+    0: prompts begin at once."""
+    wait_share: float = 0.9
+    """Of `chunk_tokens`, what counts as full (TensorRT-LLM's batch_wait_max_tokens_ratio)."""
     mxfp4_kernels: Literal["own", "trtllm"] = "own"
     """Whose kernels run experts in mxfp4 on chips with 4-bit units: TensorRT-LLM's take 8-bit activations (FlashInfer's in vLLM under
     VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8)."""

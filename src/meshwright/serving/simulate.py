@@ -28,6 +28,8 @@ class Requests:
     """New tokens of each answer."""
     cached: float = 0.0
     """Share of every prompt that the prefix cache already holds."""
+    distinct: int | None = None
+    """The first so many prompts are new, later ones repeat them, and the prefix cache holds them whole; None: all are new."""
 
     def __post_init__(self) -> None:
         if len(self.prompts) != len(self.outputs) or not self.prompts:
@@ -101,6 +103,8 @@ class _Run:
         count = len(requests.prompts)
         self.clock, self.prompts, self.outputs = clock, requests.prompts, requests.outputs
         self.hits = [int(requests.cached * prompt) for prompt in self.prompts]
+        if requests.distinct is not None:
+            self.hits[requests.distinct :] = [prompt - 1 - (prompt - 1) % _BLOCK for prompt in self.prompts[requests.distinct :]]
         self.slots, self.cache_tokens = slots, cache_tokens
         kept = clock.prices.engine.cache_reserved
         self.rooms = [prompt + int(kept * output) for prompt, output in zip(self.prompts, self.outputs, strict=True)]
@@ -118,6 +122,9 @@ class _Run:
         self.poll_steps = clock.prices.engine.poll_steps
         self.overlap = clock.prices.engine.overlap
         self.balance_steps = clock.prices.engine.balance_steps
+        self.wait_steps = clock.prices.engine.wait_steps
+        self.full = clock.prices.engine.wait_share * self.chunk
+        self.whole = clock.prices.engine.whole_prompts
         self.peers = sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp)) * sum(self.outputs) / count
         """Iterations until each of the other attention ranks has seen a request, times the sequences that run on one: the mean of the
         longest of as many exponential waits."""
@@ -195,14 +202,14 @@ class _Run:
         if self.ends and (self.step - self.looked) % self.poll_steps:
             return
         if not (self.waiting or self.partial):
-            self.opens = self.step + min(self.balance_steps, int(self.peers / max(len(self.ends), 1)))
+            self.opens = self.step + max(self.wait_steps, min(self.balance_steps, int(self.peers / max(len(self.ends), 1))))
         later = self.overlap and (self.ends or self.partial)
         (self.seen if later else self.waiting).extend(self.outside)
         self.outside.clear()
 
     def _admit(self) -> None:
         waiting = self.waiting
-        if self.ends and not self.partial and self.step < self.opens:
+        if self.ends and not self.partial and self.step < self.opens and not self._full():
             return
         while waiting and len(self.ends) + len(self.partial) < self.slots:
             request = waiting[0]
@@ -215,14 +222,19 @@ class _Run:
             if sum(self.prompts[r] - done for r, done in self.partial[-_LOOK_AHEAD:]) >= self.chunk:
                 return
 
+    def _full(self) -> bool:
+        """Whether prompts that wait for one another fill an iteration."""
+        return self.wait_steps > 0 and sum(self.prompts[r] for r in self.waiting) + len(self.ends) >= self.full
+
     def _run_prompts(self) -> None:
         running = len(self.ends) if self.mixed else 0
         room = max(self.chunk - running, 1)
         used, attention, ended = 0, 0.0, []
         for entry in self.partial:
             request, before = entry
-            new = min(self.prompts[request] - before, room - used)
-            if new <= 0:
+            left = self.prompts[request] - before
+            new = min(left, room - used)
+            if new <= 0 or (self.whole and used and new < left):
                 break
             attention += self.clock.prompt_attention_s(new, before)
             used += new
@@ -293,4 +305,6 @@ class _Run:
         )
 
 
+_BLOCK = 16
+"""Tokens of a block of the prefix cache; the last token of a prompt is always worked on."""
 _LOOK_AHEAD = 64

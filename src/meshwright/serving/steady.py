@@ -298,7 +298,7 @@ def at_rate(
     """Times of a request on two pools at a rate of requests.
 
     Formula:  as `disaggregated`; running = rate * (output - 1) * tpot(running) / ranks;
-              ttft = prompt + wait + transfer + poll_steps * tpot / 2 + request_s, until the workers for answers look
+              ttft = prompt + wait + transfer + poll_steps * tpot / 2 + request_s + handover_s, until the workers for answers look
     Units:    seconds; `servers` are attention ranks and stages of all workers for prompts, `ranks` those of answers.
     Source:   as `disaggregated`.
     Valid:    rates below servers / each; `each` is `batched_prompt_s`.
@@ -312,6 +312,6 @@ def at_rate(
         tpot = decode_s(decode, max(1.0, running / pp), context)
         running = min(0.5 * (running + max(rate * (output_len - 1) * tpot / ranks, 1.0)), float(decode.most_tokens))
     engine = decode.prices.engine
-    ttft = prompt + wait + transfer_s + 0.5 * engine.poll_steps * tpot + engine.request_s
+    ttft = prompt + wait + transfer_s + 0.5 * engine.poll_steps * tpot + engine.request_s + engine.handover_s
     e2e = ttft + (output_len - 1) * tpot
     return Steady(ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, requests_per_s=rate, running=running)

@@ -11,8 +11,10 @@ import pytest
 from tests.accuracy.serving.examples import ROW
 
 from meshwright.accuracy.rows import Unanswerable
+from meshwright.accuracy.serving.loads import load_of
 from meshwright.accuracy.serving.page import serving_accuracy_page
 from meshwright.accuracy.serving.predict import COLUMNS, _slots, predict_case, predict_serving, serving_predictions_csv
+from meshwright.accuracy.serving.recipes import as_started
 from meshwright.accuracy.serving.rows import MEASURED, ServingCase, ServingTable, read_serving_row, read_serving_table
 from meshwright.accuracy.serving.score import guesses_of_answers, score_serving
 from meshwright.cli import run
@@ -137,6 +139,45 @@ def test_clients_that_are_a_few_more_than_a_power_of_two_wait_for_a_slot(clients
     run = case(model="deepseek-v3", engine="TensorRT-LLM", mode="disagg", n_gpus="40", tp="", **pools)
     assert _slots(run) == slots
     assert _slots(case(model="deepseek-v3", engine="SGLang", mode="disagg", n_gpus="40", tp="", **pools)) is None
+
+
+def started(**changes: str) -> ServingCase:
+    run = case(**changes)
+    return as_started(run, load_of(run.input_len, run.output_len), tp=run.workers[0].tp)
+
+
+def test_servers_start_as_the_benchmark_starts_them() -> None:
+    sglang = {"engine": "SGLang", "model": "deepseek-v3", "tp": "8", "n_gpus": "8"}
+    assert [started(**sglang, gpu="B200", concurrency=clients).engine.poll_steps for clients in ("8", "16")] == [10, 30]
+    assert started(**sglang, gpu="H200").engine.poll_steps == 1
+    assert started(**sglang, gpu="B200", input_len="2048").engine.poll_steps == 1
+    assert started(engine="TensorRT-LLM").engine.wait_steps == 20
+    assert started(engine="TensorRT-LLM", output_len="8192").engine.wait_steps == 0
+    assert started(engine="TensorRT-LLM", input_len="2048").engine.whole_prompts is False
+
+
+@pytest.mark.parametrize(("date", "tokens"), [("2025-11-02", 1024 + 256 + 64), ("2026-02-06", 8192), ("", 1024 + 256 + 64)])
+def test_an_iteration_holds_what_the_recipe_of_the_day_lets_it(date: str, tokens: int) -> None:
+    run = started(engine="TensorRT-LLM", model="deepseek-v3", tp="8", gpu="B200", n_gpus="8", concurrency="256", date=date)
+    assert run.engine.chunk_tokens == tokens
+
+
+def test_the_caches_precision_is_the_recipes_unless_the_run_tells_it() -> None:
+    assert started(gpu="B200").cache == "fp8"
+    assert started(gpu="B200", kv_precision="bf16").cache == "bf16"
+    assert started().cache == "bf16"
+
+
+def test_prompts_repeat_in_studies_that_make_a_hundred() -> None:
+    again, new = (predict_case(case(input_len=length, output_len="100", concurrency="100")) for length in ("4000", "4096"))
+    assert (again.ttft_s or 0) < 0.7 * (new.ttft_s or 0)
+    assert (again.tpot_s or 0) < 0.7 * (new.tpot_s or 0)
+
+
+def test_a_load_beyond_the_cache_waits() -> None:
+    """Llama 3.1 70B in fp8 on two H100 leaves room for about 300,000 tokens: 64 requests of 9,000 wait, 16 do not."""
+    few, many = (predict_case(case(input_len="8192", output_len="1024", tp="2", n_gpus="2", concurrency=n)) for n in ("16", "64"))
+    assert (many.ttft_s or 0) > 10 * (few.ttft_s or 0)
 
 
 def test_a_latent_on_more_chips_than_a_server_has_is_open() -> None:

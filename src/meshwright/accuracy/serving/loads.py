@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, cast
 
 import numpy as np
 
-from meshwright.serving.engine import Engine
 from meshwright.serving.simulate import Requests
 
 __all__ = ["Load", "load_of", "requests_of"]
@@ -23,33 +22,16 @@ _MOST = 3000
 class Load:
     """How lengths spread, and how long a run lasts."""
 
+    name: str
+    """Of the benchmark; `presets/serving_recipes.csv` says how it starts servers."""
     shortest: float
     """Lengths are drawn evenly from between this share of the nominal one and all of it."""
     rounds: int
     """Requests of a run per client."""
-    sglang_poll_steps: tuple[tuple[int, int], ...]
-    """(clients from which on, `Engine.poll_steps` that SGLang is started with), clients rising."""
-
-    trtllm_balance_steps: int
-    """`Engine.balance_steps` that TensorRT-LLM is started with."""
-    vllm_mxfp4_kernels: Literal["own", "trtllm"]
-    """`Engine.mxfp4_kernels` that vLLM is started with."""
-    vllm_overlap: bool
-    """`Engine.overlap` of the benchmark's vLLM."""
     client_gap_s: float
     """Time between the starts of two clients."""
     front: Literal["engine", "router"]
     """Who turns text into tokens: the engine's own front process, one request after the other, or a router with many threads before it."""
-
-    def engine_of(self, engine: Engine, clients: float) -> Engine:
-        """Return the engine as the benchmark starts it for so many clients."""
-        if self.front == "router":
-            engine = replace(engine, token_s=0.0)
-        if engine.name == "sglang":
-            return replace(engine, poll_steps=[steps for least, steps in self.sglang_poll_steps if clients >= least][-1])
-        if engine.name == "vllm":
-            return replace(engine, mxfp4_kernels=self.vllm_mxfp4_kernels, overlap=self.vllm_overlap)
-        return replace(engine, balance_steps=self.trtllm_balance_steps) if engine.name == "trtllm" else engine
 
 
 def load_of(input_len: int, output_len: int) -> Load:
@@ -57,21 +39,13 @@ def load_of(input_len: int, output_len: int) -> Load:
     for row in _rows():
         if row["input_len"] in ("", str(input_len)) and row["output_len"] in ("", str(output_len)):
             return Load(
+                name=row["name"],
                 shortest=float(row["shortest"]),
                 rounds=int(row["rounds"]),
-                sglang_poll_steps=_steps(row["sglang_poll_steps"]),
-                trtllm_balance_steps=int(row["trtllm_balance_steps"]),
-                vllm_mxfp4_kernels=cast("Any", row["vllm_mxfp4_kernels"]),
-                vllm_overlap=row["vllm_overlap"] == "yes",
                 client_gap_s=float(row["client_gap_s"]),
                 front=cast("Any", row["front"]),
             )
     raise AssertionError("the last row of serving_loads.csv matches everything")
-
-
-def _steps(cell: str) -> tuple[tuple[int, int], ...]:
-    pairs = (word.partition(":") for word in cell.split())
-    return tuple((int(least), int(steps)) for least, _, steps in pairs)
 
 
 @cache

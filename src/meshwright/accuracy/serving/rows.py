@@ -90,6 +90,8 @@ class ServingCase:
     engine: Engine
     weights: Weights
     cache: Cache
+    cache_told: bool
+    """Whether the row gives the cache's precision, or it is a habit."""
     workers: tuple[Worker, ...]
     """Several where the row leaves the experts' axes open: the fastest ran."""
     pools: Pools | None
@@ -99,6 +101,10 @@ class ServingCase:
     """Sequences of a static batch, or requests under way at once; 0 where as many as fit."""
     input_len: int
     output_len: int
+    date: str
+    """Of the run, as YYYY-MM-DD; blank where it is not told."""
+    distinct_prompts: int | None = None
+    """Prompts after which the load repeats itself, into a prefix cache; None: all differ, or there is no such cache."""
 
 
 def read_serving_table(path: Path) -> ServingTable:
@@ -138,12 +144,14 @@ def _case(cells: Cells, *, source: str, row_id: str) -> ServingCase:
         engine=engine,
         weights=weights,
         cache=_cache(cells, engine, weights),
+        cache_told=bool(cells.words("kv_precision")),
         workers=workers,
         pools=pools,
         chips=chips,
         load=_load(cells, kind, chips),
         input_len=_needed(cells, "input_len"),
         output_len=_needed(cells, "output_len"),
+        date=cells.text("date") or "",
     )
 
 
