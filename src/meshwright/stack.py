@@ -103,6 +103,10 @@ class Stack:
     """Whether each tensor-parallel rank keeps its share of the logits; else they are gathered and every rank computes the whole loss."""
     logits_bytes: float = 4.0
     """Bytes per logit at the peak of the loss beyond the half-precision logits themselves."""
+    head_gradient_bytes: float = 0.0
+    """Bytes per weight of the output head that its backward pass holds beside the logits: the half-precision gradient that autograd is
+    handed where the true one is added to the fp32 sum inside the product (`grad_added_to_main_grad` of
+    megatron/core/tensor_parallel/layers.py)."""
     launch_hidden: float = 0.0
     """Share of kernel launches that CUDA graphs or compilation remove."""
     kernels_per_layer_scale: float = 1.0

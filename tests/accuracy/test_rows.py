@@ -205,6 +205,18 @@ def test_what_maxtext_keeps_on_the_host() -> None:
     assert on_host("MaxText remat_policy=minimal; decoder_layer_input=device") == set()
 
 
+def test_the_loss_of_torchtitan_by_the_month_of_its_release() -> None:
+    def loss_bytes(notes: str = "torch.compile", **columns: str) -> float | str | None:
+        return dict(case_of(LLAMA, framework="torchtitan FSDP2", notes=notes, **columns).stack_changes).get("logits_bytes")
+
+    assert loss_bytes() is None
+    assert loss_bytes(release="2024-11") == 14.0
+    assert loss_bytes(provenance="pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md@b5bcd76c6") == 14.0
+    assert loss_bytes(provenance="pytorch/torchtitan docs/performance.md@202412ab7") is None, "a commit's name"
+    assert loss_bytes(provenance="benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md") is None
+    assert loss_bytes(notes="") == 14.0, "not compiled at all"
+
+
 def test_features_of_a_megatron_test() -> None:
     changes = dict(case_of(SMALL_GPT, notes="deterministic-mode=True", model="gpt:some_cross_entropy_loss_fusion").stack_changes)
     assert changes["thread_workspace_bytes"] == 32 * 2**20

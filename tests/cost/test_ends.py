@@ -63,6 +63,15 @@ def test_logits_at_the_peak_of_the_loss() -> None:
     assert gathered.head_forward_s > price_ends(site(GPT, tp=4)).head_forward_s
 
 
+def test_the_heads_backward_pass_hands_on_a_gradient_of_its_size() -> None:
+    """A gradient of 2 bytes per weight of the rank's share of the head, unless the head is frozen."""
+    handing = replace(STACK, head_gradient_bytes=2.0)
+    more = price_ends(site(GPT, tp=4, stack=handing)).loss_peak_bytes - price_ends(site(GPT, tp=4)).loss_peak_bytes
+    assert more == 2 * VOCAB / 4 * H
+    frozen = price_ends(site(GPT, replace(WORK, lora_rank=16), stack=handing))
+    assert frozen.loss_peak_bytes == price_ends(site(GPT, replace(WORK, lora_rank=16))).loss_peak_bytes
+
+
 def test_a_loss_keeps_its_softmax() -> None:
     assert price_ends(site(GPT, tp=4)).loss_saved_bytes == TOKENS * VOCAB / 4 * 4
 

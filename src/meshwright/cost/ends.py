@@ -37,7 +37,7 @@ class Ends:
     head_saved_bytes: Floats
     """Kept between the head's forward and backward."""
     loss_peak_bytes: Floats
-    """Alive only while the loss is computed."""
+    """Alive only while the loss is computed and the head works back."""
     loss_saved_bytes: Floats
     """Of it, kept until the loss's own backward pass."""
 
@@ -61,7 +61,8 @@ def price_ends(site: Site) -> Ends:
     Formula:  embedding: gather and scatter of hidden elements, and passes over the whole table's gradient, which is made anew in each micro
               batch (written as zeros, read, added to the sum); head: a linear layer to the padded vocabulary / tp, and the passes of
               cross-entropy over the logits with three sums over tp; over tp the embedding's output and the head's input gradient are
-              all-reduced, or with sequence parallelism scattered and gathered in each pass at each end
+              all-reduced, or with sequence parallelism scattered and gathered in each pass at each end. Memory of the loss: bytes per
+              logit, and what the head's backward pass hands to autograd
     Units:    seconds, bytes; (U,).
     Source:   Megatron-LM (arXiv:1909.08053) section 3: parallel vocabulary and cross-entropy; torch's embedding_dense_backward.
     Valid:    one head; multi-token prediction repeats it.
@@ -86,6 +87,7 @@ def price_ends(site: Site) -> Ends:
     gather_s = compute * site.streaming(tokens * h * 3 * site.activation_bytes)
     table_bytes = vocab * h * (2 * site.activation_bytes + 2 * site.stack.gradient_bytes) * (not site.work.lora_rank)
     table_s = compute * streaming_s(site.pool.node.chip, table_bytes)
+    handed = vocab * h * site.stack.head_gradient_bytes * (not site.work.lora_rank)
     saved = tokens / site.shapes.sequence_shards * h * (site.activation_bytes + site.saved_input_bytes)
     lookup = _measured_pair(site, "embedding", (tokens, h, vocab), (gather_s, gather_s * 2 + table_s))
     losses = _measured_pair(site, "cross_entropy", (tokens, vocab * gathered), (loss_s, loss_s))
@@ -97,7 +99,7 @@ def price_ends(site: Site) -> Ends:
         head_backward_s=compute * head.backward_s + losses[1] + np.where(split, half, whole) + host[1],
         head_weight_s=np.asarray(compute * head.weight_s),
         head_saved_bytes=saved,
-        loss_peak_bytes=logits * (site.activation_bytes + site.stack.logits_bytes),
+        loss_peak_bytes=logits * (site.activation_bytes + site.stack.logits_bytes) + handed,
         loss_saved_bytes=logits * SOFTMAX_BYTES,
     )
 
