@@ -81,6 +81,8 @@ class Stack:
     """Whether layers' inputs wait for the backward pass in host memory, brought back behind the layer before."""
     offloads_kept: bool = False
     """The same for what selective recompute keeps beyond a layer's input."""
+    offloaded_layers: int = 0
+    """Layers of a stage whose activations wait in host memory whole, brought back behind the layers above them."""
     step_gather_bytes: float = 0.0
     """Bytes per parameter of the copy into which an optimizer step under zero1 gathers updated weights; activations are gone by then."""
     step_shard_bytes: float = 0.0
@@ -194,7 +196,7 @@ def _value(name: str, text: str) -> Any:
         return text
     if name in _FLAGS:
         return text == "1"
-    return int(text) if name == "vocab_multiple" else float(text)
+    return int(text) if name in ("vocab_multiple", "offloaded_layers") else float(text)
 
 
 def stack_names() -> list[str]:

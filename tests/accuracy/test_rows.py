@@ -205,6 +205,11 @@ def test_what_maxtext_keeps_on_the_host() -> None:
     assert on_host("MaxText remat_policy=minimal; decoder_layer_input=device") == set()
 
 
+def test_layers_whose_activations_wait_on_the_host() -> None:
+    changes = case_of(LLAMA, recompute_detail="cpu activation offload of 12 layers [joined from recipe x]").stack_changes
+    assert dict(changes)["offloaded_layers"] == 12
+
+
 def test_the_loss_of_torchtitan_by_the_month_of_its_release() -> None:
     def loss_bytes(notes: str = "torch.compile", **columns: str) -> float | str | None:
         return dict(case_of(LLAMA, framework="torchtitan FSDP2", notes=notes, **columns).stack_changes).get("logits_bytes")

@@ -323,7 +323,7 @@ def test_pure_half_precision() -> None:
 
 
 def test_activations_on_the_host_leave_the_device() -> None:
-    def kept(recompute: str, **host: bool) -> float:
+    def kept(recompute: str, **host: int) -> float:
         layouts = Layouts.of([Layout(gbs=1, recompute=recompute, recompute_modules=("mlp",) if recompute == "selective" else ())])  # type: ignore[arg-type]
         priced = price(layouts, model=LLAMA, pool=POOL, work=WORK, stack=replace(STACK, **host))  # type: ignore[arg-type]
         return float(priced.memory.terms["activations"][0, 0])
@@ -332,6 +332,10 @@ def test_activations_on_the_host_leave_the_device() -> None:
     assert kept("full") - kept("full", offloads_inputs=True) == pytest.approx(entries)
     assert kept("selective", offloads_kept=True) == pytest.approx(kept("full"))
     assert kept("selective", offloads_inputs=True, offloads_kept=True) == pytest.approx(kept("full") - entries)
+    head = 2 * entries / 4  # of one layer's size each: the last norm's input and the head's
+    assert LLAMA.num_layers == 4
+    assert kept("none", offloaded_layers=3) - head == pytest.approx((kept("none") - head) / 4)
+    assert kept("none", offloaded_layers=9) == pytest.approx(head)
 
 
 def test_slack_and_context_are_the_stacks() -> None:

@@ -20,8 +20,8 @@ def stack_changes_of_row(cells: Cells) -> StackChanges:
     text = " | ".join([cells.words("framework"), cells.words("model"), cells.words("notes"), detail, as_of])
     changes: dict[str, float | str] = {}
     for rule in read_rules("stack_words").rules:
-        if rule.pattern.search(text):
-            for word in rule["changes"].split():
+        if found := rule.pattern.search(text):
+            for word in found.expand(rule["changes"]).split():
                 field, _, value = word.partition("=")
                 changes.setdefault(field, float(value) if re.fullmatch(r"[\d.e+-]+", value) else value)
     return tuple(sorted(changes.items()))

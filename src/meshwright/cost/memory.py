@@ -101,6 +101,8 @@ class Activations:
     """Kept of one head's loss until its backward pass, while those of multi-token prediction follow."""
     boundary: Floats
     """Bytes of one pipeline message."""
+    offloaded_layers: int = 0
+    """Layers of each stage that keep nothing on the chip."""
     gathered: Floats
     """Bytes of a layer's input as tensor-parallel ranks see it where sequence parallelism gathers it; else 0."""
 
@@ -109,9 +111,9 @@ def activation_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, mod
     """Kept activations and the recompute workspace of each stage.
 
     Formula:  in_flight * sum over layers of what recompute leaves; full uniform keeps one input per unit of n layers and works on one
-              unit; full block recomputes the first n layers of each chunk
+              unit; full block recomputes the first n layers of each chunk; layers whose activations wait in host memory keep nothing
     Units:    bytes, (N, S) each.
-    Source:   Korthikanti et al. (arXiv:2205.05198), sections 4 and 5; Megatron-Core `--recompute-method`.
+    Source:   Korthikanti et al. (arXiv:2205.05198), sections 4 and 5; Megatron-Core `--recompute-method`, `--cpu-offloading-num-layers`.
     Valid:    all schedules of `Stages.in_flight`.
     Checked:  tests/cost/test_memory.py
     """
@@ -130,7 +132,8 @@ def activation_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, mod
         unit_bytes = np.where(layouts.block_recompute[:, None] > 0, 1, unit) * whole[:, None]
         freed = np.where(full, unit_bytes, np.where(selective, (whole - partial)[:, None], 0.0))
         workspace = np.maximum(workspace, present * (freed + wide[:, None]))
-    return kept * stages.in_flight, workspace
+    on_chip = 1.0 - np.minimum(1.0, acts.offloaded_layers / np.maximum(stages.layers, 1.0))
+    return kept * stages.in_flight * on_chip, workspace
 
 
 def redone_share(layouts: Layouts, stages: Stages) -> Floats:

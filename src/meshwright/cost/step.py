@@ -180,6 +180,7 @@ def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Work
         after_selective=tuple(_on_device(p, np.maximum(p.kept_bytes[at] - f, p.input_bytes[at]), at, stack) for p, f in pairs),
         inputs=tuple(p.input_bytes[at] * (not stack.offloads_inputs) for p in prices),
         widest=tuple(p.widest_bytes[at] for p in prices),
+        offloaded_layers=stack.offloaded_layers,
         head_saved=ends.head_saved_bytes[at],
         loss_peak=ends.loss_peak_bytes[at],
         loss_saved=ends.loss_saved_bytes[at],
