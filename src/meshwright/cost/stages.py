@@ -21,8 +21,8 @@ Which = Literal["representative", "all"]
 class Stages:
     """Stages of N layouts, arrays (N, S).
 
-    S is up to 5 representatives (first, second, the first behind the model's first segment where it has two, the earliest of the fullest
-    in the middle where layers are uneven, last), or every stage up to the largest pp;
+    S is up to 5 representatives (first, second, where the model has two segments the first behind the first one, or of a given split the
+    fullest there, the earliest of the fullest in the middle where layers are uneven, last), or every stage up to the largest pp;
     stages past a layout's pp repeat its last and are not `real`.
     """
 
@@ -112,14 +112,38 @@ def _representatives(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
         return np.stack([np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1], axis=1)
     fullest = np.where(heavy > 0, np.maximum(pp - 1 - heavy, 0), np.minimum(1, pp - 1))
     columns = [np.zeros_like(pp), np.minimum(1, pp - 1), fullest, pp - 1]
-    if len(model.segments) > 1:  # the first stage without any layer of the prefix
-        columns.insert(2, np.minimum(-(-model.segments[0].num_layers * pp * layouts.vpp // total), pp - 1))
+    if len(model.segments) > 1:
+        columns.insert(2, _first_behind(model.segments[0].num_layers, layouts, total))
     index = np.stack(columns, axis=1)
     if layouts.chunk_layers is not None:
         for row, explicit in enumerate(layouts.chunk_layers):
             if explicit is not None:
                 index[row, -2] = int(np.argmax(_stage_sums(explicit, int(pp[row]))))
+                if len(model.segments) > 1:
+                    index[row, 2] = _fullest_behind(model.segments[0].num_layers, explicit, int(pp[row]), int(layouts.vpp[row]))
     return index
+
+
+def _first_behind(prefix: int, layouts: Layouts, total: int) -> NDArray[np.int64]:
+    """The first stage without any layer of the prefix, of splits as even as can be: the first chunks of stages hold it.
+
+    Where those have a layer more on the last stages but one, the stages before these are passed at the smaller size.
+    """
+    pp, chunks = layouts.pp, layouts.pp * layouts.vpp
+    rest = total % chunks
+    size = np.maximum(total // chunks, 1) + (rest >= pp)
+    light = np.where((rest > 0) & (rest < pp), pp - 1 - rest, pp)
+    stage = -(-prefix // size)
+    heavier = -(-(prefix + light) // (size + 1))
+    return np.asarray(np.minimum(np.where(stage > light, heavier, stage), pp - 1), dtype=np.int64)
+
+
+def _fullest_behind(prefix: int, explicit: tuple[int, ...], pp: int, vpp: int) -> int:
+    """The earliest of the stages with most layers among those without any layer of the prefix; the last where there is none."""
+    sizes = np.array(_chunks(explicit, pp, vpp))
+    held = np.clip(prefix - (np.cumsum(sizes) - sizes), 0, sizes).reshape(-1, pp).sum(axis=0)
+    sums = np.where(held > 0, -1, sizes.reshape(-1, pp).sum(axis=0))
+    return int(np.argmax(sums)) if sums.max() >= 0 else pp - 1
 
 
 def _all_stages(layouts: Layouts) -> NDArray[np.int64]:
