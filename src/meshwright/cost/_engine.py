@@ -23,7 +23,7 @@ from meshwright.cost._schedules import (
     programs,
 )
 
-__all__ = ["Rows", "Run", "run"]
+__all__ = ["Rows", "Run", "block_items", "run"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,3 +180,11 @@ def _run_blocking(pipeline: Pipeline) -> Run:
             done.append(now)
     assert not waiting, "the exchanges deadlock"
     return Run(items=items, ends=ends, arrivals=ends)
+
+
+def block_items(pipeline: Pipeline, items: Sequence[Sequence[int | Batch]], block: int, stage: int) -> tuple[int, int]:
+    """Return where a stage runs its last forward of its first chunk, and how many items lie between that and the one a block earlier."""
+    kind = OPEN if pipeline.schedule == "dualpipev" else FORWARD
+    last = (kind * pipeline.pp * pipeline.vpp + stage + 1) * pipeline.num_microbatches - 1
+    end = items[stage].index(last)
+    return end, end - items[stage].index(last - block)

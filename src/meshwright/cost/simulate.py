@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from meshwright.cost._engine import Rows, Run
+from meshwright.cost._engine import Rows, Run, block_items
 from meshwright.cost._engine import run as run_step
 from meshwright.cost._schedules import (
     BACKWARD,
@@ -25,6 +25,7 @@ from meshwright.cost._schedules import (
 )
 
 __all__ = [
+    "STEADY_TOLERANCE",
     "Operation",
     "Pipeline",
     "PipelineSchedule",
@@ -36,7 +37,7 @@ __all__ = [
     "transfers",
 ]
 
-_STEADY_TOLERANCE = 1e-9
+STEADY_TOLERANCE = 1e-9
 """Relative difference below which two periods count as the same: the extrapolated time is off by no more than this share."""
 
 
@@ -168,7 +169,7 @@ def steady_step_s(pipeline: Pipeline) -> float:
     Checked:  tests/cost/test_pipeline.py::test_steady_shortcut_equals_the_whole_step
     """
     block = pipeline.group_size if pipeline.schedule == "interleaved" else pipeline.pp
-    blocks = 8
+    blocks = 4 if pipeline.schedule == "1f1b" else 8  # its warm-up is over within one; others need longer to be steady
     while pipeline.schedule != "gpipe" and pipeline.num_microbatches > 2 * blocks * block:
         short = replace(pipeline, num_microbatches=pipeline.num_microbatches % block + blocks * block)
         run = run_step(short)
@@ -213,22 +214,14 @@ def _transfer_s(rows: Rows, items: Sequence[int | Batch], micro: int) -> float:
     return sum(max(rows.message_s[message // micro] for message in item) for item in items if isinstance(item, tuple))
 
 
-def _block_items(pipeline: Pipeline, run: Run, block: int, stage: int) -> tuple[int, int]:
-    """Where a stage runs its last forward of its first chunk, and how many items lie between that and the one a block earlier."""
-    kind = OPEN if pipeline.schedule == "dualpipev" else FORWARD
-    last = (kind * pipeline.pp * pipeline.vpp + stage + 1) * pipeline.num_microbatches - 1
-    end = run.items[stage].index(last)
-    return end, end - run.items[stage].index(last - block)
-
-
 def _period_s(pipeline: Pipeline, run: Run, block: int) -> float | None:
     """Seconds by which everything recurs `block` micro batches later, once the pipeline is steady; None when it is not."""
     shifts = []
     for stage in range(pipeline.pp):
-        end, length = _block_items(pipeline, run, block, stage)
+        end, length = block_items(pipeline, run.items, block, stage)
         for times in (run.ends[stage], run.arrivals[stage]):
             window = np.array(times[end - 3 * length : end])
             shifts.append(window[length:] - window[:-length])
     every = np.concatenate(shifts)
     period_s = float(every.max())
-    return period_s if period_s - float(every.min()) <= _STEADY_TOLERANCE * period_s else None
+    return period_s if period_s - float(every.min()) <= STEADY_TOLERANCE * period_s else None

@@ -11,9 +11,9 @@ from meshwright.cost.pipeline import pipeline_of_stages_s
 from meshwright.cost.shapes import Floats
 from meshwright.layout import SCHEDULES
 from meshwright.search.mixed.curves import Curve, Once
-from meshwright.search.mixed.stages import OneWay, StageTable, role_of
+from meshwright.search.mixed.stages import OneWay, StageTable, role_of, stage_table
 
-__all__ = ["Block", "Case", "Chosen", "Solved", "TableKey", "in_flight", "links_of", "once_s", "value_s"]
+__all__ = ["Block", "Case", "Chosen", "Solved", "TableKey", "in_flight", "links_of", "once_s", "rest_s", "table_of", "value_s"]
 
 TableKey = tuple[int, float, int, OneWay | None]
 """Role, micro batches in flight, chunks, and how the stage must recompute."""
@@ -100,6 +100,26 @@ def once_s(once: Once, layers: int, forward: Floats, backward: Floats, case: Cas
     return np.asarray(reduce + gather + once.optimizer_s[layers])
 
 
+def table_of(block: Block, *, stage: int, pp: int, case: Case, most: int) -> StageTable:
+    """Stages of a block at a place of the pipeline by layers 1 .. most, none of them of the model's first segment; kept in its book."""
+    role = role_of(is_first=stage == 0, is_last=stage == pp - 1)
+    held = in_flight(stage, pp=pp, vpp=case.vpp, num_microbatches=case.num_microbatches)
+    key = role, held, case.vpp, block.only
+    if key not in block.tables:
+        layers = np.arange(1, most + 1)
+        block.tables[key] = stage_table(
+            block.curve,
+            layers=layers,
+            prefix=np.zeros_like(layers),
+            role=role,
+            in_flight=held,
+            vpp=case.vpp,
+            limit_bytes=block.limit_bytes,
+            only=block.only,
+        )
+    return block.tables[key]
+
+
 def value_s(blocks: Sequence[Block], case: Case, solved: Solved) -> float:
     """Return what the closed form gives an assignment, all of a step."""
     forward, backward = (np.array([getattr(stage, name) for stage in solved.stages]) for name in ("forward_s", "backward_s"))
@@ -112,6 +132,12 @@ def value_s(blocks: Sequence[Block], case: Case, solved: Solved) -> float:
         p2p_s=links_of(blocks),
         p2p="blocking" if case.blocking else "overlapped",
     ).pipeline_s
+    return float(pipeline) + rest_s(blocks, case, solved)
+
+
+def rest_s(blocks: Sequence[Block], case: Case, solved: Solved) -> float:
+    """Return what a step takes beyond its pipeline."""
+    forward, backward = (np.array([getattr(stage, name) for stage in solved.stages]) for name in ("forward_s", "backward_s"))
     once, start = 0.0, 0
     for block in blocks:
         own = range(start, start + block.stages)
@@ -119,4 +145,4 @@ def value_s(blocks: Sequence[Block], case: Case, solved: Solved) -> float:
             role = role_of(is_first=stage == 0, is_last=stage == len(solved.stages) - 1)
             once = max(once, float(once_s(block.once[role], solved.stages[stage].layers, forward[0], backward[0], case)))
         start += block.stages
-    return float(pipeline) + once + case.overhead_s
+    return once + case.overhead_s

@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
 from meshwright.search.mixed.alike import solve_alike
-from meshwright.search.mixed.blocks import Case, value_s
 from meshwright.search.mixed.bounds import bound_s, likely_plans, tightened
 from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
 from meshwright.search.mixed.cut_book import CutBook
 from meshwright.search.mixed.found import SAME, Found, Outcome
 from meshwright.search.mixed.grid import Grid, chunks_of
 from meshwright.search.mixed.inner import solve
+from meshwright.search.mixed.near import evenly_split, expected_s, recomputes_unlike
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.mixed.score import Score
 from meshwright.search.mixed.siblings import sibling_plans, unlike_plans
+from meshwright.search.mixed.singles import Singles
 from meshwright.search.mixed.ways import Ways, ways_of
 
 __all__ = ["candidates_of", "search_mixed"]
@@ -45,16 +46,22 @@ SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06)
 """Of the stages that there could be, how many a likely plan has."""
 FILLED = 3
 """Beaten, and likely, plans tried per plan that is asked for, where the search solved fewer."""
-REMEMBERED = 64
-"""Beaten plans that are kept in mind."""
 SIBLINGS_OF = 2
 """Best interleaved plans of which those beside them are tried."""
-MOST_SIBLINGS = 12
-"""Plans beside the best that are solved."""
+MOST_SIBLINGS = 64
+"""Plans beside the best that are tried."""
 SPARE = 8
 """Plans priced again beyond those that are asked for: the simulation may order them differently."""
 FAMILY_MARGIN = 1.1
 """Interleaved plans are searched to so many times the best score of others: their closed form is less sure, and the simulation decides."""
+NEAR = 1.04
+"""Interleaved plans up to so many times the best by the closed form are split and simulated."""
+MOST_NEAR = 256
+"""Of them, at most; beaten plans that are kept in mind."""
+NEAR_WORK = 50_000
+"""Boxes beyond which such plans are no longer looked for."""
+NEAR_KEPT = 6
+"""Of them, how many are priced again."""
 MOST_SOLVED = 10**9
 """Inner problems solved at most."""
 
@@ -79,6 +86,7 @@ def search_mixed(problem: MixedProblem, grid: Grid, score: Score, *, most_solved
         outcomes.append(_Search(problem, grid, score, most_solved, ways, cuts, family, ceiling=FAMILY_MARGIN * known).run())
     return Outcome(
         best=tuple(sorted((found for outcome in outcomes for found in outcome.best), key=lambda found: found.score)),
+        near=tuple(found for outcome in outcomes for found in outcome.near),
         bound=min(outcome.bound for outcome in outcomes),
         ways=len(ways.common),
         boxes=sum(outcome.boxes for outcome in outcomes),
@@ -114,11 +122,12 @@ class _Search:
             pp=grid.pp,
         )
         self.ways, self.cuts, self.chunks = ways, cuts, chunks
+        self.singles = Singles(problem, self.limits, cuts, score)
         self.rows_per_way = factorial(len(grid.options)) * len(chunks)
         self.bounds = ways.once_bound if chunks == [1] else ways.chunked_bound
         self.groups: dict[object, Found] = {}
         self.leaves_of: dict[object, Boxes] = {}
-        self.ceiling = ceiling
+        self.ceiling, self.margin = ceiling, 1.0 if chunks == [1] else NEAR
         self.open_bound = np.inf
         self.boxes = self.solved = self.work = 0
         self.leaves: list[Boxes] = []
@@ -132,7 +141,7 @@ class _Search:
         start, size = 0, BATCH
         while start < len(order):
             batch = order[start : start + size]
-            batch = batch[self._promising(bounds[batch])]
+            batch = batch[self._promising(bounds[batch], self.margin)]
             if not len(batch) or self._is_spent():
                 self._leave_open(bounds[batch])
                 break
@@ -140,15 +149,25 @@ class _Search:
             start, size = start + size, max(BATCH, min(2 * size, MOST_ROWS // self.rows_per_way))
         self._fill()
         best = tuple(sorted(self.groups.values(), key=lambda found: found.score))
-        return Outcome(best=best, bound=min(self.open_bound, self.ceiling), ways=len(ways.common), boxes=self.boxes, solved=self.solved)
+        return Outcome(
+            best=best,
+            near=self._near(),
+            bound=min(self.open_bound, self.ceiling),
+            ways=len(ways.common),
+            boxes=self.boxes,
+            solved=self.solved,
+        )
 
     def _is_spent(self) -> bool:
         return self.work > MOST_WORK or self.solved >= self.most_solved
 
-    def _promising(self, bounds: Floats) -> NDArray[np.bool_]:
-        """Whether sets of plans with these bounds are searched; what is dropped though it may be better is left open."""
+    def _promising(self, bounds: Floats, margin: float = 1.0) -> NDArray[np.bool_]:
+        """Whether sets of plans with these bounds are searched; what is dropped though it may be better is left open.
+
+        With a margin those too that are so many times as slow as the best, in a search that is not long.
+        """
         slack = SLACK_PER_WORK * max(0.0, self.work / FREE_WORK - 1.0)
-        keep = bounds < self.ceiling * (1 - max(SAME, slack))
+        keep = bounds < self.ceiling * (margin if margin > 1 and self.work < NEAR_WORK else 1 - max(SAME, slack))
         if slack:
             self._leave_open(bounds[~keep & (bounds < self.ceiling)])
         return np.asarray(keep)
@@ -175,7 +194,6 @@ class _Search:
         """Solve beaten plans near the best until there are as many as are priced again, and likely ones until as many as are asked for."""
         top = self.problem.request.top
         near, wanted = FAMILY_MARGIN * self.ceiling, candidates_of(top)
-        self._try(self._siblings(), most=MOST_SIBLINGS, wanted=REMEMBERED, below=near)
         self._try(self.beaten, most=FILLED * top, wanted=wanted, below=near)
         self._try(self.likely, most=FILLED * top, wanted=top, below=np.inf)
 
@@ -186,7 +204,7 @@ class _Search:
                 return
             assert plans is not None
             one = plans.take(slice(i, i + 1))
-            if (self._cuts_of(one), int(one.vpp[0])) not in self.groups:
+            if (self.singles.cuts_of(one), int(one.vpp[0])) not in self.groups:
                 self._solve(one, below=below)
 
     def _siblings(self) -> Boxes | None:
@@ -201,12 +219,8 @@ class _Search:
         cuts, nothing = self.cuts.table, np.full(len(plans), np.inf)
         kept = tightened(plans, cuts, self.limits, nothing)
         seconds = bound_s(kept, cuts, self.limits, nothing[: len(kept)]) / self.cuts.gbs[kept.ids[:, 0]]
-        kept = replace(kept, bound_s=np.asarray(self.score.of(seconds, self._rate(kept, cuts))))
+        kept = replace(kept, bound_s=np.asarray(self.score.of(seconds, self.singles.rate(kept))))
         return kept.take(np.argsort(kept.bound_s, kind="stable"))
-
-    def _cuts_of(self, leaf: Boxes) -> tuple[tuple[int, int], ...]:
-        """Pool and option of each block of a plan."""
-        return tuple((int(self.cuts.pools[i]), int(self.cuts.numbers[i])) for i in leaf.ids[0] if i >= 0)
 
     # Boxes
 
@@ -261,7 +275,7 @@ class _Search:
                 self.leaves.clear()
                 return
             self._solve_leaves(float(boxes.bound_s.min(initial=np.inf)))
-            boxes = boxes.take(self._promising(boxes.bound_s))
+            boxes = boxes.take(self._promising(boxes.bound_s, self.margin))
             if not len(boxes):
                 continue
             first = np.argsort(boxes.bound_s, kind="stable")
@@ -281,10 +295,11 @@ class _Search:
             return boxes
         seconds = bound_s(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts))
         gbs = self.cuts.gbs[boxes.ids[:, 0]]
-        boxes = replace(boxes, bound_s=np.asarray(self.score.of(seconds / gbs, self._rate(boxes, cuts))))
+        boxes = replace(boxes, bound_s=np.asarray(self.score.of(seconds / gbs, self.singles.rate(boxes))))
         single = boxes.width.max(axis=1, initial=0.0) == 0
         promising = self._promising(boxes.bound_s)
         self._remember(boxes.take(single & ~promising))
+        promising = np.where(single, promising, self._promising(boxes.bound_s, self.margin))
         boxes, single = boxes.take(promising), single[promising]
         if single.any():
             self.leaves.append(boxes.take(single))
@@ -295,14 +310,11 @@ class _Search:
         near = plans.take(plans.bound_s < FAMILY_MARGIN * self.ceiling)
         if len(near):
             known = near if self.beaten is None else Boxes.concat([self.beaten, near])
-            self.beaten = known.take(np.argsort(known.bound_s, kind="stable")[:REMEMBERED])
-
-    def _rate(self, boxes: Boxes, cuts: Cuts) -> Floats:
-        return self.score.rate(boxes.stages_from * cuts.chips[boxes.ids], self.cuts.pools[boxes.ids])
+            self.beaten = known.take(np.argsort(known.bound_s, kind="stable")[:MOST_NEAR])
 
     def _ceiling_s(self, boxes: Boxes, cuts: Cuts, below: float | None = None) -> Floats:
         """Seconds of a step that a plan of a row may take to score less than `below`, or than the best so far."""
-        per_sequence = np.minimum((self.ceiling if below is None else below) / self._rate(boxes, cuts), self.score.most_s)
+        per_sequence = np.minimum((self.ceiling if below is None else below) / self.singles.rate(boxes), self.score.most_s)
         return np.asarray(per_sequence * self.cuts.gbs[boxes.ids[:, 0]])
 
     # Leaves
@@ -319,52 +331,54 @@ class _Search:
                 break
             self._solve(leaves.take(slice(at, at + 1)))
             at += 1
-        left = leaves.take(np.flatnonzero((np.arange(len(leaves)) >= at) & self._promising(leaves.bound_s)))
+        rest = leaves.take(slice(at, len(leaves)))
+        promising = self._promising(rest.bound_s)
+        self._remember(rest.take(~promising))
+        left = rest.take(promising)
         self.leaves = [left] if len(left) else []
 
     def _solve(self, leaf: Boxes, *, below: float | None = None) -> None:
         """Solve a plan's inner problem, where that may score less than `below`, or than the best so far."""
-        ids = [int(i) for i in leaf.ids[0] if i >= 0]
-        blocks = tuple(
-            self.cuts.block(i, stages=int(stages), layers=int(layers))
-            for i, stages, layers in zip(ids, leaf.stages_from[0], leaf.layers_from[0], strict=False)
-        )
-        case = Case(
-            num_microbatches=int(leaf.num_microbatches[0]),
-            vpp=int(leaf.vpp[0]),
-            blocking=self.limits.blocking,
-            dp_overlap=self.limits.dp_overlap,
-            overhead_s=self.limits.overhead_s,
-            prefix=self.site.model.segments[0].num_layers if len(self.site.model.segments) > 1 else 0,
-            even="layers" in self.problem.request.same,
-        )
+        blocks, case = self.singles.inner(leaf)
         if case.even and any(block.layers % block.stages for block in blocks):
             return
         self.solved += 1
         self.work += STAGE_WORK * sum(block.stages for block in blocks)
-        cuts = self.cuts.table
-        ceiling_s = float(self._ceiling_s(leaf, cuts, below)[0])
+        ceiling_s = float(self._ceiling_s(leaf, self.cuts.table, below)[0])
         solver = solve_alike if "recompute" in self.problem.request.same else solve
         solved = solver(blocks, case, below_s=ceiling_s)
         if solved is None:
             return
-        seconds, gbs, rate = value_s(blocks, case, solved), int(self.cuts.gbs[ids[0]]), float(self._rate(leaf, cuts)[0])
-        scored = float(self.score.of(seconds / gbs, rate))
-        self._leave_open(np.array([float(self.score.of(solved.bound_s / gbs, rate))]))
-        if not np.isfinite(scored):
+        self._leave_open(np.array([self.singles.score(leaf, solved.bound_s)]))
+        found = self.singles.found(leaf, blocks, case, solved)
+        if not np.isfinite(found.score):
             return
-        found = Found(
-            score=scored,
-            step_s=seconds,
-            common=int(self.cuts.commons[ids[0]]),
-            cuts=self._cuts_of(leaf),
-            blocks=blocks,
-            case=case,
-            solved=solved,
-        )
         key = found.cuts, found.case.vpp
         known = self.groups.get(key)
         if known is None or found.score < known.score:
             self.groups[key] = found
             self.leaves_of[key] = leaf
-        self.ceiling = min(self.ceiling, scored)
+        self.ceiling = min(self.ceiling, found.score)
+
+    def _near(self) -> tuple[Found, ...]:
+        """Interleaved plans nearly as good by the closed form, those first that the simulation expects to be best."""
+        if self.margin == 1 or self.beaten is None:
+            return ()
+        leaves, plans = self.beaten.take(self.beaten.bound_s < self.margin * self.ceiling), list[Found]()
+        beside = self._siblings()
+        if beside is not None:
+            leaves = Boxes.concat([leaves, beside.take(slice(0, MOST_SIBLINGS))])
+        known = {found.stages for found in self.groups.values()}
+        alike = "recompute" in self.problem.request.same
+        for i in range(len(leaves)):
+            leaf = leaves.take(slice(i, i + 1))
+            blocks, case = self.singles.inner(leaf)
+            solved = evenly_split(blocks, case)
+            if solved is None or (alike and recomputes_unlike(blocks, solved)):
+                continue
+            found = self.singles.found(leaf, blocks, case, solved)
+            if found.stages not in known:
+                plans.append(found)
+        expected = expected_s(plans)
+        order = sorted((float(s) / plan.step_s * plan.score, i) for i, (s, plan) in enumerate(zip(expected, plans, strict=True)))
+        return tuple(plans[i] for score, i in order[:NEAR_KEPT] if np.isfinite(score))

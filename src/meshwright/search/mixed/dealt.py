@@ -5,14 +5,15 @@ The closed form that ranks knows how long stages take, not how chunks of unlike 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
-from meshwright.cost.simulate import steady_step_s
+from meshwright.cost.simulate_many import steady_steps_s
 from meshwright.mixed_layout import MixedLayout
 from meshwright.search.balance import WORTH_A_SPLIT
 from meshwright.search.mixed.blocks import in_flight
@@ -24,8 +25,10 @@ from meshwright.search.mixed.stages import OneWay, role_of, stage_table
 __all__ = ["dealt"]
 
 Ints = NDArray[np.int64]
-MOST_OPERATIONS = 60_000
-"""Operations of one plan that are simulated at most: a twentieth of a second."""
+MOST_OPERATIONS = 15_000
+"""Operations of one plan that are simulated at most, each of all moves that are tried together: a twentieth of a second."""
+AT_ONCE = 32
+"""Moves between chunks that are tried together."""
 ENDS = 3
 """Slowest stages that give a layer, and quickest that take one."""
 BETTER = 1e-4
@@ -35,8 +38,8 @@ BETTER = 1e-4
 def dealt(found: Found, priced: Repriced, problem: MixedProblem) -> list[MixedLayout]:
     """Return a plan with layers moved between stages, and with its chunks dealt unlike too, where either makes the step shorter.
 
-    Formula:  one layer at a time from one of the slowest stages to one of the quickest, the best such move first; then between chunks of a
-              stage or of a round, the first move that helps. Chunks dealt unlike must gain 1 % of the step over chunks dealt evenly
+    Formula:  one layer at a time from one of the slowest stages to one of the quickest, the best such move first; then between chunks of
+              a stage or of a round, the best of the first moves that help. Chunks dealt unlike must gain 1 % of the step over even ones
     Units:    layers.
     Source:   `cost/simulate.py` says how long a step is.
     Valid:    interleaved plans that were simulated; each stage recomputes as before.
@@ -46,9 +49,9 @@ def dealt(found: Found, priced: Repriced, problem: MixedProblem) -> list[MixedLa
         return []
     chunks = _Chunks(found, priced, problem)
     layout, start = priced.layout, np.array(priced.layout.chunk_layers)
-    pipeline_s = chunks.step_s(start)
+    pipeline_s = float(chunks.steps_s([start])[0])
     even, even_s = _best_first(chunks, start, pipeline_s)
-    rest, rest_s = _first_that_helps(chunks, even, even_s)
+    rest, rest_s = _between_chunks(chunks, even, even_s)
     results = [_with_chunks(layout, even)] if even_s < pipeline_s else []
     gained = even_s - rest_s
     return [*results, _with_chunks(layout, rest)] if gained > WORTH_A_SPLIT * (priced.step_s - pipeline_s + even_s) else results
@@ -101,11 +104,12 @@ class _Chunks:
         forward = (self.forward_layer_s * counts).sum(axis=1) + self.end_forward_s
         return forward, (self.backward_layer_s * counts).sum(axis=1) + redone + self.end_backward_s
 
-    def step_s(self, layers: Ints) -> float:
-        """Seconds of the pipeline, simulated."""
+    def steps_s(self, deals: Sequence[Ints]) -> Floats:
+        """Seconds of the pipeline, simulated, of some ways to deal the layers, (N,)."""
         self.left -= 1
-        forward, backward = self.times(layers)
-        return steady_step_s(replace(self.pipeline, forward_s=forward.tolist(), backward_s=np.maximum(backward, 0.0).tolist()))
+        forward, backward = (np.array(times) for times in zip(*[self.times(layers) for layers in deals], strict=True))
+        links = np.tile(self.pipeline.links_s, (len(deals), 1))
+        return steady_steps_s(self.pipeline, forward_s=forward, backward_s=np.maximum(backward, 0.0), links_s=links)
 
     def fit(self, layers: Ints) -> bool:
         """Whether every stage has room for its layers."""
@@ -114,37 +118,42 @@ class _Chunks:
 
 def _best_first(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
     """Move layers between stages, whose chunks stay as even as can be, for as long as that helps."""
-    while True:
+    while chunks.left > 0:
         totals = layers.reshape(chunks.vpp, chunks.pp).sum(axis=0)
         took = np.add(*chunks.times(layers)).reshape(chunks.vpp, chunks.pp).sum(axis=0)
         order = np.argsort(took, kind="stable")
         tried = [
-            (chunks.step_s(moved), moved)
+            moved
             for giver in order[::-1][:ENDS]
             for taker in order[:ENDS]
-            if giver != taker and totals[giver] > chunks.vpp and chunks.left > 0
+            if giver != taker and totals[giver] > chunks.vpp
             for moved in [_dealt_evenly(_moved(totals, int(giver), int(taker)), chunks.vpp)]
             if chunks.fit(moved)
         ]
-        best_s, best = min(tried, key=lambda each: each[0], default=(np.inf, layers))
-        if best_s >= step_s * (1 - BETTER):
+        best, best_s = _best_of(chunks, tried)
+        if best is None or best_s >= step_s * (1 - BETTER):
             return layers, step_s
         layers, step_s = best, best_s
-
-
-def _first_that_helps(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
-    """Move layers between chunks of a stage or of a round, those of most unlike times first."""
-    found = True
-    while found:
-        found = False
-        for giver, taker in _moves(chunks, layers):
-            if chunks.left <= 0:
-                return layers, step_s
-            moved = _moved(layers, giver, taker)
-            if chunks.fit(moved) and (moved_s := chunks.step_s(moved)) < step_s * (1 - BETTER):
-                layers, step_s, found = moved, moved_s, True
-                break
     return layers, step_s
+
+
+def _between_chunks(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
+    """Move layers between chunks of a stage or of a round, those of most unlike times first, for as long as that helps."""
+    moves = _moves(chunks, layers)
+    while chunks.left > 0 and (pairs := list(islice(moves, AT_ONCE))):
+        tried = [moved for giver, taker in pairs if chunks.fit(moved := _moved(layers, giver, taker))]
+        best, best_s = _best_of(chunks, tried)
+        if best is not None and best_s < step_s * (1 - BETTER):
+            layers, step_s, moves = best, best_s, _moves(chunks, best)
+    return layers, step_s
+
+
+def _best_of(chunks: _Chunks, tried: Sequence[Ints]) -> tuple[Ints | None, float]:
+    if not tried:
+        return None, np.inf
+    steps = chunks.steps_s(tried)
+    best = int(np.argmin(steps))
+    return tried[best], float(steps[best])
 
 
 def _moves(chunks: _Chunks, layers: Ints) -> Iterator[tuple[int, int]]:

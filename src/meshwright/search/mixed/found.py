@@ -26,6 +26,11 @@ class Found:
     case: Case
     solved: Solved
 
+    @property
+    def stages(self) -> tuple[object, ...]:
+        """What tells plans apart: cuts, chunks, and layers and recomputation of each stage."""
+        return self.cuts, self.case.vpp, tuple((stage.layers, stage.way, stage.redone) for stage in self.solved.stages)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
@@ -33,6 +38,8 @@ class Outcome:
 
     best: tuple[Found, ...]
     """Best first, one of each group of plans that share their cuts, with one chunk per stage and with several."""
+    near: tuple[Found, ...] = ()
+    """Interleaved plans that the closed form takes for nearly as good, and the simulation for better than others; best first."""
     bound: float
     """No plan of the space scores less."""
     ways: int

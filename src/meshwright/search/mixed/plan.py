@@ -32,8 +32,8 @@ from meshwright.units import GIB, TERA
 
 __all__ = ["search_mixed_plans"]
 
-DEALT = 3
-"""Interleaved plans of which layers are moved."""
+DEALT = 5
+"""Interleaved plans of unlike cuts of which layers are moved."""
 AROUND = 3
 """Plans around which kinds of chips may have unlike dp and mbs."""
 
@@ -154,7 +154,10 @@ def _repriced(problem: MixedProblem, grid: Grid, outcome: Outcome) -> list[tuple
     chosen = _candidates(outcome, problem.request.top)
     priced = list(zip(chosen, reprice_mixed([layout_of(found, problem, grid) for found in chosen], problem.site), strict=True))
     nearest = sorted((pair for pair in priced if pair[0].case.vpp > 1), key=lambda pair: pair[1].step_s * pair[0].score / pair[0].step_s)
-    moved = [(found, layout) for found, each in nearest[:DEALT] for layout in dealt(found, each, problem)]
+    unlike: dict[object, tuple[Found, Repriced]] = {}
+    for found, each in nearest:
+        unlike.setdefault((found.cuts, found.case.vpp), (found, each))
+    moved = [(found, layout) for found, each in [*unlike.values()][:DEALT] for layout in dealt(found, each, problem)]
     again = reprice_mixed([layout for _, layout in moved], problem.site)
     return [*priced, *((found, each) for (found, _), each in zip(moved, again, strict=True))]
 
@@ -166,13 +169,21 @@ def _unlike(
     nearest = sorted(repriced, key=lambda pair: pair[1].step_s * pair[0].score / pair[0].step_s)
     wide = with_unlike_batches(grid, {found.common for found, _ in nearest[:AROUND]})
     second = search_mixed(problem, wide, _score(problem), known=outcome.best[0].score)
-    return _repriced(problem, wide, replace(second, best=tuple(found for found in second.best if has_unlike_batches(found, wide))))
+    return _repriced(
+        problem,
+        wide,
+        replace(
+            second,
+            best=tuple(found for found in second.best if has_unlike_batches(found, wide)),
+            near=tuple(found for found in second.near if has_unlike_batches(found, wide)),
+        ),
+    )
 
 
 def _candidates(outcome: Outcome, top: int) -> list[Found]:
-    """The best plans by the closed form, and the best of those that are not interleaved, of which it is surer."""
-    near = outcome.best[: candidates_of(top)]
-    return [*near, *[found for found in outcome.best if found.case.vpp == 1 and found not in near][:top]]
+    """The best plans by the closed form, the best of those that are not interleaved, of which it is surer, and those near them."""
+    best = outcome.best[: candidates_of(top)]
+    return [*best, *[found for found in outcome.best if found.case.vpp == 1 and found not in best][:top], *outcome.near]
 
 
 def _fits(problem: MixedProblem, priced: Repriced) -> Fits:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from meshwright.cost.pipeline import chain_s, interleaved_chain_s
 from meshwright.cost.shapes import Floats
-from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, links_of, once_s
+from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, links_of, once_s, table_of
 from meshwright.search.mixed.curves import ROLES
 from meshwright.search.mixed.stages import StageTable, role_of, stage_table
 
@@ -97,14 +97,7 @@ class Program:
 
     def _table(self, stage: int) -> StageTable:
         """Stages at a place by layers 1 .. of all blocks, without layers of the prefix."""
-        block = self.blocks[self.place[stage]]
-        role = self._role(stage)
-        held = in_flight(stage, pp=self.pp, vpp=self.case.vpp, num_microbatches=self.case.num_microbatches)
-        key = role, held, self.case.vpp, block.only
-        if key not in block.tables:
-            layers = np.arange(1, self.total + 1)
-            block.tables[key] = self._price(stage, layers, np.zeros_like(layers))
-        return block.tables[key]
+        return table_of(self.blocks[self.place[stage]], stage=stage, pp=self.pp, case=self.case, most=self.total)
 
     def _price(self, stage: int, layers: Ints, prefix: Ints) -> StageTable:
         block = self.blocks[self.place[stage]]

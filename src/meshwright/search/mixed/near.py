@@ -1,0 +1,143 @@
+"""Interleaved plans that the closed form takes for nearly as good as the best, split and simulated together.
+
+The closed form knows how long stages take, not how their chunks wait for each other in a round; so the best of a few hundred plans
+by simulation is often none of the best few by the closed form.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+
+from meshwright.cost.shapes import Floats
+from meshwright.cost.simulate import Pipeline
+from meshwright.cost.simulate_many import steady_steps_s
+from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, links_of, rest_s, table_of
+from meshwright.search.mixed.found import Found
+from meshwright.search.mixed.stages import role_of
+
+__all__ = ["evenly_split", "expected_s", "recomputes_unlike"]
+
+MOST_OPERATIONS = 40_000
+"""Operations of the shapes that are simulated, at most, in groups of micro batches until they are steady: a tenth of a second."""
+GROUPS = 8
+"""Groups of micro batches, of as many as there are stages, that a simulation begins with."""
+
+
+def evenly_split(blocks: Sequence[Block], case: Case) -> Solved | None:
+    """Give each block's layers one by one to the stage that is quickest with one more; None where they do not fit.
+
+    Its bound is not known and stands as 0.
+    """
+    stages: list[Chosen] = []
+    pp, most = sum(block.stages for block in blocks), sum(block.layers for block in blocks)
+    for block in blocks:
+        start = len(stages)
+        tables = [table_of(block, stage=start + i, pp=pp, case=case, most=most) for i in range(block.stages)]
+        times = [table.forward_s + table.backward_s for table in tables]
+        own = _counts(times, block.layers, least=case.vpp, even=case.even)
+        if own is None:
+            return None
+        stages += [
+            Chosen(
+                layers=n,
+                way=int(table.way[n - 1]),
+                redone=int(table.redone[n - 1]),
+                forward_s=float(table.forward_s[n - 1]),
+                backward_s=float(table.backward_s[n - 1]),
+            )
+            for n, table in zip(own, tables, strict=True)
+        ]
+    return Solved(stages=tuple(stages), bound_s=0.0)
+
+
+def recomputes_unlike(blocks: Sequence[Block], solved: Solved) -> bool:
+    """Return whether stages of a block recompute in unlike ways."""
+    stages = iter(solved.stages)
+    return any(len({(stage.way, stage.redone) for stage in islice(stages, block.stages)}) > 1 for block in blocks)
+
+
+def _counts(times: Sequence[Floats], layers: int, *, least: int, even: bool) -> list[int] | None:
+    """Layers of each stage by what stages take with 1, 2, ... layers."""
+    if even:
+        each, rest = divmod(layers, len(times))
+        own = [each] * len(times)
+        return None if rest or not np.isfinite([taken[each - 1] for taken in times]).all() else own
+    own = [least] * len(times)
+    queue = [(float(taken[least]), i) for i, taken in enumerate(times)] if layers > least * len(times) else []
+    heapq.heapify(queue)
+    for _ in range(layers - least * len(times)):
+        i = queue[0][1]
+        own[i] += 1
+        heapq.heapreplace(queue, (float(times[i][own[i]]) if own[i] < len(times[i]) else np.inf, i))
+    return own if np.isfinite([taken[n - 1] for taken, n in zip(times, own, strict=True)]).all() else None
+
+
+def expected_s(plans: Sequence[Found]) -> Floats:
+    """Return a step's seconds of each interleaved plan as the simulation has it, (N,); infinite beyond MOST_OPERATIONS, the first first.
+
+    Formula:  the pipeline by simulation of its chunks, and what a step takes once; chunks share their stage's layers as evenly as can be
+    Units:    seconds.
+    Source:   `cost/simulate_many.py`.
+    Valid:    layers of the model's first segment count as those of its second.
+    Checked:  tests/search/test_mixed_near.py
+    """
+    found, left = np.full(len(plans), np.inf), MOST_OPERATIONS
+    shapes: dict[tuple[int, int, int], list[int]] = {}
+    for number, plan in enumerate(plans):
+        shapes.setdefault((len(plan.solved.stages), plan.case.vpp, plan.case.num_microbatches), []).append(number)
+    for (pp, vpp, micro), numbers in shapes.items():
+        operations = 2 * pp * vpp * min(micro, 2 * GROUPS * pp)
+        if operations > left:
+            continue
+        left -= operations
+        pipelines_s = _steps_s([plans[number] for number in numbers])
+        found[numbers] = [
+            float(seconds) + rest_s(plans[number].blocks, plans[number].case, plans[number].solved)
+            for number, seconds in zip(numbers, pipelines_s, strict=True)
+        ]
+    return found
+
+
+def _steps_s(plans: Sequence[Found]) -> Floats:
+    """Pipelines of one shape, simulated, (N,)."""
+    case, pp = plans[0].case, len(plans[0].solved.stages)
+    times = [_chunk_times(plan) for plan in plans]
+    nothing = [0.0] * (pp * case.vpp)
+    shape = Pipeline(
+        schedule="interleaved",
+        pp=pp,
+        vpp=case.vpp,
+        num_microbatches=case.num_microbatches,
+        forward_s=nothing,
+        backward_s=nothing,
+        group=case.num_microbatches // max(1, case.num_microbatches // pp),
+    )
+    links = np.array([[*links_of(plan.blocks), _way_back_s(plan.blocks, pp)] for plan in plans])
+    forward, backward = (np.array([each[side].ravel() for each in times]) for side in (0, 1))
+    return steady_steps_s(shape, forward_s=forward, backward_s=backward, links_s=links)
+
+
+def _chunk_times(plan: Found) -> Floats:
+    """Forward and backward of each chunk, (2, vpp, pp)."""
+    stages, vpp = plan.solved.stages, plan.case.vpp
+    place = [block for block in plan.blocks for _ in range(block.stages)]
+    last = len(place) - 1
+    layers = np.array([stage.layers for stage in stages])
+    chunks = layers // vpp + (np.arange(vpp)[:, None] < layers % vpp)
+    ends = np.zeros((2, vpp, len(place)))
+    for number, at in ((0, 0), (last, vpp - 1)):
+        curve, role = place[number].curve, role_of(is_first=number == 0, is_last=number == last)
+        ends[:, at, number] = curve.forward_base_s[role], curve.backward_base_s[stages[number].way, role]
+    whole = np.array([[stage.forward_s for stage in stages], [stage.backward_s for stage in stages]])
+    return np.asarray(np.maximum(0.0, (whole - ends.sum(axis=1))[:, None] * (chunks / layers) + ends))
+
+
+def _way_back_s(blocks: Sequence[Block], pp: int) -> float:
+    """One message from the last stage to the first."""
+    if len(blocks) > 1:
+        return max(blocks[0].curve.cross_message_s, blocks[-1].curve.cross_message_s)
+    return blocks[0].curve.near_message_s if blocks[0].chips_per_stage * pp <= blocks[0].domain else blocks[0].curve.message_s

@@ -1,0 +1,39 @@
+"""Interleaved plans that the closed form takes for nearly as good as the best."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.search.mixed.branch import search_mixed
+from meshwright.search.mixed.grid import make_grid
+from meshwright.search.mixed.near import evenly_split, expected_s
+from meshwright.search.mixed.plan import search_mixed_plans
+from meshwright.search.mixed.problem import resolve_mixed
+from meshwright.search.mixed.reprice import layout_of, reprice_mixed
+from meshwright.search.mixed.score import Score
+from meshwright.search.request import PlanRequest
+from meshwright.search.space import Rejections
+
+SMALL = {"model": "layers=24,hidden=2048,heads=16,ffn=8192,vocab=32000", "seq_len": 2048, "gbs": 32, "cluster": "h800:8,l40s:8"}
+PINNED = {"model": "llama3-70b", "seq_len": 4096, "gbs": 128, "cluster": "h800:64,h200:32", "top": 3}
+
+
+def test_expected_steps_are_those_of_the_simulation() -> None:
+    """And the layers of a plan that was split evenly are the model's."""
+    problem = resolve_mixed(PlanRequest.of({**SMALL, "pins": {"vpp": [2, 3]}}))
+    grid = make_grid(problem, Rejections())
+    near = search_mixed(problem, grid, Score(rates=None)).near
+    assert near
+    priced = reprice_mixed([layout_of(found, problem, grid) for found in near], problem.site)
+    assert expected_s(near).tolist() == pytest.approx([each.step_s for each in priced], rel=2e-3)
+    for found in near:
+        again = evenly_split(found.blocks, found.case)
+        assert again is not None and again.stages == found.solved.stages
+        assert sum(stage.layers for stage in found.solved.stages) == 24
+
+
+def test_a_pinned_search_is_no_worse_than_the_search_whose_winner_keeps_the_pin() -> None:
+    free = search_mixed_plans(PlanRequest.of(PINNED)).plans[0]
+    assert free.mixed is not None and {stage.recompute for stage in free.mixed.stages} == {"none"}
+    pinned = search_mixed_plans(PlanRequest.of({**PINNED, "pins": {"recompute": ["none"]}})).plans[0]
+    assert pinned.step_s <= free.step_s * (1 + 1e-9)
