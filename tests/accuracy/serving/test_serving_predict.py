@@ -13,7 +13,7 @@ from tests.accuracy.serving.examples import ROW
 from meshwright.accuracy.rows import Unanswerable
 from meshwright.accuracy.serving.loads import load_of
 from meshwright.accuracy.serving.page import serving_accuracy_page
-from meshwright.accuracy.serving.predict import COLUMNS, _slots, predict_case, predict_serving, serving_predictions_csv
+from meshwright.accuracy.serving.predict import COLUMNS, _slots, drafting, predict_case, predict_serving, serving_predictions_csv
 from meshwright.accuracy.serving.recipes import as_started
 from meshwright.accuracy.serving.rows import MEASURED, ServingCase, ServingTable, read_serving_row, read_serving_table
 from meshwright.accuracy.serving.score import guesses_of_answers, score_serving
@@ -160,6 +160,26 @@ def test_servers_start_as_the_benchmark_starts_them() -> None:
 def test_an_iteration_holds_what_the_recipe_of_the_day_lets_it(date: str, tokens: int) -> None:
     run = started(engine="TensorRT-LLM", model="deepseek-v3", tp="8", gpu="B200", n_gpus="8", concurrency="256", date=date)
     assert run.engine.chunk_tokens == tokens
+
+
+def test_drafting_where_tables_do_not_say() -> None:
+    """Worked: 0.664 + 0.664^2 + 0.664^3 = 1.40."""
+    spec = drafting(3)
+    assert spec is not None and spec.accepted == pytest.approx(1.40, abs=0.005)
+    assert drafting(0) is None
+    latent = {"model": "deepseek-v3", "tp": "8", "gpu": "B200", "n_gpus": "8"}
+    assert [started(**latent, engine=engine).drafted for engine in ("TensorRT-LLM", "SGLang")] == [1, 0]
+    assert started(engine="TensorRT-LLM").drafted == 0
+
+
+def test_two_pools_draft_less_under_more_requests() -> None:
+    """Where nobody says how many tokens are drafted, no number of them is faster than what is predicted."""
+    pools = {f"{pool}_{axis}": "8" for pool in ("prefill", "decode") for axis in ("tp", "ep")}
+    asked = {"model": "deepseek-v3", "mode": "disagg", "n_gpus": "16", "tp": "", "engine": "SGLang", **pools}
+    told = {"prefill_workers": "1", "decode_workers": "1"}
+    for clients in ("4", "2048"):
+        drafted, none = (predict_case(case(**asked, **more, concurrency=clients)).tpot_s for more in ({}, told))
+        assert 0 < (drafted or 0) <= 1.001 * (none or 0)
 
 
 def test_the_caches_precision_is_the_recipes_unless_the_run_tells_it() -> None:

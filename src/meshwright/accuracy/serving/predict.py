@@ -24,7 +24,7 @@ from meshwright.serving.prices import Prices
 from meshwright.serving.quantisation import quantisation
 from meshwright.serving.simulate import closed_loop
 from meshwright.serving.static import static_batch
-from meshwright.serving.steady import Steady, batched_prompt_s, disaggregated, matching_workers, most_running, steady
+from meshwright.serving.steady import Steady, batched_prompt_s, decode_s, disaggregated, matching_workers, most_running, steady
 from meshwright.units import GIB
 
 __all__ = ["COLUMNS", "ServingAnswers", "ServingPrediction", "predict_case", "predict_serving", "serving_predictions_csv"]
@@ -142,7 +142,7 @@ def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
     """Requests spread evenly over attention ranks; those that the cache has no room for wait."""
     load = load_of(case.input_len, case.output_len)
     case = as_started(case, load, tp=worker.tp)
-    clock = _clock(_prices(case, worker), case.input_len + case.output_len)
+    clock = _clock(_prices(case, worker), case.input_len + case.output_len, drafting(case.drafted))
     clients = max(1, round(case.load / worker.attention_dp))
     requests = requests_of(load, input_len=case.input_len, output_len=case.output_len, clients=clients)
     requests = replace(requests, distinct=case.distinct_prompts)
@@ -210,7 +210,9 @@ def _network(case: ServingCase, first: Worker, first_count: int | None, second: 
     mean = 0.5 * (1.0 + load.shortest)
     input_len, output_len = max(1, round(mean * case.input_len)), max(2, round(mean * case.output_len))
     prompts = _clock(_prices(case, first), context)
-    answers = _clock(_prices(case, second), context, _habit(case))
+    priced, running = _prices(case, second), case.load / (second_count * second.attention_dp * second.pp)
+    clocks = [_clock(priced, context, drafting(count)) for count in _drafts(case)]
+    answers = min(clocks, key=lambda one: decode_s(one, min(running, one.most_tokens), input_len + 0.5 * output_len))
     sent = case.input_len * cache_bytes_per_token(answers.prices) * second.tp
     link = case.node.network_link
     transfer_s = link.latency_s + sent / (min(first.tp, second.tp) * link.bytes_per_s * link.efficiency)
@@ -257,15 +259,27 @@ def _slots(case: ServingCase) -> int | None:
 _MOST_CLIENTS_PER_SLOT = 1.5
 
 
-def _habit(case: ServingCase) -> Speculation | None:
-    """Published runs on two pools draft tokens wherever the model has layers for it, and tables don't say so; runs whose pools are told in
-    full, workers counted, draft none."""
+def _drafts(case: ServingCase) -> range:
+    """Numbers of tokens that may be drafted, of which the fastest is taken.
+
+    Published runs on two pools draft tokens wherever the model has layers for it, more at small loads than at large ones, and tables don't
+    say so; runs whose pools are told in full, workers counted, draft none.
+    """
     told = case.pools is not None and case.pools.decode_workers is not None
-    return MULTI_TOKEN if case.model.mtp_layers and not told else None
+    return range(1) if told or not case.model.mtp_layers else range(_MOST_DRAFTED + 1)
 
 
-MULTI_TOKEN = Speculation(drafted=3, accepted=1.4)
-"""As NVIDIA's and SGLang's recipes run DeepSeek R1 (three drafted tokens, 2.4 tokens an iteration: TensorRT-LLM's blog on R1's latency)."""
+_MOST_DRAFTED = 3
+"""As NVIDIA's and SGLang's recipes run DeepSeek R1 under few requests."""
+
+
+def drafting(count: int) -> Speculation | None:
+    """So many tokens drafted, each right as often as the one before it was: accepted = share + share^2 + ..."""
+    return Speculation(drafted=count, accepted=sum(_RIGHT**place for place in range(1, count + 1))) if count else None
+
+
+_RIGHT = 0.664
+"""With it three drafted tokens give 2.4 an iteration, as TensorRT-LLM's blog on R1's latency has it."""
 
 
 def serving_predictions_csv(answers: ServingAnswers) -> str:

@@ -21,12 +21,12 @@ _SPARE_TOKENS = 64
 
 
 def as_started(case: ServingCase, load: Load, *, tp: int) -> ServingCase:
-    """Return the run with its engine, cache and prompts as the benchmark starts them.
+    """Return the run with its engine, cache, prompts and drafts as the benchmark starts them.
 
     Every row of the preset that fits counts, a later one over an earlier. A cache whose precision the run tells stays.
     """
     changes: dict[str, Any] = {"token_s": 0.0} if load.front == "router" else {}
-    stored, distinct = case.cache, case.distinct_prompts
+    stored, distinct, drafted = case.cache, case.distinct_prompts, case.drafted
     for row in _rows():
         if not _fits(row, case, load, tp):
             continue
@@ -39,7 +39,9 @@ def as_started(case: ServingCase, load: Load, *, tp: int) -> ServingCase:
         if row["cache"] and not case.cache_told:
             stored = cast("Cache", row["cache"])
         distinct = int(row["distinct_prompts"]) if row["distinct_prompts"] else distinct
-    return replace(case, engine=replace(case.engine, **changes), cache=stored, distinct_prompts=distinct)
+        drafted = int(row["drafted"]) if row["drafted"] and case.model.mtp_layers else drafted
+    engine = replace(case.engine, **changes)
+    return replace(case, engine=engine, cache=stored, distinct_prompts=distinct, drafted=drafted)
 
 
 def _fits(row: dict[str, str], case: ServingCase, load: Load, tp: int) -> bool:

@@ -105,6 +105,8 @@ class ServingCase:
     """Of the run, as YYYY-MM-DD; blank where it is not told."""
     distinct_prompts: int | None = None
     """Prompts after which the load repeats itself, into a prefix cache; None: all differ, or there is no such cache."""
+    drafted: int = 0
+    """Tokens drafted ahead per iteration, where the benchmark's habit is known and the table does not tell."""
 
 
 def read_serving_table(path: Path) -> ServingTable:
