@@ -67,7 +67,8 @@ def test_caps_are_said(capsys: Capture) -> None:
     [
         (["--num-gpus", "24"], "have 16 chips together"),
         (["--num-gpus", "12"], "no multiple of the 8 chips of a node; nearest that are: 8 or 16"),
-        (["--export", "files"], "--export files: megatron-lm has one chip, tp, micro batch and recomputation for all ranks"),
+        (["--export", "files", "--to", "torchtitan"], "--export ... --to torchtitan: it has no words for stages on several kinds of chips"),
+        (["--export", "files", "--unlike-batch"], "--unlike-batch: megatron-lm has one dp and mbs for all ranks"),
         (["--objective", "memory"], "objective=memory"),
     ],
 )
@@ -130,6 +131,15 @@ def test_a_plan_that_leaves_chips_idle_is_exported_for_those_it_uses(tmp_path: P
     assert "pretrain_gpt.py" in capsys.readouterr().err
 
 
+def test_a_plan_over_two_kinds_is_written_for_megatron(tmp_path: Path, capsys: Capture) -> None:
+    """What is searched is said, and stages on both kinds share one command."""
+    assert cli.run([*TWO, "--set", "pp=2", "--top", "3", "--export", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert "note: searched with --same tp,recompute, as megatron-lm has one value for all ranks" in printed.err
+    assert "order of the nodes: NODE_RANK 0 on" in printed.err
+    assert "--pipeline-model-parallel-layout" in (tmp_path / "train.sh").read_text()
+
+
 def test_plans_that_no_software_has_words_for_are_refused_by_name(tmp_path: Path, capsys: Capture) -> None:
     stage = {"chip": "h100", "layers": 16, "tp": 2, "mbs": 1, "recompute": "none"}
     request = {"model": "llama3-8b", "cluster": "h100:16", "seq_len": 4096, "num_gpus": 8}
@@ -139,7 +149,7 @@ def test_plans_that_no_software_has_words_for_are_refused_by_name(tmp_path: Path
         (tmp_path / "plan.json").write_text(json.dumps({"request": request, "plans": [plan]}))
         return error_of(["export", str(tmp_path / "plan.json"), "--to", "megatron-lm", "-o", str(tmp_path / "out")], capsys)
 
-    assert "plan.json: its pipeline runs on h100 and a800; no training software" in refused({"chip": "a800"})
+    assert "plan.json: its pipeline runs on h100 and a800; a file of such a plan is not read" in refused({"chip": "a800"})
     assert "plan.json: its stages differ in tp, recompute, for which training software has one value" in refused(
         {"tp": 4, "recompute": "full"}
     )

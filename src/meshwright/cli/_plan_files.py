@@ -94,8 +94,8 @@ def _of_one_kind(plan: dict[str, Any], request: dict[str, Any], name: str) -> di
     kinds = list(dict.fromkeys(stage["chip"] for stage in plan["stages"]))
     if len(kinds) > 1:
         raise ConfigError(
-            f"{name}: its pipeline runs on {' and '.join(kinds)}; no training software that files are written for has words for stages on "
-            "several kinds of chips; `stages` of the file says what each runs as"
+            f"{name}: its pipeline runs on {' and '.join(kinds)}; a file of such a plan is not read; `plan --export DIR` writes the "
+            "best for megatron-lm, and `stages` of the file says what each runs as"
         )
     differs = [key for key in plan["stages"][0] if key != "layers" and len({str(stage[key]) for stage in plan["stages"]}) > 1]
     if differs:

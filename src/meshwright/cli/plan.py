@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshwright.cli._mixed_export import export_first, for_export
 from meshwright.cli._terminal import QuietFlag
 
 if TYPE_CHECKING:
@@ -163,9 +164,11 @@ def plan(
     _require(fields)
     _check_target(export_dir, to)
     asked = PlanRequest.of(fields)
+    if export_dir is not None:
+        asked = for_export(asked, to or _TARGET)
     if save_request is not None:
         _write(save_request, request_to_yaml(asked))
-    problem = _problem(asked, export_dir, from_file, to or _TARGET)  # refuses what is unknown before a folder is made
+    problem = _problem(asked, from_file)  # refuses what is unknown before a folder is made
     current = None if run is None or isinstance(problem, MixedProblem) else run.asked(problem)
     if trace is not None:
         make_folder(trace)
@@ -185,8 +188,8 @@ def plan(
         _export(result, problem, run, export_dir, to or _TARGET)
 
 
-def _problem(asked: PlanRequest, export_dir: Path | None, from_file: Path | None, to: str) -> Problem | MixedProblem:
-    """Look up a request's names; several kinds of chips are planned, but no software's files are read or written for them."""
+def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProblem:
+    """Look up a request's names; several kinds of chips are planned, but no software's files are read for them."""
     from meshwright import api
     from meshwright.errors import ConfigError
     from meshwright.search.mixed.problem import is_mixed, resolve_mixed
@@ -196,11 +199,6 @@ def _problem(asked: PlanRequest, export_dir: Path | None, from_file: Path | None
     problem = resolve_mixed(asked)
     if from_file is not None:
         raise ConfigError(f"--from {from_file}: such a file is of one kind of chip whose chips are all used; leave out --num-gpus")
-    if export_dir is not None and len(problem.cluster.pools) > 1:
-        raise ConfigError(
-            f"--export {export_dir}: {to} has one chip, tp, micro batch and recomputation for all ranks, and no words for stages on "
-            "several kinds of chips; --json says what each stage runs as"
-        )
     return problem
 
 
@@ -230,6 +228,9 @@ def _export(result: PlanResult, problem: Problem | MixedProblem, run: Run | None
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.request import PlanRequest
 
+    if isinstance(problem, MixedProblem) and len(problem.cluster.pools) > 1:
+        export_first(result, problem, folder, to)
+        return
     best = result.plans[0].layout
     if isinstance(problem, MixedProblem):
         side = side_of(result.to_dict(), "plan #1")
