@@ -28,6 +28,17 @@ def error_of(arguments: list[str], capsys: Capture) -> str:
     return err.removeprefix("error: ").rstrip("\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seq", "8k"], "--seq-len 8k: expected a whole number, such as 8192"),
+        (["--headroom", "some"], "--headroom some: expected a number, such as 0.5"),
+    ],
+)
+def test_a_value_that_is_no_number_is_named(words: list[str], message: str, capsys: Capture) -> None:
+    assert error_of([*SMALL, *words], capsys) == message
+
+
 def test_table(capsys: Capture) -> None:
     assert cli.run([*SMALL, "--top", "3"]) == 0
     out, err = capsys.readouterr()

@@ -14,7 +14,7 @@ from meshwright.hardware.parse import load_cluster, parse_chip_mix, parse_cluste
 FORM = "expected KIND:COUNT[,KIND:COUNT...] such as h100:256 or a800:128,h800:160"
 REFUSED = {
     "": f"cluster '': {FORM}",
-    "h100": f"cluster 'h100': {FORM}",
+    "h100": f"cluster 'h100': {FORM}; how many, as in h100:8?",
     ":3": f"cluster ':3': {FORM}",
     "h100:8,": f"cluster 'h100:8,': {FORM}",
     "h100:": "cluster 'h100:': count '' of h100: expected a whole number of chips such as h100:256",
@@ -84,3 +84,18 @@ def test_a_path_is_a_file(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not a text in UTF-8"):
         load_cluster(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("256xh100", "did you mean h100:256?"),
+        ("p5.48xlarge x 4", "did you mean p5.48xlarge:4?"),
+        ("h100", "how many, as in h100:8?"),
+        ("nonsense", "or a800:128,h800:160"),
+    ],
+)
+def test_a_cluster_without_its_colon_is_told_how_it_is_written(text: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        parse_cluster(text)
+    assert str(found.value).endswith(hint)

@@ -142,6 +142,15 @@ def test_the_indexer_of_sparse_attention_is_said_to_be_left_out() -> None:
     assert "x: attention is priced in full: the indexer that chooses 2048 tokens for each, and its weights, are left out" in reading.notes
 
 
+def test_scales_and_activations_that_no_export_writes_are_said() -> None:
+    capped = CONFIGS["gemma2-9b"] | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    assert hf_reading(capped, name="g").notes == (
+        "g: left out, as exports have no words and times hardly hang on them: attn_logit_softcapping, final_logit_softcapping",
+    )
+    assert "activation xielu" in hf_reading(LLAMA | {"hidden_act": "xielu"}, name="x").notes[0]
+    assert hf_reading(LLAMA | {"hidden_act": "silu", "logits_scaling": 1.0, "scale_emb": 1}, name="x").notes == ()
+
+
 @pytest.mark.parametrize("kind", ["qwen3_next", "kimi_linear", "falcon_h1", "jamba", "minimax_m1", "mllama_text_model", "gemma3n"])
 def test_layers_that_no_shape_holds_are_refused_by_what_they_are(kind: str) -> None:
     with pytest.raises(ConfigError, match=rf"^x: a model of model_type {kind} has .*which are not modelled$"):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import typer
 import typer.core
@@ -154,6 +154,9 @@ def _root(
     """Find the fastest way to train a large language model on a given cluster."""
 
 
+_EXPECTED = {"int_parsing": "a whole number, such as 8192", "float_parsing": "a number, such as 0.5"}
+
+
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors that were foreseen are one line on stderr."""
     command = typer.main.get_command(app)
@@ -168,7 +171,7 @@ def run(args: Sequence[str]) -> int:
             raise
         return _refuse(f"{error.filename}: {error.strerror}")
     except _UsageError as error:
-        return _refuse(cast("Any", error).format_message())
+        return _refuse(_usage_words(error))
     except (typer.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
@@ -176,6 +179,15 @@ def run(args: Sequence[str]) -> int:
     if code == _INTERRUPTED:
         print("interrupted", file=sys.stderr)
     return code
+
+
+def _usage_words(error: Any) -> str:
+    """Say what is wrong with a command line: of a value that is no number, the value and what was expected."""
+    faults = getattr(error.__cause__, "errors", None)
+    kind, given = (faults()[0][key] for key in ("type", "input")) if faults is not None else ("", "")
+    if kind not in _EXPECTED or error.param is None:
+        return str(error.format_message())
+    return f"{max(error.param.opts, key=len)} {given}: expected {_EXPECTED[kind]}"
 
 
 def _refuse(message: str) -> int:

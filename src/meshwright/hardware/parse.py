@@ -53,7 +53,7 @@ def parse_cluster(text: str, *, gpus_per_node: int | None = None) -> Cluster:
 def _pool(part: str, *, text: str, gpus_per_node: int | None) -> Pool:
     kind, colon, count = part.rpartition(":")
     if not part or not colon or not kind.strip():
-        raise ConfigError(f"cluster {text!r}: {_FORM}")
+        raise ConfigError(f"cluster {text!r}: {_FORM}{_turned(part)}")
     kind, count = kind.strip(), count.strip()
     if kind.lower() == LOCAL:
         advice = "write it alone, add --profile FILE for a number of its chips, or name chips, such as h100:8"
@@ -65,6 +65,15 @@ def _pool(part: str, *, text: str, gpus_per_node: int | None) -> Pool:
         held = f"{server.name} holds {server.node.chips_per_node} x {server.chip} a node"
         raise ConfigError(f"cluster {text!r}: gpus_per_node={gpus_per_node}, but {held}; leave gpus_per_node out")
     return Pool(node=server.node, num_chips=server.chips * parse_count(count, kind=kind, text=text))
+
+
+def _turned(part: str) -> str:
+    """What `256xh100`, `256 h100` or `h100` alone should have been, where a chip or a server is named."""
+    match = re.fullmatch(r"(?:(\d+)\s*[x*\s]\s*)?(.+?)(?:\s*[x*\s]\s*(\d+))?", part, flags=re.ASCII)
+    if match is None or (find_server(match[2]) is None and match[2].lower() not in (chip.name for chip in chips())):
+        return ""
+    count = match[1] or match[3]
+    return f"; did you mean {match[2]}:{count}?" if count else f"; how many, as in {match[2]}:8?"
 
 
 def _node(kind: str, *, gpus_per_node: int | None) -> Node:

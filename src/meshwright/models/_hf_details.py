@@ -19,6 +19,7 @@ _ACTIVATIONS = {
     "relu": "relu",
     "relu2": "squared-relu",
 }
+_ACTIVATION_KEYS = "hidden_act|hidden_activation|activation_function|mlp_hidden_act"
 _NORM_KEYS = "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|layernorm_epsilon|norm_epsilon|norm_eps"
 _BALANCED_BY_BIAS = {"router_score": "sigmoid", "router_balance": "bias"}
 _FIXED: Mapping[str, Mapping[str, str]] = {
@@ -41,7 +42,7 @@ def read_details(config: HfConfig, spec: ModelSpec, *, kind: str) -> dict[str, A
     found: dict[str, Any] = {}
     if config.has(_NORM_KEYS):
         found["norm_eps"] = config.number(_NORM_KEYS, 1e-5)
-    if (activation := _ACTIVATIONS.get(_word(config, "hidden_act|hidden_activation|activation_function|mlp_hidden_act"))) is not None:
+    if (activation := _ACTIVATIONS.get(_word(config, _ACTIVATION_KEYS))) is not None:
         found["activation"] = activation
     if spec.positions == "rope":
         found |= _rotation(config, spec)
@@ -50,9 +51,23 @@ def read_details(config: HfConfig, spec: ModelSpec, *, kind: str) -> dict[str, A
     return found
 
 
+_SCALES = (
+    *("attn_logit_softcapping", "final_logit_softcapping", "embedding_multiplier", "attention_multiplier", "residual_multiplier"),
+    *("logits_scaling", "logit_scale", "scale_emb", "scale_depth", "swiglu_limit", "no_rope_layers", "attn_temperature_tuning"),
+)
+"""Keys that change what is computed, hardly how long it takes, and that no export has a word for."""
+_TRIVIAL: tuple[Any, ...] = (None, 0, 1, False, [])
+
+
 def left_out(config: HfConfig, spec: ModelSpec) -> list[str]:
-    """Say what no field holds: a stretching of the rotation, attention to chosen tokens alone."""
+    """Say what no field holds: caps and scales, an activation, a stretching of the rotation, attention to chosen tokens alone."""
     said = []
+    given = [key for key in _SCALES if config.values.get(key) not in _TRIVIAL]
+    activation = _word(config, _ACTIVATION_KEYS)
+    if activation and activation not in _ACTIVATIONS:
+        given.append(f"activation {activation}")
+    if given:
+        said.append(f"left out, as exports have no words and times hardly hang on them: {', '.join(given)}")
     kind = _word(_scaling(config), "rope_type|type")
     if spec.positions == "rope" and kind not in (*_PLAIN, _STRETCHED):
         said.append(f"rope_scaling of type {kind} is left out: exports rotate by rope_theta alone")

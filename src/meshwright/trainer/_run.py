@@ -7,7 +7,7 @@ import math
 import signal
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from meshwright.errors import ConfigError
 from meshwright.trainer._build import Parts, build
 from meshwright.trainer._checkpoints import Checkpoints
+from meshwright.trainer._hold import held
 from meshwright.trainer._phases import peak_bytes, reset_peaks
 from meshwright.trainer._recorder import memory_history, profiled_step
 from meshwright.trainer._validation import total_loss, validate
@@ -39,9 +40,11 @@ def train(job: TrainJob, device: torch.device, *, tell: Callable[[str], None], s
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # of logits, which nothing changes in place
     if device.type == "cpu":
         keep_freed_memory()
-    with memory_history(job.memory_snapshot) as dump_memory, _lines(job, tell) as say:
+    with memory_history(job.memory_snapshot) as dump_memory, _lines(job, tell) as say, ExitStack() as stack:
         parts = build(job, device)
         checkpoints = None if job.save.folder is None else Checkpoints(job.save, device_type=device.type)
+        if checkpoints is not None and dist.get_rank() == 0:
+            stack.enter_context(held(checkpoints.folder))
         done = _resume(parts, checkpoints)
         tally = Tally(rates=Rates(job=job, processes=dist.get_world_size(), device_name=_device_name(device)))
         began = perf_counter()
