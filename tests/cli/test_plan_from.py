@@ -89,7 +89,22 @@ def test_a_file_of_no_known_kind_is_refused(tmp_path: Path, capsys: pytest.Captu
     path = tmp_path / "notes.txt"
     path.write_text("hello", encoding="utf-8")
     assert run(["plan", "--from", str(path), "--cluster", "h100:64"]) == 2
-    assert "not recognised as any of" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("error: notes.txt: not recognised as any of")
+    path.write_text('{"model_type": "llama"}', encoding="utf-8")
+    assert run(["plan", "--from", str(path), "--cluster", "h100:64"]) == 2
+    assert "; a config.json of Hugging Face goes with --hf" in capsys.readouterr().err
+
+
+def test_a_batch_that_the_file_leaves_to_its_software_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """torchtitan takes local_batch_size x data-parallel ranks: 4 x (16 / 2)."""
+    path = tmp_path / "run.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 4\nseq_len = 8192\n'
+        '[activation_checkpoint]\nmode = "full"\n[parallelism]\ntensor_parallel_degree = 2\n',
+        encoding="utf-8",
+    )
+    assert run(["plan", "--from", str(path), "--cluster", "h100:16"]) == 2
+    assert "leaves the global batch to its software; add --gbs 32, which is 4 on each of 8 ranks" in capsys.readouterr().err
 
 
 def test_the_python_function_writes_what_the_command_writes() -> None:

@@ -49,6 +49,8 @@ class Run:
             layout.pop("dp", None)
         if problem.request.gbs is None and "gbs" in self.found.layout:
             layout["gbs"] = self.found.layout["gbs"]
+        if problem.request.gbs is None and "gbs" not in layout:
+            raise ConfigError(f"{self.path}: the file leaves the global batch to its software; add --gbs{_usual_batch(layout, problem)}")
         try:
             return ask(layout, problem)
         except ConfigError as error:
@@ -73,6 +75,15 @@ class Run:
             yield f"passed through: {' '.join(found.passed_through)}"
 
 
+def _usual_batch(layout: dict[str, Any], problem: Problem) -> str:
+    """One micro batch for each rank of the file's layout, where its ranks are whole."""
+    split = layout.get("tp", 1) * layout.get("cp", 1) * layout.get("pp", 1)
+    replicas, rest = divmod(problem.num_chips, split)
+    if rest or layout.get("pp", 1) > 1 or "mbs" not in layout:
+        return " N"
+    return f" {layout['mbs'] * replicas}, which is {layout['mbs']} on each of {replicas} ranks"
+
+
 def read_run(path: Path, flags: dict[str, Any]) -> Run:
     """Read a file of any kind that is known; ConfigError where a flag and the file both name the model."""
     from meshwright.exports import import_text
@@ -86,8 +97,9 @@ def read_run(path: Path, flags: dict[str, Any]) -> Run:
         raise ConfigError(f"--from {path} names a model of its own; leave the other out")
     if "cluster" not in flags:
         raise ConfigError(f"--from {path}: the file does not say which chips it runs on; add --cluster, such as h100:64")
+    source = find_source(path.name, text)
     try:
-        found = import_text(text, source=find_source(path.name, text))
+        found = import_text(text, source=source)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return Run(path=path, found=found)

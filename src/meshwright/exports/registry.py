@@ -48,4 +48,5 @@ def find_source(file_name: str, text: str) -> ImportSource:
         if source.matches(file_name, text):
             return source
     kinds = ", ".join(source.title for source in SOURCES)
-    raise ConfigError(f"{file_name}: not recognised as any of {kinds}")
+    hint = "; a config.json of Hugging Face goes with --hf" if '"model_type"' in text else ""
+    raise ConfigError(f"{file_name}: not recognised as any of {kinds}{hint}")

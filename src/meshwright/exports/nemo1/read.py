@@ -123,7 +123,7 @@ def _rename(words: Taken, warnings: list[str]) -> None:
         vocab = _vocabulary(library, name)
         if vocab is None:
             raise ConfigError(f"{NAME}: the vocabulary of tokenizer {library} {name} is not known; add model.{NULL_VOCABULARY}: 128256")
-        warnings.append(f"the vocabulary is taken as {vocab}, by the tokenizer {library} {name}")
+        warnings.append(f"the vocabulary is taken as {vocab}, by the tokenizer {' '.join(filter(None, (library, name)))}")
     words.put("model.vocab_size", vocab)
     if words.has("model.num_moe_experts"):
         words.put("model.moe_ffn_hidden_size", words.peek("model.ffn_hidden_size"))
