@@ -12,9 +12,10 @@ from meshwright.models.presets import find_model
 from meshwright.serving.clock import Speculation
 from meshwright.serving.deployment import Worker
 from meshwright.serving.engine import find_engine
+from meshwright.serving.ranking import pareto_front
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import ServingOption
-from meshwright.serving.search import pareto_front, plan, predict
+from meshwright.serving.search import plan, predict
 from meshwright.serving.space import workers
 
 CHAT = ServingRequest(
