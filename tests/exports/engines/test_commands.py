@@ -46,6 +46,18 @@ def test_vllm_spreads_experts_over_all_chips_or_none() -> None:
         engine_command(moe("vllm", tp=8, ep=2))
 
 
+def test_drafted_tokens_in_each_engines_words() -> None:
+    """As vLLM's recipes, SGLang's page on DeepSeek and TensorRT-LLM's blog on R1's latency write three tokens of the model's own layers."""
+    asked = {"model": named_model("deepseek-v3"), "worker": Worker(tp=8, ep=8), "weights": "fp8-blockwise", "drafted": 3}
+    assert '--speculative-config {"method": "mtp", "num_speculative_tokens": 3}' in words(served("vllm", **asked))
+    sglang = "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
+    assert sglang in words(served("sglang", **asked))
+    config = engine_command(served("trtllm", **asked | {"cache": "fp8"})).config
+    assert config is not None and config["speculative_config"] == {"decoding_type": "MTP", "num_nextn_predict_layers": 3}
+    with pytest.raises(ConfigError, match="llama3.1-70b has no layers for multi-token prediction"):
+        served("vllm", drafted=3)
+
+
 def test_sglang() -> None:
     assert words(served("sglang")) == (
         "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-70B --tp-size 4 --dtype bfloat16 --kv-cache-dtype bf16"

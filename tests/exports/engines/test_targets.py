@@ -130,7 +130,8 @@ def test_llm_d_writes_what_its_chart_does_not() -> None:
         (choice("vllm", part(worker=Worker(tp=2, pp=2))), "llm-d", "its chart knows tensor and data parallelism"),
         (choice("vllm", part(worker=Worker(tp=16))), "k8s", "tp=16 is 16 chips on nodes of 8"),
         (choice(mode="static"), "vllm", "static batches"),
-        (choice(drafted=3), "vllm", "3 tokens drafted per step"),
+        (choice("vllm", part(worker=Worker(tp=2, pp=2)), drafted=3), "vllm", "3 tokens drafted per step over pp=2: engines draft on one"),
+        (replace(pools(), drafted=3), "dynamo", "3 tokens drafted per step by two pools"),
         (choice("fastertransformer"), "dynamo", "fastertransformer is none of its engines"),
     ],
 )

@@ -61,6 +61,7 @@ class ServingChoice:
             cache=self.cache,
             max_len=self.max_len,
             max_sequences=part.max_sequences,
+            drafted=self.drafted,
             port=port,
         )
 

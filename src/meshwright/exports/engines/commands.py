@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -69,6 +70,8 @@ def vllm_words(served: ServedWorker) -> list[str]:
     words += ["--kv-cache-dtype", _cache_word("vllm", served, {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"})]
     words += ["--max-model-len", str(served.max_len), "--max-num-seqs", str(served.max_sequences)]
     words += ["--max-num-batched-tokens", str(served.engine.chunk_tokens)] if served.engine.chunk_tokens else []
+    if served.drafted is not None:
+        words += ["--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": served.drafted})]
     return [*words, "--gpu-memory-utilization", f"{served.engine.memory_share:g}"]
 
 
@@ -92,6 +95,9 @@ def sglang_words(served: ServedWorker) -> list[str]:
     running = served.max_sequences * worker.attention_dp
     words += ["--context-length", str(served.max_len), "--max-running-requests", str(running)]
     words += ["--chunked-prefill-size", str(served.engine.chunk_tokens)] if served.engine.chunk_tokens else []
+    if served.drafted is not None:
+        chain = ["--speculative-num-steps", str(served.drafted), "--speculative-eagle-topk", "1"]
+        words += ["--speculative-algorithm", "EAGLE", *chain, "--speculative-num-draft-tokens", str(served.drafted + 1)]
     return [*words, "--mem-fraction-static", f"{served.engine.memory_share:g}"]
 
 
@@ -126,7 +132,12 @@ def _trtllm_config(served: ServedWorker) -> dict[str, Any]:
         "kv_cache_config": {"dtype": cache, "free_gpu_memory_fraction": served.engine.memory_share},
         **({"enable_attention_dp": True} if served.worker.attention_dp > 1 else {}),
         "cuda_graph_config": {"enable_padding": True, "max_batch_size": served.max_sequences},
+        **({} if served.drafted is None else {"speculative_config": _trtllm_drafts(served.drafted)}),
     }
+
+
+def _trtllm_drafts(count: int) -> dict[str, Any]:
+    return {"decoding_type": "MTP", "num_nextn_predict_layers": count}
 
 
 def _transformers(served: ServedWorker) -> EngineCommand:

@@ -28,6 +28,8 @@ class ServedWorker:
     """Tokens of the longest request, prompt and answer."""
     max_sequences: int
     """Requests that run at once on one attention rank."""
+    drafted: int | None = None
+    """Tokens that the model's own layers for multi-token prediction draft ahead; None: none."""
     port: str = "8000"
     extra: tuple[str, ...] = ()
     """The user's own words for the engine's command."""
@@ -39,5 +41,7 @@ class ServedWorker:
             raise ConfigError(f"model path {self.path!r}: expected a folder or a name on one line")
         if self.max_len < 2:
             raise ConfigError(f"max_len={self.max_len}: expected a token of the prompt and one of the answer at least")
+        if self.drafted is not None and not self.model.mtp_layers:
+            raise ConfigError(f"drafted={self.drafted}: {self.model.name} has no layers for multi-token prediction")
         if self.max_sequences < 1:
             raise ConfigError(f"max_sequences={self.max_sequences}: expected 1 or more")

@@ -45,9 +45,13 @@ def export_serving(choice: ServingChoice, *, target: str, where: Where) -> Expor
         raise UnknownNameError("target of a serving plan", target, SERVING_TARGETS)
     if choice.mode == "static":
         raise CannotExpress(target, "static batches: servers batch as requests come", nearest="--mode aggregated")
-    if choice.drafted is not None:
-        raise CannotExpress(target, f"{choice.drafted} tokens drafted per step: not written yet", nearest="a plan without --speculate")
+    if choice.drafted is not None and len(choice.parts) > 1:
+        reason = f"{choice.drafted} tokens drafted per step by two pools: not written yet"
+        raise CannotExpress(target, reason, nearest="a plan of --mode aggregated, or without --speculate")
     for part in choice.parts:
+        if choice.drafted is not None and part.worker.pp > 1:
+            reason = f"{choice.drafted} tokens drafted per step over pp={part.worker.pp}: engines draft on one stage alone"
+            raise CannotExpress(target, reason, nearest="a plan of a worker with pp=1")
         if part.worker.chips > part.gpus_per_node:
             reason = f"{part.worker.name} is {part.worker.chips} chips on nodes of {part.gpus_per_node}: workers over several nodes"
             raise CannotExpress(target, reason, nearest=f"a worker of {part.gpus_per_node} chips")
