@@ -54,7 +54,7 @@ def test_drafted_tokens_in_each_engines_words() -> None:
     assert sglang in words(served("sglang", **asked))
     config = engine_command(served("trtllm", **asked | {"cache": "fp8"})).config
     assert config is not None and config["speculative_config"] == {"decoding_type": "MTP", "num_nextn_predict_layers": 3}
-    with pytest.raises(ConfigError, match="llama3.1-70b has no layers for multi-token prediction"):
+    with pytest.raises(ConfigError, match=r"llama3\.1-70b has no layers for multi-token prediction"):
         served("vllm", drafted=3)
 
 
