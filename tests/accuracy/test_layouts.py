@@ -198,3 +198,5 @@ def test_nemo_interleaves_one_layer_a_chunk() -> None:
     assert case_of(LLAMA, **{**row, "vpp": "2"}).layout.vpp == 2
     assert case_of(LLAMA, **{**row, "gbs": "36"}).layout.vpp == 1
     assert case_of(LLAMA, **{**row, "framework": "Megatron-LM"}).layout.vpp == 1
+    assert case_of(LLAMA, **{**row, "framework": "Megatron-LM", "notes": "comm overlap for DP/TP/PP enabled"}).layout.vpp == 10
+    assert case_of(LLAMA, **{**row, "framework": "Megatron-LM", "notes": "comm overlap for DP/TP enabled"}).layout.vpp == 1

@@ -12,6 +12,7 @@ from tests.cost.cases import GPT, LLAMA, MEMORY_BYTES_PER_S, MOE, POOL, STACK, W
 from meshwright.cost.ends import price_ends
 from meshwright.cost.feedforward import mlp_parts
 from meshwright.cost.layer import price_layer, redo_of
+from meshwright.cost.once import exposed_exchange_s
 from meshwright.cost.shapes import distinct_shapes
 from meshwright.cost.simulate import Pipeline, simulate
 from meshwright.cost.step import TIME_TERMS, Priced, price
@@ -127,6 +128,16 @@ def test_data_parallel_exchange_hides_behind_the_last_backward() -> None:
     assert term("dp_comm", dp=8, mbs=8, gbs=64, sharding="zero1", stack=silent) == 0
     some = term("dp_comm", dp=8, gbs=8, sharding="zero1", stack=replace(WHOLE, dp_overlap=0.01))
     assert 0 < some < term("dp_comm", dp=8, gbs=8, sharding="zero1")
+
+
+def test_chunks_exchange_behind_each_other() -> None:
+    """pp = 4, 2 chunks of 1 s: 3 s leave half less the last micro batch's own chunk, 0.5 s; 9 s outlast the 4 micro batches too, 4.5 s."""
+    rows = Layouts.of([Layout(pp=4, vpp=2, gbs=8)] * 2 + [Layout(pp=4, gbs=8)])
+    megatron, other = (replace(WHOLE, dp_overlap=1.0, family=family) for family in ("megatron", "fsdp"))
+    exchange, passes = np.array([3.0, 9.0, 3.0]), np.array([2.0, 2.0, 2.0])
+    assert exposed_exchange_s(exchange, passes, rows, megatron) == pytest.approx([0.5, 4.0, 1.0])
+    assert exposed_exchange_s(exchange, passes, rows, other) == pytest.approx([1.0, 7.0, 1.0])
+    assert exposed_exchange_s(exchange, passes, rows, replace(megatron, dp_overlap=0.0)) == pytest.approx(exchange)
 
 
 def test_experts_reduce_over_their_own_replicas() -> None:

@@ -113,8 +113,10 @@ def layout_of_row(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec,
 
 
 def _usual_vpp(cells: Cells, framework: Rule, model: ModelSpec, axes: Axes) -> int:
-    """Chunks per stage: what the row says, else one layer a chunk where the software's users interleave so and it comes out even."""
-    if framework["vpp"] != "layer" or axes.vpp > 1 or cells.count("vpp") is not None or axes.pp == 1:
+    """Chunks per stage: what the row says, else one layer a chunk where it comes out even and the software's users interleave so, or the
+    row says that pipeline messages overlap, which Megatron-Core's do under interleaved schedules alone."""
+    interleaved = framework["vpp"] == "layer" or cells.match("notes", r"overlap for [^;]*\bPP\b") is not None
+    if not interleaved or axes.vpp > 1 or cells.count("vpp") is not None or axes.pp == 1:
         return axes.vpp
     gbs, mbs = cells.count("gbs") or 0, cells.count("mbs") or 1
     rounds = gbs % (mbs * axes.dp * axes.pp) == 0 and gbs > 0

@@ -19,7 +19,7 @@ from meshwright.layout import SHARDINGS, Layouts
 from meshwright.stack import Stack
 from meshwright.workload import Precision, Workload
 
-__all__ = ["data_exchange_s", "gathered_bytes", "once_terms_s", "optimizer_s", "shard_copies_s"]
+__all__ = ["data_exchange_s", "exposed_exchange_s", "gathered_bytes", "once_terms_s", "optimizer_s", "shard_copies_s"]
 
 
 def once_terms_s(
@@ -38,7 +38,7 @@ def once_terms_s(
 
     `dense` and `expert` are the parameters of a rank of the fullest stage; `forward_s` and `backward_s` one micro batch on the first stage.
 
-    Formula:  exposed = max(0, reduction - overlap * backward) + max(0, gathering - overlap * forward)
+    Formula:  what `exposed_exchange_s` leaves of the reduction behind the backward, and of the gathering behind the forward pass
     Units:    seconds.
     Source:   overlap as in `presets/stacks.csv`: buckets are reduced while the last micro batch works back.
     Valid:    any layout.
@@ -49,7 +49,7 @@ def once_terms_s(
     layers = np.maximum(model_layers / layouts.pp, 1.0)
     units = layers + 1.0 if stack.embedded else 1.0
     scatter, gather = data_exchange_s(layouts, dense, expert, pool=pool, stack=stack, precision=work.precision, units=units)
-    exposed = np.maximum(0.0, scatter - stack.dp_overlap * backward_s) + np.maximum(0.0, gather - stack.dp_overlap * forward_s)
+    exposed = exposed_exchange_s(scatter, backward_s, layouts, stack) + exposed_exchange_s(gather, forward_s, layouts, stack)
     if stack.embedded and pool.node.chip.is_processor:
         exposed = exposed + _sharding_s(layouts, dense + expert, layers, pool=pool, stack=stack, precision=work.precision)
     return {
@@ -57,6 +57,23 @@ def once_terms_s(
         "optimizer": optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
         "overhead": _overhead_s(layouts, model_layers, pool=pool, stack=stack),
     }
+
+
+def exposed_exchange_s(seconds: Floats, pass_s: Floats, layouts: Layouts, stack: Stack) -> Floats:
+    """Part of an exchange that the last backward, or the first forward pass of a micro batch over a stage does not hide, (N,).
+
+    Formula:  max(0, e - h), with h = overlap * pass; in v chunks the larger of (e - h) / v, as nothing follows the last chunk, and of
+              e - ((v - 1) pp + 1) h / v, as pp micro batches pass every other chunk after it is done
+    Units:    seconds.
+    Source:   Megatron-Core's interleaved schedule (pipeline_parallel/schedules.py: grad_sync_func and param_sync_func are called chunk by
+              chunk).
+    Valid:    chunks of equal size; other families than Megatron's exchange a stage at once.
+    Checked:  tests/cost/test_step.py::test_chunks_exchange_behind_each_other
+    """
+    chunks = layouts.vpp if stack.family == "megatron" else np.ones_like(layouts.vpp)
+    hidden = stack.dp_overlap * pass_s / chunks
+    most = np.maximum(seconds / chunks - hidden, seconds - ((chunks - 1) * layouts.pp + 1) * hidden)
+    return np.asarray(np.maximum(0.0, most))
 
 
 def _sharding_s(layouts: Layouts, held: Floats, layers: Floats, *, pool: Pool, stack: Stack, precision: Precision) -> Floats:

@@ -247,8 +247,15 @@ class _Case:
                 found = np.where(here & self.present, np.maximum(found, tables[ids, role, layers]), found)
             return np.asarray(found)
 
-        reduce = np.maximum(0.0, most_of(cuts.reduce_s) - overlap * backward[:, None])
-        gather = np.maximum(0.0, most_of(cuts.gather_s) - overlap * forward[:, None])
+        chunks = self.boxes.vpp[:, None]
+        windows = (chunks - 1) * self.depth1 + 1
+
+        def exposed(seconds: Floats, pass_s: Floats) -> Floats:
+            """As `cost.once.exposed_exchange_s`."""
+            hidden = overlap * pass_s[:, None] / chunks
+            return np.asarray(np.maximum(0.0, np.maximum(seconds / chunks - hidden, seconds - windows * hidden)))
+
+        reduce, gather = exposed(most_of(cuts.reduce_s), backward), exposed(most_of(cuts.gather_s), forward)
         return np.asarray(np.where(self.present, reduce + gather + most_of(cuts.optimizer_s), 0.0).max(axis=1))
 
     def _head(self, first: Ints) -> Floats:

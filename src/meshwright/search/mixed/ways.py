@@ -53,15 +53,15 @@ def ways_of(problem: MixedProblem, grid: Grid, score: Score, *, most_chunks: int
     possible = room & (columns.present.sum(axis=1) <= layers)
     slowest = columns.slowest_s(layers, problem.num_gpus)
 
-    def scored(pipeline_s: Floats) -> Floats:
-        seconds = columns.with_exchange_s(pipeline_s, layers, micro, problem.site.stack.dp_overlap)
+    deep = np.minimum(columns.stages.sum(axis=1), layers)
+
+    def scored(pipeline_s: Floats, passes: Floats | float = 1.0) -> Floats:
+        seconds = columns.with_exchange_s(pipeline_s, layers, micro / passes, problem.site.stack.dp_overlap)
         whole = (seconds + problem.site.stack.step_overhead_s) / gbs
         return np.asarray(np.where(possible, score.of(whole, rate), np.inf))
 
-    once, chunked = (
-        scored(seconds) for seconds in (columns.once_s(layers, micro, slowest), columns.chunked_s(layers, micro, slowest, most_chunks))
-    )
-    deep = np.minimum(columns.stages.sum(axis=1), layers)
+    once = scored(columns.once_s(layers, micro, slowest))
+    chunked = scored(columns.chunked_s(layers, micro, slowest, most_chunks), np.clip(deep, 1.0, micro))
     likely = (micro + deep - 1) * np.where(np.isfinite(slowest), slowest, 0.0)
     guess = np.where(np.isfinite(once), scored(likely), np.inf)
     keep = np.isfinite(np.minimum(once, chunked))
