@@ -19,6 +19,7 @@ from meshwright.cost.collectives import (
     all_gather_s,
     all_reduce_s,
     all_to_all_s,
+    beside_compute_s,
     dispatch_s,
     group_of,
     point_to_point_s,
@@ -167,6 +168,11 @@ def test_dispatch_never_sends_more_than_a_copy_per_choice(size: int, stride: int
     group = group_of(size, stride, SILENT)
     once = one(dispatch_s(group, np.array(payload), copies))
     assert 0 <= once <= one(all_to_all_s(group, np.array(payload * copies))) * (1 + 1e-9)
+
+
+def test_a_hidden_exchange_slows_compute() -> None:
+    """3 s beside 2 s of compute: 1 s is left, and 2 s slow compute by 0.189 of that; nothing hides behind nothing."""
+    assert beside_compute_s(np.array([3.0, 1.0, 3.0]), np.array([2.0, 2.0, 0.0])) == pytest.approx([1.378, 0.189, 3.0])
 
 
 def test_point_to_point_within_and_across_domains() -> None:

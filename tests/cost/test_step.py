@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.cost.cases import GPT, LLAMA, MEMORY_BYTES_PER_S, MOE, POOL, STACK, WORK, named, site
 
+from meshwright.cost.collectives import OVERLAP_SLOWDOWN
 from meshwright.cost.ends import price_ends
 from meshwright.cost.feedforward import mlp_parts
 from meshwright.cost.layer import price_layer, redo_of
@@ -125,19 +126,20 @@ def test_buckets_pay_latency_each() -> None:
 
 def test_data_parallel_exchange_hides_behind_the_last_backward() -> None:
     silent = replace(WHOLE, dp_overlap=1.0)
-    assert term("dp_comm", dp=8, mbs=8, gbs=64, sharding="zero1", stack=silent) == 0
+    alone = term("dp_comm", dp=8, mbs=8, gbs=64, sharding="zero1")
+    assert term("dp_comm", dp=8, mbs=8, gbs=64, sharding="zero1", stack=silent) == pytest.approx(OVERLAP_SLOWDOWN * alone)
     some = term("dp_comm", dp=8, gbs=8, sharding="zero1", stack=replace(WHOLE, dp_overlap=0.01))
     assert 0 < some < term("dp_comm", dp=8, gbs=8, sharding="zero1")
 
 
 def test_chunks_exchange_behind_each_other() -> None:
-    """pp = 4, 2 chunks of 1 s: 3 s leave half less the last micro batch's own chunk, 0.5 s; 9 s outlast the 4 micro batches too, 4.5 s."""
-    rows = Layouts.of([Layout(pp=4, vpp=2, gbs=8)] * 2 + [Layout(pp=4, gbs=8)])
-    megatron, other = (replace(WHOLE, dp_overlap=1.0, family=family) for family in ("megatron", "fsdp"))
-    exchange, passes = np.array([3.0, 9.0, 3.0]), np.array([2.0, 2.0, 2.0])
-    assert exposed_exchange_s(exchange, passes, rows, megatron) == pytest.approx([0.5, 4.0, 1.0])
-    assert exposed_exchange_s(exchange, passes, rows, other) == pytest.approx([1.0, 7.0, 1.0])
-    assert exposed_exchange_s(exchange, passes, rows, replace(megatron, dp_overlap=0.0)) == pytest.approx(exchange)
+    """pp = 4, 2 chunks of 1 s: of 3 s half stay for the last chunk, whose own second hides 1 s; 9 s outlast all five seconds by 4 s."""
+    exchange, pp, slowed = np.array([3.0, 9.0, 3.0]), np.array([4, 4, 4]), OVERLAP_SLOWDOWN
+    chunked = exposed_exchange_s(exchange, np.full(3, 2.0), chunks=np.array([2, 2, 1]), pp=pp)
+    assert chunked == pytest.approx([0.5 + 2.5 * slowed, 4.0 + 5 * slowed, 1.0 + 2 * slowed])
+    assert exposed_exchange_s(exchange, np.zeros(3), chunks=np.array([2, 2, 1]), pp=pp) == pytest.approx(exchange)
+    megatron, other = (replace(WHOLE, dp_overlap=0.02, family=family) for family in ("megatron", "fsdp"))
+    assert term("dp_comm", pp=2, vpp=2, dp=4, gbs=16, stack=megatron) < term("dp_comm", pp=2, vpp=2, dp=4, gbs=16, stack=other)
 
 
 def test_experts_reduce_over_their_own_replicas() -> None:
@@ -168,7 +170,8 @@ def test_full_sharding_gathers_twice_and_scatters_once_a_layer() -> None:
     once = term("fsdp_comm", pp=2, dp=8, gbs=32, sharding="zero3", stack=piped)
     assert once == pytest.approx(4 / 2 * (gather + scatter))  # for the four micro batches together, on two stages at a time
     hidden = replace(WHOLE, fsdp_overlap=1.0)
-    assert term("fsdp_comm", dp=8, mbs=8, gbs=64, sharding="zero3", stack=hidden) == 0
+    alone = term("fsdp_comm", dp=8, mbs=8, gbs=64, sharding="zero3")
+    assert term("fsdp_comm", dp=8, mbs=8, gbs=64, sharding="zero3", stack=hidden) == pytest.approx(OVERLAP_SLOWDOWN * alone)
 
 
 def test_full_sharding_has_no_exchange_at_the_end() -> None:

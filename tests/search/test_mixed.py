@@ -124,7 +124,7 @@ def inner_cases(draw: st.DrawFn) -> tuple[tuple[Block, ...], Case]:
             )
         )
     micro = draw(st.integers(1, 24))
-    case = Case(num_microbatches=micro, vpp=1, blocking=draw(st.booleans()), dp_overlap=0.0, overhead_s=0.0, prefix=0)
+    case = Case(num_microbatches=micro, pp=1, vpp=1, blocking=draw(st.booleans()), dp_overlap=0.0, overhead_s=0.0, prefix=0)
     return tuple(blocks), case
 
 
@@ -256,6 +256,7 @@ def of_stages(
                 continue
             case = Case(
                 num_microbatches=micro,
+                pp=pp,
                 vpp=vpp,
                 blocking=True,
                 dp_overlap=site.stack.dp_overlap,

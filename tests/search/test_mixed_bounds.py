@@ -76,6 +76,7 @@ class Checked:
         )
         case = Case(
             num_microbatches=int(leaf.num_microbatches[0]),
+            pp=sum(block.stages for block in blocks),
             vpp=int(leaf.vpp[0]),
             blocking=self.limits.blocking,
             dp_overlap=self.limits.dp_overlap,

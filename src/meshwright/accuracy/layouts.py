@@ -12,11 +12,12 @@ from meshwright.accuracy.tables import Rule
 from meshwright.layout import SHARDINGS, Layout, Schedule, Sharding
 from meshwright.models.spec import ModelSpec
 
-__all__ = ["Axes", "axes_of_row", "layout_of_row"]
+__all__ = ["Axes", "assumed_batch", "axes_of_row", "layout_of_row"]
 
 _WORDS_OF_SHARDING = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3", "ddp": "none", "none": "none"}
 USUAL_LENGTH = 4096
-"""Tokens of a sequence for which the software's usual micro batch holds; of longer ones it takes as many tokens."""
+"""Tokens of a sequence for which the software's usual micro batch holds; of longer ones it takes as many tokens. Assumed, as `mbs_cap` is
+of `frameworks.csv`: predictions that rest on them say so."""
 _UNNAMED_CHIPS = 128
 """Chips of a run whose number is not published and that its layout does not fix."""
 _SCHEDULES: tuple[tuple[str, Schedule], ...] = (
@@ -147,6 +148,12 @@ def _batches(cells: Cells, framework: Rule, axes: Axes, *, seq_len: int) -> tupl
     if gbs % (mbs * axes.dp):
         raise UnansweredError("gbs: not divisible by mbs*dp")
     return mbs, gbs
+
+
+def assumed_batch(cells: Cells) -> str:
+    """Say that the micro batch is taken for granted, where neither it nor the steps of accumulation are told; nothing else."""
+    told = cells.count("mbs") or cells.count("ga") or cells.count("gbs") is None
+    return "" if told else "mbs and ga are blank: the usual micro batch of the software is assumed"
 
 
 def _filling_micro_batches(axes: Axes) -> int:

@@ -45,7 +45,7 @@ class Prediction:
     """What the fullest chip shows."""
     fits: bool
     assumed: str = ""
-    """What had to be taken for granted of the model, a line for people."""
+    """What had to be taken for granted of the model and the micro batch, a line for people."""
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:

@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from meshwright.accuracy.cells import Cells, UnansweredError, without_measurements
 from meshwright.accuracy.features import StackChanges, stack_changes_of_row
-from meshwright.accuracy.layouts import axes_of_row, layout_of_row
+from meshwright.accuracy.layouts import assumed_batch, axes_of_row, layout_of_row
 from meshwright.accuracy.machines import Machines, machines_of_row, stage_chips
 from meshwright.accuracy.models import model_of_row
 from meshwright.accuracy.notes import Placement, read_notes
@@ -60,7 +60,7 @@ class Case:
     calibration: Calibration | None = None
     """Of the chip and the software of this run."""
     assumed: str = ""
-    """What had to be taken for granted of the model, a line for people."""
+    """What had to be taken for granted of the model and the micro batch, a line for people."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +115,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         memory=_memory(cells),
         schedule_name=_schedule_name(cells),
         recompute_where_short=framework["recompute"] == WHERE_SHORT and not cells.words("recompute"),
-        assumed=assumed,
+        assumed="; ".join(said for said in (assumed, assumed_batch(cells)) if said),
     )
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "all_gather_s",
     "all_reduce_s",
     "all_to_all_s",
+    "beside_compute_s",
     "dispatch_s",
     "group_of",
     "point_to_point_s",
@@ -30,6 +31,11 @@ more), which a copy of half the buffer at 200 GB/s explains."""
 OWN_COPY_SPEED = 2.0
 """Rate of that copy against a fast link's: with it gathers and reductions of 128 MiB and more among 2 and 4 A100, H100, H200, B200, GB200
 and GB300 come out at 0.88 to 1.12 of the shipped tables; without it two chips would be a third too fast."""
+
+
+OVERLAP_SLOWDOWN = 0.189
+"""Share of a hidden exchange's time by which it slows the compute beside it, as both want multiprocessors, memory and power: the mean over
+GPT and Llama models on A100, H100, MI210 and MI250 (arXiv:2507.03114, abstract)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,6 +250,18 @@ def dispatch_s(group: Group, token_bytes: Floats, copies: float, *, neighbours: 
     inside = token_bytes * members * (group.local - 1) / group.local / group.local_bytes_per_s
     outside = token_bytes * visited * (domains - 1) / domains / group.remote_bytes_per_s
     return np.where(group.size > 1, np.maximum(inside, outside) + group.tree_latency_s(token_bytes * copies / group.size), 0.0)
+
+
+def beside_compute_s(seconds: Floats, hidden_s: Floats) -> Floats:
+    """What an exchange adds to compute that can hide so much of it.
+
+    Formula:  max(0, e - h) + OVERLAP_SLOWDOWN * min(e, h)
+    Units:    seconds.
+    Source:   arXiv:2507.03114 for the slowdown.
+    Valid:    exchanges between GPUs; taken for every chip.
+    Checked:  tests/cost/test_collectives.py::test_a_hidden_exchange_slows_compute
+    """
+    return np.asarray(np.maximum(0.0, seconds - hidden_s) + OVERLAP_SLOWDOWN * np.minimum(seconds, np.maximum(0.0, hidden_s)))
 
 
 def point_to_point_s(pool: Pool, *, message_bytes: Floats, distance: Floats, span: Floats) -> Floats:

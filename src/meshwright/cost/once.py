@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of, reduce_scatter_s
+from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, beside_compute_s, group_of, reduce_scatter_s
 from meshwright.cost.kernels import streaming_s
 from meshwright.cost.measured import host_sharded_s, host_step_s, own_s
 from meshwright.cost.memory import data_shards
@@ -49,7 +49,12 @@ def once_terms_s(
     layers = np.maximum(model_layers / layouts.pp, 1.0)
     units = layers + 1.0 if stack.embedded else 1.0
     scatter, gather = data_exchange_s(layouts, dense, expert, pool=pool, stack=stack, precision=work.precision, units=units)
-    exposed = exposed_exchange_s(scatter, backward_s, layouts, stack) + exposed_exchange_s(gather, forward_s, layouts, stack)
+    chunks = layouts.vpp if stack.family == "megatron" else np.ones_like(layouts.vpp)  # others exchange a stage at once
+    reduction, gathering = (
+        exposed_exchange_s(seconds, stack.dp_overlap * pass_s, chunks=chunks, pp=layouts.pp)
+        for seconds, pass_s in ((scatter, backward_s), (gather, forward_s))
+    )
+    exposed = reduction + gathering
     if stack.embedded and pool.node.chip.is_processor:
         exposed = exposed + _sharding_s(layouts, dense + expert, layers, pool=pool, stack=stack, precision=work.precision)
     return {
@@ -59,21 +64,20 @@ def once_terms_s(
     }
 
 
-def exposed_exchange_s(seconds: Floats, pass_s: Floats, layouts: Layouts, stack: Stack) -> Floats:
-    """Part of an exchange that the last backward, or the first forward pass of a micro batch over a stage does not hide, (N,).
+def exposed_exchange_s(seconds: Floats, hidden_s: Floats, *, chunks: Floats | NDArray[np.int64], pp: Floats | NDArray[np.int64]) -> Floats:
+    """What an exchange adds to a step, of which a stage's pass of one micro batch hides `hidden_s`, (N,).
 
-    Formula:  max(0, e - h), with h = overlap * pass; in v chunks the larger of (e - h) / v, as nothing follows the last chunk, and of
-              e - ((v - 1) pp + 1) h / v, as pp micro batches pass every other chunk after it is done
+    Formula:  max(0, e - h); in v chunks the larger of (e - h) / v, as nothing follows the last chunk, and of
+              e - ((v - 1) pp + 1) h / v, as pp micro batches pass every other chunk after it is done; what hides slows compute
     Units:    seconds.
     Source:   Megatron-Core's interleaved schedule (pipeline_parallel/schedules.py: grad_sync_func and param_sync_func are called chunk by
-              chunk).
-    Valid:    chunks of equal size; other families than Megatron's exchange a stage at once.
+              chunk); `beside_compute_s`.
+    Valid:    chunks of equal size.
     Checked:  tests/cost/test_step.py::test_chunks_exchange_behind_each_other
     """
-    chunks = layouts.vpp if stack.family == "megatron" else np.ones_like(layouts.vpp)
-    hidden = stack.dp_overlap * pass_s / chunks
-    most = np.maximum(seconds / chunks - hidden, seconds - ((chunks - 1) * layouts.pp + 1) * hidden)
-    return np.asarray(np.maximum(0.0, most))
+    each = hidden_s / chunks
+    alone = np.maximum(seconds / chunks - each, seconds - ((chunks - 1) * pp + 1) * each)
+    return beside_compute_s(seconds, seconds - np.maximum(0.0, alone))
 
 
 def _sharding_s(layouts: Layouts, held: Floats, layers: Floats, *, pool: Pool, stack: Stack, precision: Precision) -> Floats:

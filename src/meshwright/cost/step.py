@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.collectives import all_gather_s, group_of, point_to_point_s
+from meshwright.cost.collectives import all_gather_s, beside_compute_s, group_of, point_to_point_s
 from meshwright.cost.ends import Ends, padded_vocab, price_ends
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of, sum_terms
 from meshwright.cost.measured import HostPass, host_sharded_s
@@ -228,7 +228,7 @@ def _fsdp_layer_s(
     """Exposed parameter gathers and gradient scatters of one layer and micro batch, (N,) each; 0 below zero2.
 
     Formula:  forward: all-gather of the layer's weights; backward: that again and a reduce-scatter of its gradients (zero2: the scatter
-              alone); exposed = max(0, exchange - overlap * compute); where FSDP runs under a pipeline, one gather in the first forward and
+              alone); each beside overlap * compute, which it slows; where FSDP runs under a pipeline, one gather in the first forward and
               one scatter in the last backward serve all micro batches; where the reduction is deferred, one scatter
     Source:   PyTorch FSDP (arXiv:2304.11277); torch.distributed.pipelining reshards and reduces with the last micro batch only.
     """
@@ -239,16 +239,16 @@ def _fsdp_layer_s(
     if params[1].any():
         inside.append((group_of(np.minimum(layouts.shard_size, layouts.expert_dp), layouts.ep * layouts.etp, pool), params[1]))
     weights, scatter = (
-        stack.factors.data * sum(all_gather_s(ranks, held * each) for ranks, held in inside)
+        np.asarray(stack.factors.data * sum(all_gather_s(ranks, held * each) for ranks, held in inside))
         for each in (gathered_bytes(work.precision), stack.reduce_bytes)
     )
     piped = zero3 & (layouts.pp > 1) & (stack.family == "fsdp")
     rounds = np.where(piped, layouts.num_microbatches, 1)
-    forward = np.where(zero3, np.maximum(0.0, weights - stack.fsdp_overlap * forward_s), 0.0)
+    forward = np.where(zero3, beside_compute_s(weights, stack.fsdp_overlap * forward_s), 0.0)
     exchange = np.where(zero3, np.where(piped, 0.0, weights) + scatter, np.where(zero2, scatter, 0.0))
-    backward = np.maximum(0.0, exchange - stack.fsdp_overlap * backward_s) * (exchange > 0)
+    backward = beside_compute_s(exchange, stack.fsdp_overlap * backward_s) * (exchange > 0)
     if stack.reduction_deferred:
-        before_last = np.maximum(0.0, weights - stack.fsdp_overlap * backward_s)
+        before_last = beside_compute_s(weights, stack.fsdp_overlap * backward_s)
         backward = np.where(zero3 & ~piped, before_last + (backward - before_last) / layouts.num_microbatches, backward)
     if not (stack.embedded and pool.node.chip.is_processor):
         return forward / rounds, backward / rounds

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshwright.cost.once import exposed_exchange_s
 from meshwright.cost.pipeline import pipeline_of_stages_s
 from meshwright.cost.shapes import Floats
 from meshwright.layout import SCHEDULES
@@ -43,6 +44,7 @@ class Case:
     """What all blocks share."""
 
     num_microbatches: int
+    pp: int
     vpp: int
     blocking: bool
     """Whether messages stop the stage."""
@@ -95,8 +97,10 @@ def links_of(blocks: Sequence[Block]) -> Floats:
 
 def once_s(once: Once, layers: int, forward: Floats, backward: Floats, case: Case) -> Floats:
     """Exposed exchange and optimizer where the fullest stage has so many layers."""
-    reduce = np.maximum(0.0, once.reduce_s[layers] - case.dp_overlap * backward)
-    gather = np.maximum(0.0, once.gather_s[layers] - case.dp_overlap * forward)
+    reduce, gather = (
+        exposed_exchange_s(table[layers], case.dp_overlap * pass_s, chunks=np.array(case.vpp), pp=np.array(case.pp))
+        for table, pass_s in ((once.reduce_s, backward), (once.gather_s, forward))
+    )
     return np.asarray(reduce + gather + once.optimizer_s[layers])
 
 

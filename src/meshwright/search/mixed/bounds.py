@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cost.once import exposed_exchange_s
 from meshwright.cost.shapes import Floats
 from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
 from meshwright.search.mixed.curves import FIRST, LAST, MIDDLE, WHOLE
@@ -247,15 +248,10 @@ class _Case:
                 found = np.where(here & self.present, np.maximum(found, tables[ids, role, layers]), found)
             return np.asarray(found)
 
-        chunks = self.boxes.vpp[:, None]
-        windows = (chunks - 1) * self.depth1 + 1
-
-        def exposed(seconds: Floats, pass_s: Floats) -> Floats:
-            """As `cost.once.exposed_exchange_s`."""
-            hidden = overlap * pass_s[:, None] / chunks
-            return np.asarray(np.maximum(0.0, np.maximum(seconds / chunks - hidden, seconds - windows * hidden)))
-
-        reduce, gather = exposed(most_of(cuts.reduce_s), backward), exposed(most_of(cuts.gather_s), forward)
+        reduce, gather = (
+            exposed_exchange_s(most_of(table), overlap * pass_s[:, None], chunks=self.boxes.vpp[:, None], pp=self.depth1)
+            for table, pass_s in ((cuts.reduce_s, backward), (cuts.gather_s, forward))
+        )
         return np.asarray(np.where(self.present, reduce + gather + most_of(cuts.optimizer_s), 0.0).max(axis=1))
 
     def _head(self, first: Ints) -> Floats:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.cost.collectives import beside_compute_s
 from meshwright.cost.shapes import Floats
 from meshwright.search.mixed.grid import Grid, Options
 from meshwright.search.mixed.options import OptionTimes, option_times
@@ -189,7 +190,7 @@ class _Columns:
             here, own = self.present[:, pool], self.options[:, pool]
             for count, most in ((np.ones(len(micro), dtype=np.int64), True), (even.astype(np.int64), False)):
                 at = OptionTimes.place(count)
-                seconds = np.maximum(0.0, times.exchange_s[own, at] - hidden) + times.optimizer_s[own, at]
+                seconds = beside_compute_s(times.exchange_s[own, at], hidden) + times.optimizer_s[own, at]
                 if most:
                     each = np.maximum(each, np.where(here, seconds, 0.0))
                 else:
