@@ -18,7 +18,7 @@ from meshwright.search.space import Rejections
 
 STACK = "megatron-no-overlap"
 PINS = {"cp": [1], "vpp": [4], "mbs": [1, 2], "tp": [1, 2, 4], "dp": [16, 32]}
-ASKED: dict[str, Any] = {"model": "llama2-13b", "seq_len": 4096, "cluster": "l40s:64,a800:96", "gbs": 128, "pins": PINS, "stack": STACK}
+ASKED: dict[str, Any] = {"model": "llama2-13b", "seq_len": 4096, "cluster": "l40s:48,a800:96", "gbs": 128, "pins": PINS, "stack": STACK}
 
 
 def test_unlike_batches_are_found_where_they_are_faster() -> None:
