@@ -19,6 +19,7 @@ __all__ = [
     "counted",
     "format_bytes",
     "format_count",
+    "format_digits",
     "format_seconds",
     "parse_count",
     "parse_duration",
@@ -84,11 +85,16 @@ def format_count(count: float) -> str:
 
 def format_bytes(count: float) -> str:
     """Write bytes in GiB with one digit."""
-    return f"{count / GIB:.1f} GiB"
+    return f"{count / GIB:,.1f} GiB"
+
+
+def format_digits(number: float) -> str:
+    """Write a number with three digits, or all of those before the point: never with an exponent where it is large."""
+    return f"{number:,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
 
 
 def format_seconds(seconds: float) -> str:
     """Write a duration with a fitting unit."""
     if seconds >= 1:
-        return f"{seconds:.3g} s"
+        return f"{format_digits(seconds)} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.checkpoints.plan import CheckpointPlan
 from meshwright.checkpoints.size import CheckpointSize
-from meshwright.units import GIB, HOUR_S, MINUTE_S, counted, format_bytes, format_count, format_seconds
+from meshwright.units import GIB, HOUR_S, MINUTE_S, counted, format_bytes, format_count, format_digits, format_seconds
 
 __all__ = ["checkpoint_lines"]
 
@@ -14,6 +14,7 @@ __all__ = ["checkpoint_lines"]
 def checkpoint_lines(found: CheckpointPlan) -> list[str]:
     """Return the page."""
     size, machine, reliability = found.size, found.machine, found.machine.reliability
+    interval = f"{format_digits(found.best_interval_s / MINUTE_S)} min{_steps(found)} loses least (Daly 2006)"
     return [
         f"{found.model} ({format_count(size.params)} parameters) on {machine.chips} x {machine.chip}, {_nodes(machine.nodes)}, "
         f"stack {found.stack}",
@@ -21,8 +22,8 @@ def checkpoint_lines(found: CheckpointPlan) -> list[str]:
         f"Checkpoint  {format_bytes(size.total_bytes)}  {size.total_bytes / size.params:.4g} bytes a parameter: {_parts(size)}",
         f"Write       {format_seconds(found.write_s)}  {_nodes(machine.nodes)} at {reliability.write_bytes_per_s_per_node / 1e9:.3g} GB/s "
         "each, while no step runs",
-        f"Interval    {_figure(found.best_interval_s / MINUTE_S)} min{_steps(found)} loses least (Daly 2006): {_share(found.best_share)}; "
-        f"a failure every\n            {_figure(found.mtbf_s / HOUR_S)} h ({reliability.chip_mtbf_s / HOUR_S:,.0f} h a chip), "
+        f"Interval    {interval}: {_share(found.best_share)}; "
+        f"a failure every\n            {format_digits(found.mtbf_s / HOUR_S)} h ({reliability.chip_mtbf_s / HOUR_S:,.0f} h a chip), "
         f"{reliability.restart_s / MINUTE_S:.3g} min to restart",
         f"Saves       every {found.schedule.save_every:,} steps{_asked(found)}",
         f"Keeps       {_kept(found)}",
@@ -30,11 +31,6 @@ def checkpoint_lines(found: CheckpointPlan) -> list[str]:
         *_quota(found),
         *_simulated(found),
     ]
-
-
-def _figure(value: float) -> str:
-    """Three digits, never as a power of ten."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _nodes(count: int) -> str:
@@ -59,7 +55,7 @@ def _asked(found: CheckpointPlan) -> str:
     step_s = found.schedule.step_s
     if step_s is None:
         return "; how long that is needs --step-s, or --seq and --gbs for the best plan's step"
-    return f" = {_figure(found.schedule.save_every * step_s / MINUTE_S)} min: {_share(found.asked_share)}"
+    return f" = {format_digits(found.schedule.save_every * step_s / MINUTE_S)} min: {_share(found.asked_share)}"
 
 
 def _kept(found: CheckpointPlan) -> str:

@@ -13,7 +13,7 @@ from meshwright.sizing.closed_form import CLASSIC_FLOPS, TOKENS_PER_PARAM
 from meshwright.sizing.duration import Duration
 from meshwright.sizing.estimate import RunEstimate
 from meshwright.sizing.size import Sized, SizeResult
-from meshwright.units import DAY_S, GIB, HOUR_S, TERA, format_count, format_seconds
+from meshwright.units import DAY_S, GIB, HOUR_S, TERA, counted, format_count, format_digits, format_seconds
 
 __all__ = ["estimate_lines", "layout_words", "shape_words", "size_lines"]
 
@@ -27,8 +27,8 @@ def estimate_lines(found: RunEstimate) -> list[str]:
         f"{facts['model']} ({format_count(facts['params'])} parameters) on {facts['num_chips']} x {facts['chip']}, "
         f"{format_count(run.tokens)} tokens",
         "",
-        f"Days        {run.wall_s / DAY_S:.3g}  (80 % interval {low:.3g} to {high:.3g})",
-        f"  steps     {run.train_s / DAY_S:.3g}  {run.steps:,} steps of {format_seconds(run.step_s)}",
+        f"Days        {format_digits(run.wall_s / DAY_S)}  (80 % interval {format_digits(low)} to {format_digits(high)})",
+        f"  steps     {format_digits(run.train_s / DAY_S)}  {run.steps:,} steps of {format_seconds(run.step_s)}",
         f"  eval      {run.eval_s / DAY_S:.2g}  {_evaluations(found)}",
         f"  lost      {run.overhead_s / DAY_S:.2g}  goodput {run.goodput.share:.1%}: {_failures(found)}",
         *_cost_lines(run, found),
@@ -54,9 +54,9 @@ def _failures(found: RunEstimate) -> str:
     kept, reliability = found.run.goodput, found.training.reliability
     bytes_per_param = kept.checkpoint_bytes / found.result.facts["params"]
     return (
-        f"a failure every {kept.mtbf_s / HOUR_S:.3g} h ({reliability.chip_mtbf_s / HOUR_S:,.0f} h a chip), "
-        f"{reliability.restart_s / 60:.3g} min to restart,\n            a checkpoint every "
-        f"{kept.interval_s / 60:.3g} min that takes {format_seconds(kept.write_s)} "
+        f"a failure every {format_digits(kept.mtbf_s / HOUR_S)} h ({reliability.chip_mtbf_s / HOUR_S:,.0f} h a chip), "
+        f"{format_digits(reliability.restart_s / 60)} min to restart,\n            a checkpoint every "
+        f"{format_digits(kept.interval_s / 60)} min that takes {format_seconds(kept.write_s)} "
         f"({bytes_per_param:.3g} bytes a parameter at {reliability.write_bytes_per_s_per_node / 1e9:.3g} GB/s a node)"
     )
 
@@ -69,17 +69,17 @@ def _cost_lines(run: Duration, found: RunEstimate) -> Iterator[str]:
     footprint = found.training.footprint
     if run.kwh is not None and run.kg_co2 is not None:
         yield (
-            f"Energy      {run.kwh / 1000:,.3g} MWh  {run.watts_per_chip:,.0f} W a chip: its limit x {footprint.power_share:g} "
+            f"Energy      {format_digits(run.kwh / 1000)} MWh  {run.watts_per_chip:,.0f} W a chip: its limit x {footprint.power_share:g} "
             f"for the server x {footprint.pue:g} for the building"
         )
-        yield f"Carbon      {run.kg_co2 / 1000:,.3g} t CO2  at {footprint.kg_co2_per_kwh:g} kg/kWh"
+        yield f"Carbon      {format_digits(run.kg_co2 / 1000)} t CO2  at {footprint.kg_co2_per_kwh:g} kg/kWh"
 
 
 def _classic_line(found: RunEstimate) -> str:
     assert found.classic_s is not None
     return (
-        f"Closed form {found.classic_s / DAY_S:.3g} days: {CLASSIC_FLOPS:.0f} FLOP per parameter and token at "
-        f"{found.classic_tflops:.3g} TFLOPS a chip (as NVIDIA's AutoConfigurator; --tflops)"
+        f"Closed form {format_digits(found.classic_s / DAY_S)} days: {CLASSIC_FLOPS:.0f} FLOP per parameter and token at "
+        f"{format_digits(found.classic_tflops)} TFLOPS a chip (as NVIDIA's AutoConfigurator; --tflops)"
     )
 
 
@@ -87,7 +87,7 @@ def _other_lines(found: RunEstimate) -> Iterator[str]:
     for other in found.others:
         kept = "" if found.limits.broken_by(other) else "  keeps the limits"
         usd = "" if other.usd is None else f", {format_count(other.usd)} USD"
-        yield f"  on {other.chips:,} chips: {other.wall_s / DAY_S:.3g} days{usd}{kept}"
+        yield f"  on {other.chips:,} chips: {format_digits(other.wall_s / DAY_S)} days{usd}{kept}"
     if found.nearest is None:
         yield "No number of these chips that was tried keeps the limits."
 
@@ -112,7 +112,7 @@ def size_lines(found: SizeResult) -> list[str]:
     budget = found.budget
     tokens = f"{TOKENS_PER_PARAM:.0f} tokens a parameter" if budget.tokens is None else f"{format_count(budget.tokens)} tokens"
     lines = [
-        f"{budget.chips:,} chips for {budget.seconds / DAY_S:.4g} days, {tokens}, models like {found.series}",
+        f"{counted(budget.chips, 'chip')} for {budget.seconds / DAY_S:.4g} days, {tokens}, models like {found.series}",
         "",
         f"Closed form  {format_count(found.classic)}  {CLASSIC_FLOPS:.0f} FLOP per parameter and token at "
         f"{budget.flops_per_s_per_chip / TERA:.4g} TFLOPS a chip\n"
@@ -127,7 +127,8 @@ def _best_lines(best: Sized, found: SizeResult) -> Iterator[str]:
     assert best.plan is not None and best.run is not None and best.days is not None
     made = best.shape.like if best.shape.published else f"like {best.shape.like}"
     low, high = (end / DAY_S for end in best.run.interval_s)
-    yield f"Predicted    {format_count(best.shape.params)}  {best.days:.3g} days (80 % interval {low:.3g} to {high:.3g}), {made}"
+    days = f"{format_digits(best.days)} days (80 % interval {format_digits(low)} to {format_digits(high)})"
+    yield f"Predicted    {format_count(best.shape.params)}  {days}, {made}"
     yield f"             {layout_words(best.plan)}"
     yield f"             {_plan_words(best.plan)}"
     yield f"Shape        {shape_words(best.shape.model)}"
@@ -172,5 +173,7 @@ def _advice_lines(found: SizeResult) -> Iterator[str]:
 
 
 def _tried_lines(found: SizeResult) -> Iterator[str]:
-    tried = [f"{format_count(s.shape.params)}: {'does not fit' if s.days is None else f'{s.days:.3g} days'}" for s in found.tried]
+    tried = [
+        f"{format_count(s.shape.params)}: {'does not fit' if s.days is None else f'{format_digits(s.days)} days'}" for s in found.tried
+    ]
     yield f"Tried        {'; '.join(tried)}"

@@ -23,7 +23,7 @@ from meshwright.training.embedded import held_out
 from meshwright.training.limits import written
 from meshwright.training.prepare import Prepared
 from meshwright.training.replicas import divide
-from meshwright.units import GIB, HOUR_S, counted, format_count
+from meshwright.units import GIB, HOUR_S, counted, format_count, format_digits
 
 __all__ = ["Finding", "Look", "preflight", "problems", "require_clear"]
 
@@ -266,8 +266,7 @@ def _storage(prepared: Prepared, _look: Look) -> _Found:
 
 
 def _gib(count: float) -> str:
-    """Bytes in GiB with three digits, and no exponent."""
-    return f"{count / GIB:,.0f} GiB" if count >= 1000 * GIB else f"{count / GIB:.3g} GiB"
+    return f"{format_digits(count / GIB)} GiB"
 
 
 def _is_bucket_of(mount: Mount, path: str) -> bool:
