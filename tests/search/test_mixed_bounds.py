@@ -43,6 +43,7 @@ class Checked:
             num_gpus=problem.num_gpus,
             blocking=stack.p2p == "blocking",
             whole_rounds=True,
+            filled=False,
             dp_overlap=stack.dp_overlap,
             overhead_s=stack.step_overhead_s,
             pp=None,

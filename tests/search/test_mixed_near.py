@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.rules import check_layout
 from meshwright.search.mixed.branch import search_mixed
 from meshwright.search.mixed.grid import make_grid
 from meshwright.search.mixed.near import evenly_split, expected_s
@@ -37,3 +38,27 @@ def test_a_pinned_search_is_no_worse_than_the_search_whose_winner_keeps_the_pin(
     assert free.mixed is not None and {stage.recompute for stage in free.mixed.stages} == {"none"}
     pinned = search_mixed_plans(PlanRequest.of({**PINNED, "pins": {"recompute": ["none"]}})).plans[0]
     assert pinned.step_s <= free.step_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("stack", ["torchtitan", "embedded", "megatron"])
+def test_plans_keep_the_rules_of_the_software(stack: str) -> None:
+    """Two micro batches fill no four stages where PyTorch runs them; every stage's layout is held to all rules."""
+    request = PlanRequest.of({**SMALL, "gbs": 2, "cluster": "a800:8,h800:8", "stack": stack, "pins": {"tp": [2]}, "top": 5})
+    problem = resolve_mixed(request)
+    plans = search_mixed_plans(request).plans
+    assert plans
+    for plan in plans:
+        assert plan.mixed is not None
+        for number in range(plan.mixed.pp):
+            row, case = plan.mixed.row(number), problem.parts[0].setting
+            chips = row.tp * row.cp * row.pp * row.dp
+            broken = check_layout(row, model=case.model, work=case.work, num_chips=chips, stack=case.stack)
+            assert not broken, broken
+
+
+def test_a_plan_that_needs_the_headroom_is_at_risk() -> None:
+    """Where no plan leaves a fifth of the chip free, 70.6e9 parameters on 16 of 79.2 GiB being more than that."""
+    request = {**PINNED, "cluster": "a800:16,h800:16", "gbs": 2, "stack": "torchtitan", "pins": {"tp": [4]}}
+    plans = search_mixed_plans(PlanRequest.of(request)).plans
+    assert plans and {plan.fits for plan in plans} == {"at risk"}
+    assert all(max(plan.peak_memory_bytes) > 0.8 * 79.1 * 2**30 for plan in plans)

@@ -10,8 +10,9 @@ from meshwright.layout import SCHEDULES, SHARDINGS, Layout, Layouts
 from meshwright.rules._rule import Rule, RuleCase, divisors, nearest_multiples, some
 from meshwright.rules.software import stack_rules, stacks_with_schedule
 from meshwright.rules.split import even_split, split_words
+from meshwright.stack import Stack
 
-__all__ = ["BATCH_RULES", "PIPELINE_RULES"]
+__all__ = ["BATCH_RULES", "PIPELINE_RULES", "wants_fill", "wants_whole_rounds"]
 
 _EMBEDDED = ("embedded", "embedded-compiled")
 _TORCH = ("fsdp", "torchtitan", "kempnerforge", "nemo-automodel", *_EMBEDDED)
@@ -99,8 +100,18 @@ def _per_round(layouts: Layouts) -> Any:
     return np.maximum(1, layouts.num_microbatches // layouts.pp)
 
 
+def wants_whole_rounds(stack: Stack) -> bool:
+    """Return whether interleaving takes micro batches in rounds of as many as there are stages."""
+    return stack.family == "megatron" or stack.name in _EMBEDDED
+
+
+def wants_fill(stack: Stack) -> bool:
+    """Return whether a pipeline needs as many micro batches as stages."""
+    return stack.name in _TORCH
+
+
 def _keeps_rounds(layouts: Layouts, case: RuleCase) -> Any:
-    step = layouts.pp if case.stack.family == "megatron" or case.stack.name in _EMBEDDED else _per_round(layouts)
+    step = layouts.pp if wants_whole_rounds(case.stack) else _per_round(layouts)
     whole = (layouts.num_microbatches % step == 0) & (layouts.num_microbatches >= layouts.pp)
     return (layouts.vpp == 1) | (layouts.schedule != SCHEDULES.index("1f1b")) | whole
 
@@ -120,7 +131,7 @@ def _keeps_fill(layouts: Layouts, case: RuleCase) -> Any:
 
 
 def _keeps_torch_fill(layouts: Layouts, case: RuleCase) -> Any:
-    return (layouts.pp == 1) | (layouts.num_microbatches >= layouts.pp) if case.stack.name in _TORCH else True
+    return (layouts.pp == 1) | (layouts.num_microbatches >= layouts.pp) if wants_fill(case.stack) else True
 
 
 def _keeps_split_backward(layouts: Layouts, case: RuleCase) -> Any:

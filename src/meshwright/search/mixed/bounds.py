@@ -39,6 +39,8 @@ def tightened(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Bo
         room = limits.num_gpus - _others(s0 * chips)
         s1 = np.minimum(s1, np.minimum(n1 // np.maximum(least, 1), np.where(present, room // np.maximum(chips, 1), 0)))
         s0 = np.maximum(s0, -(-n0 // np.maximum(most, 1)))
+        if limits.filled:
+            s1 = np.where(present, np.minimum(s1, boxes.num_microbatches[:, None] - _others(s0)), s1)
         if limits.pp is not None:
             s1 = np.minimum(s1, max(limits.pp) - _others(s0))
             s0 = np.maximum(s0, np.where(present, min(limits.pp) - _others(s1), 0))

@@ -133,6 +133,8 @@ class Limits:
     blocking: bool
     whole_rounds: bool
     """Whether interleaving takes micro batches in whole rounds of the stages."""
+    filled: bool
+    """Whether there are as many micro batches as stages, at least."""
     dp_overlap: float
     overhead_s: float
     pp: tuple[int, ...] | None

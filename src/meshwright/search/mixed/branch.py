@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
+from meshwright.rules.pipeline import wants_fill, wants_whole_rounds
 from meshwright.search.mixed.alike import solve_alike
 from meshwright.search.mixed.bounds import bound_s, likely_plans, tightened
 from meshwright.search.mixed.boxes import Boxes, Cuts, Limits
@@ -116,7 +117,8 @@ class _Search:
             layers=self.layers,
             num_gpus=problem.num_gpus,
             blocking=self.site.stack.p2p == "blocking",
-            whole_rounds=self.site.stack.family == "megatron",
+            whole_rounds=wants_whole_rounds(self.site.stack),
+            filled=wants_fill(self.site.stack),
             dp_overlap=self.site.stack.dp_overlap,
             overhead_s=self.site.stack.step_overhead_s,
             pp=grid.pp,

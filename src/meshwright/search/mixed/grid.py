@@ -19,7 +19,9 @@ from meshwright.search.space import Rejections
 __all__ = ["Grid", "Options", "chunks_of", "make_grid"]
 
 Ints = NDArray[np.int64]
-_LATER = frozenset({"chips", "stages", "even_split", "split", "interleaving", "two_stacks", "schedule", "rounds", "fill", "shard_size"})
+_LATER = frozenset(
+    {"chips", "stages", "even_split", "split", "interleaving", "two_stacks", "schedule", "rounds", "fill", "torch_fill", "shard_size"}
+)
 """Rules of the whole pipeline, which the search keeps by how it makes plans."""
 _RULES = tuple(rule for rule in ALL_RULES if rule.key not in _LATER)
 
@@ -83,7 +85,8 @@ def _axes(problem: MixedProblem) -> Axes:
     for key in _NOT_HERE:
         if key in pins:
             raise ConfigError(f"--set {key}=...: over several kinds of chips it is chosen stage by stage; leave it out")
-    if axes.schedule != (SCHEDULES.index("1f1b"),):
+    one = SCHEDULES.index("1f1b")
+    if "schedule" in pins and axes.schedule != (one,):
         raise ConfigError(
             "--set schedule=...: over several kinds of chips 1f1b is searched alone (interleaved where vpp > 1); leave it out"
         )
@@ -91,7 +94,7 @@ def _axes(problem: MixedProblem) -> Axes:
     sharding = tuple(kind for kind in axes.sharding if kind != hybrid)
     if not sharding:
         raise ConfigError("--set sharding=hybrid: over several kinds of chips it is not searched; take zero3 or zero1")
-    return replace(axes, sharding=sharding)
+    return replace(axes, sharding=sharding, schedule=(one,))
 
 
 def _commons(problem: MixedProblem, axes: Axes) -> Layouts:

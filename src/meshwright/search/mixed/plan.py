@@ -45,18 +45,19 @@ def search_mixed_plans(request: PlanRequest) -> PlanResult:
     grid = make_grid(problem, rejections)
     _require_some(problem, grid)
     score = _score(problem)
-    outcome = search_mixed(problem, grid, score)
-    if not outcome.best:  # some need a part of the headroom
-        problem = _without_headroom(problem)
-        outcome = search_mixed(problem, grid, score)
+    searched = problem
+    outcome = search_mixed(searched, grid, score)
+    if not outcome.best:  # some need a part of the headroom, and are at risk
+        searched = _without_headroom(problem)
+        outcome = search_mixed(searched, grid, score)
     if not outcome.best:
         least = request.min_tokens_per_s
         rejections.add(
             "memory: more than the chips have" + ("" if least is None else f", or below {least:g} tokens/s"), max(1, outcome.ways)
         )
-    repriced = _repriced(problem, grid, outcome)
+    repriced = _repriced(searched, grid, outcome)
     if request.unlike_batch and repriced:
-        repriced += _unlike(problem, grid, outcome, repriced)
+        repriced += _unlike(searched, grid, outcome, repriced)
     plans = _plans(problem, repriced)
     return PlanResult(
         request=request,
