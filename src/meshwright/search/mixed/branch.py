@@ -39,7 +39,7 @@ FREE_WORK = 600_000
 STAGE_WORK = 60
 SLACK_PER_WORK = 0.01
 """By how much of the best plan's score what is left open may be better, per further FREE_WORK; the gap says how much it is."""
-MOST_WORK = 1_000_000
+MOST_WORK = 800_000
 """Beyond, everything is left open."""
 SEEDS = 16
 """Likely plans that are solved before the search."""
