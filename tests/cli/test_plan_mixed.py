@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from meshwright import cli
+from meshwright.cli._mixed_export import for_export
+from meshwright.search.request import PlanRequest
 
 Capture = pytest.CaptureFixture[str]
 TWO = ["plan", "llama3-8b", "--cluster", "a800:8,h800:8", "--seq", "4096", "--gbs", "32", "--set", "cp=1", "--set", "vpp=1"]
@@ -153,3 +155,9 @@ def test_plans_that_no_software_has_words_for_are_refused_by_name(tmp_path: Path
     assert "plan.json: its stages differ in tp, recompute, for which training software has one value" in refused(
         {"tp": 4, "recompute": "full"}
     )
+
+
+@pytest.mark.parametrize("cluster", ["local", "h100:16"])
+def test_one_kind_of_chip_is_exported_as_it_was_asked(cluster: str) -> None:
+    asked = PlanRequest.of({"model": "llama3-8b", "cluster": cluster, "seq_len": 4096, "gbs": 16})
+    assert for_export(asked, "torchtitan") is asked

@@ -22,8 +22,9 @@ def for_export(asked: PlanRequest, to: str) -> PlanRequest:
     from meshwright.errors import ConfigError
     from meshwright.exports.mixed import MIXED_TARGETS, SAME_STAGES
     from meshwright.hardware.parse import load_cluster
+    from meshwright.search.mixed.problem import is_mixed
 
-    if len(load_cluster(asked.cluster, gpus_per_node=asked.gpus_per_node).pools) == 1:
+    if not is_mixed(asked) or len(load_cluster(asked.cluster, gpus_per_node=asked.gpus_per_node).pools) == 1:
         return asked
     if to not in MIXED_TARGETS:
         raise ConfigError(
