@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,10 @@ from tests.exports.frameworks import check_golden, check_round_trip, expressible
 from meshwright.errors import CannotExpress, ConfigError
 from meshwright.exports import Dataset, TrainingPlan, TrainingSettings, export_plan, import_text
 from meshwright.exports.nanotron import NANOTRON, NANOTRON_SOURCE
-from meshwright.exports.nanotron.stages import nanotron_stages
 
 
 def nano_plan(model: Any = "llama3-8b", cluster: str = "h100:64", layout: str = "tp=2,mbs=1", **given: Any) -> TrainingPlan:
     return training_plan(model, cluster, layout, **{"stack": "nanotron", "seq_len": 4096, **given})
-
-
-def cut(plan: TrainingPlan) -> TrainingPlan:
-    """Give a plan the stages that nanotron has."""
-    model = plan.model
-    own = nanotron_stages(
-        layers=model.num_layers, hidden=model.hidden, heads=model.num_heads, ffn=model.ffn, vocab=model.vocab, pp=plan.layout.pp
-    )
-    return plan if plan.layout.pp == 1 else replace(plan, layout=replace(plan.layout, layers_per_stage=own))
 
 
 SETTINGS = TrainingSettings(
@@ -39,7 +28,7 @@ SETTINGS = TrainingSettings(
 )
 GOLDEN = {
     "dense": lambda: nano_plan(settings=SETTINGS),
-    "pipeline": lambda: cut(nano_plan("llama2-7b", layout="tp=2,pp=4,mbs=1,schedule=gpipe,recompute=full")),
+    "pipeline": lambda: nano_plan("llama2-7b", layout="tp=2,pp=4,mbs=1,schedule=gpipe,recompute=full"),
     "long-context": lambda: nano_plan("qwen2-7b", "h100:16", "tp=2,cp=8,mbs=1", seq_len=131072, gbs=16),
     "plain-tensor-parallel": lambda: nano_plan("llama2-7b", layout="tp=8,sp=0,mbs=2,sharding=none", precision="fp32"),
 }
@@ -50,20 +39,16 @@ def test_golden(case: str) -> None:
     check_golden(export_plan(GOLDEN[case](), target=NANOTRON), case)
 
 
-def test_stages_by_hand() -> None:
-    # layer: 4 * 2 * 2 * 4 + 3 * 8 * 4 = 160; head: 40 * 4 = 160; 7 layers and the head: 1280, 640 a stage.
-    # Behind layer 4 the sum is 640, which does not pass 640; behind layer 5 it does: 5 layers, then 2 and the head.
-    assert nanotron_stages(layers=7, hidden=4, heads=2, ffn=8, vocab=40, pp=2) == (5, 2)
-    # a head of 1600: 2720 in all, 1360 a stage; 7 layers are 1120: all lie on the first stage
-    assert nanotron_stages(layers=7, hidden=4, heads=2, ffn=8, vocab=400, pp=2) == (7, 0)
-
-
 @pytest.mark.parametrize(
     ("changed", "reason", "nearest"),
     [
-        ({"layout": "pp=2,mbs=1"}, "cuts by cost", "layers_per_stage=18+14"),
-        ({"layout": "pp=2,vpp=2,mbs=1"}, "one chunk a stage", "vpp=1"),
-        ({"layout": "tp=2,mbs=1,recompute=selective,recompute_modules=core_attn"}, "every layer or none", "recompute=full"),
+        ({"layout": "pp=2,mbs=1", "stack": "megatron"}, "cuts by cost", "layers_per_stage=18+14"),
+        ({"layout": "pp=2,vpp=2,mbs=1", "stack": "megatron"}, "one chunk a stage", "vpp=1"),
+        (
+            {"layout": "tp=2,mbs=1,recompute=selective,recompute_modules=core_attn", "stack": "megatron"},
+            "every layer or none",
+            "recompute=full",
+        ),
         ({"layout": "mbs=1,sharding=zero3", "stack": "megatron"}, "sharding=zero3", "sharding=zero1"),
         ({"layout": "tp=16,mbs=1", "stack": "megatron"}, "does not copy", "tp=8"),
         ({"model": "mixtral-8x7b"}, "no rank for expert parallelism", "model.moe=None"),
@@ -91,7 +76,6 @@ def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, A
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_a_plan_is_read_back_from_yaml(plan: TrainingPlan) -> None:
-    plan = cut(plan) if plan.layout.vpp == 1 else plan
     expressible(plan, NANOTRON)
     check_round_trip(plan, target=NANOTRON, source=NANOTRON_SOURCE)
 
@@ -123,9 +107,7 @@ def many_plans() -> list[tuple[str, TrainingPlan]]:
     layouts = ("mbs=1", "tp=2,mbs=1", "tp=4,mbs=1,recompute=full", "tp=2,pp=2,mbs=1", "pp=4,mbs=1,schedule=gpipe", "tp=2,cp=2,mbs=1")
     models = ("llama3-8b", "llama3-70b", "llama2-7b", "llama2-70b", "qwen2-7b", "mistral-large-123b", "yi-34b", "llama-65b")
     return [
-        (f"{model}-{number}", cut(nano_plan(model, "h100:64", layout, gbs=1024)))
-        for model in models
-        for number, layout in enumerate(layouts)
+        (f"{model}-{number}", nano_plan(model, "h100:64", layout, gbs=1024)) for model in models for number, layout in enumerate(layouts)
     ]
 
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 
-from meshwright import exports
-from meshwright.exports.registry import SOURCES, TARGETS
+import pytest
+
+from meshwright import export, exports, plan
+from meshwright.exports.registry import SOURCES, TARGETS, find_target
 from meshwright.exports.target import ExportTarget, ImportSource
 
 
@@ -25,3 +27,16 @@ def test_every_written_reader_is_tried() -> None:
 
 def test_names_are_taken_once() -> None:
     assert len({target.name for target in TARGETS}) == len(TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("target", "model", "cluster"),
+    [("nanotron", "llama3-8b", "a100-40:32"), ("torchtitan", "llama3-8b", "h100:8"), ("megatron-bridge", "qwen3-30b-a3b", "h100:16")],
+)
+def test_what_is_searched_for_a_software_can_be_written_for_it(target: str, model: str, cluster: str) -> None:
+    """`benchmarks/searched_exports.py` has all targets over more models and clusters."""
+    stack = find_target(target).stacks[0]
+    found = plan(model=model, cluster=cluster, seq_len=8192, gbs=64, stack=stack, top=20).plans
+    assert len({each.layout.pp for each in found}) > 1
+    for each in found:
+        export(each.layout.words(), to=target, model=model, cluster=cluster, seq_len=8192, stack=stack)

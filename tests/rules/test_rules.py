@@ -12,6 +12,7 @@ from meshwright.errors import LayoutError
 from meshwright.layout import SHARDINGS, Layout, Layouts, parse_layout
 from meshwright.models.presets import find_model
 from meshwright.rules import ALL_RULES, RuleCase, broken_rows, check_layout, complete_layout, require_valid, stack_rules
+from meshwright.rules.split import even_split, split_by_cost
 from meshwright.stack import find_stack, stack_names
 from meshwright.workload import Workload
 
@@ -101,6 +102,43 @@ def test_low_precision_wants_multiples_of_16() -> None:
         "precision=fp8 needs dims that are multiples of 16: ffn / tp = 344; take a smaller tp or bf16"
     )
     assert "precision" not in broken("tp=32", model="llama2-7b")
+
+
+@pytest.mark.parametrize(
+    ("stack", "words", "message"),
+    [
+        ("nanotron", "pp=2,vpp=2", "vpp=2: stack nanotron does not have it, so vpp=1; stacks with it: megatron"),
+        ("deepspeed", "pp=2,vpp=2", "vpp=2: stack deepspeed does not have it, so vpp=1"),
+        ("megatron-legacy", "cp=2", "cp=2: stack megatron-legacy does not have it, so cp=1"),
+        ("eager", "tp=2,pp=2", ""),
+    ],
+)
+def test_software_has_its_kinds_of_parallelism(stack: str, words: str, message: str) -> None:
+    found = broken(words, stack=stack).get("software_axis", "")
+    assert found.startswith(message)
+    assert bool(found) == bool(message)
+
+
+def test_half_precision_that_comes_with_sharding_has_ranks_to_shard_over() -> None:
+    assert "casts in sharded data parallelism" in broken("tp=4,pp=16,dp=1", stack="torchtitan", chips=64)["half_precision"]
+    assert "half_precision" not in broken("tp=4,pp=16,dp=1", stack="torchtitan", chips=64, precision="fp32")
+    assert "half_precision" not in broken("tp=4,pp=8,dp=2", stack="torchtitan", chips=64)
+    assert "half_precision" not in broken("tp=4,pp=16,dp=1", chips=64)
+
+
+def test_shard_groups_hold_whole_context_parallel_groups() -> None:
+    assert broken("cp=4,sharding=hybrid,shard_size=2", stack="fsdp", chips=64)["shard_size"] == (
+        "shard_size=2 holds no whole context-parallel groups; shard_size may be 4, 8, 16, 32, 64"
+    )
+    assert "shard_size" not in broken("cp=4,sharding=hybrid,shard_size=8", stack="fsdp", chips=64)
+
+
+def test_nanotron_cuts_by_cost_alone() -> None:
+    # llama3-8b: a layer 4 * 4096^2 + 3 * 14336 * 4096 = 243 M, the head 128256 * 4096 = 525 M = 2.16 layers; of 34.16 layers half is 17.08,
+    # which layer 18 is the first to pass: 18 and 14
+    assert "layers_per_stage=18+14" in broken("pp=2,layers_per_stage=16+16", stack="nanotron", model="llama3-8b")["own_cut"]
+    assert "own_cut" not in broken("pp=2", stack="nanotron", model="llama3-8b")
+    assert "own_cut" not in broken("pp=2,layers_per_stage=16+16", model="llama3-8b")
 
 
 def test_compiled_layers_of_the_embedded_trainer_are_whole() -> None:
@@ -222,7 +260,6 @@ def test_one_layout_is_judged_as_its_column(rows: list[Layout], stack: str) -> N
 @given(st.integers(1, 126), st.integers(1, 20), st.integers(1, 8))
 def test_split_agrees_with_the_columns(layers: int, pp: int, vpp: int) -> None:
     from meshwright.cost.stages import even_stage_layers
-    from meshwright.rules.split import even_split
 
     if pp * vpp > layers:
         return
@@ -244,3 +281,11 @@ def test_replacing_an_uneven_split_by_words_is_valid() -> None:
     }
     assert check_layout(layout, **args) == []
     assert [v.key for v in check_layout(replace(layout, layers_per_stage=None), **args)] == ["even_split"]
+
+
+def test_stages_of_nanotron_by_hand() -> None:
+    # layer: 4 * 2 * 2 * 4 + 3 * 8 * 4 = 160; head: 40 * 4 = 160; 7 layers and the head: 1280, 640 a stage.
+    # Behind layer 4 the sum is 640, which does not pass 640; behind layer 5 it does: 5 layers, then 2 and the head.
+    assert split_by_cost(layers=7, hidden=4, heads=2, ffn=8, vocab=40, pp=2) == (5, 2)
+    # a head of 1600: 2720 in all, 1360 a stage; 7 layers are 1120: all lie on the first stage
+    assert split_by_cost(layers=7, hidden=4, heads=2, ffn=8, vocab=400, pp=2) == (7, 0)

@@ -10,6 +10,7 @@ from meshwright.search.problem import Problem, resolve
 from meshwright.search.quote import quotes
 from meshwright.search.refine import pipeline_of, reprice, split_variants
 from meshwright.search.request import PlanRequest
+from meshwright.stack import find_stack
 
 BASE = Layout(tp=4, sp=True, pp=4, dp=2, sharding="zero1", gbs=32)
 
@@ -51,7 +52,7 @@ def test_pipeline_has_one_time_per_chunk() -> None:
 
 @pytest.mark.parametrize(("pp", "vpp"), [(4, 1), (8, 5), (3, 1), (16, 2)])
 def test_split_variants_keep_all_layers(pp: int, vpp: int) -> None:
-    variants = split_variants(replace(BASE, pp=pp, vpp=vpp), 80)
+    variants = split_variants(replace(BASE, pp=pp, vpp=vpp), 80, stack=find_stack("megatron"))
     assert variants[0].layers_per_stage is None
     assert len(variants) > 1
     for variant in variants[1:]:
@@ -59,3 +60,5 @@ def test_split_variants_keep_all_layers(pp: int, vpp: int) -> None:
         assert sum(variant.layers_per_stage) == 80
         assert len(variant.layers_per_stage) == pp * vpp
         assert min(variant.layers_per_stage) >= 1
+    fixed = replace(BASE, pp=pp, vpp=vpp)
+    assert split_variants(fixed, 80, stack=find_stack("megatron-deepspeed")) == [fixed]

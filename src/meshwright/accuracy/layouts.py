@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from meshwright.accuracy.cells import Cells, UnansweredError
 from meshwright.accuracy.notes import Notes
 from meshwright.accuracy.recompute import recompute_of_row
-from meshwright.accuracy.splits import pattern_chunks, split_by_cost, split_by_ends, split_of_row
+from meshwright.accuracy.splits import pattern_chunks, split_by_ends, split_of_row
 from meshwright.accuracy.tables import Rule
 from meshwright.layout import SHARDINGS, Layout, Schedule, Sharding
 from meshwright.models.spec import ModelSpec
+from meshwright.rules.split import own_split
 
 __all__ = ["Axes", "assumed_batch", "axes_of_row", "layout_of_row"]
 
@@ -128,7 +129,7 @@ def _split(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: 
     """Layers per stage as the row says, else as its software cuts a model."""
     said = split_of_row(notes, model_name=cells.words("model"), total_layers=model.total_layers, pp=axes.pp, vpp=axes.vpp)
     if said is None and framework["split"] == "cost" and axes.vpp == 1:
-        return split_by_cost(model, pp=axes.pp)
+        return own_split(model, pp=axes.pp)
     if said is None and framework["split"] == "ends":
         return split_by_ends(model, pp=axes.pp, vpp=axes.vpp)
     return said

@@ -7,7 +7,7 @@ import re
 from meshwright.accuracy.notes import Notes
 from meshwright.models.spec import ModelSpec
 
-__all__ = ["split_by_cost", "split_by_ends", "split_of_row"]
+__all__ = ["split_by_ends", "split_of_row"]
 
 _LONGEST = 4096
 
@@ -24,25 +24,6 @@ def split_of_row(notes: Notes, *, model_name: str, total_layers: int, pp: int, v
         if split and sum(split) == total_layers and len(split) in (pp, pp * vpp):
             return split
     return None
-
-
-def split_by_cost(model: ModelSpec, *, pp: int) -> tuple[int, ...] | None:
-    """Return layers per stage as nanotron cuts a model: the next stage begins behind the block that crosses a stage's share of the cost.
-
-    A decoder layer costs the weights of its matrix products, the head vocab * hidden, all else nothing (`get_block_compute_costs` and
-    `build_and_set_rank` of nanotron). The head then lies on the last stage or on one before; here it is priced on the last.
-    """
-    if not 1 < pp <= model.num_layers <= _LONGEST or model.family != "decoder" or model.moe is not None:
-        return None
-    attention = model.hidden * model.head_dim * 2 * (model.num_heads + model.num_kv_heads)
-    layer = attention + 3 * model.hidden * model.ffn
-    share = (layer * model.num_layers + model.vocab * model.hidden) / pp
-    sizes, stage = [0] * pp, 0
-    for number in range(1, model.num_layers + 1):
-        sizes[stage] += 1
-        if number * layer > share * (stage + 1) and stage < pp - 1:
-            stage += 1
-    return tuple(sizes)
 
 
 def split_by_ends(model: ModelSpec, *, pp: int, vpp: int) -> tuple[int, ...] | None:

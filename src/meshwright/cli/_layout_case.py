@@ -50,8 +50,10 @@ GbsFlag = Annotated[int | None, typer.Option("--gbs", help="Global batch in sequ
 LayoutFlag = Annotated[
     str, typer.Option("--layout", metavar="KEY=V[,...]", help="The layout, tp=8,pp=4,mbs=1; what is left out follows.", show_default=False)
 ]
-PrecisionFlag = Annotated[str | None, typer.Option("--precision", help="What linear layers compute in [default: bf16].")]
-AttentionFlag = Annotated[str | None, typer.Option("--attention", help="flash, flash1, fused-softmax or unfused [default: flash].")]
+PrecisionFlag = Annotated[str | None, typer.Option("--precision", help="What linear layers compute in [default: bf16 or else fp16].")]
+AttentionFlag = Annotated[
+    str | None, typer.Option("--attention", help="flash, flash1, fused-softmax or unfused [default: flash if there].")
+]
 RoutingFlag = Annotated[str | None, typer.Option("--routing", help="Of experts: balanced, in-turn, typical or worst [default: balanced].")]
 StackFlag = Annotated[str | None, typer.Option("--stack", help="Training software [default: megatron].")]
 RunStackFlag = Annotated[

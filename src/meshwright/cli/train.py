@@ -93,7 +93,7 @@ def train(
     seq: Annotated[int | None, typer.Option("--seq", help="With a model: tokens in one sequence.")] = None,
     gbs: Annotated[int | None, typer.Option(help="With a model: global batch in sequences.")] = None,
     layout: Annotated[str | None, typer.Option(metavar="KEY=V[,...]", help="With a model: the layout [default: the best].")] = None,
-    precision: Annotated[str | None, typer.Option(help="With a model: of the matrix products [default: bf16].")] = None,
+    precision: Annotated[str | None, typer.Option(help="With a model: of the matrix products [default: bf16 or else fp16].")] = None,
     hf: HfFlag = None,
     gpus_per_node: GpusPerNodeFlag = None,
     stack: RunStackFlag = None,

@@ -97,6 +97,7 @@ class ApssRequest:
                 "seq_len": self.sequence_length,
                 "gbs": self.global_batch_size,
                 "pins": _PINS,
+                "stack": "megatron",
                 "same": ["tp", "recompute"] if len(kinds) > 1 else ["tp", "recompute", "layers"],
                 "top": self.top,
             }

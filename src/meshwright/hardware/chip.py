@@ -103,11 +103,24 @@ class Chip:
         """Whether it is a CPU, whose ranks run their operators and their exchanges on the same cores, one after another."""
         return self.generation == "cpu"
 
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """What it has matrix units for; on Volta and Turing half precision is fp16, and bf16 would be emulated."""
+        able = [p for p in PRECISIONS if any(getattr(self, f) for f in _UNIT_OF[p])]
+        return tuple(p for p in able if p != "bf16" or self.bf16_flops_per_s)
+
+    def require(self, precision: Precision) -> None:
+        """ConfigError where the chip has no matrix units of that precision."""
+        if precision not in self.precisions:
+            raise ConfigError(f"{self.name} has no {precision} matrix unit; precision may be {', '.join(self.precisions)}")
+
     def peak_flops_per_s(self, precision: Precision) -> float:
-        """Dense peak of the precision that linear layers run in, FLOP/s; ConfigError where the chip has none."""
+        """Dense peak of the precision that linear layers run in, FLOP/s; bf16 at the rate of fp16 where the chip has that alone.
+
+        ConfigError where the chip has none.
+        """
         for field in _UNIT_OF[precision]:
             peak: float | None = getattr(self, field)
             if peak:
                 return peak
-        able = [p for p in PRECISIONS if any(getattr(self, f) for f in _UNIT_OF[p])]
-        raise ConfigError(f"{self.name} has no {precision} matrix unit; precision may be {', '.join(able)}")
+        raise ConfigError(f"{self.name} has no {precision} matrix unit; precision may be {', '.join(self.precisions)}")

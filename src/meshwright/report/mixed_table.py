@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.report.columns import Column, print_columns
 from meshwright.report.mixed_words import chunks_words, mixed_words, recompute_words, runs_of
-from meshwright.report.plan_table import between, say, tflops_words
+from meshwright.report.plan_table import between, number_words, say, tflops_words
 from meshwright.search.result import Plan, PlanResult
 from meshwright.units import GIB, format_count
 
@@ -99,7 +99,7 @@ def _heading(result: PlanResult) -> list[str]:
     active = f", {format_count(facts['active_params'])} active" if facts["active_params"] < facts["params"] else ""
     batch = f"gbs {request.gbs}" if request.gbs is not None else "gbs searched"
     lines = [
-        f"{facts['model']} ({format_count(facts['params'])} parameters{active}), seq {request.seq_len}, {batch}, {request.precision}, "
+        f"{facts['model']} ({format_count(facts['params'])} parameters{active}), seq {request.seq_len}, {batch}, {number_words(request)}, "
         f"stack {facts['stack']}, {'up to ' if request.num_gpus is not None else ''}{facts['num_chips']} chips"
     ]
     for pool in facts["pools"]:

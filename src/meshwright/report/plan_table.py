@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from meshwright.layout import Layout
 from meshwright.report.columns import Column, print_columns
 from meshwright.report.mixed_words import mixed_words
+from meshwright.search.request import PlanRequest
 from meshwright.search.result import NearestMiss, Plan, PlanResult, layout_dict, mixed_dict
 from meshwright.units import GIB, TERA, format_count, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["between", "plan_rows", "print_miss", "print_plans", "say", "tflops_words"]
+__all__ = ["between", "number_words", "plan_rows", "print_miss", "print_plans", "say", "tflops_words"]
 
 WIDE = 130
 """Columns of a terminal from which on the reasons stand in the table; below, they stand under it."""
@@ -116,13 +117,18 @@ def _heading(result: PlanResult) -> list[str]:
     facts, request = result.facts, result.request
     active = f", {format_count(facts['active_params'])} active" if facts["active_params"] < facts["params"] else ""
     batch = f"gbs {request.gbs}" if request.gbs is not None else "gbs searched"
-    asked = f"seq {request.seq_len}, {batch}, {request.precision}, stack {facts['stack']}"
+    asked = f"seq {request.seq_len}, {batch}, {number_words(request)}, stack {facts['stack']}"
     return [
         f"{facts['model']} ({format_count(facts['params'])} parameters{active}), {asked}",
         f"{facts['num_chips']} x {facts['chip']}, {facts['chips_per_node']} a node, "
         f"{tflops_words(facts['peak_tflops'])} TFLOPS dense peak, {facts['limit_gib']:.1f} GiB usable, "
         f"{facts['headroom_gib']:.1f} of them kept free",
     ]
+
+
+def number_words(request: PlanRequest) -> str:
+    """Precision, and the attention kernel where it is not flash."""
+    return f"{request.precision}{'' if request.attention == 'flash' else f', {request.attention} attention'}"
 
 
 def tflops_words(peak: float) -> str:

@@ -13,13 +13,14 @@ from meshwright.rules._rule import Bools, Rule, RuleCase, Violation
 from meshwright.rules.experts import EXPERT_RULES, RECOMPUTE_RULES
 from meshwright.rules.grid import GRID_RULES
 from meshwright.rules.pipeline import BATCH_RULES, PIPELINE_RULES
+from meshwright.rules.program import PROGRAM_RULES
 from meshwright.rules.software import NEWEST_MEGATRON
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
 __all__ = ["ALL_RULES", "broken_rows", "check_layout", "require_valid"]
 
-ALL_RULES: tuple[Rule, ...] = (*GRID_RULES, *PIPELINE_RULES, *EXPERT_RULES, *BATCH_RULES, *RECOMPUTE_RULES)
+ALL_RULES: tuple[Rule, ...] = (*GRID_RULES, *PROGRAM_RULES, *PIPELINE_RULES, *EXPERT_RULES, *BATCH_RULES, *RECOMPUTE_RULES)
 """In the order in which they are reported."""
 
 

@@ -11,7 +11,7 @@ from meshwright.models.spec import ModelSpec
 from meshwright.rules._rule import nearest_multiples
 from meshwright.rules.experts import usable_modules
 from meshwright.rules.software import stack_rules
-from meshwright.rules.split import even_split, split_words
+from meshwright.rules.split import even_split, own_split, split_words
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
@@ -22,7 +22,7 @@ def complete_layout(fields: dict[str, Any], *, model: ModelSpec, work: Workload,
     """Return the layout of some given fields (see `parse_layout`) with the rest filled in; what is given is never changed.
 
     dp is num_chips / (tp * cp * pp), gbs that of the workload; sp is on with tp > 1; sharding is zero1, or zero3 in an FSDP stack;
-    selective recompute takes the stack's first module.
+    selective recompute takes the stack's first module; layers of stages stay open but where the software has a rule of its own.
     """
     given = dict(fields)
     split = int(given.get("tp", 1)) * int(given.get("cp", 1)) * int(given.get("pp", 1))
@@ -41,6 +41,8 @@ def complete_layout(fields: dict[str, Any], *, model: ModelSpec, work: Workload,
         given["recompute_modules"] = ("ops",) if "ops" in known else tuple(known[:1])
     elif given.get("recompute_modules") and "recompute" not in given:
         given["recompute"] = "selective"
+    if stack_rules(stack).splits == "cost" and "layers_per_stage" not in given:
+        given["layers_per_stage"] = own_split(model, pp=int(given.get("pp", 1)))
     return Layout(**given)
 
 

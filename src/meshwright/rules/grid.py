@@ -135,14 +135,16 @@ def _sharding_message(layout: Layout, case: RuleCase) -> str:
 def _keeps_shard_size(layouts: Layouts, case: RuleCase) -> Any:
     hybrid = layouts.sharding == SHARDINGS.index("hybrid")
     whole = layouts.dp * layouts.cp
-    return np.where(hybrid, whole % layouts.shard_size == 0, layouts.shard_size == whole)
+    return np.where(hybrid, (whole % layouts.shard_size == 0) & (layouts.shard_size % layouts.cp == 0), layouts.shard_size == whole)
 
 
 def _shard_size_message(layout: Layout, case: RuleCase) -> str:
     whole = layout.dp * layout.cp
     if layout.sharding != "hybrid":
         return f"shard_size={layout.shard_size} with sharding={layout.sharding}: it belongs to sharding=hybrid"
-    return f"shard_size={layout.shard_size} does not divide dp * cp = {whole}; shard_size may be {some(divisors(whole))}"
+    fits = [layout.cp * groups for groups in divisors(layout.dp)]
+    words = "holds no whole context-parallel groups" if whole % (layout.shard_size or whole) == 0 else f"does not divide dp * cp = {whole}"
+    return f"shard_size={layout.shard_size} {words}; shard_size may be {some(fits)}"
 
 
 def _cut_dims(layout_tp: int, model: ModelSpec) -> dict[str, float]:
@@ -248,11 +250,11 @@ GRID_RULES = (
     ),
     Rule(
         key="shard_size",
-        sentence="shard_size belongs to hybrid sharding and divides dp * cp",
+        sentence="shard_size belongs to hybrid sharding, divides dp * cp and holds whole context-parallel groups",
         columns=("sharding", "shard_size", "dp", "cp"),
         keeps=_keeps_shard_size,
         message=_shard_size_message,
-        source="PyTorch FSDP2: a mesh of replicas by shards",
+        source="PyTorch FSDP2: a mesh of replicas by shards; torchtitan and Megatron-FSDP shard over dp_shard * cp",
     ),
     Rule(
         key="precision",

@@ -12,8 +12,10 @@ from typing import Literal, cast
 from meshwright.errors import ConfigError
 from meshwright.stack import Stack
 
-__all__ = ["NEWEST_MEGATRON", "StackRules", "parse_version", "stack_rules", "stacks_with_schedule"]
+__all__ = ["DEALT", "NEWEST_MEGATRON", "StackRules", "parse_version", "stack_rules", "stacks_with_axis", "stacks_with_schedule"]
 
+DEALT = ("any", "filled")
+"""Values of `StackRules.splits` where a configuration says how many layers each stage holds."""
 NEWEST_MEGATRON = "0.20"
 """Version of Megatron-Core that the rules were last read against."""
 
@@ -35,12 +37,17 @@ class StackRules:
     """Sets of modules tried by a search."""
     full_by_blocks: bool
     """Whether full recompute may be of some of a chunk's layers; FSDP's and nanotron's switches are for all."""
+    axes: tuple[str, ...]
+    """Kinds of parallelism beside data parallelism that it has: of tp, sp, pp, vpp, cp, ep, etp."""
     schedules: tuple[str, ...]
     """Accepted schedules of a pipeline."""
     searched_schedules: tuple[str, ...]
     """Tried by a search that is not told which."""
-    splits: Literal["any", "filled", "fixed"]
-    """Layers of stages: any numbers, where the last chunk may hold the head alone; of one layer at least; or by the software's own rule."""
+    splits: Literal["any", "filled", "fixed", "cost"]
+    """Layers of stages: any numbers, where the last chunk may hold the head alone; of one layer at least; as even as can be; or by
+    nanotron's rule, `split.split_by_cost`."""
+    half_by_sharding: bool
+    """Whether it computes in half precision only where data parallelism shards, or does all."""
     kv_copies_from: tuple[int, ...] | None
     """Version of Megatron-Core from which on KV heads are copied where tp is a multiple of them; None: never."""
     source: str
@@ -68,9 +75,11 @@ def _row(cells: dict[str, str]) -> StackRules:
         recompute_modules=tuple(cells["recompute_modules"].split()),
         searched_modules=tuple(tuple(words.split("+")) for words in cells["searched_modules"].split()),
         full_by_blocks=cells["full_by_blocks"] == "1",
+        axes=tuple(cells["axes"].split()),
         schedules=tuple(cells["schedules"].split()),
         searched_schedules=tuple(cells["searched_schedules"].split()),
-        splits=cast("Literal['any', 'filled', 'fixed']", cells["splits"]),
+        splits=cast("Literal['any', 'filled', 'fixed', 'cost']", cells["splits"]),
+        half_by_sharding=cells["half_by_sharding"] == "1",
         kv_copies_from=parse_version(cells["kv_copies_from"]) if cells["kv_copies_from"] else None,
         source=cells["source"],
     )
@@ -82,6 +91,11 @@ def parse_version(text: str) -> tuple[int, ...]:
     if match is None:
         raise ConfigError(f"megatron_version={text}: expected a version such as 0.15.1 or {NEWEST_MEGATRON}")
     return tuple(int(number) for number in match[1].split("."))
+
+
+def stacks_with_axis(axis: str) -> tuple[str, ...]:
+    """Return the stacks of the table that have a kind of parallelism."""
+    return tuple(row.stack for row in _rows().values() if axis in row.axes)
 
 
 def stacks_with_schedule(schedule: str) -> tuple[str, ...]:

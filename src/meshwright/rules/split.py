@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-__all__ = ["even_split", "split_words"]
+if TYPE_CHECKING:
+    from meshwright.models.spec import ModelSpec
+
+__all__ = ["even_split", "own_split", "split_by_cost", "split_words"]
+
+_LONGEST = 4096
+"""Layers beyond any model: a slip in what is read."""
 
 
 def even_split(layers: int, *, pp: int, vpp: int) -> tuple[int, ...]:
@@ -15,7 +22,7 @@ def even_split(layers: int, *, pp: int, vpp: int) -> tuple[int, ...]:
     Units:    layers, one entry per stage (vpp = 1) or chunk; chunk v of stage s is entry v * pp + s.
     Source:   `cost/stages.py` gives the same sums per stage on columns.
     Valid:    pp * vpp <= layers.
-    Checked:  tests/rules/test_split.py::test_split_agrees_with_the_columns
+    Checked:  tests/rules/test_rules.py::test_split_agrees_with_the_columns
     """
     base, rest = divmod(layers, pp * vpp)
     rounds, heavy = divmod(rest, pp)
@@ -23,6 +30,33 @@ def even_split(layers: int, *, pp: int, vpp: int) -> tuple[int, ...]:
     extras = [1] * pp * rounds + (last_round if rounds < vpp else [])
     extras += [0] * (pp * vpp - len(extras))
     return tuple(base + extra for extra in extras)
+
+
+def split_by_cost(*, layers: int, hidden: int, heads: int, ffn: int, vocab: int, pp: int) -> tuple[int, ...]:
+    """Return the layers of each stage as nanotron cuts a model, which no setting of it changes.
+
+    Formula:  the next stage begins behind the block that passes a stage's share of the cost; a layer costs
+              4 * heads * (hidden // heads) * hidden + 3 * ffn * hidden (KV heads are not looked at), the head vocab * hidden
+    Units:    layers, one entry per stage; the head may lie on a stage of its own.
+    Source:   nanotron models/base.py build_model, models/llama.py get_block_compute_costs (2411b022).
+    Valid:    pp <= layers.
+    Checked:  tests/rules/test_rules.py::test_stages_of_nanotron_by_hand
+    """
+    layer = 4 * heads * (hidden // heads) * hidden + 3 * ffn * hidden
+    total = layer * layers + vocab * hidden
+    sizes, stage = [0] * pp, 0
+    for number in range(1, layers + 1):
+        sizes[stage] += 1
+        if number * layer > total * (stage + 1) / pp and stage < pp - 1:
+            stage += 1
+    return tuple(sizes)
+
+
+def own_split(model: ModelSpec, *, pp: int) -> tuple[int, ...] | None:
+    """Return `split_by_cost` of a model that nanotron trains in stages; None where it has no such model, or no pipeline of it."""
+    if not 1 < pp <= model.num_layers <= _LONGEST or model.family != "decoder" or model.moe is not None:
+        return None
+    return split_by_cost(layers=model.num_layers, hidden=model.hidden, heads=model.num_heads, ffn=model.ffn, vocab=model.vocab, pp=pp)
 
 
 def split_words(split: tuple[int, ...]) -> str:

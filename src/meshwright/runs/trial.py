@@ -85,7 +85,7 @@ def own_trainer(problem: Problem, layout: Layout, *, words: Sequence[str]) -> Ex
     """Return what runs a layout in the embedded trainer; `words` are its `key=value`. ConfigError where it can't."""
     setting, request = problem.setting, problem.request
     if setting.work.precision not in _PRECISIONS:
-        raise ConfigError(f"precision={setting.work.precision}: the embedded trainer computes in bf16 or fp32")
+        raise ConfigError(f"precision={setting.work.precision}: the embedded trainer computes in bf16 or fp32; --precision fp32")
     job = TrainJob(model=setting.model, layout=layout, seq_len=request.seq_len, precision=cast("Any", setting.work.precision))
     require_trainable(job, num_processes=problem.num_chips)
     content = {

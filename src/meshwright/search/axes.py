@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,18 +74,22 @@ def axes_of(problem: Problem) -> Axes:
     seq_len = problem.setting.work.seq_len
     tp_most = DOMAINS_PER_TP * problem.setting.pool.node.domain_size
     splits = pins.get("layers_per_stage")
+
+    def searched(axis: str, values: Iterable[int]) -> tuple[int, ...]:
+        return _pinned(pins, axis) or (tuple(values) if axis in rules.axes else (1,))
+
     return Axes(
-        tp=_pinned(pins, "tp") or tuple(divisors(chips, tp_most)),
-        cp=_pinned(pins, "cp") or tuple(cp for cp in divisors(chips) if cp == 1 or seq_len // cp >= LEAST_TOKENS_PER_CP),
-        pp=_pinned(pins, "pp") or tuple(divisors(chips, model.total_layers)),
-        ep=_pinned(pins, "ep") or (tuple(divisors(model.moe.num_experts)) if model.moe is not None else (1,)),
+        tp=searched("tp", divisors(chips, tp_most)),
+        cp=searched("cp", (cp for cp in divisors(chips) if cp == 1 or seq_len // cp >= LEAST_TOKENS_PER_CP)),
+        pp=searched("pp", divisors(chips, model.total_layers)),
+        ep=searched("ep", divisors(model.moe.num_experts) if model.moe is not None else (1,)),
         sharding=_pinned(pins, "sharding", SHARDINGS) or tuple(SHARDINGS.index(s) for s in SHARDINGS if s in rules.searched_shardings),
         mbs=_pinned(pins, "mbs") or _micro_batches(problem),
         schedule=_pinned(pins, "schedule", SCHEDULES) or tuple(SCHEDULES.index(name) for name in rules.searched_schedules),
         recomputations=_recomputations(pins, model, problem),
         sp=_pinned(pins, "sp"),
         etp=_pinned(pins, "etp"),
-        vpp=_pinned(pins, "vpp"),
+        vpp=_pinned(pins, "vpp") or (None if "vpp" in rules.axes else (1,)),
         dp=_pinned(pins, "dp"),
         shard_size=_pinned(pins, "shard_size"),
         splits=tuple(splits) if splits else None,

@@ -12,7 +12,7 @@ from meshwright.cost.stages import Stages
 from meshwright.cost.step import price_stages
 from meshwright.layout import SCHEDULES, Layouts
 from meshwright.models.spec import ModelSpec
-from meshwright.rules.software import stack_rules
+from meshwright.rules.software import DEALT, stack_rules
 from meshwright.rules.split import even_split
 from meshwright.search.quote import Setting
 
@@ -43,7 +43,7 @@ def can_balance(layouts: Layouts, setting: Setting) -> NDArray[np.bool_]:
 
     A V of two chunks has its first and last layers on one stage, and an encoder and a decoder are split by themselves.
     """
-    if stack_rules(setting.stack).splits == "fixed" or setting.model.family == "encoder-decoder":
+    if stack_rules(setting.stack).splits not in DEALT or setting.model.family == "encoder-decoder":
         return np.zeros(len(layouts), dtype=bool)
     folded = (layouts.schedule == SCHEDULES.index("zero-bubble")) & (layouts.vpp > 1)
     return np.asarray((layouts.pp > 1) & (setting.model.total_layers > layouts.pp * layouts.vpp) & ~folded & ~layouts.has_split)

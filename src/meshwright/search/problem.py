@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast, get_args
 
 from meshwright.calibration import Calibrated, Calibration, apply_calibration
 from meshwright.confidence import headroom_bytes, spread_of
 from meshwright.errors import ConfigError, UnknownNameError
+from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Cluster, Pool
 from meshwright.hardware.parse import load_cluster, parse_count
 from meshwright.hardware.profile import Profile
@@ -24,10 +25,18 @@ from meshwright.stack import find_stack
 from meshwright.units import GIB
 from meshwright.workload import AttentionKernel, Precision, Routing, Workload
 
-__all__ = ["DETAILS", "Files", "Problem", "details_of", "dims_of", "model_of", "problem_on", "resolve"]
+__all__ = ["DETAILS", "Files", "Problem", "completed", "details_of", "dims_of", "model_of", "problem_on", "resolve"]
 
 DETAILS = "details"
 """Key of a model given by its dims: what its cost does not hang on and its training does (`exports.ModelDetails`)."""
+USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
+"""Of training, the first that the chips have."""
+BEFORE_FLASH = ("volta", "turing")
+"""Generations of chips that flash attention has no kernels for."""
+STACK_OF = {"Google": "maxtext", "AWS": "neuron", "Huawei": "mindspeed"}
+"""The training software of makers whose chips Megatron-LM itself does not run on."""
+RUN_BY = {"Google": ("maxtext", "fsdp"), "AWS": ("neuron", "fsdp")}
+"""All that runs on chips that have no CUDA-like library for torch; FSDP by torch_xla."""
 _PARTS = {"mla": MlaSpec, "moe": MoeSpec, "mamba": MambaSpec, "hybrid": HybridSpec}
 
 
@@ -71,15 +80,35 @@ def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
     if request.unlike_batch:
         raise ConfigError("unlike_batch: of plans over several kinds of chips; leave it out")
     files = files or Files()
-    return problem_on(_pool(request, files), request, files)
+    pool = _pool(request, files)
+    return problem_on(pool, completed(request, [pool.node.chip]), files)
+
+
+def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
+    """Return the request with what suits all its chips where it leaves that open: software, number format, attention kernel.
+
+    Flash attention has no kernels for chips before Ampere (Dao-AILab/flash-attention, README); Megatron's attention then keeps the scores,
+    torch's scaled_dot_product_attention has its memory-efficient kernel.
+    """
+    chips = tuple(chips)
+    makers = {chip.vendor for chip in chips}
+    stack = request.stack or (STACK_OF.get(makers.pop(), "megatron") if len(makers) == 1 else "megatron")
+    found: dict[str, str] = {} if request.stack else {"stack": stack}
+    if request.precision is None:
+        shared = set.intersection(*(set(chip.precisions) for chip in chips))
+        found["precision"] = next((name for name in USUAL_PRECISIONS if name in shared), USUAL_PRECISIONS[0])
+    if request.attention is None:
+        old = any(chip.generation in BEFORE_FLASH for chip in chips) and find_stack(stack).family == "megatron"
+        found["attention"] = "fused-softmax" if old else "flash"
+    return request.model_copy(update=found) if found else request
 
 
 def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
-    """Look up the request's names for one pool of chips."""
+    """Look up the names of a `completed` request for one pool of chips."""
     model = model_of(request.model)
     chip = pool.node.chip
     if request.attention not in get_args(AttentionKernel):
-        raise UnknownNameError("attention kernel", request.attention, get_args(AttentionKernel))
+        raise UnknownNameError("attention kernel", str(request.attention), get_args(AttentionKernel))
     parse_version(request.megatron_version)
     work = Workload(
         seq_len=request.seq_len,
@@ -89,7 +118,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         attention=cast("AttentionKernel", request.attention),
         routing=cast("Routing", request.routing),
     )
-    chip.peak_flops_per_s(work.precision)
+    chip.require(work.precision)
     limit = chip.usable_bytes if request.max_memory_gib is None else request.max_memory_gib * GIB
     if limit > chip.usable_bytes:
         raise ConfigError(f"max_memory_gib={request.max_memory_gib}: a process on {chip.name} sees {chip.usable_bytes / GIB:.1f} GiB")
@@ -99,7 +128,9 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
     if request.objective == "tokens_per_joule" and not chip.tdp_w:
         raise ConfigError(f"objective=tokens_per_joule: the catalogue has no power of {chip.name}; give tdp_w in a cluster file")
     calibration = None if files.calibration is None else files.calibration.for_model(model)
-    stack = find_stack(request.stack)
+    stack = find_stack(str(request.stack))
+    if stack.name not in RUN_BY.get(chip.vendor, (stack.name,)):
+        raise ConfigError(f"stack {stack.name} does not run on {chip.name}; --stack {' or '.join(RUN_BY[chip.vendor])}")
     values = _calibrated(request, calibration, Calibrated(pool=pool, stack=stack.on_processors() if chip.is_processor else stack))
     setting = Setting(model=model, pool=values.pool, work=work, stack=values.stack, limit_bytes=limit, calibration=calibration)
     return Problem(

@@ -13,9 +13,11 @@ from meshwright.cost.simulate import Pipeline, PipelineSchedule, steady_step_s
 from meshwright.cost.step import price
 from meshwright.layout import Layout, Layouts
 from meshwright.mixed_layout import MixedLayout
-from meshwright.rules import explicit_layers
+from meshwright.rules import explicit_layers, stack_rules
+from meshwright.rules.software import DEALT
 from meshwright.rules.split import even_split
 from meshwright.search.problem import Problem
+from meshwright.stack import Stack
 
 __all__ = ["Repriced", "pipeline_of", "reprice", "shortlists", "simulated", "split_variants", "tidy", "too_long", "unrolled"]
 
@@ -50,9 +52,10 @@ class Repriced:
         return max(self.peak_memory_bytes)
 
 
-def split_variants(layout: Layout, layers: int) -> list[Layout]:
-    """Return the layout itself and, of a pipeline, splits with a layer fewer on the last, the first, and both ends."""
-    if layout.pp < 2 or layout.layers_per_stage is not None:
+def split_variants(layout: Layout, layers: int, *, stack: Stack) -> list[Layout]:
+    """Return the layout itself and, of a pipeline whose layers the software deals as it is told, splits with a layer fewer on the last,
+    the first, and both ends."""
+    if layout.pp < 2 or layout.layers_per_stage is not None or stack_rules(stack).splits not in DEALT:
         return [layout]
     base = even_split(layers, pp=layout.pp, vpp=layout.vpp)
     splits = [_relieved(base, ends) for ends in ((-1,), (0,), (0, -1))]
@@ -80,7 +83,7 @@ def tidy(layout: Layout) -> Layout:
 def shortlists(problem: Problem, groups: list[list[Layout]], *, count: int = 2) -> list[list[Layout]]:
     """Return, of each group with its uneven splits, the best `count` by the closed form that fit."""
     setting = problem.setting
-    wide = [[v for layout in group for v in split_variants(layout, setting.model.total_layers)] for group in groups]
+    wide = [[v for layout in group for v in split_variants(layout, setting.model.total_layers, stack=setting.stack)] for group in groups]
     rows = Layouts.of(layout for group in wide for layout in group)
     priced = price(rows, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack)
     used = priced.peak_used_bytes

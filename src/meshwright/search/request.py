@@ -42,11 +42,14 @@ class PlanRequest(BaseModel):
     """Global batch in sequences; never changed."""
     max_gbs: int | None = None
     """Without `gbs`: the largest batch to try; None goes by the model's size, see `search/batch.py`."""
-    precision: str = "bf16"
-    attention: str = "flash"
+    precision: str | None = None
+    """None is the first of bf16, fp16 and fp32 that all chips have."""
+    attention: str | None = None
+    """None is flash, or under Megatron fused-softmax where a chip has no flash attention."""
     routing: str = "balanced"
     """How tokens spread over experts: balanced, in-turn, typical or worst."""
-    stack: str = "megatron"
+    stack: str | None = None
+    """None is megatron, or what the maker of all the chips has in its place: maxtext, mindspeed, neuron."""
     megatron_version: str = NEWEST_MEGATRON
     """Whose rules hold in a Megatron stack."""
     calibration: str | None = None

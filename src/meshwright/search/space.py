@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
-from meshwright.rules import ALL_RULES, Rule, RuleCase, broken_rows
+from meshwright.rules import ALL_RULES, Rule, RuleCase, broken_rows, stack_rules
+from meshwright.rules.split import own_split
 from meshwright.search.axes import BLOCK_STEPS, MOST_UNEVEN_VPP, Axes
 from meshwright.search.problem import Problem
 
@@ -86,7 +87,7 @@ def _grid(problem: Problem, axes: Axes) -> Layouts:
     columns = _spread(columns, "shard_size", _shard_sizes(columns, axes, problem.setting.pool.node.domain_size))
     columns = _spread(columns, "ep", [np.array(axes.ep)] * len(columns["tp"]))
     columns = _spread(columns, "etp", _expert_tensor(columns, axes))
-    return _with_splits(_layouts(columns), axes)
+    return _with_splits(_layouts(columns), axes, problem)
 
 
 def _rank_grid(num_chips: int, axes: Axes) -> Columns:
@@ -168,10 +169,13 @@ def _layouts(columns: Columns) -> Layouts:
     )
 
 
-def _with_splits(grid: Layouts, axes: Axes) -> Layouts:
-    """Repeat each row for each pinned split that its pipeline can have."""
+def _with_splits(grid: Layouts, axes: Axes, problem: Problem) -> Layouts:
+    """Repeat each row for each pinned split that its pipeline can have; else cut it as software that has a rule of its own does."""
     if axes.splits is None:
-        return grid
+        if stack_rules(problem.setting.stack).splits != "cost":
+            return grid
+        own = {int(pp): own_split(problem.setting.model, pp=int(pp)) for pp in np.unique(grid.pp)}
+        return replace(grid, chunk_layers=tuple(own[int(pp)] for pp in grid.pp))
     parts = []
     for split in axes.splits:
         rows = grid.take((grid.pp * grid.vpp == len(split)) | (grid.pp == len(split)))

@@ -41,7 +41,8 @@ def choices_record() -> dict[str, Any]:
             for row in models_info()
         ],
         "chips": [
-            {"name": row.chip.name, "usable_gib": row.chip.usable_bytes / 2**30, "precisions": _precisions(row.chip)} for row in chip_rows()
+            {"name": row.chip.name, "usable_gib": row.chip.usable_bytes / 2**30, "precisions": list(row.chip.precisions)}
+            for row in chip_rows()
         ],
         "stacks": [{"name": name, "recompute_modules": list(stack_rules(find_stack(name)).recompute_modules)} for name in stack_names()],
         "precisions": list(PRECISIONS),
@@ -52,16 +53,3 @@ def choices_record() -> dict[str, Any]:
         "memory_terms": {term: {"title": reading.title, "what": reading.what} for term, reading in MEMORY_READINGS.items()},
         "defaults": asdict(DEFAULTS),
     }
-
-
-def _precisions(chip: Any) -> list[str]:
-    from meshwright.errors import ConfigError
-
-    found: list[str] = []
-    for precision in PRECISIONS:
-        try:
-            chip.peak_flops_per_s(precision)
-        except ConfigError:
-            continue
-        found.append(precision)
-    return found

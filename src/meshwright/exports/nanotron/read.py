@@ -7,11 +7,11 @@ from typing import Any
 from meshwright.errors import ConfigError
 from meshwright.exports._taken import Taken
 from meshwright.exports.imported import Imported
-from meshwright.exports.nanotron.stages import nanotron_stages
 from meshwright.exports.nanotron.write import NAME
 from meshwright.exports.settings import Dataset, ModelDetails, TrainingSettings
 from meshwright.exports.target import ImportSource
 from meshwright.models.spec import ModelSpec
+from meshwright.rules.split import split_by_cost
 from meshwright.workload import Precision, Workload
 from meshwright.yaml_text import read_yaml
 
@@ -87,7 +87,7 @@ def _layout(words: Taken, model: ModelSpec) -> dict[str, Any]:
         "recompute": "full" if words.flag(f"{at}recompute_layer", False) else "none",
     }
     if 1 < pp <= model.num_layers:
-        layout["layers_per_stage"] = nanotron_stages(
+        layout["layers_per_stage"] = split_by_cost(
             layers=model.num_layers, hidden=model.hidden, heads=model.num_heads, ffn=model.ffn, vocab=model.vocab, pp=pp
         )
     return layout

@@ -8,9 +8,9 @@ from meshwright.errors import CannotExpress
 from meshwright.exports._split import chunk_layers
 from meshwright.exports.defaults import train_steps
 from meshwright.exports.exported import EnvVar, Exported, ExportedFile, TrainedLayers
-from meshwright.exports.nanotron.stages import nanotron_stages
 from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.target import ExportTarget
+from meshwright.rules.split import split_by_cost
 from meshwright.yaml_text import read_yaml, write_yaml
 
 __all__ = ["NAME", "NANOTRON"]
@@ -113,9 +113,7 @@ def _require_stages(plan: TrainingPlan) -> None:
     model, layout = plan.model, plan.layout
     if layout.pp == 1:
         return
-    own = nanotron_stages(
-        layers=model.num_layers, hidden=model.hidden, heads=model.num_heads, ffn=model.ffn, vocab=model.vocab, pp=layout.pp
-    )
+    own = split_by_cost(layers=model.num_layers, hidden=model.hidden, heads=model.num_heads, ffn=model.ffn, vocab=model.vocab, pp=layout.pp)
     if min(own[:-1]) < 1:
         reason = f"pp={layout.pp}: nanotron's own split would leave a stage without layers"
         raise CannotExpress(NAME, reason, nearest=f"pp={max(1, layout.pp // 2)}")
@@ -234,7 +232,7 @@ def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
     if pp == 1:
         return TrainedLayers(chunks=(config["num_hidden_layers"],))
     return TrainedLayers(
-        chunks=nanotron_stages(
+        chunks=split_by_cost(
             layers=config["num_hidden_layers"],
             hidden=config["hidden_size"],
             heads=config["num_attention_heads"],

@@ -71,7 +71,7 @@ def make_grid(problem: MixedProblem, rejections: Rejections) -> Grid:
         options=options,
         commons=commons,
         axes=axes,
-        vpp=axes.vpp if "vpp" in pins else None,
+        vpp=axes.vpp,
         pp=axes.pp if "pp" in pins else None,
     )
 

@@ -41,6 +41,7 @@ AROUND = 3
 def search_mixed_plans(request: PlanRequest) -> PlanResult:
     """Search all plans of a request over several pools; ConfigError where none keeps the rules, no plans where none fits."""
     problem = resolve_mixed(request)
+    request = problem.request
     rejections = Rejections()
     grid = make_grid(problem, rejections)
     _require_some(problem, grid)

@@ -10,7 +10,7 @@ from meshwright.errors import ConfigError
 from meshwright.hardware.cluster import Cluster
 from meshwright.hardware.parse import load_cluster
 from meshwright.rules._rule import nearest_multiples
-from meshwright.search.problem import Files, Problem, problem_on
+from meshwright.search.problem import Files, Problem, completed, problem_on
 from meshwright.search.request import PlanRequest
 
 __all__ = ["MAX_GPUS", "MixedProblem", "is_mixed", "resolve_mixed"]
@@ -70,6 +70,7 @@ def resolve_mixed(request: PlanRequest) -> MixedProblem:
     if request.unlike_batch and len(cluster.pools) == 1:
         raise ConfigError("unlike_batch: of plans over several kinds of chips; leave it out")
     num_gpus = _checked_count(request.num_gpus, cluster)
+    request = completed(request, [pool.node.chip for pool in cluster.pools])
     parts = tuple(problem_on(pool, request, Files()) for pool in cluster.pools)
     return MixedProblem(request=request, cluster=cluster, parts=parts, num_gpus=num_gpus)
 
