@@ -60,7 +60,7 @@ def test_golden(case: str) -> None:
         ({"model": "gpt3-5b", "seq_len": 2048}, "model.gated=False", "model.gated=True"),
         ({"model": "deepseek-v2-lite"}, "latent attention", "model.mla=None"),
         ({"model": "mistral-7b"}, "model.window=4096", "model.window=None"),
-        ({"precision": "fp8"}, "precision=fp8", "precision=bf16"),
+        ({"precision": "fp8", "stack": "fsdp"}, "precision=fp8", "precision=bf16"),
         ({"settings": TrainingSettings(decay_style="inverse-square-root")}, "decay_style", "decay_style=cosine"),
         ({"settings": TrainingSettings(data=(Dataset(path="/a"), Dataset(path="/b")))}, "2 datasets", "data=/a"),
     ],
@@ -81,7 +81,6 @@ def test_what_has_no_words_is_refused_with_the_nearest_plan(
         (DEEPSPEED, "cp=2,mbs=1,sharding=zero3", "Ulysses", "cp=1"),
         (DEEPSPEED, "mbs=1,sharding=hybrid,shard_size=8", "MiCS", "sharding=zero3"),
         (ACCELERATE, "mbs=1,sharding=none,recompute=full", "FSDP2 only", "sharding=zero2"),
-        (ACCELERATE, "cp=4,mbs=1,sharding=hybrid,shard_size=2", "shard_size=2", "shard_size=4"),
     ],
 )
 def test_each_refuses_what_only_the_other_has(target: ExportTarget, layout: str, reason: str, nearest: str) -> None:

@@ -55,7 +55,7 @@ def test_golden(case: str) -> None:
         ({"model": "gpt3-5b", "seq_len": 2048}, "model.gated=False", "model.gated=True"),
         ({"model": "qwen3-8b"}, "qk_norm=True", "qk_norm=False"),
         ({"model": "llama3.1-8b"}, "rope_scaling=8.0", "rope_scaling=None"),
-        ({"precision": "fp8"}, "precision=fp8", "precision=bf16"),
+        ({"precision": "fp8", "stack": "megatron"}, "precision=fp8", "precision=bf16"),
         ({"settings": TrainingSettings(decay_style="warmup-stable-decay")}, "decay_style", "decay_style=cosine"),
     ],
 )

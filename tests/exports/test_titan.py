@@ -58,13 +58,12 @@ def test_without_a_pipeline_micro_batches_are_accumulated_and_with_one_the_rank_
 @pytest.mark.parametrize(
     ("changed", "reason", "nearest"),
     [
-        ({"layout": "tp=2,mbs=1,sharding=none"}, "DDP", "sharding=zero2"),
-        ({"layout": "cp=4,mbs=1,sharding=hybrid,shard_size=2"}, "shard_size=2", "shard_size=4"),
+        ({"layout": "tp=2,mbs=1,sharding=none", "stack": "fsdp"}, "DDP", "sharding=zero2"),
         ({"layout": "pp=2,mbs=1,sharding=zero3,schedule=zero-bubble", "stack": "fsdp"}, "two chunks a stage", "vpp=2"),
-        ({"layout": "tp=8,pp=8,mbs=1,dp=1,sharding=zero3"}, "runs in fp32", "dp=2"),
+        ({"layout": "tp=8,pp=8,mbs=1,dp=1,sharding=zero3", "stack": "fsdp"}, "runs in fp32", "dp=2"),
         ({"layout": "mbs=1,sharding=zero3,recompute=full,recompute_method=block,recompute_layers=8"}, "every layer", "recompute=full"),
         ({"layout": "mbs=1,sharding=zero3,recompute=selective,recompute_modules=mlp"}, "by operation", "recompute_modules=ops"),
-        ({"precision": "fp16"}, "precision=fp16", "precision=bf16"),
+        ({"precision": "fp16", "stack": "fsdp"}, "precision=fp16", "precision=bf16"),
         ({"model": "qwen3-0.6b", "layout": "pp=2,mbs=1,sharding=zero3"}, "tied embeddings", "pp=1"),
         ({"model": "llama3.2-1b"}, "rope_scaling=32", "rope_scaling unset"),
         ({"model": "gpt3-5b", "seq_len": 2048}, "model.gated=False", "model.gated=True"),

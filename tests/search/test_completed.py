@@ -34,6 +34,11 @@ def test_torch_has_an_attention_without_scores_on_older_chips() -> None:
     assert asked("v100-32:8", stack="fsdp").attention == "flash"
 
 
+def test_the_number_format_is_one_of_the_software() -> None:
+    assert asked("v100-32:8", stack="torchtitan").precision == "fp32"
+    assert asked("t4:8", stack="nanotron").precision == "fp32"
+
+
 def test_what_is_said_stays() -> None:
     found = asked("v100-32:8", precision="fp32", attention="unfused", stack="deepspeed")
     assert (found.precision, found.attention, found.stack) == ("fp32", "unfused", "deepspeed")
@@ -48,6 +53,7 @@ def test_several_kinds_take_what_all_have() -> None:
     ("cluster", "given", "message"),
     [
         ("v100-32:8", {"precision": "bf16"}, "v100-32 has no bf16 matrix unit; precision may be fp32, tf32, fp16"),
+        ("h100:8", {"precision": "fp8", "stack": "nanotron"}, "precision=fp8: stack nanotron has fp32, bf16"),
         ("tpu-v5p:8", {"stack": "megatron"}, "stack megatron does not run on tpu-v5p; --stack maxtext or fsdp"),
     ],
 )

@@ -46,6 +46,8 @@ class StackRules:
     splits: Literal["any", "filled", "fixed", "cost"]
     """Layers of stages: any numbers, where the last chunk may hold the head alone; of one layer at least; as even as can be; or by
     nanotron's rule, `split.split_by_cost`."""
+    precisions: tuple[str, ...]
+    """Number formats of its matrix products."""
     half_by_sharding: bool
     """Whether it computes in half precision only where data parallelism shards, or does all."""
     kv_copies_from: tuple[int, ...] | None
@@ -79,6 +81,7 @@ def _row(cells: dict[str, str]) -> StackRules:
         schedules=tuple(cells["schedules"].split()),
         searched_schedules=tuple(cells["searched_schedules"].split()),
         splits=cast("Literal['any', 'filled', 'fixed', 'cost']", cells["splits"]),
+        precisions=tuple(cells["precisions"].split()),
         half_by_sharding=cells["half_by_sharding"] == "1",
         kv_copies_from=parse_version(cells["kv_copies_from"]) if cells["kv_copies_from"] else None,
         source=cells["source"],

@@ -15,7 +15,7 @@ from meshwright.hardware.parse import load_cluster, parse_count
 from meshwright.hardware.profile import Profile
 from meshwright.models.by_hand import named_model
 from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
-from meshwright.rules import RuleCase
+from meshwright.rules import RuleCase, stack_rules
 from meshwright.rules.software import parse_version
 from meshwright.search.batch import batch_rule
 from meshwright.search.profiled import local_pool, profiled_pool
@@ -95,7 +95,7 @@ def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
     stack = request.stack or (STACK_OF.get(makers.pop(), "megatron") if len(makers) == 1 else "megatron")
     found: dict[str, str] = {} if request.stack else {"stack": stack}
     if request.precision is None:
-        shared = set.intersection(*(set(chip.precisions) for chip in chips))
+        shared = set(stack_rules(find_stack(stack)).precisions).intersection(*(chip.precisions for chip in chips))
         found["precision"] = next((name for name in USUAL_PRECISIONS if name in shared), USUAL_PRECISIONS[0])
     if request.attention is None:
         old = any(chip.generation in BEFORE_FLASH for chip in chips) and find_stack(stack).family == "megatron"
@@ -129,6 +129,9 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         raise ConfigError(f"objective=tokens_per_joule: the catalogue has no power of {chip.name}; give tdp_w in a cluster file")
     calibration = None if files.calibration is None else files.calibration.for_model(model)
     stack = find_stack(str(request.stack))
+    able = stack_rules(stack).precisions
+    if work.precision not in able:
+        raise ConfigError(f"precision={work.precision}: stack {stack.name} has {', '.join(able)}")
     if stack.name not in RUN_BY.get(chip.vendor, (stack.name,)):
         raise ConfigError(f"stack {stack.name} does not run on {chip.name}; --stack {' or '.join(RUN_BY[chip.vendor])}")
     values = _calibrated(request, calibration, Calibrated(pool=pool, stack=stack.on_processors() if chip.is_processor else stack))

@@ -81,9 +81,6 @@ def _mesh(plan: TrainingPlan) -> dict[str, Any]:
     """Return the mesh where it is more than one group of shards: replicas, or a context that is cut."""
     layout = plan.layout
     group = layout.dp * layout.cp if layout.shard_size is None else layout.shard_size
-    if group % layout.cp:
-        reason = f"shard_size={group}: a group that shares weights holds whole context-parallel groups of {layout.cp}"
-        raise CannotExpress(_NAME, reason, nearest=f"shard_size={layout.cp * max(1, group // layout.cp)}")
     replicas = layout.dp * layout.cp // group
     if replicas == 1 and layout.cp == 1:
         return {}

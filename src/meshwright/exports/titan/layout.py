@@ -57,9 +57,6 @@ def _data_parallel(plan: TrainingPlan, form: Form) -> dict[str, Any]:
         replicas, shards = layout.dp, 1
     if layout.sharding == "hybrid":
         group = layout.shard_size or layout.dp * layout.cp
-        if group % layout.cp:
-            words = f"shard_size={group}: a group that shares weights holds whole context-parallel groups of {layout.cp}"
-            raise CannotExpress(name, words, nearest=f"shard_size={layout.cp * max(1, group // layout.cp)}")
         replicas, shards = layout.dp * layout.cp // group, group // layout.cp
     return {"data_parallel_replicate_degree": replicas, "data_parallel_shard_degree": shards, "fsdp_reshard_after_forward": reshard}
 
