@@ -182,6 +182,16 @@ def test_two_pools_draft_less_under_more_requests() -> None:
         assert 0 < (drafted or 0) <= 1.001 * (none or 0)
 
 
+def test_the_end_of_a_queue_leaves_room() -> None:
+    """1500 requests of 2048 and 2048 tokens run in few waves, the last not full; lengths that no table tells have no end."""
+    load = {"measure_kind": "max_load_inflight_throughput", "concurrency": "", "engine": "TensorRT-LLM"}
+    ends, none = (predict_case(case(**load, input_len="2048", output_len=length)).tokens_per_s_per_chip for length in ("2048", "2049"))
+    assert 0.5 * (none or 0) < (ends or 0) < (none or 0)
+    staged = {**load, "tp": "2", "pp": "2", "input_len": "2048"}
+    ends, none = (predict_case(case(**staged, output_len=length)).tokens_per_s_per_chip for length in ("2048", "2049"))
+    assert ends == pytest.approx(none, rel=0.01)
+
+
 def test_the_caches_precision_is_the_recipes_unless_the_run_tells_it() -> None:
     assert started(gpu="B200").cache == "fp8"
     assert started(gpu="B200", kv_precision="bf16").cache == "bf16"

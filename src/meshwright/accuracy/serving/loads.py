@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.serving.simulate import Requests
 
-__all__ = ["Load", "load_of", "requests_of"]
+__all__ = ["Load", "load_of", "queued", "requests_of"]
 
 _MOST = 3000
 """Requests that tell a mean well enough."""
@@ -52,6 +52,15 @@ def load_of(input_len: int, output_len: int) -> Load:
 def _rows() -> tuple[dict[str, str], ...]:
     text = resources.files("meshwright").joinpath("presets", "serving_loads.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
+
+
+def queued(input_len: int, output_len: int) -> int | None:
+    """Return how many requests of these lengths a published run at maximum load queues at once; None where it is untold."""
+    text = resources.files("meshwright").joinpath("presets", "serving_queues.csv").read_text(encoding="utf-8")
+    lengths = (str(input_len), str(output_len))
+    return next(
+        (int(row["requests"]) for row in csv.DictReader(text.splitlines()) if (row["input_len"], row["output_len"]) == lengths), None
+    )
 
 
 def requests_of(load: Load, *, input_len: int, output_len: int, clients: int) -> Requests:

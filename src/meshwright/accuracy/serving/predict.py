@@ -11,7 +11,7 @@ from math import log2
 import numpy as np
 
 from meshwright.accuracy.rows import Unanswerable
-from meshwright.accuracy.serving.loads import load_of, requests_of
+from meshwright.accuracy.serving.loads import load_of, queued, requests_of
 from meshwright.accuracy.serving.recipes import as_started
 from meshwright.accuracy.serving.rows import ServingCase, ServingTable, open_experts, read_serving_row
 from meshwright.csv_text import csv_text
@@ -22,7 +22,7 @@ from meshwright.serving.deployment import Worker
 from meshwright.serving.memory import cache_bytes_per_token, memory_of
 from meshwright.serving.prices import Prices
 from meshwright.serving.quantisation import quantisation
-from meshwright.serving.simulate import closed_loop
+from meshwright.serving.simulate import Requests, closed_loop
 from meshwright.serving.static import static_batch
 from meshwright.serving.steady import Steady, batched_prompt_s, decode_s, disaggregated, matching_workers, most_running, steady
 from meshwright.units import GIB
@@ -173,15 +173,21 @@ def _loop_figures(case: ServingCase, ttft_s: float, tpot_s: float) -> ServingPre
 
 
 def _max_load(case: ServingCase, worker: Worker) -> ServingPrediction:
-    """As many requests as fit, all the time."""
+    """As many requests as fit until the queue is empty; all the time where its length is untold or stages overlap."""
     clock = _clock(_prices(case, worker), case.input_len + case.output_len)
     room = _cache_tokens(clock)
     most = most_running(clock, input_len=case.input_len, output_len=case.output_len, cache_tokens=room)
     if most == 0:
         return ServingPrediction(source=case.source, row_id=case.row_id, oom=True)
-    found = steady(clock, concurrency=float(most), input_len=case.input_len, output_len=case.output_len)
-    rate = most * worker.attention_dp * case.output_len / (found.tpot_s * case.output_len)
-    return ServingPrediction(source=case.source, row_id=case.row_id, tokens_per_s_per_chip=rate / case.chips, oom=False)
+    count = queued(case.input_len, case.output_len)
+    if count is None or worker.pp > 1:
+        each = most / steady(clock, concurrency=float(most), input_len=case.input_len, output_len=case.output_len).tpot_s
+    else:
+        share = max(1, round(count / worker.attention_dp))
+        requests = Requests(prompts=[case.input_len] * share, outputs=[case.output_len] * share)
+        each = closed_loop(clock, requests, concurrency=share, slots=most, cache_tokens=room).tokens_per_s
+    rate = each * worker.attention_dp / case.chips
+    return ServingPrediction(source=case.source, row_id=case.row_id, tokens_per_s_per_chip=rate, oom=False)
 
 
 def _disaggregated(case: ServingCase) -> ServingPrediction:
