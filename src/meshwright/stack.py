@@ -70,6 +70,8 @@ class Stack:
     narrow_weight_copies: float = 0.0
     """Copies of the linear layers' weights in a narrow format that stay beside the half-precision ones between micro batches: by rows and
     by columns where they are cast from them; none where the model's weights are narrow themselves (`fp8_param_gather`)."""
+    frozen_weight_bytes: float = 2.0
+    """Bytes per weight of the layers beside adapters: 2, or about half of one where they are kept in four bits (QLoRA)."""
     master_bytes: float = 4.0
     """Bytes per parameter of the weights that the optimizer updates, beside the half-precision ones: 4 of an fp32 copy, 2 where the half
     is its upper part, 0 where it updates the half-precision ones."""
@@ -120,7 +122,9 @@ class Stack:
     step_overhead_s: float = 0.0
     """Host work per step outside the model: data, logging, optimizer bookkeeping."""
     context_bytes: float = 0.0
-    """CUDA context, library handles and communicators on each chip: used, never allocated by the framework."""
+    """CUDA context and library handles on each chip: used, never allocated by the framework; communicators come on top."""
+    in_switch_reductions: bool = True
+    """Whether communicators may reduce in the switch, for which they keep buffers (NCCL_NVLS_ENABLE)."""
     gathered_copies: float = 0.0
     """Whole copies of a layer's input that stay allocated where sequence parallelism gathers it."""
     library_workspaces: float = 2.0
@@ -131,7 +135,8 @@ class Stack:
     thread_workspace_bytes: float = 0.0
     """Workspace of each of torch's two handles where the run sets a larger one (CUBLAS_WORKSPACE_CONFIG=:4096:8 of deterministic runs)."""
     fragmentation_frac: float = 0.0
-    """Reserved beyond allocated, against what comes and goes in a step in many pieces: activations and workspaces, not logits."""
+    """Reserved beyond allocated where tensors pass through exchanges, against what comes and goes in a step in many pieces: activations
+    and workspaces, not logits."""
     source: str = ""
     factors: Factors = field(default_factory=Factors)
     """What a calibration found on the user's own runs."""
@@ -180,6 +185,7 @@ _FLAGS = {
     "vocab_parallel_loss",
     "gradients_freed",
     "gradients_sharded",
+    "in_switch_reductions",
     "half_shards",
     "narrow_inputs",
     "expert_bias_fused",

@@ -111,7 +111,7 @@ def test_a_slow_run_among_others_does_not_steer() -> None:
 
 
 def test_a_run_that_failed_for_memory_is_a_bound() -> None:
-    [case] = cases(({"tp": "2", "pp": "1", "num_gpus": "16", "gbs": "64", "mbs": "2"},))
+    [case] = cases(({"tp": "4", "pp": "1", "num_gpus": "16", "gbs": "64", "mbs": "2"},))
     [prediction] = predict_rows([case]).predictions
     assert prediction.fits
     failed = fit_runs([MeasuredRun(case=case, fitted=False)]).calibration

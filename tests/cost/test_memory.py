@@ -15,6 +15,7 @@ from meshwright.cost.stages import place_stages
 from meshwright.cost.step import price
 from meshwright.cost.weights import stage_params
 from meshwright.hardware.chip import Chip
+from meshwright.hardware.cluster import Pool
 from meshwright.layout import Layout, Layouts
 from meshwright.models.params import model_params
 from meshwright.models.spec import ModelSpec
@@ -45,13 +46,17 @@ def acts(**given: float) -> Activations:
     return Activations(**layer, **head)  # type: ignore[arg-type]
 
 
+def _pool(chip: Chip) -> Pool:
+    return replace(POOL, node=replace(POOL.node, chip=chip))
+
+
 def memory(
     model: ModelSpec = LLAMA, *, stack: Stack = STACK, work: Workload = WORK, chip: Chip = CHIP, widest: float = 7.0, **layout: Any
 ) -> Memory:
     layouts = Layouts.of([Layout(gbs=1024, **layout)])
     stages = place_stages(layouts, model, which="all")
     params = stage_params(model, stack, layouts, stages)
-    return price_memory(layouts, stages, params, acts(widest=widest), model=model, work=work, stack=stack, chip=chip)
+    return price_memory(layouts, stages, params, acts(widest=widest), model=model, work=work, stack=stack, pool=_pool(chip))
 
 
 def states(**given: Any) -> tuple[float, float, float]:
@@ -116,6 +121,13 @@ def test_narrow_weights_are_cached_beside_the_half_ones() -> None:
     cached, ends = replace(STACK, narrow_weight_copies=2.0), 2 * LLAMA.vocab * LLAMA.hidden
     assert states(stack=cached, work=replace(WORK, precision="fp8"))[0] == pytest.approx(2 + 2 * (PARAMS - ends) / PARAMS)
     assert states(stack=cached)[0] == pytest.approx(2)
+
+
+def test_layers_beside_adapters_in_four_bits() -> None:
+    """Half a byte a weight of layers and norms; embedding and head keep two."""
+    four_bits = memory(stack=replace(STACK, frozen_weight_bytes=0.5), work=replace(WORK, lora_rank=16)).terms["weights"].sum()
+    ends = 2 * LLAMA.vocab * LLAMA.hidden
+    assert four_bits == pytest.approx(0.5 * (PARAMS - ends) + 2 * ends)
 
 
 def test_adapters_train_a_hundredth() -> None:
@@ -214,7 +226,7 @@ def test_losses_of_further_tokens_wait_for_their_backward_pass() -> None:
     stages, two = place_stages(layouts, model, which="all"), acts()
     two = replace(two, **{name: 2 * getattr(two, name) for name in ("kept", "after_selective", "inputs", "widest")})
     params = stage_params(model, STACK, layouts, stages)
-    found = price_memory(layouts, stages, params, two, model=model, work=WORK, stack=STACK, chip=CHIP)
+    found = price_memory(layouts, stages, params, two, model=model, work=WORK, stack=STACK, pool=POOL)
     assert found.terms["logits"].tolist() == [[0, 0, 0, 50 + 2 * 20]]
 
 
@@ -262,7 +274,7 @@ def fsdp_terms(*, micro_batches: int, stack: Stack = FREED, loss: float = 50.0) 
     layouts = Layouts.of([Layout(dp=8, gbs=8 * micro_batches, sharding="zero3")])
     stages = place_stages(layouts, LLAMA, which="all")
     params = stage_params(LLAMA, stack, layouts, stages)
-    found = price_memory(layouts, stages, params, acts(loss_peak=loss), model=LLAMA, work=WORK, stack=stack, chip=CHIP)
+    found = price_memory(layouts, stages, params, acts(loss_peak=loss), model=LLAMA, work=WORK, stack=stack, pool=POOL)
     return {name: float(size.sum()) for name, size in found.terms.items()}
 
 
@@ -339,10 +351,16 @@ def test_activations_on_the_host_leave_the_device() -> None:
 
 
 def test_slack_and_context_are_the_stacks() -> None:
-    """A tenth of what comes and goes in many pieces: 4 layers of 100, head 5, and 10 of a workspace of 60 beyond logits of 50."""
-    terms = memory(widest=60.0, stack=replace(STACK, fragmentation_frac=0.1, context_bytes=9.0)).terms
-    assert terms["slack"].tolist() == [[pytest.approx((400 + 5 + 10) / 10)]]
+    """Of what comes and goes in many pieces (4 layers of 100, head 5, and 10 of a workspace of 60 beyond logits of 50) a tenth where its
+    tensors pass through exchanges, and a quarter of that on a lone rank."""
+    stack = replace(STACK, fragmentation_frac=0.1, context_bytes=9.0)
+    terms = memory(widest=60.0, stack=stack).terms
+    assert terms["slack"].tolist() == [[pytest.approx((400 + 5 + 10) / 40)]]
     assert terms["context"].tolist() == [[9]]
+    exchanged = ({"tp": 2}, {"cp": 2}, {"dp": 2, "sharding": "zero3"})
+    for layout in exchanged:
+        assert memory(widest=60.0, stack=stack, **layout).terms["slack"].tolist() == [[pytest.approx((400 + 5 + 10) / 10)]]
+    assert memory(widest=60.0, stack=stack, dp=2, sharding="zero1").terms["slack"].tolist() == [[pytest.approx((400 + 5 + 10) / 40)]]
 
 
 def test_peaks_are_sums_of_terms() -> None:
@@ -350,8 +368,8 @@ def test_peaks_are_sums_of_terms() -> None:
     assert set(found.terms) == set(MEMORY_TERMS)
     whole = np.sum([found.terms[name] for name in MEMORY_TERMS], axis=0)
     assert found.used == pytest.approx(whole)
-    assert found.reserved == pytest.approx(whole - 9)
-    assert found.allocated == pytest.approx(whole - 9 - found.terms["slack"])
+    assert found.reserved == pytest.approx(whole - found.terms["context"])
+    assert found.allocated == pytest.approx(whole - found.terms["context"] - found.terms["slack"])
 
 
 def test_a_step_prices_its_layers_memory() -> None:

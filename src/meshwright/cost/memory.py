@@ -7,11 +7,13 @@ from functools import reduce
 
 import numpy as np
 
+from meshwright.cost.communicators import communicator_bytes
 from meshwright.cost.kernels import element_bytes
 from meshwright.cost.shapes import Floats
 from meshwright.cost.stages import Stages, segment_layers
 from meshwright.cost.weights import StageParams, largest_matrix_share
 from meshwright.hardware.chip import Chip
+from meshwright.hardware.cluster import Pool
 from meshwright.layout import RECOMPUTES, SHARDINGS, Layouts
 from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
@@ -33,6 +35,9 @@ MEMORY_TERMS = (
 )
 MESSAGE_BUFFERS = 2.0
 """Buffers of a pipeline message per chunk of layers: one each way."""
+LONE_SLACK_SHARE = 0.25
+"""Of the allocator's slack, what is left where no tensor of a layer passes through an exchange: reserved memory of nanotron's published
+runs is 0.05 of what comes and goes above the allocated at tp = 1 (113 runs), 0.2 to 0.3 beyond (997)."""
 _FACTOR_OF = {name: "activations" if name in ("activations", "recompute_workspace", "logits") else "states" for name in MEMORY_TERMS[:-3]}
 """The calibration's factor that scales a term; slack follows activations, libraries and context are the software's own figures."""
 
@@ -145,13 +150,13 @@ def redone_share(layouts: Layouts, stages: Stages) -> Floats:
 
 
 def price_memory(
-    layouts: Layouts, stages: Stages, params: StageParams, acts: Activations, *, model: ModelSpec, work: Workload, stack: Stack, chip: Chip
+    layouts: Layouts, stages: Stages, params: StageParams, acts: Activations, *, model: ModelSpec, work: Workload, stack: Stack, pool: Pool
 ) -> Memory:
     """Memory of one rank of each stage.
 
     Formula:  weights + gradients + optimizer (each over its shards) + activations in flight + logits and loss + what a layer's workspace
               takes beyond them (on the last stage the loss is over before the first layer works back) + communication buffers
-              + workspaces of libraries + slack (reserved, not allocated) + context (outside the allocator)
+              + workspaces of libraries + slack (reserved, not allocated) + context and communicators (outside the allocator)
     Units:    bytes, (N, S).
     Source:   ZeRO (arXiv:1910.02054) table 1 for the states; the rest as documented at each term. Under a pipeline FSDP keeps a stage's
               weights gathered and its gradients whole until the last micro batch (torch.distributed.pipelining; torchtitan's
@@ -159,39 +164,21 @@ def price_memory(
     Valid:    mixed precision with Adam; fp32 keeps no second copy of the weights.
     Checked:  tests/cost/test_memory.py
     """
-    shards, half = data_shards(layouts), work.precision not in ("fp32", "tf32")
-    trainable = _trainable_share(work)
+    states = _states(layouts, params, work=work, stack=stack)
     activations, workspace = activation_bytes(layouts, stages, acts, model=model)
     last, heads = stages.last, 1 + model.mtp_layers
-    logits = last * (acts.loss_peak + model.mtp_layers * acts.loss_saved)[:, None]
-    fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
-    master = stack.master_bytes if half else 0.0
-    stored_weight = np.where(fully & (master > 0), 2.0 * stack.half_shards, 2.0) if half else 4.0
-    weights = _split(params, shards.weights) * (stored_weight + np.where(fully, master, 0.0))
-    weights = weights + ~fully * (params.total - params.ends) * _cached_weight_bytes(work, stack)
-    optimizer = _split(params, shards.optimizer) * ((stack.moment_bytes if half else 8.0) + np.where(fully, 0.0, master)) * trainable
-    reduced = (layouts.dp * layouts.cp > 1)[:, None]  # a lone replica has no buckets
-    transient = _split(params, shards.weights) * stack.transient_gradient_bytes * trainable * ~fully * reduced
-    passing = _passing(
-        layouts,
-        params,
-        _Passing(
-            gradients=_split(params, shards.optimizer if stack.gradients_sharded else shards.gradients)
-            * (stack.gradient_bytes if half else 4.0)
-            * trainable,
-            activations=activations + last * heads * acts.head_saved[:, None],
-            recompute_workspace=workspace,
-            logits=logits,
-            communication=_unsharded_bytes(layouts, params, stages, model=model, stack=stack),
-        ),
-        stack=stack,
-        trainable=trainable,
+    most = _Passing(
+        gradients=states.gradients,
+        activations=activations + last * heads * acts.head_saved[:, None],
+        recompute_workspace=workspace,
+        logits=last * (acts.loss_peak + model.mtp_layers * acts.loss_saved)[:, None],
+        communication=_unsharded_bytes(layouts, params, stages, model=model, stack=stack),
     )
-    passing, stepping = _before_or_in_step(passing, _split(params, shards.optimizer) * stack.step_bytes * trainable)
+    passing, stepping = _before_or_in_step(_passing(layouts, params, most, stack=stack, trainable=_trainable_share(work)), states.stepping)
     terms = {
-        "weights": _split(params, shards.weights) * 2.0 if work.lora_rank else weights,
-        "gradients": passing.gradients + transient,
-        "optimizer": optimizer + stepping,
+        "weights": states.weights,
+        "gradients": passing.gradients + states.transient,
+        "optimizer": states.optimizer + stepping,
         "activations": passing.activations,
         "recompute_workspace": passing.recompute_workspace,
         "logits": passing.logits,
@@ -201,10 +188,56 @@ def price_memory(
     }
     terms = {name: getattr(stack.factors, _FACTOR_OF[name]) * size for name, size in terms.items()}
     coming = terms["activations"] + terms["recompute_workspace"]
-    terms["slack"] = coming * stack.fragmentation_frac
-    terms["libraries"] = np.full_like(coming, _library_bytes(stack, chip, model))
-    terms["context"] = np.full_like(coming, stack.context_bytes)
+    terms["slack"] = coming * _slack_frac(layouts, stack)
+    terms["libraries"] = np.full_like(coming, _library_bytes(stack, pool.node.chip, model))
+    terms["context"] = stack.context_bytes + np.zeros_like(coming) + communicator_bytes(layouts, pool=pool, stack=stack)
     return Memory(terms=terms)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _States:
+    """What lasts from step to step, and what goes with it, (N, S) each."""
+
+    weights: Floats
+    gradients: Floats
+    """Kept between micro batches."""
+    transient: Floats
+    """Of a gradient beside them, for a moment."""
+    optimizer: Floats
+    stepping: Floats
+    """Beside the optimizer's while it steps."""
+
+
+def _states(layouts: Layouts, params: StageParams, *, work: Workload, stack: Stack) -> _States:
+    """Weights, gradients and optimizer states over their shards."""
+    shards, half, trainable = data_shards(layouts), work.precision not in ("fp32", "tf32"), _trainable_share(work)
+    fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
+    master = stack.master_bytes if half else 0.0
+    stored_weight = np.where(fully & (master > 0), 2.0 * stack.half_shards, 2.0) if half else 4.0
+    weights = _split(params, shards.weights) * (stored_weight + np.where(fully, master, 0.0))
+    weights = weights + ~fully * (params.total - params.ends) * _cached_weight_bytes(work, stack)
+    updated, kept = _split(params, shards.optimizer), _split(params, shards.optimizer if stack.gradients_sharded else shards.gradients)
+    reduced = (layouts.dp * layouts.cp > 1)[:, None]  # a lone replica has no buckets
+    return _States(
+        weights=_frozen_bytes(params, shards, stack) if work.lora_rank else weights,
+        gradients=kept * (stack.gradient_bytes if half else 4.0) * trainable,
+        transient=_split(params, shards.weights) * stack.transient_gradient_bytes * trainable * ~fully * reduced,
+        optimizer=updated * ((stack.moment_bytes if half else 8.0) + np.where(fully, 0.0, master)) * trainable,
+        stepping=updated * stack.step_bytes * trainable,
+    )
+
+
+def _frozen_bytes(params: StageParams, shards: Shards, stack: Stack) -> Floats:
+    """Weights beside adapters: embedding and head in half precision, layers as the stack keeps them, (N, S)."""
+    ends = params.ends / shards.weights[0]
+    return (_split(params, shards.weights) - ends) * stack.frozen_weight_bytes + ends * 2.0
+
+
+def _slack_frac(layouts: Layouts, stack: Stack) -> Floats:
+    """Reserved beyond allocated, against what comes and goes, (N, 1): less where no tensor of a layer passes through an exchange, since
+    blocks that a second stream has used are free only when it is done with them (torch.Tensor.record_stream)."""
+    exchanged = (layouts.tp > 1) | (layouts.cp > 1) | (layouts.ep > 1) | (layouts.sharding >= SHARDINGS.index("zero3"))
+    return stack.fragmentation_frac * np.where(exchanged, 1.0, LONE_SLACK_SHARE)[:, None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

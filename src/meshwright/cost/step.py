@@ -107,7 +107,7 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
     stages = place_stages(layouts, model, which=which)
     layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
     params = stage_params(model, stack, layouts, stages)
-    memory = price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack, chip=pool.node.chip)
+    memory = price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack, pool=pool)
     times = _stage_times(layouts, stages, layers, model=model, pool=pool, stack=stack)
     time = _micro_batch_terms(layouts, layers, times, model)
     time |= _pipeline_terms(layouts, stages, layers, times, model, stack)
@@ -133,7 +133,7 @@ def price_stages(layouts: Layouts, stages: Stages, *, model: ModelSpec, pool: Po
     forward_work_s, backward_work_s = _pass_work_s(layouts, stages, layers, model)
     return StagePrices(
         params=params,
-        memory=price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack, chip=pool.node.chip),
+        memory=price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack, pool=pool),
         times=_stage_times(layouts, stages, layers, model=model, pool=pool, stack=stack),
         message_bytes=layers.activations.boundary,
         forward_work_s=forward_work_s,

@@ -191,7 +191,9 @@ MEMORY_READINGS: Mapping[str, MemoryReading] = {
     "communication": _memory("communication", "comm", "buffers of messages and gathered weights", "stack.reduce_bytes"),
     "libraries": _memory("libraries", "libs", "workspaces of matrix products", "chip.gemm_workspace_bytes", "stack.library_workspaces"),
     "slack": _memory("slack", "slack", "reserved by the allocator, not in use", "stack.fragmentation_frac"),
-    "context": _memory("context", "ctx", "driver context, libraries, communicators", "stack.context_bytes"),
+    "context": _memory(
+        "context", "ctx", "driver context, libraries, communicators", "stack.context_bytes", formula="cost.communicators.communicator_bytes"
+    ),
 }
 """One row per term of `cost.memory.MEMORY_TERMS`."""
 
