@@ -75,24 +75,26 @@ def layouts(draw: st.DrawFn, case: Case, *, even: bool = False) -> Layout:
     """Any layout that keeps the rules of the case's software; `even` ones give every stage as many layers."""
     rules = stack_rules(case.stack)
     pp = draw(st.sampled_from([1, 1, 2, 4, 8]))
-    tp, cp, dp = (draw(st.sampled_from(sizes)) for sizes in ([1, 2, 4, 8], [1, 1, 2, 4], [1, 2, 8, 16]))
+    contexts = [1, 1, 2, 4] if "cp" in rules.axes else [1]
+    tp, cp, dp = (draw(st.sampled_from(sizes)) for sizes in ([1, 2, 4, 8], contexts, [1, 2, 8, 16]))
     known_shardings = {*rules.shardings, *(rules.shardings_without_pp if pp == 1 else ())}
     sharding = draw(st.sampled_from([kind for kind in SHARDINGS if kind in known_shardings]))
-    recomputes: list[Recompute] = ["none", "selective", "full"]
+    known = usable_modules(case.model, rules.recompute_modules)
+    recomputes: list[Recompute] = ["none", "selective", "full"] if known else ["none", "full"]
     recompute = draw(st.sampled_from(recomputes))
     schedules: list[Schedule] = ["1f1b", "1f1b", "gpipe", "zero-bubble"]
     schedule = draw(st.sampled_from(schedules))
-    vpp = draw(st.sampled_from([1, 2])) if pp > 1 and schedule == "1f1b" and case.model.family != "encoder-decoder" else 1
+    interleaves = "vpp" in rules.axes and pp > 1 and schedule == "1f1b" and case.model.family != "encoder-decoder"
+    vpp = draw(st.sampled_from([1, 2])) if interleaves else 1
     block = recompute == "full" and draw(st.booleans())
-    known = usable_modules(case.model, rules.recompute_modules)
     mbs = draw(st.sampled_from([1, 2]))
     experts = case.model.moe.num_experts if case.model.moe is not None else 1
     layout = Layout(
         tp=tp,
         sp=tp > 1 and (case.model.moe is not None or draw(st.booleans())),
         cp=cp,
-        ep=draw(st.sampled_from([ep for ep in (1, 2, 4, 8) if experts % ep == 0])),
-        etp=draw(st.sampled_from([None, 1])) if case.model.moe is not None else None,
+        ep=draw(st.sampled_from([ep for ep in (1, 2, 4, 8) if experts % ep == 0 and (ep == 1 or "ep" in rules.axes)])),
+        etp=draw(st.sampled_from([None, 1])) if case.model.moe is not None and "etp" in rules.axes else None,
         pp=pp,
         vpp=vpp,
         dp=dp,

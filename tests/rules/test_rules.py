@@ -119,6 +119,11 @@ def test_software_has_its_kinds_of_parallelism(stack: str, words: str, message: 
     assert bool(found) == bool(message)
 
 
+def test_software_without_selective_recompute_says_so() -> None:
+    found = broken("recompute=selective", stack="nanotron", model="llama2-7b")["recompute_modules"]
+    assert found == "recompute=selective: stack nanotron recomputes every layer or none; recompute=full or none"
+
+
 def test_half_precision_that_comes_with_sharding_has_ranks_to_shard_over() -> None:
     assert "casts in sharded data parallelism" in broken("tp=4,pp=16,dp=1", stack="torchtitan", chips=64)["half_precision"]
     assert "half_precision" not in broken("tp=4,pp=16,dp=1", stack="torchtitan", chips=64, precision="fp32")

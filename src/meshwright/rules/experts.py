@@ -75,6 +75,8 @@ def _modules_message(layout: Layout, case: RuleCase) -> str:
     if layout.recompute != "selective":
         shown = "+".join(layout.recompute_modules)
         return f"recompute_modules={shown} with recompute={layout.recompute}: modules belong to recompute=selective"
+    if not fits:
+        return f"recompute=selective: stack {case.stack.name} recomputes every layer or none; recompute=full or none"
     if not layout.recompute_modules:
         return f"recompute=selective names no module; recompute_modules may be {some(fits)}, joined by +"
     bad = [module for module in layout.recompute_modules if module not in fits]
