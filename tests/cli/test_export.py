@@ -98,16 +98,16 @@ def test_without_a_layout_the_best_plan_is_written(capsys: pytest.CaptureFixture
 
 
 def test_a_best_plan_that_the_target_cannot_run_is_passed_over_aloud(capsys: pytest.CaptureFixture[str]) -> None:
-    """nanotron has one chunk a stage; the fastest plan has more."""
-    words = ["llama3-8b", "--cluster", "h100:64", "--seq", "8192", "--gbs", "512", "--stack", "nanotron"]
+    """DeepSpeed splits a sequence in a program of its own, not as Transformers' trainer starts it; the fastest plan splits it."""
+    words = ["llama3-8b", "--cluster", "h100:8", "--seq", "8192", "--gbs", "64", "--stack", "deepspeed"]
     assert run(["plan", *words, "--top", "1", "--json"]) == 0
     best = json.loads(capsys.readouterr().out)["plans"][0]["layout"]
-    assert best["vpp"] > 1
-    assert run(["export", *words, "--to", "nanotron", "--json"]) == 0
+    assert best["cp"] > 1
+    assert run(["export", *words, "--to", "deepspeed", "--json"]) == 0
     streams = capsys.readouterr()
     passed, chosen = streams.err.splitlines()[:2]
-    assert f"vpp={best['vpp']}" in passed and "was passed over: nanotron: vpp=" in passed
-    assert chosen.startswith("plan: ") and chosen.endswith("slower by prediction") and "vpp=" not in chosen
+    assert f"cp={best['cp']}" in passed and "was passed over: deepspeed: cp=" in passed
+    assert chosen.startswith("plan: ") and chosen.endswith("slower by prediction") and "cp=" not in chosen
     assert json.loads(streams.out)["files"]
 
 
