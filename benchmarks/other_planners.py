@@ -4,10 +4,10 @@
 
 AMP (github.com/DachengLi1/AMP) published what it predicted and what was then measured for every layout that it considered: of these the
 one that we predict to be fastest is compared with AMP's own choice, by the measured times. Of Sailor's measured layouts
-(github.com/eth-easl/sailor) those on the same chips with the same batch are told apart in the same way; what Sailor's planner would have
-chosen is not among them. Metis (github.com/SamsungLabs/Metis) searches with the profile in its repository, of one kind of chip; our best
-plan is priced by its cost estimator. Says what it skips without the tables (`amp.csv` and `sailor_validation.csv` in DIR,
-MESHWRIGHT_TRUTH, else ../shared/truth) or the checkout.
+(github.com/eth-easl/sailor) those on the same chips with the same batch are told apart in the same way; `benchmarks/sailor_planner.py`
+runs Sailor's planner. Metis (github.com/SamsungLabs/Metis) searches with the profile in its repository, of one kind of chip; our best plan
+is priced by its cost estimator. Says what it skips without the tables (`amp.csv` and `sailor_validation.csv` in DIR, MESHWRIGHT_TRUTH, else
+../shared/truth) or the checkout.
 """
 
 from __future__ import annotations
