@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.mixed import message_times_s
-from meshwright.cost.once import data_exchange_s, optimizer_s
+from meshwright.cost.once import data_exchange_s, exposed_exchange_s, optimizer_s
 from meshwright.cost.pipeline import pipeline_of_stages_s
 from meshwright.cost.shapes import Floats
 from meshwright.cost.stages import Stages
@@ -163,16 +163,20 @@ class Prices:
                 p2p_s=np.broadcast_to(links, (len(every), pp - 1)),
                 p2p=self.site.stack.p2p,
             ).pipeline_s
-            best = min(best, float((time + self._once_s(parts, split, forward[:, 0], backward[:, 0])).min()))
+            best = min(best, float((time + self._once_s(parts, split, forward[:, 0], backward[:, 0], vpp)).min()))
         return best + self.site.stack.step_overhead_s
 
-    def _once_s(self, parts: Sequence[Stage], split: Sequence[int], forward: Floats, backward: Floats) -> Floats:
+    def _once_s(self, parts: Sequence[Stage], split: Sequence[int], forward: Floats, backward: Floats, vpp: int) -> Floats:
         """Exchange and optimizer of the stage where they take longest."""
         overlap = self.site.stack.dp_overlap
         found = np.zeros_like(forward)
         for i, (part, own) in enumerate(zip(parts, split, strict=True)):
             reduce, gather, optimizer = (float(each[i, own - 1]) for each in part.once_s)
-            exposed = np.maximum(0.0, reduce - overlap * backward) + np.maximum(0.0, gather - overlap * forward)
+            chunks, depth = np.array(vpp), np.array(len(parts))
+            exposed = sum(
+                exposed_exchange_s(np.array(seconds), overlap * pass_s, chunks=chunks, pp=depth)
+                for seconds, pass_s in ((reduce, backward), (gather, forward))
+            )
             found = np.maximum(found, exposed + optimizer)
         return found
 
