@@ -164,14 +164,9 @@ def linear(
     loops = np.where(np.asarray(groups) > 1, groups, 0.0) * np.ones_like(forward)
     size = element_bytes(precision)
     moved = groups * (size * (tokens * into + into * out) + max(size, HALF) * tokens * out)
-    cast_forward, cast_backward, casts = np.zeros_like(forward), np.zeros_like(forward), 0.0
-    if element_bytes(precision) <= 1:
-        casts = 1.0
-        cast = _casts(site)
-        rows, weights = tokens * groups, groups * into * out
-        cast_forward = site.streaming(rows * into * cast.input_forward + weights * cast.weight_forward)
-        back = rows * (into * (cast.input_backward + cast.data_gradient) + out * cast.gradient) + weights * cast.weight_backward
-        cast_backward = site.streaming(back)
+    cast_forward, cast_backward, casts = np.zeros_like(forward), np.zeros_like(forward), float(size <= 1)
+    if casts:
+        cast_forward, cast_backward = _casts_s(site, into=into, out=out, rows=tokens * groups, weights=groups * into * out)
     small_forward, small_backward = _small_kernels(site)
     each = _small_kernel_s(site)
     python = site.stack.kernels_per_layer_scale
@@ -213,6 +208,14 @@ def _adapter_s(site: Site, *, into: Floats, out: Floats, tokens: Floats) -> tupl
     moved = (tokens * (of_input * into + of_output * out) for of_input, of_output in ADAPTER_BYTES)
     forward, backward = (streaming_s(chip, each) + kernels * chip.ramp_s for each, kernels in zip(moved, ADAPTER_KERNELS, strict=True))
     return forward, backward
+
+
+def _casts_s(site: Site, *, into: Floats, out: Floats, rows: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Forward and backward time of preparing the operands of a linear layer in a narrow format."""
+    cast = _casts(site)
+    forward = rows * into * cast.input_forward + weights * cast.weight_forward
+    backward = rows * (into * (cast.input_backward + cast.data_gradient) + out * cast.gradient) + weights * cast.weight_backward
+    return site.streaming(forward), site.streaming(backward)
 
 
 def _casts(site: Site) -> Casts:
