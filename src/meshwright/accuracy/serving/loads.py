@@ -36,7 +36,7 @@ class Load:
 
 def load_of(input_len: int, output_len: int) -> Load:
     """Return the load of the benchmark that runs these lengths."""
-    for row in _rows():
+    for row in _rows("serving_loads.csv"):
         if row["input_len"] in ("", str(input_len)) and row["output_len"] in ("", str(output_len)):
             return Load(
                 name=row["name"],
@@ -49,18 +49,15 @@ def load_of(input_len: int, output_len: int) -> Load:
 
 
 @cache
-def _rows() -> tuple[dict[str, str], ...]:
-    text = resources.files("meshwright").joinpath("presets", "serving_loads.csv").read_text(encoding="utf-8")
+def _rows(file: str) -> tuple[dict[str, str], ...]:
+    text = resources.files("meshwright").joinpath("presets", file).read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
 
 def queued(input_len: int, output_len: int) -> int | None:
     """Return how many requests of these lengths a published run at maximum load queues at once; None where it is untold."""
-    text = resources.files("meshwright").joinpath("presets", "serving_queues.csv").read_text(encoding="utf-8")
-    lengths = (str(input_len), str(output_len))
-    return next(
-        (int(row["requests"]) for row in csv.DictReader(text.splitlines()) if (row["input_len"], row["output_len"]) == lengths), None
-    )
+    lengths, rows = (str(input_len), str(output_len)), _rows("serving_queues.csv")
+    return next((int(row["requests"]) for row in rows if (row["input_len"], row["output_len"]) == lengths), None)
 
 
 def requests_of(load: Load, *, input_len: int, output_len: int, clients: int) -> Requests:
