@@ -55,15 +55,16 @@ def _half_message(layout: Layout, case: RuleCase) -> str:
 def _keeps_cut(layouts: Layouts, case: RuleCase) -> Any:
     if stack_rules(case.stack).splits != "cost":
         return True
+    own = {int(pp): own_split(case.model, pp=int(pp)) for pp in np.unique(layouts.pp)}
     given = layouts.chunk_layers or (None,) * len(layouts)
-    return np.array([_is_own_cut(int(pp), split, case) for pp, split in zip(layouts.pp, given, strict=True)], dtype=bool)
+    return np.array([_is_own(own[int(pp)], split, case) for pp, split in zip(layouts.pp, given, strict=True)], dtype=bool)
 
 
-def _is_own_cut(pp: int, split: tuple[int, ...] | None, case: RuleCase) -> bool:
-    own = own_split(case.model, pp=pp)
+def _is_own(own: tuple[int, ...] | None, split: tuple[int, ...] | None, case: RuleCase) -> bool:
     if own is None:
         return True
-    even = case.model.num_layers % pp == 0 and (case.model.num_layers // pp,) * pp
+    each, rest = divmod(case.model.num_layers, len(own))
+    even = None if rest else (each,) * len(own)
     return min(own[:-1]) > 0 and own == (split or even)
 
 
