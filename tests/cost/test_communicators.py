@@ -34,6 +34,14 @@ def test_an_axis_has_a_communicator_and_megatron_one_of_all_ranks() -> None:
     assert mib(ep=4, dp=4) == 3 * 688
 
 
+def test_a_stage_holds_as_much_however_many_follow() -> None:
+    """Stages of unlike chips are priced before their number is known."""
+    hopper = on("hopper")
+    for stack in (WIRED, SWITCHED, replace(SWITCHED, family="fsdp")):
+        assert len({mib(stack, pool=hopper, tp=2, pp=pp) for pp in (2, 3, 4, 16)}) == 1
+    assert mib(pp=2) == 544 + 688
+
+
 def test_fully_sharded_replicas_are_all_the_ranks_there_are() -> None:
     """A mesh of one dimension uses the group of all ranks."""
     fsdp = replace(WIRED, family="fsdp")
