@@ -14,6 +14,7 @@ from meshwright.cost.attention import FLASH_BACKWARD_PRODUCTS, FLASH_LENGTH_HALF
 from meshwright.cost.operators import Part, Site
 from meshwright.models.presets import find_model
 from meshwright.models.spec import Block, ModelSpec
+from meshwright.stack import Stack
 from meshwright.workload import AttentionKernel, Precision, Workload
 
 SELF = Block(kind="attention")
@@ -213,3 +214,16 @@ def test_a_fused_softmax_moves_twice_as_much_in_fp32() -> None:
 )
 def test_attention_stays_in_half_precision(linear: Precision, attention: Precision) -> None:
     assert half_precision(site(GPT, replace(WORK, precision=linear))) == attention
+
+
+def test_a_window_is_not_passed_on_a_ring() -> None:
+    """Over cp = 4 a model with a window pays what software that swaps tokens for heads pays; without one, a ring's exchange."""
+    swapping = replace(STACK, context_exchange="all-to-all")
+
+    def exchange(model: ModelSpec, stack: Stack) -> Part:
+        parts = attention_parts(site(model, stack=stack, cp=4, dp=1), Block(kind="attention", window=model.window))
+        return named(parts, "context parallel exchange")
+
+    for model in (replace(LLAMA, window=512), replace(LLAMA, attention_sinks=True)):
+        assert exchange(model, STACK).forward_s == exchange(model, swapping).forward_s
+    assert exchange(LLAMA, STACK).forward_s != exchange(LLAMA, swapping).forward_s

@@ -118,6 +118,13 @@ def test_a_plan_is_read_back_from_yaml(plan: TrainingPlan) -> None:
     check_round_trip(plan, target=MEGATRON_BRIDGE, source=BRIDGE_SOURCE, file=1)
 
 
+def test_context_of_windows_is_exchanged_by_all_to_alls() -> None:
+    plan = bridge_plan("mistral-7b", "h100:16", "cp=2,mbs=1")
+    assert "cp_comm_type: a2a" in export_plan(plan, target=MEGATRON_BRIDGE).files[1].text
+    check_round_trip(plan, target=MEGATRON_BRIDGE, source=BRIDGE_SOURCE, file=1)
+    assert "cp_comm_type" not in export_plan(bridge_plan(layout="cp=2,mbs=1"), target=MEGATRON_BRIDGE).files[1].text
+
+
 def test_data_tokenizer_and_folders_are_read_back() -> None:
     counted = replace(SETTINGS, train_tokens=None, train_steps=1000)
     check_round_trip(bridge_plan(settings=counted), target=MEGATRON_BRIDGE, source=BRIDGE_SOURCE, file=1)

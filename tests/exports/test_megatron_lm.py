@@ -425,3 +425,10 @@ def many_plans() -> Iterator[tuple[str, TrainingPlan]]:
 def test_megatron_lm_accepts_what_is_written(tmp_path: Path) -> None:
     assert write_exports(many_plans(), MEGATRON_LM, tmp_path) >= 60
     run_loader("megatron_lm.py", tmp_path, variable="MESHWRIGHT_MEGATRON_LM", what="torch, triton and Megatron-LM's other requirements")
+
+
+@pytest.mark.parametrize(("model", "cp", "exchange"), [("mistral-7b", 2, ("a2a",)), ("mistral-7b", 1, None), ("llama3-8b", 2, None)])
+def test_context_of_windows_is_exchanged_by_all_to_alls(model: str, cp: int, exchange: tuple[str, ...] | None) -> None:
+    plan = training_plan(model, "h100:16", f"cp={cp},mbs=1")
+    assert split_words(export_plan(plan, target=MEGATRON_LM).command[1:]).get("--cp-comm-type") == exchange
+    check_round_trip(plan, target=MEGATRON_LM, source=MEGATRON_LM_SOURCE)

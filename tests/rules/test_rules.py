@@ -53,6 +53,15 @@ def test_kv_heads_fewer_than_tp(version: str, accepted: bool) -> None:
         )
 
 
+def test_windows_and_sinks_swap_tokens_for_heads() -> None:
+    """Transformer Engine passes neither on a ring; gpt-oss has 8 KV heads, so that tp=2 leaves 4 for context-parallel ranks."""
+    assert "context_heads" not in broken("tp=2,cp=4", model="gpt-oss-20b")
+    found = broken("tp=2,cp=8", model="gpt-oss-20b")
+    assert "8 KV heads are not divisible by tp * cp = 16; cp may be 1, 2, 4" in found["context_heads"]
+    assert "context_heads" not in broken("tp=8,cp=8", model="llama3-70b"), "a ring needs no whole heads"
+    assert "context_heads" not in broken("cp=16", model="mistral-7b", stack="fsdp")
+
+
 def test_stacks_without_copies_refuse_fewer_kv_heads() -> None:
     assert "kv_heads" in broken("tp=16", stack="fsdp")
     assert "kv_heads" in broken("tp=16", stack="nanotron")

@@ -73,14 +73,18 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
     inputs = _core_inputs(site, block)
     parts = [norm(site, block, count), norm_output(site, block), *projections, inputs, core, tensor_exchange(site, block)]
     if np.any(site.shapes.cp > 1):
-        swaps = site.stack.context_exchange == "all-to-all"
-        parts += [_swap_exchange(site, block)] if swaps else [_ring_merge(site, block), _context_exchange(site, block, core)]
+        parts += [_swap_exchange(site, block)] if _swaps(site) else [_ring_merge(site, block), _context_exchange(site, block, core)]
     return parts
+
+
+def _swaps(site: Site) -> bool:
+    """Whether context-parallel ranks swap tokens for heads: as the software does, or because no ring carries the attention."""
+    return site.stack.context_exchange == "all-to-all" or site.model.refuses_ring
 
 
 def _ring_steps(site: Site) -> Floats:
     """Pieces in which a core's keys come, (U,): cp on a ring, 1 where tokens were swapped for heads."""
-    return site.shapes.cp if site.stack.context_exchange == "ring" else np.ones_like(site.shapes.cp)
+    return np.ones_like(site.shapes.cp) if _swaps(site) else site.shapes.cp
 
 
 def _local_heads(site: Site) -> tuple[Floats, Floats]:

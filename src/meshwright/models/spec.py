@@ -185,6 +185,12 @@ class ModelSpec:
         self._check_hybrid()
 
     @property
+    def refuses_ring(self) -> bool:
+        """Whether attention has a window or sinks: no ring of context-parallel ranks carries those, so that tokens are swapped for heads
+        (Transformer Engine's attn_forward_func_with_cp takes a window with all-to-alls or gathers, sinks with all-to-alls alone)."""
+        return self.window is not None or self.attention_sinks
+
+    @property
     def _has_dense_ffn(self) -> bool:
         if self.hybrid is not None:
             return self.moe is None and self.hybrid.ffn_layers > 0

@@ -102,6 +102,22 @@ def _context_message(layout: Layout, case: RuleCase) -> str:
     return f"seq_len={seq} is not divisible by 2 * cp = {step}; cp may be {some(fits)}, or take seq_len={near}"
 
 
+def _keeps_context_heads(layouts: Layouts, case: RuleCase) -> Any:
+    model = case.model
+    if not model.refuses_ring or case.stack.family != "megatron":
+        return True
+    heads = model.num_heads if model.mla is not None else model.num_kv_heads
+    return (layouts.cp == 1) | (heads % (layouts.tp * layouts.cp) == 0)
+
+
+def _context_heads_message(layout: Layout, case: RuleCase) -> str:
+    model = case.model
+    heads = model.num_heads if model.mla is not None else model.num_kv_heads
+    fits = [cp for cp in divisors(heads) if heads % (layout.tp * cp) == 0] or [1]
+    why = f"cp={layout.cp} swaps tokens for heads, as its attention has a window or sinks (gathers, which need none, are not priced)"
+    return f"{why}: {heads} KV heads are not divisible by tp * cp = {layout.tp * layout.cp}; cp may be {some(fits)}"
+
+
 def _keeps_sequence(layouts: Layouts, case: RuleCase) -> Any:
     return (layouts.sp == 0) | (case.work.seq_len % (layouts.tp * layouts.cp) == 0)
 
@@ -231,6 +247,14 @@ GRID_RULES = (
         keeps=_keeps_context,
         message=_context_message,
         source="Megatron-LM arguments.py: seq_length; torchtitan's seq_len_divisor",
+    ),
+    Rule(
+        key="context_heads",
+        sentence="with cp > 1 attention with a window or sinks has KV heads that are divisible by tp * cp, as tokens are swapped for heads",
+        columns=("tp", "cp"),
+        keeps=_keeps_context_heads,
+        message=_context_heads_message,
+        source="Transformer Engine attention/dot_product_attention/context_parallel.py: cp_comm_type=p2p refuses windows and sinks",
     ),
     Rule(
         key="sequence",

@@ -36,6 +36,8 @@ def parallel_words(plan: TrainingPlan) -> dict[str, Any]:
         "pipeline_model_parallel_size": layout.pp,
         "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
     }
+    if plan.model.refuses_ring and layout.cp > 1:
+        words["cp_comm_type"] = "a2a"
     if plan.model.moe is not None:
         words |= {"expert_model_parallel_size": layout.ep, "expert_tensor_parallel_size": layout.tp if layout.etp is None else layout.etp}
     if layout.layers_per_stage is not None and layout.pp > 1:

@@ -156,6 +156,8 @@ def read_model(words: Taken, *, prefix: str, what: str, activation: Activation |
     rope, positions, seq_len = _read_positions(words, at, what)
     layers = words.count(f"{at}num_layers", 0)
     window = words.take(f"{at}window_size", None)
+    if window is not None:
+        words.drop({f"{at}cp_comm_type": "a2a"})
     spec = ModelSpec(
         name="imported-model",
         num_layers=layers,

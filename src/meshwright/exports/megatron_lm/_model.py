@@ -125,6 +125,8 @@ def _write_attention(words: Words, plan: TrainingPlan) -> None:
         words.add("model", "--window-size", f"{model.window - 1},0")
         if model.global_every:
             words.add("model", "--window-attn-skip-freq", model.global_every)
+    if model.refuses_ring and plan.layout.cp > 1:
+        words.add("model", "--cp-comm-type", "a2a")
     backends = {"flash": "auto", "flash1": "auto", "unfused": "unfused", "fused-softmax": "unfused"}
     words.add("model", "--attention-backend", backends[plan.work.attention])
 

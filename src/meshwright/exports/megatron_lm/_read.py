@@ -65,6 +65,8 @@ def read(text: str) -> Imported:
     _read_feedforward(args, fields)
     null_adds = int(version is not None and (*parse_version(version[1]), 0)[:2] <= _NULL_COUNTS_EOD)
     model = read_model(args, program=script.program, fields=fields, null_adds=null_adds)
+    if model.refuses_ring:
+        args.drop("--cp-comm-type", "a2a")
     chips, per_node = _chips(script)
     split = fields["layout.tp"] * fields["layout.pp"] * fields["layout.cp"]
     if chips is not None and chips < split:
