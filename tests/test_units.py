@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.units import counted, format_digits, format_seconds
+from meshwright.errors import ConfigError
+from meshwright.units import counted, format_digits, format_seconds, parse_count
 
 
 @pytest.mark.parametrize(("number", "words"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (2000, "2,000 files")])
@@ -16,3 +17,9 @@ def test_one_thing_is_singular(number: int, words: str) -> None:
 def test_large_numbers_have_no_exponent(number: float, words: str) -> None:
     assert format_digits(number) == words
     assert format_seconds(3600) == "3,600 s"
+
+
+@pytest.mark.parametrize("text", ["1e400", "1e300T", "-1", "", "3 B B"])
+def test_a_count_beyond_numbers_is_bad_input(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected a number such as"):
+        parse_count(text)

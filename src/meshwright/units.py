@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from meshwright.errors import ConfigError
@@ -56,9 +57,10 @@ def counted(number: int, noun: str) -> str:
 def parse_count(text: str | int | float, *, name: str = "count") -> int:
     """Read `300B`, `15T`, `4k` or a plain number as an integer (decimal suffixes k, M, B or G, T)."""
     match = re.fullmatch(r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([kKmMbBgGtT]?)\s*", str(text))
-    if match is None:
+    count = math.nan if match is None else float(match[1].replace("_", "")) * _SUFFIXES[match[2].lower()]
+    if not math.isfinite(count):
         raise ConfigError(f"{name}={text}: expected a number such as 4096, 300B or 15T")
-    return round(float(match[1].replace("_", "")) * _SUFFIXES[match[2].lower()])
+    return round(count)
 
 
 def parse_duration(text: str, *, name: str = "duration") -> int:

@@ -105,6 +105,7 @@ REFUSED = {
     "no cluster": (["calibrate", "train.log", "-o", "c.yaml"], "give --cluster"),
     "unknown chip": (["calibrate", "train.log", "--cluster", "h1000:16", "-o", "c.yaml"], "did you mean"),
     "another count": (["calibrate", "train.log", "--cluster", "h100:32", "-o", "c.yaml"], "16 chips"),
+    "batch of none": (["calibrate", "train.log", "--cluster", "h100:16", "--gbs", "0", "-o", "c.yaml"], "gbs=0: expected 1 or more"),
     "nowhere": (["calibrate", "train.log", "--cluster", "h100:16", "-o", "no/where.yaml"], "cannot be written"),
     "no calibration": (["plan", *PLAN, "--calibration", "notes.txt"], "no calibration"),
     "absent calibration": (["explain", *PLAN, *LAYOUT, "--calibration", "absent.yaml"], "No such file"),

@@ -64,6 +64,8 @@ def test_limits_that_nothing_keeps_exit_with_one(capsys: pytest.CaptureFixture[s
         ([*SIMULATE, "--rate", "1", "--layout", "tq=1"], "'tq' is no known axis"),
         ([*SIMULATE, "--rate", "1", "--layout", "tp=x"], "expected a whole number"),
         ([*SIMULATE, "--trace", "absent.csv"], "cannot be read"),
+        ([*SIMULATE, "--rate", "1", "--output-len", "-1"], "--output-len -1: expected 1 to"),
+        ([*SIMULATE, "--rate", "1", "--input-len", "99999999999999999999"], "--input-len 99999999999999999999: expected 1 to"),
     ],
 )
 def test_bad_input_is_one_line_and_two(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,12 @@ def test_compute_optimal_sizes_train_on_twenty_tokens_a_parameter() -> None:
         (["size", "--cluster", "h100:8", "--days", "1", "--series", "llama33"], "did you mean 'llama3'"),
         (["size", "--cluster", "h100:8", "--days", "1", "--tokens", "x"], "tokens=x: expected a number such as"),
         (["estimate", "llama3-8b", "--cluster", "h100:8", "--seq", "8192", "--tokens", "0"], "tokens=0: expected 1 or more"),
+        (["estimate", "llama3-8b", "--cluster", "h100:8", "--seq", "8192", "--tokens", "1e400"], "tokens=1e400: expected a number such as"),
+        (
+            ["estimate", "llama3-8b", "--cluster", "h100:8", "--seq", "8192", "--tokens", "1T", "--max-cost", "nan"],
+            "max_cost=nan: expected",
+        ),
+        (["estimate", "llama3-8b", "--cluster", "gaudi3:8", "--seq", "8192", "--tokens", "1T", "--max-cost", "9"], "no price of gaudi3"),
         (
             ["estimate", "llama3-8b", "--cluster", "h100:8", "--seq", "8192", "--tokens", "1T", "--restart", "10"],
             "restart=10: expected a duration",

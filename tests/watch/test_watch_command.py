@@ -46,7 +46,14 @@ def test_json_and_exit_codes(log: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["watch", str(log), "--once", "--metrics-port", "9400"]) == 2
     assert run(["watch", str(log), "--metrics-host", "0.0.0.0"]) == 2
     assert run(["watch", str(log), "--every", "5"]) == 2
+    assert run(["watch", str(log), "--every", "5", "--once"]) == 2
     assert run(["watch", str(tmp_path / "none")]) == 2
+
+
+def test_an_end_beyond_the_calendar_has_no_date(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["watch", str(log), "--once", "--steps", "99999999999999999999"]) == 0
+    [left] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Left")]
+    assert left.endswith("at this speed")
 
 
 def test_lines_appear_for_changes_alone_until_the_end(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,6 +36,12 @@ class Given:
     precision: str | None = None
     layout: str | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("seq_len", "gbs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value}: expected 1 or more")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:

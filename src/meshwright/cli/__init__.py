@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +17,7 @@ import typer.core
 import typer.main
 
 from meshwright.cli._complete import add_values, is_asked, rejoin_words
-from meshwright.errors import MeshwrightError, UnknownNameError
+from meshwright.errors import ConfigError, MeshwrightError, UnknownNameError
 
 __all__ = ["app", "commands", "main", "run"]
 
@@ -163,6 +165,7 @@ def run(args: Sequence[str]) -> int:
     if is_asked():
         rejoin_words()
     try:
+        _require_values(args)
         outcome = command.main(args=list(args) or ["--help"], prog_name="meshwright", standalone_mode=False)
     except MeshwrightError as error:
         return 0 if is_asked() else _refuse(str(error))  # a line that can't be completed yet is no error
@@ -179,6 +182,15 @@ def run(args: Sequence[str]) -> int:
     if code == _INTERRUPTED:
         print("interrupted", file=sys.stderr)
     return code
+
+
+def _require_values(args: Sequence[str]) -> None:
+    """ConfigError for an option with an empty value, mostly an unset variable of the shell: some options would take a default for it."""
+    for option, word in pairwise(["", *args]):
+        is_own = option != "--launcher-word"  # whose value is an option of the platform
+        if (not word and option.startswith("-")) or (is_own and re.fullmatch(r"--[a-z][a-z-]*=", word)):
+            name = option if not word else word.removesuffix("=")
+            raise ConfigError(f"{name}: its value is empty (an unset variable of the shell?); give one, or leave the option out")
 
 
 def _usage_words(error: Any) -> str:

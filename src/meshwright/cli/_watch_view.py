@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from meshwright.units import GIB, format_count, format_seconds
+from meshwright.units import DAY_S, GIB, HOUR_S, MINUTE_S, format_count, format_seconds
 
 if TYPE_CHECKING:
     from meshwright.watch.status import RunStatus
 
 __all__ = ["page", "shown"]
-
-_DAY_S, _HOUR_S, _MINUTE_S = 86400, 3600, 60
 
 
 @contextmanager
@@ -91,8 +89,7 @@ def page(status: RunStatus, *, now_s: float) -> list[str]:
     if status.peak_memory_bytes is not None:
         lines.append(f"Memory    {status.peak_memory_bytes / GIB:.1f} GiB at most on a rank")
     if status.left_s is not None:
-        end = time.strftime("%Y-%m-%d %H:%M", time.localtime(now_s + status.left_s))
-        lines.append(f"Left      {_span(status.left_s)} at this speed, until {end}")
+        lines.append(f"Left      {_span(status.left_s)} at this speed{_until(now_s + status.left_s)}")
     lines += _cost_lines(status)
     if status.silent_s is not None:
         lines.append(f"Log       grew {_span(status.silent_s)} ago")
@@ -131,10 +128,18 @@ def _at(step: int | None) -> str:
     return "" if step is None else f"step {step:,}: "
 
 
+def _until(end_s: float) -> str:
+    """The date of a Unix time; none beyond what the platform's calendar holds."""
+    try:
+        return f", until {time.strftime('%Y-%m-%d %H:%M', time.localtime(end_s))}"
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
 def _span(seconds: float) -> str:
     """A duration in its two largest units."""
-    if seconds < 2 * _MINUTE_S:
+    if seconds < 2 * MINUTE_S:
         return f"{seconds:.0f} s"
-    if seconds < 2 * _HOUR_S:
-        return f"{seconds / _MINUTE_S:.0f} min"
-    return f"{seconds / _HOUR_S:.1f} h" if seconds < 2 * _DAY_S else f"{seconds / _DAY_S:.1f} days"
+    if seconds < 2 * HOUR_S:
+        return f"{seconds / MINUTE_S:.0f} min"
+    return f"{seconds / HOUR_S:.1f} h" if seconds < 2 * DAY_S else f"{seconds / DAY_S:.1f} days"

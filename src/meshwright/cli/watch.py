@@ -66,6 +66,7 @@ def watch(
         raise ConfigError("--metrics-port: a look that ends serves nobody; --textfile writes the metrics of --once")
     from meshwright.watch.follow import follow
 
+    every_s = float(parse_duration(every, name="every"))
     follower = follow(target, plan=plan, steps=steps, chips=gpus, usd_per_hour=usd_per_hour)
     output = Output(port=metrics_port, host=metrics_host, textfile=textfile)
     if once:
@@ -76,6 +77,6 @@ def watch(
         typer.echo(json.dumps(status.to_dict()) if json_output else "\n".join(page(status, now_s=now_s)))
     else:
         with shown(as_json=json_output) as show:
-            status = watched(follower, every_s=float(parse_duration(every, name="every")), output=output, show=show)
+            status = watched(follower, every_s=every_s, output=output, show=show)
     if status.state in ("stopped", "waiting"):
         raise typer.Exit(1)

@@ -13,7 +13,7 @@ from meshwright.cost.flops import causal_flops_per_token, model_flops_per_token
 from meshwright.report.columns import blocks
 from meshwright.search.origins import origins_of, profile_provenance
 from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS
-from meshwright.units import GIB, format_seconds
+from meshwright.units import GIB, MIB, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["change_words", "header_lines", "plain_table", "print_explanation", "print_intervals", "print_memory"]
 
-MIB = 2**20
 CAUSAL_MATTERS = 0.05
 """Difference between the two counts of FLOPs above which both MFUs are printed."""
 TERMS_SHOWN = 3

@@ -9,13 +9,13 @@ from meshwright.report.columns import Column, print_columns
 from meshwright.report.mixed_words import mixed_words
 from meshwright.report.plan_table import say
 from meshwright.search.result import Plan
+from meshwright.units import DAY_S
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["cost_words", "print_front"]
 
-_DAY_S = 86400.0
 _COLUMNS = (
     Column(heading="#"),
     Column(heading="tokens/s"),
@@ -41,6 +41,6 @@ def _cells(plan: Plan) -> list[str]:
 
 def cost_words(plan: Plan, tokens: int, words: str) -> str:
     """Say how long a plan trains on some tokens, and for how much; stops and restarts are `estimate`'s."""
-    days = tokens / plan.tokens_per_s / _DAY_S
+    days = tokens / plan.tokens_per_s / DAY_S
     price = "" if plan.tokens_per_dollar is None else f" for {tokens / plan.tokens_per_dollar:,.0f} dollars"
     return f"#1 trains {words} tokens in {days:.2f} days{price}, without stops (`meshwright estimate` counts them)"

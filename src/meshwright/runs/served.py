@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from meshwright.calibration import Z90
 from meshwright.loads.figures import Figures, Limits
 from meshwright.serving.request import Objective
 
 __all__ = ["Served", "ServedPoint", "served_of"]
-
-_Z90 = 1.2815515655446004
-"""Standard deviations between the median and the 90th percentile of a normal distribution."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +83,7 @@ def noise_of(points: Sequence[ServedPoint]) -> float:
     Valid:    requests of equal lengths that vary independently; a machine that is slow for minutes shows less than the truth.
     """
     found = [
-        math.log(point.figures.e2e_s.p90 / point.figures.e2e_s.p50) / _Z90 / math.sqrt(point.figures.requests)
+        math.log(point.figures.e2e_s.p90 / point.figures.e2e_s.p50) / Z90 / math.sqrt(point.figures.requests)
         for point in points
         if point.figures is not None and point.figures.requests and point.figures.e2e_s.p50 > 0
     ]

@@ -118,6 +118,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         attention=cast("AttentionKernel", request.attention),
         routing=cast("Routing", request.routing),
     )
+    _refuse_needless(request, model)
     chip.require(work.precision)
     limit = chip.usable_bytes if request.max_memory_gib is None else request.max_memory_gib * GIB
     if limit > chip.usable_bytes:
@@ -143,6 +144,16 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
         max_gbs=request.gbs or request.max_gbs or batch_rule(model).max_gbs(request.seq_len),
         usd_per_chip_s=None if usd_per_hour is None else usd_per_hour / 3600.0,
     )
+
+
+def _refuse_needless(request: PlanRequest, model: ModelSpec) -> None:
+    """ConfigError for what is said of a part that the model has not."""
+    if request.decoder_seq_len is not None and model.family != "encoder-decoder":
+        raise ConfigError(
+            f"decoder_seq_len={request.decoder_seq_len}: of no effect on {model.name}, which is no encoder-decoder; leave it out"
+        )
+    if request.routing != "balanced" and model.moe is None:
+        raise ConfigError(f"routing={request.routing}: of no effect on {model.name}, which has no experts; leave it out")
 
 
 def _pool(request: PlanRequest, files: Files) -> Pool:

@@ -34,6 +34,11 @@ class Limits:
     wall_s: float | None = None
     usd: float | None = None
 
+    def __post_init__(self) -> None:
+        for name, value in (("deadline", self.wall_s), ("max_cost", self.usd)):
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name}={value:g}: expected a positive number")
+
     def broken_by(self, run: Duration) -> tuple[str, ...]:
         """Say which limits a run breaks, and by how much."""
         found = []
@@ -116,7 +121,13 @@ def run_of(problem: Problem, plan: Plan, training: Training) -> Duration:
 def estimate_run(
     problem: Problem, training: Training, limits: Limits, *, search: Search, series: str = "", tflops: float | None = None
 ) -> RunEstimate:
-    """Plan a problem, and estimate the run of its best plan; where a limit is broken, those of other clusters of the chip too."""
+    """Plan a problem, and estimate the run of its best plan; where a limit is broken, those of other clusters of the chip too.
+
+    ConfigError where a cost is limited and nobody says what a chip costs.
+    """
+    if limits.usd is not None and problem.usd_per_chip_s is None:
+        chip = problem.setting.pool.node.chip.name
+        raise ConfigError(f"max_cost={limits.usd:g}: the catalogue has no price of {chip}; give usd_per_hour (--usd-per-hour)")
     result = search(problem)
     plan = result.plans[0] if result.plans else None
     run = None if plan is None else run_of(problem, plan, training)

@@ -100,6 +100,10 @@ def _definitions() -> dict[str, str]:
     return {name: DEFINITIONS[name] for name in ("ttft", "tpot", "e2e", "throughput")}
 
 
+_MOST = 10**7
+"""Tokens of a prompt or an answer, and requests: beyond it a number is a slip."""
+
+
 def _load(
     trace: Path | None, rate: float | None, concurrency: int | None, count: int, lengths: tuple[int, int, float], seed: int
 ) -> tuple[Requests, list[float] | None]:
@@ -117,6 +121,9 @@ def _load(
         requests = Requests(prompts=[ask.input_len for ask in asks], outputs=[ask.output_len for ask in asks])
         return requests, [ask.sent_s or 0.0 for ask in asks]
     mean_in, mean_out, spread = lengths
+    for flag, value in (("--input-len", mean_in), ("--output-len", mean_out), ("--requests", count)):
+        if not 1 <= value <= _MOST:
+            raise ConfigError(f"{flag} {value}: expected 1 to {_MOST:,}")
     if not 0 <= spread < 1:
         raise ConfigError(f"--spread {spread}: expected 0 or more and less than 1")
     if rate is not None and not 0 < rate < float("inf"):

@@ -16,6 +16,7 @@ from meshwright.exports.megatron_lm._shell import Script, read_script
 from meshwright.exports.megatron_lm._tables import Bound, bound_flags
 from meshwright.exports.megatron_lm._write import split_words
 from meshwright.exports.settings import Dataset, ModelDetails, TrainingSettings
+from meshwright.models.spec import Family
 from meshwright.rules.software import parse_version
 from meshwright.workload import Precision, Workload
 
@@ -74,7 +75,7 @@ def read(text: str) -> Imported:
         args.warnings.append(f"the script starts {chips} processes, and tp * pp * cp = {split}: the number of its GPUs is left out")
         chips = None
     layout = _layout(args, fields, chunks.chunks, chips)
-    work = _work(args, fields, script)
+    work = _work(args, fields, script, family=model.family)
     settings = _settings(args, fields, layout.get("gbs"), work)
     details = _details(args, fields, has_experts=model.moe is not None, has_mtp=bool(model.mtp_layers))
     stack = _stack(args)
@@ -233,12 +234,13 @@ def _read_recompute(args: Args, layout: dict[str, Any]) -> None:
         layout |= {"recompute_method": method or "uniform", "recompute_layers": layers}
 
 
-def _work(args: Args, fields: dict[str, Any], script: Script) -> Workload:
+def _work(args: Args, fields: dict[str, Any], script: Script, *, family: Family) -> Workload:
     seq_len, encoder = args.count("--seq-length"), args.count("--encoder-seq-length")
     if (seq_len or encoder) is None:
         raise ConfigError("--seq-length: expected the tokens in one sequence")
     backend = args.text("--attention-backend") or "auto"
-    tokens, decoder = cast("int", seq_len or encoder), args.count("--decoder-seq-length")
+    tokens = cast("int", seq_len or encoder)
+    decoder = args.count("--decoder-seq-length") if family == "encoder-decoder" else None
     return Workload(
         seq_len=tokens,
         gbs=fields.get("layout.gbs"),
