@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from meshwright.layout import Layout, Recompute, RecomputeMethod, Schedule, Sharding
 
@@ -76,6 +77,11 @@ class MixedLayout:
     def pools(self) -> tuple[int, ...]:
         """The pools that hold stages, in the order of the pipeline."""
         return tuple(dict.fromkeys(stage.pool for stage in self.stages))
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Pool and number of stages of each run of stages on one pool; a pool that comes back has several."""
+        return tuple((pool, len(list(run))) for pool, run in groupby(stage.pool for stage in self.stages))
 
     @property
     def chunk_layers(self) -> tuple[int, ...]:

@@ -43,6 +43,15 @@ def test_stages_are_cut_and_nodes_ordered_by_kind() -> None:
     assert '--nnodes "${NNODES:-3}"' in found.files[0].text
 
 
+def test_a_kind_that_comes_back_has_two_runs_of_nodes() -> None:
+    found = written(replace(PLAN, stages=(HALF, FAST, HALF)))
+    assert "--pipeline-model-parallel-layout Et*5|t*22|t*5L" in " ".join(found.command)
+    assert "order of the nodes: NODE_RANK 0 on a800, 1 on h800, 2 on a800; MASTER_ADDR is node 0" in found.notes
+    assert (
+        "if (( node_rank < 1 )); then wanted=a800\nelif (( node_rank < 2 )); then wanted=h800\nelse wanted=a800; fi" in found.files[0].text
+    )
+
+
 def test_one_kind_in_use_needs_no_order() -> None:
     alone = written(replace(PLAN, stages=(replace(HALF, layers=16), replace(HALF, layers=16))))
     assert not any("order" in note for note in alone.notes)

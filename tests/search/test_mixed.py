@@ -413,7 +413,7 @@ def test_two_pools_of_like_chips_are_one_pool(tmp_path: Any) -> None:
         ({"cluster": "a800:8,h800:8", "pins": {"layers_per_stage": ["2+3"]}}, "layers_per_stage"),
         ({"cluster": "a800:8,h800:8", "pins": {"schedule": ["gpipe"]}}, "schedule"),
         ({"cluster": "a800:16", "same": ["tp"]}, "same=tp: of plans over several kinds of chips, or with num_gpus"),
-        ({"cluster": "a800:8,h800:8", "same": ["pp"]}, "same.0='pp': input should be 'tp', 'recompute' or 'layers'"),
+        ({"cluster": "a800:8,h800:8", "same": ["pp"]}, "same.0='pp': input should be 'tp', 'recompute', 'layers' or 'order'"),
         ({"cluster": "a800:8,h800:8", "calibration": "own.yaml"}, "one kind of chip"),
     ],
 )

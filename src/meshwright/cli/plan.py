@@ -52,7 +52,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="WHAT[,WHAT...]",
-            help="Over several kinds of chips: one tp for all kinds, recompute or layers alike on a kind's stages.",
+            help="Over several kinds of chips: tp for all kinds; recompute or layers for a kind's stages; order: a kind never comes back.",
         ),
     ] = None,
     unlike_batch: Annotated[

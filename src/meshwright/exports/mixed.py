@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
 
 from meshwright.errors import CannotExpress
@@ -57,10 +58,9 @@ def _require_expressible(layout: MixedLayout, problem: MixedProblem, target: Exp
         if len(set(values)) > 1:
             words = " and ".join(dict.fromkeys(map(str, values)))
             raise CannotExpress(target.name, f"its kinds of chips differ in {name}, {words}", nearest="kinds that share it")
-    for number, pool in zip(layout.pools, pools, strict=True) if len(pools) > 1 else ():
-        used, node = layout.chips_of(number), pool.node.chips_per_node
+    for chip, used, node in _runs(layout, problem) if len(pools) > 1 else ():
         if used % node:
-            reason = f"it uses {used} {pool.node.chip.name}, no whole nodes of {node}, and a node would hold stages of two kinds"
+            reason = f"stages that follow each other use {used} {chip}, no whole nodes of {node}, and a node would hold stages of two kinds"
             raise CannotExpress(target.name, reason, nearest="a tp or dp that fills nodes")
 
 
@@ -90,14 +90,20 @@ def _require_same(one: Exported, other: Exported, *, chips: tuple[str, str], tar
 
 
 def _order(layout: MixedLayout, problem: MixedProblem) -> tuple[tuple[str, int, int], ...]:
-    """Chip, first node and number of nodes of each kind, in the order of the pipeline."""
+    """Chip, first node and number of nodes of each run of stages on one kind, in the order of the pipeline."""
     found, first = [], 0
-    for number in layout.pools:
-        pool = problem.cluster.pools[number]
-        nodes = layout.chips_of(number) // pool.node.chips_per_node
-        found.append((pool.node.chip.name, first, nodes))
-        first += nodes
+    for chip, used, node in _runs(layout, problem):
+        found.append((chip, first, used // node))
+        first += used // node
     return tuple(found)
+
+
+def _runs(layout: MixedLayout, problem: MixedProblem) -> Iterator[tuple[str, int, int]]:
+    """Chip, chips in use and chips of a node of each run of stages on one kind; all stages have as many chips."""
+    each = layout.num_chips // layout.pp
+    for number, stages in layout.runs:
+        node = problem.cluster.pools[number].node
+        yield node.chip.name, stages * each, node.chips_per_node
 
 
 def _with_order(file: ExportedFile, order: tuple[tuple[str, int, int], ...]) -> str:

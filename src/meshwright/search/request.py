@@ -15,7 +15,7 @@ __all__ = ["OBJECTIVES", "SHARED", "Objective", "PlanRequest", "Shared", "parse_
 
 Objective = Literal["step_time", "tokens_per_dollar", "tokens_per_joule", "memory"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-Shared = Literal["tp", "recompute", "layers"]
+Shared = Literal["tp", "recompute", "layers", "order"]
 """What stages of plans over several kinds of chips can be held to have in common."""
 SHARED: tuple[Shared, ...] = get_args(Shared)
 PinValue = int | str
@@ -59,8 +59,8 @@ class PlanRequest(BaseModel):
     pins: dict[str, list[PinValue]] = {}
     """Allowed values by field of Layout; what is not named is searched."""
     same: list[Shared] = []
-    """Over several kinds of chips, or with `num_gpus`: `tp` is one for all kinds, `recompute` one for all stages of a kind, and `layers`
-    are as many on all stages of a kind."""
+    """Over several kinds of chips, or with `num_gpus`: `tp` is one for all kinds, `recompute` one for all stages of a kind, `layers`
+    are as many on all stages of a kind, and with `order` all stages of a kind follow each other."""
     unlike_batch: bool = False
     """Over several kinds of chips: kinds may have dp and mbs of their own, with dp * mbs in common."""
     objective: Objective = "step_time"

@@ -21,6 +21,7 @@ from meshwright.search.mixed.found import Found, Outcome
 from meshwright.search.mixed.grid import Grid, make_grid
 from meshwright.search.mixed.problem import MixedProblem, resolve_mixed
 from meshwright.search.mixed.reprice import Repriced, layout_of, reprice_mixed
+from meshwright.search.mixed.returning import returning_plans
 from meshwright.search.mixed.score import Score
 from meshwright.search.mixed.unlike import has_unlike_batches, with_unlike_batches
 from meshwright.search.origins import origins_of
@@ -30,12 +31,12 @@ from meshwright.search.result import Plan, PlanResult, Proof
 from meshwright.search.space import Rejections
 from meshwright.units import GIB, TERA
 
-__all__ = ["search_mixed_plans"]
+__all__ = ["AROUND", "search_mixed_plans"]
 
 DEALT = 5
 """Interleaved plans of unlike cuts of which layers are moved."""
 AROUND = 3
-"""Plans around which kinds of chips may have unlike dp and mbs."""
+"""Plans around which kinds of chips may come back, or have unlike dp and mbs."""
 
 
 def search_mixed_plans(request: PlanRequest) -> PlanResult:
@@ -56,16 +57,18 @@ def search_mixed_plans(request: PlanRequest) -> PlanResult:
         rejections.add(
             "memory: more than the chips have" + ("" if least is None else f", or below {least:g} tokens/s"), max(1, outcome.ways)
         )
-    repriced = _repriced(searched, grid, outcome)
-    if request.unlike_batch and repriced:
-        repriced += _unlike(searched, grid, outcome, repriced)
+    repriced = shared = _repriced(searched, grid, outcome)
+    if shared and not {"order", "layers"} & {*request.same}:
+        repriced = [*repriced, *_returning(searched, grid, shared)]
+    if shared and request.unlike_batch:
+        repriced = [*repriced, *_unlike(searched, grid, outcome, shared)]
     plans = _plans(problem, repriced)
     return PlanResult(
         request=request,
         plans=plans,
         rejected=dict(sorted(rejections.counts.items(), key=lambda item: -item[1])),
         layouts=outcome.ways,
-        notes=tuple(_notes(problem, grid)),
+        notes=tuple(_notes(problem, grid, plans)),
         facts=_facts(problem),
         proof=_proof(outcome),
     )
@@ -153,9 +156,12 @@ def _plans(problem: MixedProblem, repriced: Sequence[tuple[Found, Repriced]]) ->
 
 def _repriced(problem: MixedProblem, grid: Grid, outcome: Outcome) -> list[tuple[Found, Repriced]]:
     """Candidates with their prices, and the best interleaved ones with their layers moved too."""
-    chosen = _candidates(outcome, problem.request.top)
+    return _priced(problem, grid, _candidates(outcome, problem.request.top))
+
+
+def _priced(problem: MixedProblem, grid: Grid, chosen: Sequence[Found]) -> list[tuple[Found, Repriced]]:
     priced = list(zip(chosen, reprice_mixed([layout_of(found, problem, grid) for found in chosen], problem.site), strict=True))
-    nearest = sorted((pair for pair in priced if pair[0].case.vpp > 1), key=lambda pair: pair[1].step_s * pair[0].score / pair[0].step_s)
+    nearest = sorted((pair for pair in priced if pair[0].case.vpp > 1), key=_simulated)
     unlike: dict[object, tuple[Found, Repriced]] = {}
     for found, each in nearest:
         unlike.setdefault((found.cuts, found.case.vpp), (found, each))
@@ -164,11 +170,27 @@ def _repriced(problem: MixedProblem, grid: Grid, outcome: Outcome) -> list[tuple
     return [*priced, *((found, each) for (found, _), each in zip(moved, again, strict=True))]
 
 
+def _simulated(pair: tuple[Found, Repriced]) -> float:
+    """The score of a plan by its simulated step."""
+    found, repriced = pair
+    return repriced.step_s * found.score / found.step_s
+
+
+def _returning(problem: MixedProblem, grid: Grid, repriced: Sequence[tuple[Found, Repriced]]) -> list[tuple[Found, Repriced]]:
+    """Plans in which a kind of chip comes back, around the best of unlike cuts in which each kind has one run of stages."""
+    nearest, around = sorted(repriced, key=_simulated), dict[object, Found]()
+    for found, _ in nearest:
+        if len(found.cuts) > 1:
+            around.setdefault(frozenset(found.cuts), found)
+    below = _simulated(nearest[0])
+    return _priced(problem, grid, returning_plans([*around.values()][:AROUND], problem, grid, _score(problem), below=below))
+
+
 def _unlike(
     problem: MixedProblem, grid: Grid, outcome: Outcome, repriced: Sequence[tuple[Found, Repriced]]
 ) -> list[tuple[Found, Repriced]]:
     """Plans whose kinds of chips have unlike dp and mbs, around the best of those that share them."""
-    nearest = sorted(repriced, key=lambda pair: pair[1].step_s * pair[0].score / pair[0].step_s)
+    nearest = sorted(repriced, key=_simulated)
     wide = with_unlike_batches(grid, {found.common for found, _ in nearest[:AROUND]})
     second = search_mixed(problem, wide, _score(problem), known=outcome.best[0].score)
     return _repriced(
@@ -283,11 +305,17 @@ def _shares(problem: MixedProblem, priced: list[Repriced]) -> list[dict[str, Any
     return [dict(shares) for shares in found]
 
 
-def _notes(problem: MixedProblem, grid: Grid) -> list[str]:
+def _notes(problem: MixedProblem, grid: Grid, plans: Sequence[Plan]) -> list[str]:
     notes = [
         "searched: stages, layers, tp and recomputation per kind of chip, common dp, mbs, cp, ep and vpp, each kind in one run of stages; "
         "--set narrows it"
     ]
+    back = [f"#{plan.rank}" for plan in plans if plan.mixed is not None and len(plan.mixed.runs) > len(plan.mixed.pools)]
+    if back:
+        notes.append(
+            f"a kind of chip comes back in {', '.join(back)}: such orders are searched around the best plans alone, --same order leaves "
+            "them out; the proof is of plans in which none does"
+        )
     if problem.request.unlike_batch:
         notes.append("unlike dp and mbs per kind of chip are searched around the best plans alone; the proof is of plans that share them")
     if problem.request.gbs is None and problem.request.max_gbs is None:

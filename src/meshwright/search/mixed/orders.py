@@ -1,0 +1,298 @@
+"""The dynamic program over orders of the stages: which kind of chip each stage has, its layers and its recomputation.
+
+As in `program.py`, from the last stage to the first, a partial plan is known by the layers below, the time D that a micro batch takes below
+and the longest chain V so far; here also by the stages that each kind has had, by the kind of the stage on top, and by whether a kind has
+come back. Of the partial plans that share all of these only those stay that no other beats in both times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.cost.pipeline import chain_s, interleaved_chain_s
+from meshwright.cost.shapes import Floats
+from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, once_s, table_of
+from meshwright.search.mixed.curves import MIDDLE
+from meshwright.search.mixed.program import SAME, Fullness, Within
+from meshwright.search.mixed.stages import StageTable, role_of, stage_table
+
+__all__ = ["Kind", "OrderProgram", "Ordered"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """Stages of one pool under one way to cut."""
+
+    cut: tuple[int, int]
+    """Pool and option."""
+    block: Block
+    """One stage; its layers are all of the model's."""
+    cap: int
+    """Stages at most."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ordered:
+    """The best assignment with the kind of each stage."""
+
+    kinds: tuple[int, ...]
+    solved: Solved
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """The kind of each run of stages."""
+        return tuple(kind for kind, _ in groupby(self.kinds))
+
+    def blocks(self, kinds: Sequence[Kind]) -> tuple[Block, ...]:
+        """Return the runs of stages of one kind, with their layers."""
+        runs = [
+            (kind, [stage for _, stage in run]) for kind, run in groupby(zip(self.kinds, self.solved.stages, strict=True), lambda p: p[0])
+        ]
+        return tuple(replace(kinds[kind].block, stages=len(run), layers=sum(stage.layers for stage in run)) for kind, run in runs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Labels:
+    """Partial plans, (n,)."""
+
+    layers: Ints
+    used: Ints
+    """Stages of each kind, (n, K)."""
+    top: Ints
+    """Kind of the stage on top."""
+    back: NDArray[np.bool_]
+    """Whether a kind has come back."""
+    down_s: Floats
+    chain_s: Floats
+    parent: Ints
+    own: Ints
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def take(self, index: NDArray[np.generic]) -> _Labels:
+        return _Labels(**{name: getattr(self, name)[index] for name in _Labels.__slots__})
+
+    @staticmethod
+    def concat(parts: Sequence[_Labels]) -> _Labels:
+        return _Labels(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _Labels.__slots__})
+
+
+class OrderProgram:
+    """All orders of `case.pp` stages of some kinds in which one comes back, and all splits of the model's layers over them."""
+
+    def __init__(self, kinds: Sequence[Kind], case: Case, *, layers: int, num_chips: int, below_s: float, most_rows: int) -> None:
+        self.kinds, self.case, self.layers, self.num_chips, self.below_s = tuple(kinds), case, layers, num_chips, below_s
+        curves = [kind.block.curve for kind in kinds]
+        self.least_s = np.array([float(c.forward_layer_s.min() + c.backward_layer_s.min()) for c in curves])
+        self.chips = np.array([kind.block.chips_per_stage for kind in kinds])
+        self.caps = np.array([kind.cap for kind in kinds])
+        self.most = np.minimum(layers, below_s / (case.num_microbatches * self.least_s) + 1e-9).astype(np.int64)
+        self.links = self._links_s()
+        self.message_s = float(self.links.min())
+        self.rows, self.most_rows = 0, most_rows
+
+    def _links_s(self) -> Floats:
+        """One message from a stage of one kind to one of another, (K, K)."""
+        blocks = [kind.block for kind in self.kinds]
+        near = [b.curve.near_message_s if b.chips_per_stage * self.case.pp <= b.domain else b.curve.message_s for b in blocks]
+        across = np.array([block.curve.cross_message_s for block in blocks])
+        return np.asarray(np.where(np.eye(len(blocks), dtype=bool), np.array(near), np.maximum(across[:, None], across)))
+
+    def run(self, within: Within) -> Ordered | None:
+        """The best chains of what lies within, with the exchange at its least; None too where `most_rows` partial plans were made."""
+        self.within = within
+        self.down_s, self.up_s = self._waits_s()
+        steps: list[_Labels] = []
+        labels = self._none()
+        for stage in range(self.case.pp - 1, -1, -1):
+            parts = [part for kind in range(len(self.kinds)) if len(part := self._add(stage, kind, labels))]
+            if not parts or self.rows >= self.most_rows:
+                return None
+            labels = _undominated(_Labels.concat(parts))
+            steps.append(labels)
+        back = np.flatnonzero(labels.back)
+        if not len(back):
+            return None
+        best = int(back[np.argmin(labels.chain_s[back])])
+        return self._traced(steps, best)
+
+    def _none(self) -> _Labels:
+        one = np.zeros(1, dtype=np.int64)
+        return _Labels(
+            layers=one,
+            used=np.zeros((1, len(self.kinds)), dtype=np.int64),
+            top=one - 1,
+            back=np.zeros(1, dtype=bool),
+            down_s=np.zeros(1),
+            chain_s=np.zeros(1),
+            parent=one,
+            own=one,
+        )
+
+    def _waits_s(self) -> tuple[float, float]:
+        """Forward and backward of all stages in the rounds for which an interleaved one waits, at least."""
+        rounds = (self.case.vpp - 1) / self.case.vpp
+        curves = [kind.block.curve for kind in self.kinds]
+        forward = self.layers * min(float(curve.forward_layer_s.min()) for curve in curves)
+        backward = self.layers * min(float(curve.backward_layer_s.min()) for curve in curves)
+        return rounds * forward, rounds * max(backward, self.within.up_s)
+
+    def _times(self, stage: int, kind: int, own: Ints, start: Ints) -> tuple[Floats, Floats]:
+        """Forward and backward of stages with so many layers that begin at a layer of the model."""
+        prefix = np.clip(self.case.prefix - start, 0, own)
+        if prefix.any():
+            found = self._price(stage, kind, own, prefix)
+            return found.forward_s, found.backward_s
+        table = table_of(self.kinds[kind].block, stage=stage, pp=self.case.pp, case=self.case, most=self.layers)
+        return table.forward_s[own - 1], table.backward_s[own - 1]
+
+    def _price(self, stage: int, kind: int, own: Ints, prefix: Ints) -> StageTable:
+        case, block = self.case, self.kinds[kind].block
+        return stage_table(
+            block.curve,
+            layers=own,
+            prefix=prefix,
+            role=role_of(is_first=stage == 0, is_last=stage == case.pp - 1),
+            in_flight=in_flight(stage, pp=case.pp, vpp=case.vpp, num_microbatches=case.num_microbatches),
+            vpp=case.vpp,
+            limit_bytes=block.limit_bytes,
+            only=block.only,
+        )
+
+    def _add(self, stage: int, kind: int, below: _Labels) -> _Labels:
+        """Put one stage of a kind on top of all partial plans."""
+        case = self.case
+        parent, own = self._grown(stage, kind, below)
+        forward, backward = self._times(stage, kind, own, self.layers - below.layers[parent] - own)
+        keep = np.isfinite(backward)
+        parent, own, forward, backward = parent[keep], own[keep], forward[keep], backward[keep]
+        message = np.where(below.top >= 0, self.links[kind, below.top], 0.0)[parent]
+        chain = self._chain(stage, forward, backward, below.down_s[parent] + 2 * message, message)
+        taken = (forward + backward) / case.vpp + 2 * message
+        chain, down = np.maximum(chain, taken + below.chain_s[parent]), below.down_s[parent] + taken
+        if stage == 0:
+            chain = chain + self._once_s(forward, backward)
+        fresh = _Labels(
+            layers=below.layers[parent] + own,
+            used=below.used[parent] + (np.arange(len(self.kinds)) == kind),
+            top=np.full(len(parent), kind),
+            back=below.back[parent] | ((below.used[parent, kind] > 0) & (below.top[parent] != kind)),
+            down_s=down,
+            chain_s=chain,
+            parent=parent,
+            own=own,
+        )
+        above_s = (self.layers - fresh.layers) * self.least_s.min() / case.vpp
+        return fresh.take(chain + above_s < self.below_s)
+
+    def _grown(self, stage: int, kind: int, below: _Labels) -> tuple[Ints, Ints]:
+        """Partial plans that a stage may be put on, and its layers: each number that leaves the stages above enough, and not too many."""
+        used = below.used + (np.arange(len(self.kinds)) == kind)
+        good = (used[:, kind] <= self.caps[kind]) & (used @ self.chips <= self.num_chips)
+        left = self.layers - below.layers
+        lowest = left if stage == 0 else np.maximum(self.case.vpp, left - self._room_above(stage, used))
+        most = np.minimum(left - stage * self.case.vpp, min(self.most[kind], self._too_full(kind, stage) - 1))
+        counts = np.where(good, np.maximum(0, most - lowest + 1), 0)
+        self.rows += int(counts.sum())
+        if self.rows >= self.most_rows:
+            counts[:] = 0
+        parent = np.repeat(np.arange(len(below)), counts)
+        first = np.repeat(np.cumsum(counts) - counts, counts)
+        return parent, np.arange(len(parent)) - first + lowest[parent]
+
+    def _room_above(self, stage: int, used: Ints) -> Ints:
+        """Layers that so many stages above may have at most, (n,)."""
+        free, room = np.full(len(used), stage), np.zeros(len(used), dtype=np.int64)
+        for kind in np.argsort(-self.most, kind="stable"):
+            taken = np.clip(self.caps[kind] - used[:, kind], 0, free)
+            free, room = free - taken, room + taken * self.most[kind]
+        return np.where(free > 0, -1, room)  # too few stages are left
+
+    def _too_full(self, kind: int, stage: int) -> int:
+        """Layers from which on a stage is fuller than its kind's may be."""
+        limit = self.within.params[kind]
+        if np.isinf(limit):
+            return self.layers + 1
+        block = self.kinds[kind].block
+        role = role_of(is_first=stage == 0, is_last=stage == self.case.pp - 1)
+        full = [Fullness(role=role, layers=count).params(block) for count in range(1, self.layers + 1)]
+        return 1 + int(np.searchsorted(full, limit * (1 - SAME)))
+
+    def _chain(self, stage: int, forward: Floats, backward: Floats, below: Floats, message: Floats) -> Floats:
+        case, n = self.case, self.case.pp - 1 - stage
+        if case.vpp == 1:
+            to_last = self.message_s if stage else 0.0
+            return chain_s(
+                num_microbatches=case.num_microbatches,
+                count_below=n,
+                forward_s=forward,
+                backward_s=backward,
+                below_s=below,
+                hold_s=case.blocking * (message + to_last),
+                once_s=case.blocking * message,
+            )
+        warmup = 2 * n + (case.vpp - 1) * case.pp
+        return interleaved_chain_s(
+            num_microbatches=case.num_microbatches,
+            warmup=warmup,
+            vpp=case.vpp,
+            forward_s=forward,
+            backward_s=backward,
+            below_s=below + (warmup - 2 * n) * self.message_s,
+            down_s=self.down_s,
+            up_s=self.up_s,
+        )
+
+    def _once_s(self, forward: Floats, backward: Floats) -> Floats:
+        """What a step takes once at least, by the first stage's times: of the kind where it is most."""
+        even = -(-self.layers // self.case.pp)
+        found = np.min([once_s(kind.block.once[MIDDLE], even, forward, backward, self.case) for kind in self.kinds], axis=0)
+        for kind, full in zip(self.kinds, self.within.fullest, strict=True):
+            if full.layers:
+                found = np.maximum(found, once_s(kind.block.once[full.role], full.layers, forward, backward, self.case))
+        return np.asarray(found + self.case.overhead_s)
+
+    def _traced(self, steps: list[_Labels], best: int) -> Ordered:
+        bound_s, kinds, stages, start = float(steps[-1].chain_s[best]), list[int](), list[Chosen](), 0
+        for stage, labels in enumerate(reversed(steps)):
+            kind, own = int(labels.top[best]), int(labels.own[best])
+            prefix = int(np.clip(self.case.prefix - start, 0, own))
+            table = self._price(stage, kind, np.array([own]), np.array([prefix]))
+            kinds.append(kind)
+            stages.append(
+                Chosen(
+                    layers=own,
+                    way=int(table.way[0]),
+                    redone=int(table.redone[0]),
+                    forward_s=float(table.forward_s[0]),
+                    backward_s=float(table.backward_s[0]),
+                )
+            )
+            best, start = int(labels.parent[best]), start + own
+        return Ordered(kinds=tuple(kinds), solved=Solved(stages=tuple(stages), bound_s=bound_s))
+
+
+def _undominated(labels: _Labels) -> _Labels:
+    """Of the partial plans that share all but their times, those that no other beats in both."""
+    keys = np.ravel_multi_index(
+        (labels.layers, labels.top, labels.back.astype(np.int64), *labels.used.T),
+        (int(labels.layers.max()) + 1, int(labels.top.max()) + 1, 2, *(int(most) + 1 for most in labels.used.max(axis=0))),
+    )
+    order = np.lexsort((labels.down_s, labels.chain_s, keys))
+    keys, down = keys[order], labels.down_s[order]
+    fresh = np.ones(len(order), dtype=bool)
+    fresh[1:] = keys[1:] != keys[:-1]
+    group = np.cumsum(fresh)
+    lift = (float(down.max()) + 1.0) * (group[-1] - group)
+    running = np.minimum.accumulate(down + lift)
+    keep = fresh.copy()
+    keep[1:] |= (down + lift)[1:] < running[:-1] * (1 - SAME)
+    return labels.take(order[keep])
