@@ -30,6 +30,10 @@ SETTINGS = TrainingSettings(
     train_tokens=10**11,
     adam_beta2=0.98,
 )
+_FOUR_NORMS = {"name": "glm4-like", "num_layers": 8, "hidden": 1024, "ffn": 4096, "num_heads": 8, "num_kv_heads": 2, "vocab": 32000} | {
+    "norms_per_layer": 4,
+    "head_dim": 128,
+}
 GOLDEN = {
     "dense": lambda: bridge_plan(settings=SETTINGS),
     "experts": lambda: bridge_plan("mixtral-8x7b", "h100:128", "tp=2,ep=8,etp=1,pp=4,vpp=2,mbs=1"),
@@ -38,6 +42,9 @@ GOLDEN = {
     ),
     "long-context": lambda: bridge_plan("llama3.1-8b", "h100:16", "cp=8,mbs=1,recompute=full", seq_len=131072, gbs=16),
     "learned-positions": lambda: bridge_plan("gpt3-5b", "a100-80:16", "tp=2,mbs=2", seq_len=2048, precision="fp16", stack="megatron"),
+    "gemma2": lambda: bridge_plan("gemma2-27b", "h100:64", "tp=4,pp=2,mbs=1"),
+    "gemma3": lambda: bridge_plan("gemma3-27b", "h100:64", "tp=4,cp=2,mbs=1", seq_len=32768),
+    "sinks": lambda: bridge_plan("gpt-oss-20b", "h100:32", "ep=8,cp=2,mbs=1", gbs=64),
     "fp8-fsdp": lambda: bridge_plan(
         "llama3-70b", "h100:64", "mbs=1,sharding=zero3,recompute=selective,recompute_modules=mlp", precision="fp8"
     ),
@@ -65,8 +72,8 @@ def test_words_and_yaml_say_the_same() -> None:
     ("changed", "reason", "nearest"),
     [
         ({"precision": "tf32"}, "precision=tf32", "precision=bf16"),
-        ({"model": "gemma2-9b", "layout": "tp=2,mbs=1"}, "norms_per_layer=4", "norms_per_layer=2"),
-        ({"model": "gpt-oss-20b", "layout": "ep=8,mbs=1"}, "attention_sinks", "attention_sinks=False"),
+        ({"model": "gemma2-9b", "layout": "cp=2,mbs=1"}, "Gemma 2 refuses context parallelism", "cp=1"),
+        ({"model": _FOUR_NORMS, "layout": "mbs=1"}, "activation=silu with norms_per_layer=4", "details.activation=gelu"),
         ({"model": "t5-2.8b", "layout": "tp=2,mbs=1", "seq_len": 512}, "encoder-decoder", "--to megatron-lm"),
         ({"model": "gpt3-5b", "seq_len": 1024}, "max_positions=2048", "seq_len=2048"),
         ({"model": "bloom-7b1", "layout": "tp=2,mbs=1"}, "positions=alibi", "positions=rope"),
@@ -100,6 +107,9 @@ def test_the_split_of_a_pipeline_is_read_as_megatron_core_reads_it() -> None:
             "deepseek-v3",
             "mistral-7b",
             "nemotron4-15b",
+            "gemma2-9b",
+            "gemma3-12b",
+            "gpt-oss-20b",
         ),
         stack="megatron-bridge",
         shardings=("none", "zero1", "zero2", "zero3"),
@@ -171,5 +181,6 @@ def test_details_are_written_as_they_are_given() -> None:
 
 
 def test_megatron_bridges_own_configuration_takes_the_exports(tmp_path: Path) -> None:
-    assert write_exports(megatron_plans("megatron-bridge"), MEGATRON_BRIDGE, tmp_path) >= 40
+    plans_of_families = [(case, GOLDEN[case]()) for case in ("gemma2", "gemma3", "sinks")]
+    assert write_exports([*megatron_plans("megatron-bridge"), *plans_of_families], MEGATRON_BRIDGE, tmp_path) >= 43
     run_loader("megatron_bridge.py", tmp_path, variable="MESHWRIGHT_MEGATRON_BRIDGE", what=MEGATRON_BRIDGE.versions)

@@ -86,7 +86,7 @@ def test_golden(case: str) -> None:
         ({"megatron_version": "0.12", "precision": "fp8-blockwise"}, "blockwise fp8", r"megatron_version=0\.13"),
         ({"megatron_version": "0.12", "precision": "nvfp4", "cluster": "b200:64"}, "no --fp4-format", r"megatron_version=0\.15"),
         ({"model": "gpt-oss-20b", "layout": "tp=2"}, "experts with biases are not cut", "etp=1"),
-        ({"megatron_version": "0.12", "model": "gpt-oss-20b"}, "no --softmax-type", r"megatron_version=0\.15"),
+        ({"megatron_version": "0.12", "model": "gpt-oss-20b"}, "no --glu-linear-offset", r"megatron_version=0\.15"),
         ({"megatron_version": "0.14", "layout": "sharding=hybrid,shard_size=8"}, "groups of shards", r"megatron_version=0\.16"),
         ({"megatron_version": "0.15", "model": "nemotron-3-nano"}, "hybrid models have experts", r"megatron_version=0\.16"),
         (

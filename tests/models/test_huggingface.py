@@ -143,10 +143,13 @@ def test_the_indexer_of_sparse_attention_is_said_to_be_left_out() -> None:
 
 
 def test_scales_and_activations_that_no_export_writes_are_said() -> None:
-    capped = CONFIGS["gemma2-9b"] | {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
-    assert hf_reading(capped, name="g").notes == (
-        "g: left out, as exports have no words and times hardly hang on them: attn_logit_softcapping, final_logit_softcapping",
+    capped = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    assert hf_reading(LLAMA | capped, name="x").notes == (
+        "x: left out, as exports have no words and times hardly hang on them: attn_logit_softcapping, final_logit_softcapping",
     )
+    gemma = hf_reading(CONFIGS["gemma2-9b"] | capped, name="g")
+    assert gemma.notes == ()
+    assert (gemma.details["score_cap"], gemma.details["logit_cap"]) == (50.0, 30.0)
     assert "activation xielu" in hf_reading(LLAMA | {"hidden_act": "xielu"}, name="x").notes[0]
     assert hf_reading(LLAMA | {"hidden_act": "silu", "logits_scaling": 1.0, "scale_emb": 1}, name="x").notes == ()
 

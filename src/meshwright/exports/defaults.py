@@ -15,7 +15,7 @@ from meshwright.workload import Workload
 
 T = TypeVar("T", TrainingSettings, ModelDetails)
 
-__all__ = ["complete_details", "complete_settings", "train_steps"]
+__all__ = ["complete_details", "complete_settings", "left_out", "train_steps"]
 
 _TOKENS_PER_PARAMETER = 20
 """Chinchilla (arXiv:2203.15556), section 3.4: about 20 tokens per parameter at the least compute for a loss."""
@@ -102,6 +102,11 @@ def complete_details(details: ModelDetails, *, model: ModelSpec, work: Workload)
     return _filled(details, {**found, **known})
 
 
+def left_out(name: str) -> str:
+    """Return what a model has that no field holds, by its row in `presets/model_details.csv`; empty where nothing is known."""
+    return next((row["left_out"] for row in _detail_rows() if name in row["models"].split()), "")
+
+
 def _filled(values: T, found: dict[str, Any]) -> T:
     return replace(values, **{name: value for name, value in found.items() if getattr(values, name) is None})
 
@@ -113,9 +118,7 @@ def _details_of(name: str) -> dict[str, Any]:
 @cache
 def _table() -> dict[str, dict[str, Any]]:
     """Return the given values by model."""
-    table = pkgutil.get_data("meshwright", "presets/model_details.csv")
-    assert table is not None, "the package is installed without presets/model_details.csv"
-    rows = list(csv.DictReader(table.decode().splitlines()))
+    rows = _detail_rows()
     text = {field.name for field in fields(ModelDetails) if "Literal" in str(field.type) or str(field.type)[0] in "AR"}
     whole = {"router_groups", "router_top_groups"}
 
@@ -124,3 +127,10 @@ def _table() -> dict[str, dict[str, Any]]:
 
     names = [field.name for field in fields(ModelDetails)]
     return {model: {name: value(name, row[name]) for name in names if row[name]} for row in rows for model in row["models"].split()}
+
+
+@cache
+def _detail_rows() -> tuple[dict[str, str], ...]:
+    table = pkgutil.get_data("meshwright", "presets/model_details.csv")
+    assert table is not None, "the package is installed without presets/model_details.csv"
+    return tuple(csv.DictReader(table.decode().splitlines()))

@@ -11,8 +11,8 @@ from meshwright.errors import ConfigError, UnknownNameError
 __all__ = ["Activation", "Dataset", "DecayStyle", "ModelDetails", "RouterBalance", "RouterScore", "TokenizerKind", "TrainingSettings"]
 
 DecayStyle = Literal["constant", "linear", "cosine", "inverse-square-root", "warmup-stable-decay"]
-Activation = Literal["gelu", "silu", "relu", "squared-relu"]
-"""Inner function of the feed-forward; with a gated one its gate: silu is SwiGLU, gelu is GeGLU."""
+Activation = Literal["gelu", "silu", "relu", "squared-relu", "quick-gelu"]
+"""Inner function of the feed-forward; with a gated one its gate: silu is SwiGLU, gelu is GeGLU; quick-gelu is x * sigmoid(1.702 x)."""
 TokenizerKind = Literal["huggingface", "sentencepiece", "gpt2-bpe", "tiktoken", "bert-wordpiece", "null"]
 RouterScore = Literal["softmax", "sigmoid"]
 RouterBalance = Literal["aux-loss", "sequence-aux-loss", "bias", "none"]
@@ -64,6 +64,10 @@ class ModelDetails:
 
     activation: Activation | None = None
     """silu where the feed-forward is gated, else gelu."""
+    gate_offset: float | None = None
+    """What is added to what a gate multiplies: nothing; 1 in gpt-oss."""
+    gate_clamp: float | None = None
+    """Largest value at a gate and beside it; None has no limit."""
     norm_eps: float | None = None
     """1e-5."""
     rope_base: float | None = None
@@ -72,6 +76,14 @@ class ModelDetails:
     """Share of a head's dims that are rotated: 1."""
     rope_scaling: float | None = None
     """Factor by which Llama 3.1 stretches low frequencies; None is no stretching."""
+    window_rope_base: float | None = None
+    """Of layers with a window; None is `rope_base`."""
+    query_scale: float | None = None
+    """Scores are divided by its root; None is a head's dims."""
+    score_cap: float | None = None
+    """Scores s become cap * tanh(s / cap) (Gemma 2); None is no cap."""
+    logit_cap: float | None = None
+    """The same of the logits."""
     dropout: float | None = None
     """Of hidden states and attention: 0, or 0.1 where the workload keeps dropout masks."""
     router_score: RouterScore | None = None
@@ -92,8 +104,9 @@ class ModelDetails:
         _check_choice(self, "activation", get_args(Activation))
         _check_choice(self, "router_score", get_args(RouterScore))
         _check_choice(self, "router_balance", get_args(RouterBalance))
-        _check_range(self, "norm_eps rope_base aux_loss routed_scale mtp_loss", least=0, below=float("inf"))
+        _check_range(self, "norm_eps rope_base window_rope_base aux_loss routed_scale mtp_loss gate_offset", least=0, below=float("inf"))
         _check_range(self, "rope_scaling router_groups router_top_groups", least=1, below=float("inf"))
+        _check_range(self, "gate_clamp query_scale score_cap logit_cap", least=1e-6, below=float("inf"))
         _check_range(self, "dropout", least=0, below=1)
         if self.rope_share is not None and not 0 < self.rope_share <= 1:
             raise ConfigError(f"rope_share={self.rope_share}: expected a share in (0, 1]")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.errors import ConfigError
 from meshwright.exports._counted import counted_but_not_set
 from meshwright.exports._tracked import fields_set, plain, tracked
+from meshwright.exports.defaults import left_out
 from meshwright.exports.exported import Exported, TrainedLayers
 from meshwright.exports.imported import Imported
 from meshwright.exports.plan import TrainingPlan, completed
@@ -73,7 +74,9 @@ def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:
     exported = target.write(tracked(full, seen))
     _require_all_seen(plan, seen, target)
     _require_all_layers(plan, target.trained_layers(full, exported), target)
-    return replace(exported, notes=(*exported.notes, *counted_but_not_set(plan, target=target.name)))
+    notes = (*exported.notes, *counted_but_not_set(plan, target=target.name))
+    rest = left_out(plan.model.name)
+    return replace(exported, notes=(*notes, f"{plan.model.name} is written without: {rest}") if rest else notes)
 
 
 def _require_all_seen(plan: TrainingPlan, seen: set[str], target: ExportTarget) -> None:

@@ -22,12 +22,13 @@ _ACTIVATIONS = {
 _ACTIVATION_KEYS = "hidden_act|hidden_activation|activation_function|mlp_hidden_act"
 _NORM_KEYS = "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|layernorm_epsilon|norm_epsilon|norm_eps"
 _BALANCED_BY_BIAS = {"router_score": "sigmoid", "router_balance": "bias"}
-_FIXED: Mapping[str, Mapping[str, str]] = {
+_FIXED: Mapping[str, Mapping[str, str | float]] = {
     **dict.fromkeys(
         ("bailing_moe_v2", "deepseek_v3", "deepseek_v32", "dots1", "glm4_moe", "glm_moe_dsa", "kimi_k2", "minimax_m2"), _BALANCED_BY_BIAS
     ),
     "deepseek_v2": {"router_balance": "sequence-aux-loss"},
     "llama4_text": {"router_score": "sigmoid"},
+    "gpt_oss": {"activation": "quick-gelu", "gate_offset": 1.0},
 }
 """What an architecture takes where its config does not say it."""
 _BASE_KEYS = "rope_theta|rotary_emb_base|rotary_base"
@@ -48,7 +49,18 @@ def read_details(config: HfConfig, spec: ModelSpec, *, kind: str) -> dict[str, A
         found |= _rotation(config, spec)
     if spec.moe is not None:
         found |= dict(_FIXED.get(kind, {})) | _routing(config)
+    for name, keys in _OF_FAMILY.get(kind, {}).items():
+        if config.has(keys):
+            found[name] = config.number(keys, 0.0)
     return found
+
+
+_OF_FAMILY: Mapping[str, Mapping[str, str]] = {
+    "gpt_oss": {"gate_clamp": "swiglu_limit"},
+    "gemma2": {"query_scale": "query_pre_attn_scalar", "score_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"},
+    "gemma3_text": {"query_scale": "query_pre_attn_scalar", "window_rope_base": "rope_local_base_freq"},
+}
+"""Fields of details, and their keys, that some software has words for in these architectures alone."""
 
 
 _SCALES = (
@@ -59,10 +71,11 @@ _SCALES = (
 _TRIVIAL: tuple[Any, ...] = (None, 0, 1, False, [])
 
 
-def left_out(config: HfConfig, spec: ModelSpec) -> list[str]:
+def left_out(config: HfConfig, spec: ModelSpec, *, kind: str) -> list[str]:
     """Say what no field holds: caps and scales, an activation, a stretching of the rotation, attention to chosen tokens alone."""
     said = []
-    given = [key for key in _SCALES if config.values.get(key) not in _TRIVIAL]
+    read = _OF_FAMILY.get(kind, {}).values()
+    given = [key for key in _SCALES if key not in read and config.values.get(key) not in _TRIVIAL]
     activation = _word(config, _ACTIVATION_KEYS)
     if activation and activation not in _ACTIVATIONS:
         given.append(f"activation {activation}")

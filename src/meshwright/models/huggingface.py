@@ -171,4 +171,4 @@ def _notes(outer: HfConfig, text: HfConfig, spec: ModelSpec) -> list[str]:
     width = text.count("word_embed_proj_dim", spec.hidden)
     if width != spec.hidden:
         notes.append(f"{outer.name}: the embedding of width {width} with its projections is taken as one of width {spec.hidden}")
-    return [*notes, *(f"{outer.name}: {words}" for words in left_out(text, spec))]
+    return [*notes, *(f"{outer.name}: {words}" for words in left_out(text, spec, kind=_kind(text)))]

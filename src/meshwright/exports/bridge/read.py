@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any, cast
 
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports._taken import Taken
+from meshwright.exports.bridge.families import take_family
 from meshwright.exports.bridge.sections import DECAYS, NAME, PRECISIONS, TOKENIZERS
 from meshwright.exports.imported import Imported
 from meshwright.exports.mcore.layout import read_ddp, read_parallel, read_recompute
@@ -28,7 +30,9 @@ def _read(text: str) -> Imported:
             f"{NAME}: model.num_layers is not given: overrides of a recipe by name leave its dims to code; give the whole model"
         )
     words.drop({"train.eval_iters": 0})
+    more_of_model, more_details = take_family(words)
     model, details = read_model(words, prefix="model.", what=NAME, activation=_activation(text))
+    model, details = replace(model, **more_of_model), replace(details, **more_details)
     layout = read_parallel(words, prefix="model.", what=NAME) | read_recompute(words, prefix="model.")
     layout |= read_ddp(words, prefix="ddp.", layout=layout)
     half = not words.flag("ddp.grad_reduce_in_fp32", True)
@@ -56,7 +60,7 @@ def _read(text: str) -> Imported:
 
 def _activation(text: str) -> Activation | None:
     """Return what an export's comment says of the activation function, for which YAML has no word."""
-    match = re.search(r"^#.*activation_func \((silu|gelu|relu|squared-relu)\)", text, re.MULTILINE)
+    match = re.search(r"^#.*activation_func \((silu|gelu|relu|squared-relu|quick-gelu)\)", text, re.MULTILINE)
     return cast("Activation", match[1]) if match is not None else None
 
 
@@ -126,7 +130,10 @@ def _data(words: Taken) -> dict[str, Any]:
 
 def _matches(name: str, text: str) -> bool:
     return (
-        name.endswith((".yaml", ".yml")) and "tensor_model_parallel_size:" in text and "\ntrain:" in f"\n{text}" and "\nddp:" in f"\n{text}"
+        name.endswith((".yaml", ".yml"))
+        and "tensor_model_parallel_size:" in text
+        and "\ntrain:" in f"\n{text}"
+        and "\nmodel:" in f"\n{text}"
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.errors import CannotExpress
+from meshwright.exports.bridge.families import bridge_model
 from meshwright.exports.defaults import train_steps
 from meshwright.exports.mcore.layout import ddp_words, parallel_words, recompute_words, tp_overlap
-from meshwright.exports.mcore.model import model_words
 from meshwright.exports.plan import TrainingPlan
 from meshwright.workload import Precision
 
@@ -42,7 +42,7 @@ def sections(plan: TrainingPlan) -> dict[str, Any]:
     if plan.work.precision not in PRECISIONS:
         reason = f"precision={plan.work.precision}: its recipes of mixed precision start from half-precision weights"
         raise CannotExpress(NAME, reason, nearest="precision=bf16")
-    model = {**model_words(plan, name=NAME), **parallel_words(plan), **recompute_words(plan)}
+    model = {**bridge_model(plan, name=NAME), **parallel_words(plan), **recompute_words(plan)}
     steps = train_steps(settings, plan.work)
     return {
         "model": {**_CLEARED, **model},

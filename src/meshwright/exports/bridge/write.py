@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports._text import Code, python_call
+from meshwright.exports.bridge.families import PROVIDERS, provider_of
 from meshwright.exports.bridge.sections import NAME, sections
 from meshwright.exports.exported import Exported, ExportedFile, TrainedLayers
 from meshwright.exports.mcore.layout import trained
@@ -20,6 +21,7 @@ from meshwright.yaml_text import write_yaml
 __all__ = ["MEGATRON_BRIDGE"]
 
 _SCRIPT = "meshwright_bridge.py"
+_PROVIDERS = tuple(provider.name for provider in PROVIDERS.values())
 _HEAD = '''"""Written by meshwright for Megatron-Bridge 0.3: run it on every rank; `key.sub=value` words override."""
 
 import sys
@@ -33,6 +35,10 @@ from megatron.bridge.training.gpt_step import forward_step
 from megatron.bridge.training.pretrain import pretrain
 from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
 '''
+_IMPORTS = {
+    "squared_relu": "from megatron.core.activations import squared_relu\n",
+    "quick_gelu": "from megatron.core.fusions.fused_bias_geglu import quick_gelu\n",
+}
 _TAIL = """
 
 if __name__ == "__main__":
@@ -67,15 +73,14 @@ def _write(plan: TrainingPlan) -> Exported:
 
 
 def _script(found: dict[str, Any], activation: Code) -> str:
-    latent = "multi_latent_attention" in found["model"]
-    provider, folder = ("MLAModelProvider", "mla_provider") if latent else ("GPTModelProvider", "gpt_provider")
-    model = {**found["model"], "activation_func": activation}
+    provider = provider_of(found["model"])
+    model = found["model"] | ({} if provider.own_activation else {"activation_func": activation})
     lines = [
         "",
         "",
         "def recipe() -> ConfigContainer:",
         "    cfg = _pretrain_common()",
-        f"    cfg.model = {python_call(provider, model, indent=1)}",
+        f"    cfg.model = {python_call(provider.name, model, indent=1)}",
     ]
     for section, values in found.items():
         if section == "comm_overlap":
@@ -84,9 +89,7 @@ def _script(found: dict[str, Any], activation: Code) -> str:
             lines.append(f"    cfg.{section} = {values!r}")
         elif section != "model":
             lines += [f"    cfg.{section}.{key} = {value!r}" for key, value in values.items()]
-    head = _HEAD.format(folder=folder, provider=provider)
-    if activation == "squared_relu":
-        head += "from megatron.core.activations import squared_relu\n"
+    head = _HEAD.format(folder=provider.module, provider=provider.name) + _IMPORTS.get(str(activation), "")
     return head + "\n".join([*lines, "    return cfg", ""]) + _TAIL
 
 
@@ -107,7 +110,7 @@ def _hydra(value: Any) -> str:
 def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
     """Read the call of the provider in the script."""
     calls = [node for node in ast.walk(ast.parse(exported.files[0].text)) if isinstance(node, ast.Call)]
-    [provider] = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ("GPTModelProvider", "MLAModelProvider")]
+    [provider] = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in _PROVIDERS]
     values = {
         word.arg: ast.literal_eval(word.value)
         for word in provider.keywords

@@ -13,16 +13,27 @@ from meshwright.models.spec import MlaSpec, ModelSpec, MoeSpec
 
 __all__ = ["ACTIVATIONS", "model_words", "read_model"]
 
-ACTIVATIONS: dict[Activation, str] = {"silu": "F.silu", "gelu": "F.gelu", "relu": "F.relu", "squared-relu": "squared_relu"}
+ACTIVATIONS: dict[Activation, str] = {
+    "silu": "F.silu",
+    "gelu": "F.gelu",
+    "relu": "F.relu",
+    "squared-relu": "squared_relu",
+    "quick-gelu": "quick_gelu",
+}
 """Python names of the activation function."""
 _BALANCE: dict[RouterBalance, str] = {"aux-loss": "aux_loss", "sequence-aux-loss": "seq_aux_loss", "bias": "seq_aux_loss", "none": "none"}
 POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 """Megatron-Core's words for the positions of decoders."""
 
 
-def model_words(plan: TrainingPlan, *, name: str, positions: Mapping[str, str] = POSITIONS) -> dict[str, Any]:
-    """Return the fields of a decoder-only model in plain types, the activation function left out."""
-    _require_decoder(plan, name)
+def model_words(
+    plan: TrainingPlan, *, name: str, positions: Mapping[str, str] = POSITIONS, norms: int = 2, sinks: bool = False
+) -> dict[str, Any]:
+    """Return the fields of a decoder-only model in plain types, the activation function left out.
+
+    `norms` is how many a layer of the software's class has, `sinks` whether its attention may have them.
+    """
+    _require_decoder(plan, name, norms=norms, sinks=sinks)
     model, details = plan.model, plan.details
     words: dict[str, Any] = {
         "num_layers": model.num_layers,
@@ -48,6 +59,12 @@ def model_words(plan: TrainingPlan, *, name: str, positions: Mapping[str, str] =
     if model.window is not None:
         words["window_size"] = [model.window - 1, 0]
         words |= {"window_attn_skip_freq": model.global_every} if model.global_every else {}
+    if model.attention_sinks:
+        words["softmax_type"] = "learnable"
+    if details.gate_offset is not None:
+        words["glu_linear_offset"] = details.gate_offset
+    if details.gate_clamp is not None:
+        words["activation_func_clamp_value"] = details.gate_clamp
     if model.mla is not None:
         words |= _latent(model.mla)
     if model.moe is not None:
@@ -57,22 +74,25 @@ def model_words(plan: TrainingPlan, *, name: str, positions: Mapping[str, str] =
     return words
 
 
-def _require_decoder(plan: TrainingPlan, name: str) -> None:
+_NOT_MEGATRON = ("model.norms_per_layer", "model.parallel_block")
+"""What Megatron-LM's own programs refuse too."""
+
+
+def _require_decoder(plan: TrainingPlan, name: str, *, norms: int, sinks: bool) -> None:
     model = plan.model
     wanted: tuple[tuple[str, Any, Any], ...] = (
         ("model.family", model.family, "decoder"),
         ("model.hybrid", model.hybrid and "mixers", None),
-        ("model.norms_per_layer", model.norms_per_layer, 2),
+        ("model.norms_per_layer", model.norms_per_layer, norms),
         ("model.parallel_block", model.parallel_block, False),
-        ("model.attention_sinks", model.attention_sinks, False),
+        ("model.attention_sinks", model.attention_sinks and not sinks, False),
         ("model.token_types", model.token_types, 0),
         ("model.mlm_head", model.mlm_head, False),
     )
     for path, given, has in wanted:
         if given != has:
-            raise CannotExpress(
-                name, f"{path}={given}: this export is of models with {has}", nearest=f"a model with {path}={has}, or --to megatron-lm"
-            )
+            other = "" if path in _NOT_MEGATRON else ", or --to megatron-lm"
+            raise CannotExpress(name, f"{path}={given}: this export is of models with {has}", nearest=f"a model with {path}={has}{other}")
     if plan.work.lora_rank:
         raise CannotExpress(name, f"lora_rank={plan.work.lora_rank}: the export is for pretraining", nearest="lora_rank=0")
 
@@ -156,7 +176,9 @@ def read_model(words: Taken, *, prefix: str, what: str, activation: Activation |
     rope, positions, seq_len = _read_positions(words, at, what)
     layers = words.count(f"{at}num_layers", 0)
     window = words.take(f"{at}window_size", None)
-    if window is not None:
+    sinks = words.peek(f"{at}softmax_type") == "learnable"
+    words.drop({f"{at}softmax_type": "learnable"})
+    if window is not None or sinks:
         words.drop({f"{at}cp_comm_type": "a2a"})
     spec = ModelSpec(
         name="imported-model",
@@ -175,6 +197,7 @@ def read_model(words: Taken, *, prefix: str, what: str, activation: Activation |
         max_positions=seq_len if positions == "learned" else 0,
         linear_bias=linear_bias,
         qkv_bias=words.flag(f"{at}add_qkv_bias", False) and not linear_bias,
+        attention_sinks=sinks,
         window=None if window is None else int(window[0]) + 1,
         global_every=_every(words.take(f"{at}window_attn_skip_freq", None), window),
         mtp_layers=words.take(f"{at}mtp_num_layers", None) or 0,
@@ -260,6 +283,7 @@ def _read_details(words: Taken, at: str, spec: ModelSpec, rope: Mapping[str, Any
     found: dict[str, Any] = {"norm_eps": words.number(f"{at}layernorm_epsilon", 1e-5), "activation": activation}
     if spec.positions == "rope":
         found |= rope
+    found |= {"gate_offset": words.take(f"{at}glu_linear_offset", None), "gate_clamp": words.take(f"{at}activation_func_clamp_value", None)}
     dropout = words.number(f"{at}hidden_dropout", 0.1)
     attention = words.number(f"{at}attention_dropout", 0.1)
     if dropout == attention:

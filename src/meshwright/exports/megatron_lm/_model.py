@@ -132,7 +132,12 @@ def _write_attention(words: Words, plan: TrainingPlan) -> None:
 
 
 def _write_feedforward(words: Words, plan: TrainingPlan) -> None:
-    known = {(True, "silu"): "--swiglu", (False, "squared-relu"): "--squared-relu", (False, "gelu"): None}
+    known = {
+        (True, "silu"): "--swiglu",
+        (True, "quick-gelu"): "--quick-geglu",
+        (False, "squared-relu"): "--squared-relu",
+        (False, "gelu"): None,
+    }
     shape = (plan.model.gated, plan.details.activation)
     if shape not in known:
         gate = "a gated " if shape[0] else ""

@@ -135,14 +135,10 @@ def _note(args: Args, fields: dict[str, Any], field: str, value: Any, flag: str)
 
 
 def _read_feedforward(args: Args, fields: dict[str, Any]) -> None:
-    gated = args.switch("--swiglu")
-    fields["details.activation"] = "silu" if gated else "squared-relu" if args.switch("--squared-relu") else "gelu"
-    if args.has("--quick-geglu"):
-        args.switch("--quick-geglu")
-        args.hand_on("--quick-geglu")
-        args.warnings.append("--quick-geglu is planned as a gated silu, which costs the same, and passed through")
-        gated, fields["details.activation"] = True, "silu"
-    fields["details.activation_gated"] = gated
+    gates = {"--swiglu": "silu", "--quick-geglu": "quick-gelu"}
+    given = [activation for flag, activation in gates.items() if args.switch(flag)]
+    fields["details.activation"] = given[0] if given else "squared-relu" if args.switch("--squared-relu") else "gelu"
+    fields["details.activation_gated"] = bool(given)
 
 
 def _chips(script: Script) -> tuple[int | None, int | None]:
@@ -301,6 +297,8 @@ def _blend(words: tuple[str, ...]) -> tuple[Dataset, ...]:
 def _details(args: Args, fields: dict[str, Any], *, has_experts: bool, has_mtp: bool) -> ModelDetails:
     names = (
         "activation",
+        "gate_offset",
+        "gate_clamp",
         "norm_eps",
         "dropout",
         "rope_base",

@@ -64,6 +64,9 @@ def recipe(plan: TrainingPlan) -> dict[str, Any]:
 
 def _activation(plan: TrainingPlan) -> str:
     assert plan.details.activation is not None
+    if plan.details.activation not in ACTIVATION_TARGETS:
+        reason = f"details.activation={plan.details.activation}: it has {', '.join(ACTIVATION_TARGETS)}"
+        raise CannotExpress(NAME, reason, nearest="details.activation=gelu")
     return ACTIVATION_TARGETS[plan.details.activation]
 
 
