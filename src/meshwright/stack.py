@@ -26,6 +26,9 @@ class Stack:
     """Whether it is the embedded trainer run op by op, whose host times and element-wise operators `meshwright profile` measures."""
     tp_overlap: float = 0.0
     """Share of the tensor-parallel collectives that can hide behind matrix products."""
+    batch_first: bool = False
+    """Whether activations are laid out by sequence of the batch first, as in plain PyTorch: what sequence parallelism gathers or scatters
+    then lies in strides, and is copied, where a micro batch has several sequences."""
     dp_overlap: float = 0.0
     """Share of the data-parallel collectives that can hide behind the last backward and first forward of a step."""
     fsdp_overlap: float = 0.0
@@ -180,6 +183,7 @@ _TEXT = {
 }
 _FLAGS = {
     "embedded",
+    "batch_first",
     "pointwise_fused",
     "cross_entropy_fused",
     "vocab_parallel_loss",

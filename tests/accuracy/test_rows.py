@@ -190,6 +190,8 @@ def test_features_of_the_software() -> None:
     assert changes(recompute_detail="x [tag cuda graph full_iteration]", recompute="none") == {}
     assert changes(framework="torchtitan FSDP2", notes="FSDP; op-level")["pointwise_fused"] == 0
     assert "pointwise_fused" not in changes(framework="torchtitan FSDP2", notes="FSDP + torch.compile")
+    assert changes(framework="torchtitan", notes="async TP, torch.compile")["tp_overlap"] == 0.5
+    assert changes(framework="torchtitan", notes="vanilla TP, torch.compile")["tp_overlap"] == 0
     dev = changes(framework="Megatron-LM dev", notes="overlap-grad-reduce=True; moe-grouped-gemm=True")
     assert dev == {"cross_entropy_fused": 0, "tp_overlap": 0}
 

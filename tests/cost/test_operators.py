@@ -200,6 +200,18 @@ def test_tensor_exchange_hides_as_the_stack_can() -> None:
     assert tensor_exchange(site(LLAMA, tp=1), MLP).forward_s == 0
 
 
+def test_strides_are_copied_where_the_batch_comes_first() -> None:
+    """Two sequences: the whole input of 2 x 2048 x 1024 x 2 bytes is read and written once after the gather, once before the scatter."""
+    work, first = replace(WORK, gbs=16), replace(STACK, batch_first=True)
+    alone, pair = (tensor_exchange(site(LLAMA, work, tp=8, sp=True, mbs=mbs, stack=first), MLP) for mbs in (1, 2))
+    plain = [tensor_exchange(site(LLAMA, work, tp=8, sp=True, mbs=mbs), MLP) for mbs in (1, 2)]
+    copies_s = 2 * (2 * 2 * TOKENS * H * 2 / MEMORY_BYTES_PER_S + RAMP_S)
+    assert pair.forward_s - plain[1].forward_s == pair.backward_s - plain[1].backward_s == pytest.approx(copies_s)
+    assert alone.forward_s == plain[0].forward_s
+    whole = [tensor_exchange(site(LLAMA, work, tp=8, mbs=2, stack=stack), MLP).forward_s for stack in (first, STACK)]
+    assert whole[0] == whole[1]
+
+
 def test_tokens_of_a_rank() -> None:
     """3 sequences of 2048, split over 4 context-parallel ranks; tensor parallelism leaves them whole."""
     place = site(GPT, cp=4, tp=2, sp=True, mbs=3)

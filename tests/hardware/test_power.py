@@ -17,10 +17,10 @@ def test_above_the_floor_speed_follows_the_cube_root() -> None:
 
 
 def test_across_the_floor() -> None:
-    """From 0.9 down to the floor of 0.7 takes (0.7 / 0.9)^3 of the power, from there to 0.35 half of the rest."""
-    assert pytest.approx(0.7) == FLOOR_SHARE
-    assert share_at_power(0.9, (0.7 / 0.9) ** 3 / 2) == pytest.approx(0.35)
-    assert share_at_power(0.35, 2 * (0.9 / 0.7) ** 3) == pytest.approx(0.9)
+    """From 0.9 down to the floor of 2/3 takes (0.74...)^3 = 400/983 of the power, from there to 1/3 half of the rest."""
+    assert pytest.approx(2 / 3) == FLOOR_SHARE
+    assert share_at_power(0.9, (20 / 27) ** 3 / 2) == pytest.approx(1 / 3)
+    assert share_at_power(1 / 3, 2 * (27 / 20) ** 3) == pytest.approx(0.9)
 
 
 def test_no_limit_lifts_a_chip_above_its_benchmark() -> None:

@@ -25,7 +25,7 @@ ROUTING_KERNELS = 36.0
 (counted in Megatron-Core 0.12's router and all-to-all dispatcher, without its fusions)."""
 ROUTING_LAUNCHES = {False: 115.0, True: 66.0}
 """Launches that routing takes the host as long as, forward or backward, without and with fused router and permutation: its kernels are
-launched from Python, and counts come back to the host. Fitted on layers that wait for the host: Qwen3 235B on H800 (Megatron-Core 0.12,
+launched from Python, and counts come back to the host. Set by layers that wait for the host: Qwen3 235B on H800 (Megatron-Core 0.12,
 11.5 ms forward and backward with 16 local experts) and Qwen3 30B on B200 (Megatron-Bridge 25.11, 9.2 ms)."""
 ROUTING_SPREAD = 0.3
 """Standard deviation of one expert's load in a micro batch over its mean, in typical routing. Assumed: a balancing loss or biases hold the

@@ -25,9 +25,10 @@ _PARTS = {"attention": attention_parts, "cross_attention": attention_parts, "mam
 FORWARD_COLLECTIVES, BACKWARD_COLLECTIVES = 4, 6
 """Tensor-parallel collectives of a layer with sequence parallelism (arXiv:2205.05198, section 4.2.2): backward gathers two inputs again."""
 CHECKPOINT_LAUNCHES = 12.0
-"""Launches that one recomputed module takes the host as long as, beside those of its kernels: random states saved, set and restored, the
-graph cut and entered again (megatron/core/tensor_parallel/random.py). Fitted on Moonlight 16B with micro batches too small to hide it
-(bridge_recompute): 0.3 to 0.9 ms a layer and module."""
+"""Calls that one recomputed module takes the host beside those of its kernels: the random states of processor, GPU and tracker are read in
+the forward pass, and read, set and set back in the backward pass (CheckpointFunction and _fork_rng of
+megatron/core/tensor_parallel/random.py). A call then takes 0.6 ms / 12 = 50 us like any other of Megatron-Core's; Moonlight 16B with micro
+batches too small to hide it (bridge_recompute) shows 0.3 to 0.9 ms a layer and module."""
 OPS_KEPT = 0.43
 """Share of a layer's activations that torchtitan's selective checkpointing keeps: the layer's input (2h), every second product's output
 (10.5h) and attention's (2h) of 34h bytes a token in Llama 3 8B (torchtitan/distributed/activation_checkpoint.py)."""

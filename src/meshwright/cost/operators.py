@@ -374,10 +374,12 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
 
     Formula:  forward and backward each: one all-reduce of the activations, or with sequence parallelism one all-gather and one
               reduce-scatter (backward gathers the input once more for the weights' gradient, behind the data gradient);
-              times the share that the stack does not hide; across domains nothing is hidden
+              times the share that the stack does not hide; across domains nothing is hidden. Where the stack's tensors have the
+              sequence behind the batch, a copy of the whole input after the gather and one before the scatter, with several
+              sequences in a micro batch
     Units:    seconds, (U,).
     Source:   Megatron-LM (arXiv:1909.08053), Korthikanti et al. (arXiv:2205.05198) section 4.2.2; Transformer Engine's user buffers
-              overlap within an NVLink domain only.
+              overlap within an NVLink domain only; copies: `gather_dim` and `scatter_dim` of torch's _functional_collectives.py.
     Valid:    one column-parallel and one row-parallel layer per block.
     Checked:  tests/cost/test_operators.py
     """
@@ -386,6 +388,9 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
     split = site.shapes.sp > 0
     overlap = np.where(group.local >= group.size, site.stack.tp_overlap, 0.0)  # its buffers are mapped through the fast domain
     time = np.where(split, 2.0 * all_gather_s(group, size), all_reduce_s(group, size)) * (1.0 - overlap)
+    if site.stack.batch_first:
+        strided = split & (site.shapes.tp > 1) & (site.shapes.mbs > 1)
+        time = time + strided * 2.0 * site.streaming(2.0 * size)
     kernels = np.where(site.shapes.tp > 1, np.where(split, 2.0, 1.0), 0.0)
     return Part(
         name="tensor parallel exchange",

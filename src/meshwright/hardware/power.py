@@ -4,10 +4,11 @@ from __future__ import annotations
 
 __all__ = ["FLOOR_SHARE", "share_at_power"]
 
-FLOOR_SHARE = 0.7
+FLOOR_SHARE = 2.0 / 3.0
 """Share of its benchmarked rate at which a chip's voltage reaches its floor. Assumed: voltage follows the clock down to about two thirds
 of the boost clock and stays there. Checked on A100 cards of 300 W: 0.77 foretold from 0.85 at 400 W, 0.79 by the benchmarks of products
-(252.9 of 271.2 TFLOPS); with a floor of 0.6 it would be 0.77 too, with one of 0.8 0.72."""
+(252.9 of 271.2 TFLOPS); with a floor of 0.6 it would be 0.77 too, with one of 0.8 0.72. docs/decisions/0006 says what the runs on H100 of
+500 W tell."""
 
 
 def share_at_power(share: float, power_ratio: float) -> float:
