@@ -6,6 +6,7 @@ from importlib import import_module
 import pytest
 
 from meshwright import export, exports, plan
+from meshwright.errors import UnknownNameError
 from meshwright.exports.registry import SOURCES, TARGETS, find_target
 from meshwright.exports.target import ExportTarget, ImportSource
 
@@ -40,3 +41,8 @@ def test_what_is_searched_for_a_software_can_be_written_for_it(target: str, mode
     assert len({each.layout.pp for each in found}) > 1
     for each in found:
         export(each.layout.words(), to=target, model=model, cluster=cluster, seq_len=8192, stack=stack)
+
+
+def test_engines_are_named_where_they_are_targets() -> None:
+    with pytest.raises(UnknownNameError, match="meshwright serving export --to vllm"):
+        find_target("vllm")

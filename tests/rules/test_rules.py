@@ -62,6 +62,14 @@ def test_windows_and_sinks_swap_tokens_for_heads() -> None:
     assert "context_heads" not in broken("cp=16", model="mistral-7b", stack="fsdp")
 
 
+def test_mixers_share_heads_and_groups_among_context_parallel_ranks() -> None:
+    """Nemotron-H 8B has 128 heads in 8 groups: tp=8 leaves 16 heads of one group, which 32 ranks cannot share."""
+    assert "context_mixers" not in broken("tp=8,cp=16", model="nemotron-h-8b", seq=32768)
+    assert broken("tp=8,cp=32", model="nemotron-h-8b", seq=32768)["context_mixers"] == (
+        "cp=32 cuts 16 heads of mixers in 1 group a tensor-parallel rank; cp may be 1, 2, 4, 8, 16"
+    )
+
+
 def test_stacks_without_copies_refuse_fewer_kv_heads() -> None:
     assert "kv_heads" in broken("tp=16", stack="fsdp")
     assert "kv_heads" in broken("tp=16", stack="nanotron")

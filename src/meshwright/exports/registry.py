@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.exports.bridge import BRIDGE_SOURCE, MEGATRON_BRIDGE
+from meshwright.exports.engines.targets import SERVING_TARGETS
 from meshwright.exports.hf import ACCELERATE, DEEPSPEED
 from meshwright.exports.megatron_lm import MEGATRON_LM, MEGATRON_LM_SOURCE
 from meshwright.exports.nanotron import NANOTRON, NANOTRON_SOURCE
@@ -39,7 +40,8 @@ def find_target(name: str) -> ExportTarget:
     for target in TARGETS:
         if target.name == name.lower():
             return target
-    raise UnknownNameError("export target", name, [target.name for target in TARGETS])
+    hint = f"; serving plans have it: meshwright serving export --to {name}" if name in SERVING_TARGETS else ""
+    raise UnknownNameError("export target", name, [target.name for target in TARGETS], hint=hint)
 
 
 def find_source(file_name: str, text: str) -> ImportSource:

@@ -10,6 +10,7 @@ from meshwright.layout import RECOMPUTES, SHARDINGS, Layout, Layouts
 from meshwright.models.spec import ModelSpec
 from meshwright.rules._rule import Rule, RuleCase, divisors, nearest_multiples, some
 from meshwright.rules.software import stack_rules
+from meshwright.units import counted
 
 __all__ = ["GRID_RULES"]
 
@@ -116,6 +117,23 @@ def _context_heads_message(layout: Layout, case: RuleCase) -> str:
     fits = [cp for cp in divisors(heads) if heads % (layout.tp * cp) == 0] or [1]
     why = f"cp={layout.cp} swaps tokens for heads, as its attention has a window or sinks (gathers, which need none, are not priced)"
     return f"{why}: {heads} KV heads are not divisible by tp * cp = {layout.tp * layout.cp}; cp may be {some(fits)}"
+
+
+def _keeps_context_mixers(layouts: Layouts, case: RuleCase) -> Any:
+    mamba = case.model.mamba
+    if mamba is None or case.stack.family != "megatron":
+        return True
+    groups = np.maximum(mamba.num_groups // layouts.tp, 1)
+    whole = np.maximum(groups, layouts.cp) % np.minimum(groups, layouts.cp) == 0
+    return (layouts.cp == 1) | ((mamba.num_heads % (layouts.tp * layouts.cp) == 0) & whole)
+
+
+def _context_mixers_message(layout: Layout, case: RuleCase) -> str:
+    mamba = case.model.mamba
+    assert mamba is not None
+    heads, groups = mamba.num_heads // layout.tp, max(1, mamba.num_groups // layout.tp)
+    fits = [cp for cp in divisors(heads) if max(groups, cp) % min(groups, cp) == 0]
+    return f"cp={layout.cp} cuts {heads} heads of mixers in {counted(groups, 'group')} a tensor-parallel rank; cp may be {some(fits)}"
 
 
 def _keeps_sequence(layouts: Layouts, case: RuleCase) -> Any:
@@ -255,6 +273,14 @@ GRID_RULES = (
         keeps=_keeps_context_heads,
         message=_context_heads_message,
         source="Transformer Engine attention/dot_product_attention/context_parallel.py: cp_comm_type=p2p refuses windows and sinks",
+    ),
+    Rule(
+        key="context_mixers",
+        sentence="with cp > 1 mixer heads are divisible by tp * cp, and groups of a tensor-parallel rank by cp or cp by them",
+        columns=("tp", "cp"),
+        keeps=_keeps_context_mixers,
+        message=_context_mixers_message,
+        source="Megatron-Core ssm/mamba_context_parallel.py",
     ),
     Rule(
         key="sequence",
