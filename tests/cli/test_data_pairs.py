@@ -47,6 +47,10 @@ def test_stats_and_blend(pairs: Path, capsys: pytest.CaptureFixture[str]) -> Non
         ("verify none", "none.idx does not exist"),
         ("blend a --by size", "'size' is no known value of --by"),
         ("blend a --weights 1,b=2", "--weights 1,b=2: expected numbers"),
+        ("blend a --temperature nan", "--temperature nan: expected more than 0"),
+        ("blend a b --weights 1,2 --temperature 2", "--by and --temperature have no effect on them"),
+        ("blend a --train-tokens 0", "--train-tokens 0: expected 1 or more"),
+        ("verify a --vocab-size 0", "vocab_size=0: expected 1 or more"),
     ],
 )
 def test_bad_requests_are_one_line(pairs: Path, capsys: pytest.CaptureFixture[str], words: str, says: str) -> None:

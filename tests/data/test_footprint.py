@@ -63,11 +63,30 @@ def test_files_that_are_there_are_sampled(tmp_path: Path) -> None:
     assert text.peak_bytes == 2 * found.plain_bytes  # one shard holds all of it
 
 
+def test_rows_of_parquet_are_documents(tmp_path: Path) -> None:
+    """Compressed a hundredfold: 1,000 rows of 600 bytes, of which the file's own bytes tell nothing."""
+    pa = pytest.importorskip("pyarrow", reason="Parquet needs pip install 'meshwright[data]'")
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"id": range(1000), "text": ["a few words " * 50] * 1000}), tmp_path / "a.parquet")
+    found = plan([str(tmp_path)], bytes_per_token=5).footprint
+    assert (found.documents, found.plain_bytes, found.tokens) == (1000, 600_000, 120_000)
+    assert found.archive_bytes == (tmp_path / "a.parquet").stat().st_size < 60_000
+    parquet.write_table(pa.table({"id": range(3)}), tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match="no column of texts; it has id"):
+        plan([str(tmp_path)])
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(ConfigError, match="no Parquet file"):
+        plan([str(tmp_path)])
+
+
 def test_bad_requests(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected either --corpus NAME or files"):
         plan()
     with pytest.raises(UnknownNameError, match="did you mean 'direct'"):
         plan(corpus="slimpajama", strategy="dircet")
+    with pytest.raises(ConfigError, match="expected numbers above 0"):
+        plan(corpus="slimpajama", bytes_per_token=float("inf"))
     with pytest.raises(ConfigError, match="has 10 chunks"):
         plan(corpus="slimpajama", chunks=0)
 

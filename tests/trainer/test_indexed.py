@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from meshwright.errors import ConfigError
 from meshwright.indexed import IndexedFile
-from meshwright.trainer.indexed import PackedSamples, open_blend
+from meshwright.trainer.indexed import BlendedSamples, PackedSamples, open_blend
 
 TOKENS = bytes.fromhex("050006000700080050c4")
 """Documents [5, 6, 7] and [8, 50256] as u16, little-endian."""
@@ -78,6 +81,26 @@ def test_a_blend_holds_each_source_by_its_share(tmp_path: Path) -> None:
     blend = open_blend(words, length=3, seed=3, vocab=10, epochs=10_000)
     firsts = [int(blend.read(number)[0]) for number in range(4096)]
     assert (firsts.count(1), firsts.count(2)) == (3072, 1024)
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """A source whose samples are its name and their number."""
+
+    name: int
+
+    def read(self, index: int) -> NDArray[np.int64]:
+        return np.array([self.name, index])
+
+
+def test_a_blend_of_many_sources_goes_on_for_as_long_as_is_asked() -> None:
+    """150 equal shares: each gives its samples in their order, and in the end a 150th, but for one that takes what is rounded off."""
+    sources = [_Numbered(name) for name in range(150)]
+    blend = BlendedSamples(cast("list[PackedSamples]", sources), [1.0] * 150, seed=3)
+    read = np.array([blend.read(number) for number in range(3 * 32_768)])
+    counts = np.bincount(read[:, 0], minlength=150)
+    assert all(read[read[:, 0] == name, 1].max() == counts[name] - 1 for name in range(150))
+    assert counts[1:].min() == counts[1:].max() == 3 * 32_768 // 150
 
 
 def test_the_last_documents_are_held_out_of_training(tmp_path: Path, prefix: str) -> None:

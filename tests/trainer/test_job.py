@@ -15,7 +15,7 @@ from tests.trainer.curves import job_of
 from meshwright.errors import ConfigError, LayoutError, UnknownNameError
 from meshwright.layout import Layout, parse_layout
 from meshwright.trainer.checks import require_trainable
-from meshwright.trainer.job import OptimizerSettings, job_keys, read_job
+from meshwright.trainer.job import DataSettings, OptimizerSettings, job_keys, read_job
 from meshwright.trainer.parts import Part, own_parts
 from meshwright.trainer.schedule import learning_rate
 
@@ -245,6 +245,12 @@ def test_compiling_is_taken_where_it_was_tried(case: str) -> None:
         ({"minutes": 0.0}, "minutes=0.0: expected a positive number"),
         ({"peak_tflops": -1.0}, "peak_tflops=-1.0: expected a positive number"),
         ({"profile_step": -1}, "profile_step=-1: expected 0 or more"),
+        ({"seed": -1}, "seed=-1: expected 0 to 2147483647"),
+        ({"init_std": 0.0}, "init_std=0.0: expected a positive number"),
+        ({"optimizer": OptimizerSettings(learning_rate=float("nan"))}, "optimizer.learning_rate=nan: expected 0 or more"),
+        ({"optimizer": OptimizerSettings(beta2=1.0)}, "optimizer.beta2=1.0: expected 0 or more and less than 1"),
+        ({"optimizer": OptimizerSettings(epsilon=0.0)}, "optimizer.epsilon=0.0: expected a positive number"),
+        ({"data": DataSettings(epochs=0)}, "data.epochs=0: expected 1 or more"),
         ({"profile_step": 0, "trace": "out"}, "trace=out: it is of profile_step=0"),
         ({"steps": 2, "memory_snapshot": "out", "profile_step": 3}, "memory_snapshot=out: .* a run of steps=2 does not have"),
     ],
@@ -264,6 +270,7 @@ def test_the_number_of_processes_must_be_the_layouts() -> None:
     [
         ({"mtp_layers": 1}, "mtp_layers=1"),
         ({"attention_sinks": True}, "attention sinks"),
+        ({"qk_norm": True, "qk_norm_all_heads": True}, "one norm of queries and keys over all heads"),
         ({"positions": "learned", "max_positions": 16}, "more than its 16 positions"),
     ],
 )

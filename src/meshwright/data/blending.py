@@ -70,8 +70,10 @@ def blend(
     for file in files:
         if not file.num_tokens:
             raise ConfigError(f"{file.prefix}: holds no token")
-    if temperature <= 0:
+    if not temperature > 0:
         raise ConfigError(f"--temperature {temperature}: expected more than 0")
+    if weights is not None and (by, temperature) != ("tokens", 1.0):
+        raise ConfigError("--weights say all: --by and --temperature have no effect on them, leave them out")
     if weights is None:
         sizes = {"tokens": [f.num_tokens for f in files], "documents": [f.num_documents for f in files], "equal": [1] * len(files)}
         raw = [size ** (1 / temperature) for size in sizes[by]]

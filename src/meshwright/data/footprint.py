@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from meshwright.data.archives import archive_of, open_plain
 from meshwright.data.listing import InputFile, walk
+from meshwright.data.parquet_documents import num_rows, text_bytes_of
 from meshwright.data.progress import format_size
 from meshwright.data.sources import Corpus, find_corpus
 from meshwright.errors import ConfigError, UnknownNameError
@@ -186,8 +187,8 @@ def plan(
         raise ConfigError("expected either --corpus NAME or files and folders")
     if chunks is not None and corpus is None:
         raise ConfigError("--chunks has no effect without --corpus")
-    if vocab_size < 1 or not bytes_per_token > 0:
-        raise ConfigError(f"vocab_size={vocab_size} bytes_per_token={bytes_per_token}: expected more than 0")
+    if vocab_size < 1 or not 0 < bytes_per_token < float("inf"):
+        raise ConfigError(f"vocab_size={vocab_size} bytes_per_token={bytes_per_token}: expected numbers above 0")
     if corpus is not None:
         found = footprint_of(find_corpus(corpus), chunks=chunks, vocab_size=vocab_size)
     else:
@@ -289,11 +290,11 @@ def _sampled(files: Sequence[InputFile], *, vocab_size: int, bytes_per_token: fl
         raise ConfigError("the files are empty: nothing to plan")
     read_bytes, plain_bytes, lines = 0, 0, 0
     for file in sorted(files, key=lambda file: file.size_bytes)[:: max(1, len(files) // _SAMPLES)]:
-        share, plain, found = _sample(file)
+        share, plain, found = _sample_of_rows(file) if _has_rows(file) else _sample(file)
         read_bytes, plain_bytes, lines = read_bytes + share, plain_bytes + plain, lines + found
     ratio = plain_bytes / max(1, read_bytes)
     whole = round(total * ratio)
-    packed = any(archive_of(file.name) for file in files)
+    packed = any(archive_of(file.name) or _has_rows(file) for file in files)
     return Footprint(
         name=counted(len(files), "file"),
         files=len(files),
@@ -306,6 +307,20 @@ def _sampled(files: Sequence[InputFile], *, vocab_size: int, bytes_per_token: fl
         vocab_size=vocab_size,
         source=f"estimated from {format_size(read_bytes)} of them, at {bytes_per_token:.3g} bytes a token",
     )
+
+
+def _has_rows(file: InputFile) -> bool:
+    return file.name.endswith(".parquet")
+
+
+def _sample_of_rows(file: InputFile) -> tuple[int, int, int]:
+    """Return a Parquet file's bytes that some rows stand for, the bytes of their texts, and the rows."""
+    rows, text_bytes = 0, 0
+    for more, size in text_bytes_of(file.path):
+        rows, text_bytes = rows + more, text_bytes + size
+        if text_bytes >= 8 * _SAMPLE_BYTES:
+            break
+    return round(file.size_bytes * rows / max(1, num_rows(file.path))), text_bytes, rows
 
 
 def _sample(file: InputFile) -> tuple[int, int, int]:

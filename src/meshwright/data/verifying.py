@@ -58,8 +58,11 @@ def verify(words: Sequence[str], *, vocab_size: int | None = None, encoder: Enco
         samples: documents that are decoded, from the first to the last.
 
     Raises:
-        ConfigError: a file does not exist.
+        ConfigError: a file does not exist, or a number is none.
     """
+    for name, value, least in (("vocab_size", vocab_size, 1), ("samples", samples, 0)):
+        if value is not None and value < least:
+            raise ConfigError(f"{name}={value}: expected {least} or more")
     return [_verify(prefix, vocab_size or (encoder.vocab_size if encoder else None), encoder, samples) for prefix in prefixes_of(words)]
 
 

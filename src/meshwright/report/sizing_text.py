@@ -28,7 +28,7 @@ def estimate_lines(found: RunEstimate) -> list[str]:
         f"{format_count(run.tokens)} tokens",
         "",
         f"Days        {format_digits(run.wall_s / DAY_S)}  (80 % interval {format_digits(low)} to {format_digits(high)})",
-        f"  steps     {format_digits(run.train_s / DAY_S)}  {run.steps:,} steps of {format_seconds(run.step_s)}",
+        f"  steps     {format_digits(run.train_s / DAY_S)}  {counted(run.steps, 'step')} of {format_seconds(run.step_s)}",
         f"  eval      {run.eval_s / DAY_S:.2g}  {_evaluations(found)}",
         f"  lost      {run.overhead_s / DAY_S:.2g}  goodput {run.goodput.share:.1%}: {_failures(found)}",
         *_cost_lines(run, found),

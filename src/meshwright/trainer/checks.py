@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from meshwright.errors import ConfigError, LayoutError
 from meshwright.layout import Layout
 from meshwright.models.spec import ModelSpec
-from meshwright.trainer.job import TrainJob
+from meshwright.trainer.job import OptimizerSettings, TrainJob
 from meshwright.trainer.parts import own_parts
 
 __all__ = ["VOCAB_MULTIPLE", "require_on", "require_trainable"]
 
 VOCAB_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this, whatever the layout, so that every layout computes the same loss."""
+_SEEDS = 2**31
+"""Seeds that fit beside 32 bits of a weight's name into what torch takes."""
 
 
 def require_trainable(job: TrainJob, *, num_processes: int) -> None:
@@ -46,10 +48,26 @@ def _value_reasons(job: TrainJob) -> Iterator[str]:
         value = getattr(job, name)
         if value is not None and not 0 < value < math.inf:
             yield f"{name}={value}: expected a positive number"
+    if not 0 <= job.seed < _SEEDS:
+        yield f"seed={job.seed}: expected 0 to {_SEEDS - 1}"
+    if not 0 < job.init_std < math.inf:
+        yield f"init_std={job.init_std}: expected a positive number"
+    yield from _optimizer_reasons(job.optimizer)
     yield from _saving_reasons(job)
     for name in ("trace", "memory_snapshot"):
         if getattr(job, name) is not None and not 0 < job.profile_step <= job.steps:
             yield f"{name}={getattr(job, name)}: it is of profile_step={job.profile_step}, which a run of steps={job.steps} does not have"
+
+
+def _optimizer_reasons(settings: OptimizerSettings) -> Iterator[str]:
+    for name in ("learning_rate", "least_learning_rate", "warmup_steps", "weight_decay", "clip_norm"):
+        if not 0 <= getattr(settings, name) < math.inf:
+            yield f"optimizer.{name}={getattr(settings, name)}: expected 0 or more"
+    for name in ("beta1", "beta2"):
+        if not 0 <= getattr(settings, name) < 1:
+            yield f"optimizer.{name}={getattr(settings, name)}: expected 0 or more and less than 1"
+    if not 0 < settings.epsilon < math.inf:
+        yield f"optimizer.epsilon={settings.epsilon}: expected a positive number"
 
 
 def _saving_reasons(job: TrainJob) -> Iterator[str]:
@@ -62,8 +80,9 @@ def _saving_reasons(job: TrainJob) -> Iterator[str]:
         yield f"save.keep={save.keep}: expected 1 or more; a run goes on from the newest checkpoint"
     if save.best and not valid.every:
         yield f"save.best={save.best}: the validation loss says which are best; valid.every says how often it is taken"
-    if valid.batches < 1:
-        yield f"valid.batches={valid.batches}: expected 1 or more"
+    for name, value in (("valid.batches", valid.batches), ("data.epochs", job.data.epochs)):
+        if value < 1:
+            yield f"{name}={value}: expected 1 or more"
     if not 0 <= valid.share < 1:
         yield f"valid.share={valid.share}: expected a share in [0, 1)"
     if valid.share and valid.blend:
@@ -83,6 +102,8 @@ def _model_reasons(model: ModelSpec, seq_len: int) -> Iterator[str]:
         yield f"mtp_layers={model.mtp_layers}: the embedded trainer predicts one token; set mtp_layers=0 or export the plan"
     if model.attention_sinks:
         yield "attention sinks: no fused kernel that the embedded trainer uses has them"
+    if model.qk_norm_all_heads:
+        yield "one norm of queries and keys over all heads: the embedded trainer has one a head, which is another model"
     if model.moe is not None and model.moe.capacity_factor is not None:
         yield f"capacity_factor={model.moe.capacity_factor}: the embedded trainer drops no tokens"
     if model.moe is not None and (model.moe.latent_dim is not None or model.moe.expert_bias):

@@ -72,12 +72,13 @@ class BlendedSamples:
     def __init__(self, sources: Sequence[PackedSamples], weights: Sequence[float], *, seed: int) -> None:
         self.sources, self.seed = sources, seed
         self.shares = np.asarray(weights) / sum(weights)
+        self.block = _block_of(len(sources), float(self.shares.max()))
         self._block = -1
         self._choices: list[tuple[int, int]] = []
 
     def read(self, index: int) -> NDArray[np.int64]:
         """Return one sample."""
-        block, place = divmod(index, _BLOCK)
+        block, place = divmod(index, self.block)
         if block != self._block:
             self._choices, self._block = self._plan(block), block
         source, number = self._choices[place]
@@ -85,7 +86,7 @@ class BlendedSamples:
 
     def _plan(self, block: int) -> list[tuple[int, int]]:
         """(source, its own number) of each sample of a block."""
-        before, after = (self._given(count) for count in (block * _BLOCK, (block + 1) * _BLOCK))
+        before, after = (self._given(count) for count in (block * self.block, (block + 1) * self.block))
         picks = np.repeat(np.arange(len(self.sources)), after - before)
         np.random.default_rng((self.seed, block)).shuffle(picks)
         numbers = before.copy()
@@ -103,6 +104,14 @@ class BlendedSamples:
 
 
 _BLOCK = 4096
+
+
+def _block_of(sources: int, largest: float) -> int:
+    """Samples of a block: enough that the largest share gives more of each than roundings of the others may take from it."""
+    size = _BLOCK
+    while largest * size < sources:
+        size *= 2
+    return size
 
 
 def open_blend(

@@ -41,15 +41,18 @@ def blend(
 
     from meshwright.data.blending import FORMS, By
     from meshwright.data.blending import blend as run
-    from meshwright.errors import UnknownNameError
+    from meshwright.errors import ConfigError, UnknownNameError
     from meshwright.units import format_count, parse_count
 
     if by not in get_args(By):
         raise UnknownNameError("value of --by", by, get_args(By))
     if form is not None and form not in FORMS:
         raise UnknownNameError("value of --to", form, FORMS)
+    train = None if train_tokens is None else parse_count(train_tokens, name="--train-tokens")
+    if train == 0:
+        raise ConfigError(f"--train-tokens {train_tokens}: expected 1 or more")
     mixture = run(inputs, by=by, temperature=temperature, weights=None if weights is None else _weights(weights))  # type: ignore[arg-type]
-    epochs = None if train_tokens is None else mixture.epochs(parse_count(train_tokens, name="--train-tokens"))
+    epochs = None if train is None else mixture.epochs(train)
     rows = [
         {"prefix": prefix, "weight": weight, "tokens": tokens, "epochs": None if epochs is None else epochs[place]}
         for place, (prefix, weight, tokens) in enumerate(zip(mixture.prefixes, mixture.weights, mixture.tokens, strict=True))
