@@ -126,6 +126,16 @@ def test_network_rates() -> None:
     assert gbps("NVLink") == gbps("")
 
 
+def test_a_named_servers_network_is_its_own() -> None:
+    """p3 servers have Ethernet, where most V100 are sold with InfiniBand; where a family has both, the chip's usual kind stays."""
+    text = "AWS 50 Gb/s g4dn, 10 Gb/s p3.8xlarge inter-node"
+
+    def network(gpu: str) -> str:
+        return case_of(LLAMA, interconnect=text, gpus_per_node="4", gpu=gpu).machines.nodes[0].network_link.name
+
+    assert [network(gpu) for gpu in ("T4-16GB", "V100-16GB", "A100-80GB-SXM")] == ["tcp-12.5", "tcp-2.5", "ib-200"]
+
+
 def test_slices_bound_the_fast_domain() -> None:
     cells = {"gpu": "TPU-v5e", "num_gpus": "512", "tp": "1", "pp": "1", "gbs": "512"}
     assert case_of(LLAMA, interconnect="ICI inside a slice of 256 chips, DCN between slices", **cells).machines.nodes[0].domain_size == 256

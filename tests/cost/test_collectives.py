@@ -135,6 +135,33 @@ def test_a_full_mesh_gives_a_pair_one_link_of_seven() -> None:
     assert [one(group_of(size, 1, mesh).ring_bytes_per_s) for size in (2, 4, 8)] == pytest.approx([400e9 / 7, 3 * 400e9 / 7, 400e9])
 
 
+def test_two_cards_under_a_switch_reach_more_than_four() -> None:
+    """500e9 bytes/s: a pair at 0.9 of it, in a ring that leaves the server too, larger groups at 0.8."""
+    pairs = replace(POOL, node=replace(NODE, domain_link=replace(FAST, pair_efficiency=0.9)))
+    assert [one(group_of(size, 1, pairs).ring_bytes_per_s) for size in (2, 4, 8)] == pytest.approx([450e9, 400e9, 400e9])
+    assert one(group_of(4, 4, pairs).local_bytes_per_s) == pytest.approx(450e9)
+
+
+def test_cards_of_one_host_memory_share_what_four_reach() -> None:
+    """8 chips of a server share what 4 reach, in groups of any size; 2 chips alone have all of it, as has a pair that copies directly."""
+    shared = replace(POOL, node=replace(NODE, domain_link=replace(FAST, full_rate_chips=4.0)))
+    assert [one(group_of(size, 1, shared).ring_bytes_per_s) for size in (2, 4, 8)] == pytest.approx([200e9] * 3)
+    assert one(group_of(2, 1, replace(shared, num_chips=2)).ring_bytes_per_s) == pytest.approx(400e9)
+    direct = replace(shared, node=replace(NODE, domain_link=replace(shared.node.domain_link, pair_efficiency=0.8)))
+    assert [one(group_of(size, 1, direct).ring_bytes_per_s) for size in (2, 4)] == pytest.approx([400e9, 200e9])
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("size", [2.0**20, 2.0**22, 2.0**24])
+def test_cards_on_pcie_take_what_was_measured(ranks: int, size: float) -> None:
+    """RTX PRO 6000: gathers and reductions of 1 to 16 MiB within 25 % of the shipped tables, none of them bound by a message's ramp."""
+    pool = Pool(node=default_node("rtx-pro-6000"), num_chips=8)
+    for name, operation in (("all_gather", all_gather_s), ("all_reduce", all_reduce_s)):
+        measured = collective_seconds("rtx-pro-6000", op=cast("Collective", name), ranks=ranks, buffer_bytes=size)
+        assert measured is not None
+        assert one(operation(group_of(ranks, 1, pool), np.array(size))) == pytest.approx(one(measured.seconds), rel=0.25)
+
+
 def test_all_to_all_uses_both_links_at_once() -> None:
     """Of 16e9 bytes to 16 ranks on 2 nodes, 7e9 stay in the domain and 8e9 leave it over a NIC at 0.7 of its rate, which takes longer."""
     assert one(all_to_all_s(group_of(16, 1, SILENT), np.array(16e9))) == pytest.approx(8e9 / 28e9)
@@ -182,6 +209,16 @@ def test_point_to_point_within_and_across_domains() -> None:
     assert message(4e9, 4, 8) == pytest.approx(1e-6 + 4e9 / 400e9)  # tp = 4, pp = 2: one node
     assert message(4e9, 8, 16) == pytest.approx(4e-6 + 4e9 / 40e9)  # tp = 8, pp = 2: two
     assert message(4e9, 4, 16) == pytest.approx(4e-6 + 4e9 / 40e9)  # tp = 4, pp = 4: the slowest boundary counts
+
+
+def test_few_senders_have_a_servers_one_adapter_to_themselves() -> None:
+    """Of 8 chips that share an adapter, 2 senders have 4 times a chip's part of it each."""
+    pool = replace(POOL, node=replace(NODE, network_link=replace(SLOW, shared_adapter=True)))
+
+    def message(distance: float) -> float:
+        return one(point_to_point_s(pool, message_bytes=np.array(4e9), distance=np.array(distance), span=np.array(64.0)))
+
+    assert [message(2), message(8), message(16)] == pytest.approx([4e-6 + 4e9 / 160e9, 4e-6 + 4e9 / 40e9, 4e-6 + 4e9 / 40e9])
 
 
 def test_one_rank_has_nobody_to_talk_to() -> None:

@@ -45,6 +45,14 @@ def test_the_smallest_product_is_a_ramp_and_one_short_wave() -> None:
     assert tiny[0] == pytest.approx(2e-6)
 
 
+def test_a_small_chip_is_full_sooner() -> None:
+    """40 multiprocessors: half a wave is 20 tiles of 128 x 256, so 2048 x 1024 outputs lose 20 / 64 of their time to it, not 66 / 64."""
+    small = replace(CHIP, multiprocessors=40.0)
+    side = (np.array([2048.0]), np.array([1024.0]), np.array([8192.0]))
+    seconds = [gemm_s(chip, m=side[0], n=side[1], k=side[2], precision="bf16")[0] - 2e-6 for chip in (CHIP, small)]
+    assert seconds[0] / seconds[1] == pytest.approx((1 + 66 / 64) / (1 + 20 / 64))
+
+
 def test_a_shallow_product_pays_for_its_ends() -> None:
     """At k = DEPTH_HALF prologue and epilogue are as long as the main loop: half the speed of an endless one."""
     n = 2.0**17

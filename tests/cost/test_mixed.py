@@ -84,7 +84,7 @@ def test_two_pools_of_one_chip_are_one_pool(data: st.DataObject) -> None:
     case = data.draw(cases())
     layout = data.draw(layouts(case, even=True))
     assume(layout.sharding != "hybrid" and layout.pp > 1)
-    assume(layout.tp * layout.cp * layout.dp * layout.pp > case.pool.node.domain_size)  # a pool's nodes are its own
+    assume(layout.tp * layout.cp * layout.dp >= case.pool.node.domain_size)  # a pool's nodes are its own, and no node holds two stages
     one, two = price_mixed(*mixed(layout, case)), price_mixed(*mixed(layout, case, pools=2))
     assert two.time == pytest.approx(one.time, rel=1e-12)
     assert two.used_bytes == pytest.approx(one.used_bytes, rel=1e-12)

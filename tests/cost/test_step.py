@@ -189,6 +189,23 @@ def test_a_message_between_stages() -> None:
     assert of(gbs=8).stage_times.p2p_s == 0
 
 
+def test_stages_of_one_node_pass_their_messages_inside() -> None:
+    """tp = 2, pp = 8: four stages a node; a stage at the border has a neighbour inside and one across."""
+    size = 2048 * 1024 * 2
+    inside, across = 1e-6 + size / 400e9, 4e-6 + size / 40e9
+    assert of(replace(LLAMA, num_layers=8), pp=8, tp=2, gbs=8).stage_times.p2p_s == pytest.approx((inside + across) / 2)
+
+
+def test_a_tied_table_is_reduced_between_the_ends() -> None:
+    """Two stages in a node: half of 32000 * 1024 gradients of 4 bytes each way at 400e9 bytes/s, the own half copied, 10 + 2 * 2 us; with
+    tp = 8 an eighth of the table and a NIC each; nothing without a pipeline."""
+    tied, table = replace(LLAMA, tied=True), 32000 * 1024 * 4
+    assert term("dp_comm", tied, pp=2, gbs=8) == pytest.approx((1 + 1 / 4) * table / 400e9 + 14e-6)
+    far = term("dp_comm", tied, pp=2, tp=8, gbs=8)
+    assert far == pytest.approx(table / 8 / 40e9 + table / 16 / 800e9 + 20e-6 + 2 * 5e-6)
+    assert [term("dp_comm", tied, gbs=8), term("dp_comm", pp=2, gbs=8)] == [0, 0]
+
+
 def test_a_message_sent_in_parts_is_gathered() -> None:
     """tp = 8 without sp: an eighth over the NIC, then 7/8 of all at 400e9 bytes/s, 1/8 at 800e9, 24 us; half scattered is the mean."""
     size = 2048 * 1024 * 2

@@ -127,6 +127,9 @@ own_links = st.builds(
     efficiency=share,
     half_message_bytes=st.floats(0, 1e9),
     pairwise_share=share,
+    pair_efficiency=st.none() | share,
+    full_rate_chips=st.none() | st.floats(1, 1e6),
+    shared_adapter=st.booleans(),
 )
 own_chips = st.builds(
     Chip,

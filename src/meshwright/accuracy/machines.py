@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from meshwright.accuracy.cells import Cells, UnansweredError
 from meshwright.accuracy.notes import Placement
 from meshwright.errors import UnknownNameError
-from meshwright.hardware.catalogue import default_node, find_chip, find_link
+from meshwright.hardware.catalogue import default_node, find_chip, find_link, network_link
 from meshwright.hardware.cluster import Node
 from meshwright.hardware.parse import parse_chip_mix
-from meshwright.hardware.servers import servers
+from meshwright.hardware.servers import Server, servers
 
 __all__ = ["Machines", "machines_of_row", "stage_chips"]
 
@@ -61,6 +61,9 @@ def _node(cells: Cells, chip: str, num_chips: int, usual_network: str) -> Node:
     per_node = cells.count("gpus_per_node")
     rate = _network_gbps(cells, chip, per_node or default_node(chip).chips_per_node)
     node = default_node(chip, gpus_per_node=per_node, network_gbps=rate)
+    family = _server_family(cells, chip)
+    if family is not None and rate is not None:
+        node = replace(node, network_link=network_link(rate, family=family))
     if usual_network and not cells.words("interconnect"):
         node = replace(node, network_link=find_link(usual_network))
     domain = _domain_chips(cells, num_chips)
@@ -92,7 +95,7 @@ def _counted(mix: list[tuple[str, int | None]], num_chips: int) -> tuple[tuple[s
 def _network_gbps(cells: Cells, chip: str, per_node: int) -> float | None:
     """Gb/s per chip where the row says it for this kind of chip; where it is ambiguous the catalogue's stays."""
     text = cells.text("interconnect") or ""
-    by_server = {family: float(rate) for rate, family in re.findall(rf"{_RATE}\s+([a-z]\d\w{{0,4}})\b", text)}
+    by_server = _rates_by_server(text)
     if by_server:
         rates = [rate for family, rate in by_server.items() if _is_in(chip, family)]
         return rates[0] / per_node if rates else None
@@ -106,10 +109,25 @@ def _network_gbps(cells: Cells, chip: str, per_node: int) -> float | None:
     return None
 
 
+def _rates_by_server(text: str) -> dict[str, float]:
+    """Gb/s by family of servers, as `50 Gb/s g4dn` says it."""
+    return {family: float(rate) for rate, family in re.findall(rf"{_RATE}\s+([a-z]\d\w{{0,4}})\b", text)}
+
+
+def _server_family(cells: Cells, chip: str) -> str | None:
+    """Family of the network that servers of a named kind have (`tcp`), where the row names one that holds this chip."""
+    named = [family for family in _rates_by_server(cells.text("interconnect") or "") if _is_in(chip, family)]
+    found = {server.network.partition("-")[0] for family in named for server in _servers_of(family)}
+    return min(found) if len(found) == 1 else None
+
+
+def _servers_of(family: str) -> list[Server]:
+    return [server for server in servers() if server.name.partition(".")[0] == family]
+
+
 def _is_in(chip: str, family: str) -> bool:
     """Whether servers of a family, `p3` or `g4dn`, hold this kind of chip, of whatever memory."""
-    kinds = {server.chip.partition("-")[0] for server in servers() if server.name.partition(".")[0] == family}
-    return chip.partition("-")[0] in kinds
+    return chip.partition("-")[0] in {server.chip.partition("-")[0] for server in _servers_of(family)}
 
 
 def _domain_chips(cells: Cells, num_chips: int) -> int | None:

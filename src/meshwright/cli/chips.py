@@ -179,6 +179,9 @@ def _link_record(link: Link) -> dict[str, Any]:
         "efficiency": link.efficiency,
         "half_message_kib": link.half_message_bytes / 1024,
         "pairwise_share": link.pairwise_share,
+        "pair_efficiency": link.pair_efficiency,
+        "full_rate_chips": link.full_rate_chips,
+        "shared_adapter": link.shared_adapter,
         "sources": {column: cells[column] for column in cells if column == "source" or column.endswith("_source")},
     }
 

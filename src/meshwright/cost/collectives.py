@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.cost.measured import own_s
 from meshwright.cost.shapes import Floats
 from meshwright.hardware.chip import Chip
-from meshwright.hardware.cluster import Pool
+from meshwright.hardware.cluster import Link, Pool
 
 __all__ = [
     "Group",
@@ -107,7 +107,8 @@ def group_of(size: Any, stride: Any, pool: Pool) -> Group:
 
     Formula:  local = min(size, domain // stride) members share a domain; a ring crosses its border over local NICs at once, so
               its rate is min(domain link, local * NIC); each step costs latency + the smaller of share and half message / rate, and each
-              collective its set-up
+              collective its set-up. The domain link's rate is rate * efficiency (the pair's where two members are local), less where the
+              server holds more chips than reach it at once, as all of them exchange at the same time
     Units:    bytes/s, seconds; arrays of the shape of `size` and `stride`.
     Source:   NCCL's ring and tree algorithms (Thakur et al. 2005; NVIDIA NCCL tests, PERFORMANCE.md for bus bandwidth).
     Valid:    contiguous placement of ranks on nodes; oversubscription slows only traffic that leaves the domain.
@@ -118,7 +119,7 @@ def group_of(size: Any, stride: Any, pool: Pool) -> Group:
     local = np.clip(np.floor(node.domain_size / stride), 1, size)
     link, network = node.domain_link, node.network_link
     peers = np.maximum(local - 1, 1)
-    local_rate = link.bytes_per_s * link.efficiency * np.minimum(1.0, link.pairwise_share * peers)
+    local_rate = link.bytes_per_s * _reached_share(link, local, pool) * np.minimum(1.0, link.pairwise_share * peers)
     remote_rate = np.broadcast_to(network.bytes_per_s * network.efficiency / pool.oversubscription, size.shape).astype(np.float64)
     inside = local >= size
     ring_rate = np.where(inside, local_rate, np.where(local > 1, np.minimum(local_rate, local * remote_rate), remote_rate))
@@ -143,6 +144,17 @@ def group_of(size: Any, stride: Any, pool: Pool) -> Group:
         ),
         processor=node.chip if node.chip.is_processor else None,
     )
+
+
+def _reached_share(link: Link, local: Floats, pool: Pool) -> Floats:
+    """Share of a domain link's peak that each of so many members reaches while the server's other chips do the same.
+
+    Two cards that copy to each other directly are in nobody's way.
+    """
+    senders = min(pool.node.domain_size, pool.num_chips)
+    crowd = 1.0 if link.full_rate_chips is None else max(1.0, senders / link.full_rate_chips)
+    share = link.efficiency / crowd
+    return np.where(local == 2, share if link.pair_efficiency is None else link.pair_efficiency, share)
 
 
 def _measured_or(formula: Floats, group: Group, operation: str, size_bytes: Floats) -> Floats:
@@ -267,7 +279,8 @@ def beside_compute_s(seconds: Floats, hidden_s: Floats) -> Floats:
 def point_to_point_s(pool: Pool, *, message_bytes: Floats, distance: Floats, span: Floats) -> Floats:
     """Time of one message between ranks `distance` apart, within a set of `span` ranks.
 
-    Formula:  latency + bytes / rate, over the domain link where the whole span lies in one domain, else over the NIC
+    Formula:  latency + bytes / rate, over the domain link where the whole span lies in one domain, else over the NIC; of a server's one
+              adapter `distance` ranks share what its chips have together
     Units:    seconds.
     Source:   alpha-beta model.
     Valid:    one message at a time per chip and direction.
@@ -277,7 +290,8 @@ def point_to_point_s(pool: Pool, *, message_bytes: Floats, distance: Floats, spa
     inside = (span <= node.domain_size) & (distance < node.domain_size)
     link, network = node.domain_link, node.network_link
     fast = link.latency_s + message_bytes / (link.bytes_per_s * link.efficiency * link.pairwise_share)
-    slow = network.latency_s + message_bytes / (network.bytes_per_s * network.efficiency / pool.oversubscription)
+    alone = np.maximum(1.0, node.chips_per_node / distance) if network.shared_adapter else 1.0
+    slow = network.latency_s + message_bytes / (network.bytes_per_s * network.efficiency / pool.oversubscription * alone)
     if node.chip.is_processor:
         measured = own_s(node.chip, "collective/point_to_point", 2.0, np.maximum(message_bytes, LEAST_BYTES))
         fast = fast if measured is None else measured

@@ -9,11 +9,13 @@ from meshwright.hardware.chip import Chip
 from meshwright.hardware.tables import Role, gemm_seconds, kin
 from meshwright.workload import Precision
 
-__all__ = ["DEPTH_HALF", "WAVE_ELEMENTS", "element_bytes", "gemm_s", "matmul_share", "streaming_s", "sustained_share"]
+__all__ = ["DEPTH_HALF", "TILE_ELEMENTS", "WAVE_ELEMENTS", "element_bytes", "gemm_s", "matmul_share", "streaming_s", "sustained_share"]
 
-WAVE_ELEMENTS = 132 * 128 * 256
-"""Output elements that fill a large chip once: 132 multiprocessors (NVIDIA H100 white paper), one 128 x 256 tile each (CUTLASS's
-largest common tile). Other chips of this class are within a third of it."""
+TILE_ELEMENTS = 128 * 256
+"""Output elements that one multiprocessor works on at a time: CUTLASS's largest common tile."""
+WAVE_ELEMENTS = 132 * TILE_ELEMENTS
+"""Output elements that fill a large chip once: 132 multiprocessors (NVIDIA H100 white paper). Large chips are within a third of it; where
+the catalogue counts a chip's own, as of T4 (40), they count."""
 DEPTH_HALF = 256.0
 """Inner dimension at which prologue and epilogue of a tile cost as much as its main loop: two loop trips of 128, three stages of
 pipeline fill (CUTLASS documentation, efficient GEMM)."""
@@ -86,7 +88,8 @@ def gemm_s(
     """Time of `groups` matrix products (m, k) x (k, n) in one kernel.
 
     Formula:  max(2 m n k groups / (peak * efficiency), bytes / bandwidth) + ramp, where
-              efficiency = best * e / (e + wave / 2) * k / (k + DEPTH_HALF), e the output elements in whole tiles of rows;
+              efficiency = best * e / (e + wave / 2) * k / (k + DEPTH_HALF), e the output elements in whole tiles of rows, a wave
+              one tile on each of the chip's multiprocessors;
               half a wave is what the last, partly filled wave wastes on average. Where the chip or its generation has a measured
               table: groups * the table's time, scaled to the chip's peak / sustained share; a user's profile has one for each role
     Units:    seconds, (U,).
@@ -100,7 +103,8 @@ def gemm_s(
         return measured
     rows = np.maximum(m, np.minimum(TILE_ROWS, np.ceil(m / 16) * 16))
     elements = rows * n * groups
-    efficiency = matmul_share(chip, precision) * elements / (elements + WAVE_ELEMENTS / 2) * k / (k + DEPTH_HALF)
+    wave = WAVE_ELEMENTS if chip.multiprocessors is None else chip.multiprocessors * TILE_ELEMENTS
+    efficiency = matmul_share(chip, precision) * elements / (elements + wave / 2) * k / (k + DEPTH_HALF)
     work_s = 2.0 * rows * n * k * groups / (chip.peak_flops_per_s(precision) * efficiency)
     size = element_bytes(precision)
     bytes_moved = groups * (size * (m * k + k * n) + max(size, 2.0) * m * n)

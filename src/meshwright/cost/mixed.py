@@ -179,7 +179,7 @@ def _once_s(layout: MixedLayout, site: Site, priced: _StagePrices) -> dict[str, 
             pool=site.cluster.pools[pool],
             work=site.work,
             stack=site.stack,
-            model_layers=site.model.total_layers,
+            model=site.model,
         )
         found.append({term: float(seconds[0]) for term, seconds in terms.items()})
     return max(found, key=lambda terms: sum(terms.values()))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, beside_compute_s, group_of, reduce_scatter_s
+from meshwright.cost.ends import padded_vocab
 from meshwright.cost.kernels import streaming_s
 from meshwright.cost.measured import host_sharded_s, host_step_s, own_s
 from meshwright.cost.memory import data_shards
@@ -16,10 +17,11 @@ from meshwright.cost.shapes import Floats
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Pool
 from meshwright.layout import SHARDINGS, Layouts
+from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Precision, Workload
 
-__all__ = ["data_exchange_s", "exposed_exchange_s", "gathered_bytes", "once_terms_s", "optimizer_s", "shard_copies_s"]
+__all__ = ["data_exchange_s", "exposed_exchange_s", "gathered_bytes", "once_terms_s", "optimizer_s", "shard_copies_s", "tied_exchange_s"]
 
 
 def once_terms_s(
@@ -32,13 +34,14 @@ def once_terms_s(
     pool: Pool,
     work: Workload,
     stack: Stack,
-    model_layers: int,
+    model: ModelSpec,
 ) -> dict[str, Floats]:
     """Exposed data-parallel exchange, optimizer and overhead, (N,) each: what a step takes once.
 
     `dense` and `expert` are the parameters of a rank of the fullest stage; `forward_s` and `backward_s` one micro batch on the first stage.
 
-    Formula:  what `exposed_exchange_s` leaves of the reduction behind the backward, and of the gathering behind the forward pass
+    Formula:  what `exposed_exchange_s` leaves of the reduction behind the backward, and of the gathering behind the forward pass, and
+              `tied_exchange_s`
     Units:    seconds.
     Source:   overlap as in `presets/stacks.csv`: buckets are reduced while the last micro batch works back.
     Valid:    any layout.
@@ -46,7 +49,7 @@ def once_terms_s(
     """
     if work.lora_rank:
         dense, expert = dense * 0.01, expert * 0.01
-    layers = np.maximum(model_layers / layouts.pp, 1.0)
+    layers = np.maximum(model.total_layers / layouts.pp, 1.0)
     units = layers + 1.0 if stack.embedded else 1.0
     scatter, gather = data_exchange_s(layouts, dense, expert, pool=pool, stack=stack, precision=work.precision, units=units)
     chunks = layouts.vpp if stack.family == "megatron" else np.ones_like(layouts.vpp)  # others exchange a stage at once
@@ -54,13 +57,13 @@ def once_terms_s(
         exposed_exchange_s(seconds, stack.dp_overlap * pass_s, chunks=chunks, pp=layouts.pp)
         for seconds, pass_s in ((scatter, backward_s), (gather, forward_s))
     )
-    exposed = reduction + gathering
+    exposed = reduction + gathering + tied_exchange_s(layouts, model, pool=pool, stack=stack)
     if stack.embedded and pool.node.chip.is_processor:
         exposed = exposed + _sharding_s(layouts, dense + expert, layers, pool=pool, stack=stack, precision=work.precision)
     return {
         "dp_comm": exposed,
         "optimizer": optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
-        "overhead": _overhead_s(layouts, model_layers, pool=pool, stack=stack),
+        "overhead": _overhead_s(layouts, model.total_layers, pool=pool, stack=stack),
     }
 
 
@@ -161,6 +164,23 @@ def data_exchange_s(
         )
     scatter = np.where(none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0))
     return scatter, np.where(zero1 | zero2, gather, 0.0)
+
+
+def tied_exchange_s(layouts: Layouts, model: ModelSpec, *, pool: Pool, stack: Stack) -> Floats:
+    """Reduction of a tied table's gradients between the first and the last stage, which hold a copy each, (N,).
+
+    Formula:  all-reduce of a rank's part of the table between two ranks tp * cp * dp * (pp - 1) apart; 0 without a pipeline, or untied
+    Units:    seconds.
+    Source:   Megatron-LM (finalize_model_grads, embedding group) and DeepSpeed's pipeline engine (ReduceTiedGrads) run it once a step,
+              after the last backward.
+    Valid:    every replica and tensor-parallel rank exchanges its own part at the same time.
+    Checked:  tests/cost/test_step.py::test_a_tied_table_is_reduced_between_the_ends
+    """
+    if not model.tied or not (layouts.pp > 1).any():
+        return np.zeros(len(layouts))
+    table = padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple) * model.hidden / layouts.tp
+    ends = group_of(np.minimum(layouts.pp, 2), np.maximum(1, layouts.tp * layouts.cp * layouts.dp * (layouts.pp - 1)), pool)
+    return np.asarray(stack.factors.data * all_reduce_s(ends, table * stack.reduce_bytes))
 
 
 def _bucketed_s(

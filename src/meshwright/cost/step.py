@@ -114,7 +114,7 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
     fullest = np.argmax(params.total, axis=1)[:, None]
     dense, expert = (np.take_along_axis(p, fullest, axis=1)[:, 0] for p in (params.dense, params.expert))
     forward, backward = times.forward_s[:, 0], times.backward_s[:, 0]
-    time |= once_terms_s(layouts, dense, expert, forward, backward, pool=pool, work=work, stack=stack, model_layers=model.total_layers)
+    time |= once_terms_s(layouts, dense, expert, forward, backward, pool=pool, work=work, stack=stack, model=model)
     return Priced(time={name: time[name] for name in TIME_TERMS}, memory=memory, stages=stages, stage_times=times)
 
 
@@ -310,7 +310,8 @@ def message_s(layouts: Layouts, message_bytes: Floats, *, pool: Pool, stack: Sta
     `way` has the links over which the message goes, where they are not the pool's own.
 
     Formula:  whole messages: latency + bytes / rate; scattered ones: that of bytes / tp, and an all-gather over tp at the receiver;
-              with sequence parallelism each rank has its part alone
+              with sequence parallelism each rank has its part alone. Where several stages lie in one domain and others outside it, the
+              mean of a message inside and one across: a stage at the border has a neighbour of either kind
     Units:    seconds.
     Source:   scatter-gather optimisation (arXiv:2104.04473, section 4.1).
     Valid:    neighbouring stages are dp * cp * tp ranks apart.
@@ -319,13 +320,22 @@ def message_s(layouts: Layouts, message_bytes: Floats, *, pool: Pool, stack: Sta
     distance = (layouts.tp * layouts.cp * layouts.dp).astype(np.float64)
     span = distance * layouts.pp
     way = way or pool
-    whole = point_to_point_s(way, message_bytes=message_bytes, distance=distance, span=span)
+    whole = _hop_s(way, message_bytes, distance, span)
     if not stack.p2p_scattered:
         return np.where(layouts.pp > 1, stack.factors.pipeline * whole, 0.0)
-    part = point_to_point_s(way, message_bytes=message_bytes / layouts.tp, distance=distance, span=span)
+    part = _hop_s(way, message_bytes / layouts.tp, distance, span)
     part = part + all_gather_s(group_of(layouts.tp, np.ones_like(layouts.tp), pool), message_bytes)
     scattered = stack.p2p_scattered * (layouts.tp > 1) * (layouts.sp == 0)
     return np.where(layouts.pp > 1, stack.factors.pipeline * (whole + scattered * (part - whole)), 0.0)
+
+
+def _hop_s(way: Pool, message_bytes: Floats, distance: Floats, span: Floats) -> Floats:
+    across = point_to_point_s(way, message_bytes=message_bytes, distance=distance, span=span)
+    border = (distance < way.node.domain_size) & (span > way.node.domain_size)
+    if not border.any():
+        return across
+    inside = point_to_point_s(way, message_bytes=message_bytes, distance=distance, span=distance)
+    return np.where(border, (inside + across) / 2.0, across)
 
 
 def _micro_batch_terms(layouts: Layouts, layers: _Layers, times: StageTimes, model: ModelSpec) -> dict[str, Floats]:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError, create_model
 
 from meshwright.errors import ConfigError, nearest_names
 from meshwright.hardware.chip import Chip
@@ -124,7 +124,7 @@ def form_of(kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]
 
 def _form_model(kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]]) -> type[BaseModel]:
     """Fields of the dataclass by their own names and by people's, all optional, and `like`; measured tables have no place in a file."""
-    types: dict[str, Any] = {"str": str, "float": Number, "float | None": Number | None}
+    types: dict[str, Any] = {"str": str, "bool": StrictBool, "float": Number, "float | None": Number | None}
     own: dict[str, Any] = {field.name: (types[str(field.type)], None) for field in fields(kind) if field.name != TABLES}
     people: dict[str, Any] = {key: own[field] for key, (field, _) in units.items()}
     model: type[BaseModel] = create_model(f"{kind.__name__}Form", __config__=_STRICT, like=(str, None), **own, **people)

@@ -276,6 +276,7 @@ def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
         launch_s=_required(cells, "launch_us") * MICROSECOND,
         ramp_s=_required(cells, "ramp_us") * MICROSECOND,
         gemm_workspace_bytes=(_number(cells, "gemm_workspace_mib") or 0.0) * MIB,
+        multiprocessors=_number(cells, "multiprocessors"),
         tdp_w=_number(cells, "tdp_w"),
         usd_per_hour=_number(cells, "usd_per_hour"),
         confidence=cells["confidence"],
@@ -297,6 +298,10 @@ def _fp8_matmul_efficiency(cells: Row) -> float | None:
     return None if reached is None else reached / float(cells["fp8_tflops"])
 
 
+_SHARED_FAMILIES = ("tcp", "dcn")
+"""Networks of one adapter a server, as the sources of `presets/servers.csv` give them."""
+
+
 def _link(cells: Row) -> Link:
     return Link(
         name=cells["link"],
@@ -306,4 +311,7 @@ def _link(cells: Row) -> Link:
         efficiency=_required(cells, "efficiency"),
         half_message_bytes=_required(cells, "half_message_kib") * 1024,
         pairwise_share=_required(cells, "pairwise_share"),
+        pair_efficiency=_number(cells, "pair_efficiency"),
+        full_rate_chips=_number(cells, "full_rate_chips"),
+        shared_adapter=cells["family"] in _SHARED_FAMILIES,
     )

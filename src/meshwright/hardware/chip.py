@@ -74,6 +74,8 @@ class Chip:
     gemm_workspace_bytes: float = 0.0
     """Scratch memory of one handle of the matrix-product library. PyTorch gives cuBLAS 32 MiB on Hopper and later and 8.125 MiB before
     (aten/src/ATen/cuda/CublasHandlePool.cpp); 0 where nobody said."""
+    multiprocessors: float | None = None
+    """Tiles of a matrix product that it works on at a time; None is as many as a large chip's."""
     tdp_w: float | None = None
     usd_per_hour: float | None = None
     confidence: str = "high"
@@ -85,7 +87,7 @@ class Chip:
     tables of the chip's name."""
 
     def __post_init__(self) -> None:
-        for field in ("nominal_bytes", "usable_bytes", "memory_bytes_per_s", *_PEAKS, "tdp_w"):
+        for field in ("nominal_bytes", "usable_bytes", "memory_bytes_per_s", *_PEAKS, "multiprocessors", "tdp_w"):
             value = getattr(self, field)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"chip {self.name}: {field}={value}: expected a positive number")

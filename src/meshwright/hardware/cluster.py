@@ -27,6 +27,12 @@ class Link:
     """Message per rank at which half of the reached peak is seen."""
     pairwise_share: float = 1.0
     """Share of `bytes_per_s` that one pair of chips reaches (1 behind a switch, 1/7 in a full mesh of 8)."""
+    pair_efficiency: float | None = None
+    """Reached share of the peak where two chips alone exchange; None is as `efficiency`."""
+    full_rate_chips: float | None = None
+    """Chips of a server that reach `efficiency` at once; more share what these reach, as copies through one host memory do. None is all."""
+    shared_adapter: bool = False
+    """Whether a server has one adapter for all its chips, of which `bytes_per_s` is a chip's part."""
 
     def __post_init__(self) -> None:
         if not 0 < self.efficiency <= 1:
@@ -36,8 +42,12 @@ class Link:
         for field in ("latency_s", "setup_s", "half_message_bytes"):
             if not 0 <= getattr(self, field) < float("inf"):
                 raise ConfigError(f"link {self.name}: {field}={getattr(self, field)}: expected 0 or more")
-        if not 0 < self.pairwise_share <= 1:
-            raise ConfigError(f"link {self.name}: pairwise_share={self.pairwise_share}: expected a share in (0, 1]")
+        for field in ("pairwise_share", "pair_efficiency"):
+            share = getattr(self, field)
+            if share is not None and not 0 < share <= 1:
+                raise ConfigError(f"link {self.name}: {field}={share}: expected a share in (0, 1]")
+        if self.full_rate_chips is not None and not 1 <= self.full_rate_chips < float("inf"):
+            raise ConfigError(f"link {self.name}: full_rate_chips={self.full_rate_chips}: expected 1 or more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -234,12 +234,17 @@ class _Columns:
 
 
 def _messages(base: Layouts, size: Floats, *, pool: int, site: Site) -> list[Floats]:
-    """One message over the pool's network, to another pool, and inside a domain."""
+    """One message of a pipeline that is longer than a domain, to another pool, and inside a domain.
+
+    The first goes over the network, or where a domain holds several stages is the mean of that and one inside, as in `message_s`.
+    """
     own = site.cluster.pools[pool]
     near = replace(own, node=replace(own.node, domain_size=2**40))
     far = replace(own, node=replace(own.node, domain_size=1))
     across = message_times_s(base, size, pool=pool, site=site)[1]
-    return [message_s(base, size, pool=own, stack=site.stack, way=far), across, message_s(base, size, pool=own, stack=site.stack, way=near)]
+    outside, inside = (message_s(base, size, pool=own, stack=site.stack, way=way) for way in (far, near))
+    border = base.tp * base.cp * base.dp < own.node.domain_size
+    return [np.where(border, (inside + outside) / 2.0, outside), across, inside]
 
 
 def once_tables(found: Sequence[Curve], layouts: Layouts, *, pool: int, site: Site, most: int) -> list[tuple[Once, ...]]:
