@@ -17,6 +17,7 @@ from meshwright.units import GIB, counted
 
 __all__ = [
     "LEVELS",
+    "MOST_HEADROOM",
     "QUANTITIES",
     "Fits",
     "Intervals",

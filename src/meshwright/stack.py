@@ -12,7 +12,12 @@ from meshwright.errors import UnknownNameError
 from meshwright.factors import Factors
 from meshwright.workload import Precision
 
-__all__ = ["Stack", "find_stack", "stack_names"]
+__all__ = ["NATIVE_LOSS_BYTES", "PLAIN_LOSS_BYTES", "Stack", "find_stack", "stack_names"]
+
+NATIVE_LOSS_BYTES = 8.0
+"""Bytes per logit that Megatron-Core's own fused loss keeps beside the half-precision logits: an fp32 copy and fp32 exponentials."""
+PLAIN_LOSS_BYTES = 4.0
+"""Bytes per logit of an fp32 copy (megatron/core/tensor_parallel/cross_entropy.py works on it in place)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,13 +149,29 @@ class Stack:
     factors: Factors = field(default_factory=Factors)
     """What a calibration found on the user's own runs."""
 
+    @property
+    def fused_loss(self) -> Literal["native", "te"] | None:
+        """Megatron-Core's name of its fused loss (`cross_entropy_fusion_impl`), None where the loss is not fused: `te` writes gradients
+        over the logits, `native` keeps an fp32 copy of them beside their fp32 exponentials."""
+        if self.family != "megatron" or not self.cross_entropy_fused:
+            return None
+        return "native" if self.logits_bytes else "te"
+
     def in_precision(self, precision: Precision) -> Stack:
         """Return the software as it trains in this precision: in fp32 and tf32 weights are fp32, and so is every gradient that is kept
-        or sent."""
+        or sent; the fused loss that hands back bf16 is for bf16 alone; and weights of four bits are cast from half-precision ones."""
+        stack = replace(self, narrow_weight_copies=2.0) if precision == "nvfp4" and self.family == "megatron" else self
+        if precision in ("fp32", "tf32") or (precision == "fp16" and self.fused_loss == "native"):
+            stack = stack.with_plain_loss()
         if precision not in ("fp32", "tf32"):
-            return self
+            return stack
         added = 12.0 if self.accumulate_bytes else 0.0
-        return replace(self, gradient_bytes=4.0, reduce_bytes=4.0, transient_gradient_bytes=0.0, accumulate_bytes=added)
+        return replace(stack, gradient_bytes=4.0, reduce_bytes=4.0, transient_gradient_bytes=0.0, accumulate_bytes=added)
+
+    def with_plain_loss(self) -> Stack:
+        """Return the software with Megatron-Core's plain loss, which works in place on an fp32 copy of the logits; as it is where its loss
+        is not one of Megatron-Core's fused ones."""
+        return self if self.fused_loss is None else replace(self, cross_entropy_fused=False, logits_bytes=PLAIN_LOSS_BYTES)
 
     def on_processors(self) -> Stack:
         """Return the software as it runs on CPUs: exchanges take the cores that compute needs, so that none hides; and there is neither

@@ -203,7 +203,7 @@ def test_features_of_the_software() -> None:
     assert changes(framework="torchtitan", notes="async TP, torch.compile")["tp_overlap"] == 0.5
     assert changes(framework="torchtitan", notes="vanilla TP, torch.compile")["tp_overlap"] == 0
     dev = changes(framework="Megatron-LM dev", notes="overlap-grad-reduce=True; moe-grouped-gemm=True")
-    assert dev == {"cross_entropy_fused": 0, "tp_overlap": 0}
+    assert dev == {"cross_entropy_fused": 0, "logits_bytes": 4, "tp_overlap": 0}
 
 
 def test_what_maxtext_keeps_on_the_host() -> None:
@@ -238,7 +238,7 @@ def test_features_of_a_megatron_test() -> None:
     changes = dict(case_of(SMALL_GPT, notes="deterministic-mode=True", model="gpt:some_cross_entropy_loss_fusion").stack_changes)
     assert changes["thread_workspace_bytes"] == 32 * 2**20
     assert changes["logits_bytes"] == 8.0
-    assert "logits_bytes" not in dict(case_of(SMALL_GPT).stack_changes)
+    assert dict(case_of(SMALL_GPT).stack_changes)["logits_bytes"] == 4.0, "the plain loss works in place on one fp32 copy"
     assert dict(case_of(SMALL_GPT).stack_changes)["grouped_workspaces"] == 0.0
     assert "grouped_workspaces" not in dict(case_of(SMALL_GPT, notes="moe-grouped-gemm=True").stack_changes)
     assert dict(case_of(LLAMA, notes="script flags: reuse-fp32-param, x").stack_changes)["master_bytes"] == 2.0

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from meshwright.accuracy.coverage_text import coverage_section
+from meshwright.accuracy.coverage_text import coverage_section, verdict_lines
 from meshwright.accuracy.residuals import FitOutcome, Residual
 from meshwright.accuracy.spreads import coverage, fit_spreads, spreads_csv, widening_of
 from meshwright.accuracy.verdicts import judge
@@ -121,6 +121,31 @@ def test_verdicts_do_not_know_their_table() -> None:
     assert found.fitted == {"yes": 1}
     assert found.ran_out == {"at risk": 1, "no": 1}
     assert judge(outcomes, []) == {}
+
+
+def test_the_first_plan_of_a_set_is_the_fastest_that_is_told_to_fit() -> None:
+    """By hand: of eight runs that ran and two that ran out, the fastest told `yes` takes 4 s, the fastest of all 2 s: half is lost."""
+    memory = [residual(off, table=t, model=str(off), quantity="peak_memory") for t in ("a", "b") for off in (0.0, 0.05, 0.1, 0.15)]
+
+    def run(used: float, seconds: float | None) -> FitOutcome:
+        return FitOutcome(
+            table="a",
+            kind=HOPPER,
+            used_bytes=used,
+            limit_bytes=80.0,
+            fitted=seconds is not None,
+            compared=("set",),
+            predicted_s=used / 10 if seconds is None else seconds,
+            measured_s=seconds,
+        )
+
+    outcomes = [run(75.0, 2.0), run(79.0, 3.0), *(run(50.0, 4.0 + i) for i in range(6)), run(90.0, None), run(76.0, None)]
+    [first] = judge(outcomes, memory)["a"].first
+    assert (first.fits, first.started, first.lost_frac) == ("yes", True, 0.5)
+    page = "\n".join(verdict_lines(judge(outcomes, memory)))
+    assert "Of 1 set of runs" in page
+    assert "`yes` in 1) started in 1, 50.0 % slower than the fastest run in the mean." in page
+    assert judge([o for o in outcomes if o.fitted], memory)["a"].first == (), "nothing ran out"
 
 
 def test_section_has_a_line_per_table_and_the_verdicts() -> None:

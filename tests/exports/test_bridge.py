@@ -60,10 +60,10 @@ def test_words_and_yaml_say_the_same() -> None:
     exported = export_plan(bridge_plan(settings=SETTINGS), target=MEGATRON_BRIDGE)
     values = read_yaml(exported.files[1].text, what="yaml")
     words = dict(line.split("=", 1) for line in exported.files[2].text.splitlines())
-    assert len(words) == sum(len(section) if isinstance(section, dict) else 1 for section in values.values())
-    assert (words["model.tensor_model_parallel_size"], words["mixed_precision"], words["checkpoint.save"]) == (
+    assert len(words) == sum(len(section) for name, section in values.items() if name != "mixed_precision") + 1
+    assert words["++mixed_precision"].startswith('{_target_:"megatron.bridge.training.mixed_precision.MixedPrecisionConfig",bf16:true,')
+    assert (words["model.tensor_model_parallel_size"], words["checkpoint.save"]) == (
         "2",
-        '"bf16_mixed"',
         '"/out"',
     )
 
@@ -151,7 +151,7 @@ def test_unknown_words_are_passed_through_and_listed() -> None:
     ("old", "new", "message"),
     [
         ("num_layers: 32", "num_layerz: 32", "num_layers is not given"),
-        ("bf16_mixed", "bf15_mixed", "bf16_mixed"),
+        ("bf16: true", "bf16: false", "bf16_mixed"),
         ("hidden_size: 4096", "hidden_size: wide", "expected a whole number"),
         ("hidden_dropout: 0.0", "hidden_dropout: 0.1", "differ"),
         ("model:", "model: [", "no YAML"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from typing import get_args
 
 from meshwright.accuracy.spreads import HELD, Coverage, TableCoverage
-from meshwright.accuracy.verdicts import Verdicts
-from meshwright.confidence import Fits, Quantity
+from meshwright.accuracy.verdicts import FirstPlan, Verdicts
+from meshwright.confidence import MOST_HEADROOM, Fits, Quantity
+from meshwright.units import counted
 
 __all__ = ["coverage_lines", "coverage_section", "markdown", "verdict_lines"]
 
@@ -62,10 +64,26 @@ def verdict_lines(verdicts: Mapping[str, Verdicts]) -> list[str]:
     heading = ["table", "runs", *(f"`{verdict}`: runs, ran out" for verdict in VERDICTS)]
     rows = [[name, str(found.runs), *(_outcome(found, verdict) for verdict in VERDICTS)] for name, found in verdicts.items()]
     words = (
-        "Whether runs fit: `no` where the predicted peak is beyond what a process sees, `yes` where the upper end of its interval is not, "
-        "`at risk` between. Each table is judged by intervals made without it."
+        "Whether runs fit: `no` where the predicted peak is beyond what a process sees, `yes` where it leaves as much free as the upper "
+        f"end of its interval needs, at most {100 * MOST_HEADROOM:.0f} % of the chip, `at risk` between. Each table is judged by intervals "
+        "made without it."
     )
-    return [words, "", markdown(heading, [*rows, ["all", *_all(list(verdicts.values()))]])]
+    table = markdown(heading, [*rows, ["all", *_all(list(verdicts.values()))]])
+    return [words, "", table, *_first_lines([plan for found in verdicts.values() for plan in found.first])]
+
+
+def _first_lines(plans: list[FirstPlan]) -> list[str]:
+    """Say what became of the plans that would have been printed first."""
+    if not plans:
+        return []
+    sure, lost = sum(plan.fits == "yes" for plan in plans), [plan.lost_frac for plan in plans if plan.lost_frac is not None]
+    mean = f", {100 * statistics.fmean(lost):.1f} % slower than the fastest run in the mean" if lost else ""
+    return [
+        "",
+        f"Of {counted(len(plans), 'set')} of runs that differ in layout alone, some of which ran out of memory, the plan that would have "
+        f"been printed first (of those told `yes` the fastest, else of those `at risk`; `yes` in {sure}) started in "
+        f"{sum(plan.started for plan in plans)}{mean}.",
+    ]
 
 
 def _outcome(found: Verdicts, verdict: Fits) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.accuracy.predict import Answers, Prediction
 from meshwright.accuracy.rows import Case, Unanswerable
-from meshwright.accuracy.score import fit_known, peak_memory_of, step_time_of
+from meshwright.accuracy.score import comparison_of, fit_known, peak_memory_of, step_time_of
 from meshwright.accuracy.tables import TruthTable
 from meshwright.confidence import Kind, Quantity, kind_of
 from meshwright.stack import find_stack
@@ -46,6 +46,11 @@ class FitOutcome:
     """Predicted."""
     limit_bytes: float
     fitted: bool
+    compared: tuple[str, ...] = ()
+    """Runs that agree in it differ in layout alone."""
+    predicted_s: float = math.inf
+    measured_s: float | None = None
+    """None where it ran out of memory, or its time is doubtful."""
 
 
 Read = Sequence[tuple[TruthTable, Sequence[Case | Unanswerable]]]
@@ -68,7 +73,16 @@ def residuals_of(read: Read, answers: Answers) -> list[Residual]:
 def fit_outcomes(read: Read, answers: Answers) -> list[FitOutcome]:
     """Return every answered row that is known to fit or not."""
     return [
-        FitOutcome(table=case.source, kind=_kind(case), used_bytes=found.used_bytes, limit_bytes=_usable(case), fitted=fitted)
+        FitOutcome(
+            table=case.source,
+            kind=_kind(case),
+            used_bytes=found.used_bytes,
+            limit_bytes=_usable(case),
+            fitted=fitted,
+            compared=comparison_of(row),
+            predicted_s=found.step_s,
+            measured_s=step_time_of(case.source, row),
+        )
         for row, case, found in _answered(read, answers)
         if (fitted := fit_known(row)) is not None
     ]

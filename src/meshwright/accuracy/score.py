@@ -166,7 +166,7 @@ def score_table(table: TruthTable, guesses: Guesses) -> Figures:
 def _compare(pairs: _Pairs, table: str, row: Row, guess: Guess) -> None:
     """Add what one row gives."""
     timed, tells_fit = _time_counts(table, row), _fit_counts(row)
-    key = tuple(_cell(row, column) for column in _ALIKE)
+    key = comparison_of(row)
     predicted, said = guess.step_s or math.inf, guess.oom is True
     if tells_fit:
         pairs.wanted["o"] += 1
@@ -181,6 +181,11 @@ def _compare(pairs: _Pairs, table: str, row: Row, guess: Guess) -> None:
         pairs.wanted["m"] += 1
         if guess.peak_gib:
             pairs.memory_ratios.append(guess.peak_gib / measured)
+
+
+def comparison_of(row: Row) -> tuple[str, ...]:
+    """Return what runs agree in that are compared with each other: they differ in layout alone."""
+    return tuple(_cell(row, column) for column in _ALIKE)
 
 
 def step_time_of(table: str, row: Row) -> float | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.exports.plan import TrainingPlan
-from meshwright.stack import Stack, find_stack, stack_names
+from meshwright.rules.software import parse_version
+from meshwright.stack import NATIVE_LOSS_BYTES, Stack, find_stack, stack_names
 
-__all__ = ["BF16_GRADIENTS", "bf16_gradients", "counted_but_not_set"]
+__all__ = ["BF16_GRADIENTS", "NO_TE_LOSS_SINCE", "bf16_gradients", "counted_but_not_set"]
 
 BF16_GRADIENTS = (
     *("nemo", "megatron-bridge-25.09", "megatron-bridge-dgx", "megatron-bridge-26.02", "megatron-bridge-hopper", "megatron-bridge"),
@@ -15,6 +16,8 @@ BF16_GRADIENTS = (
 """Stacks on Megatron-Core that sum gradients in bf16; the first is of what NeMo 2.0's and Megatron-Bridge's exports switch on."""
 _ALLTOALL = ("megatron-bridge", "nemo2")
 """Targets that always exchange tokens of experts through NCCL."""
+NO_TE_LOSS_SINCE = (0, 19)
+"""Version of Megatron-Core from which Megatron-LM refuses Transformer Engine's fused loss ("stability issues", its arguments.py)."""
 _TARGETS = (*_ALLTOALL, "megatron-lm", "pai-megatron-patch")
 """Software on Megatron-Core with words for graphs and hidden exchanges; none is written: their conditions hang on more than a plan says."""
 
@@ -31,6 +34,9 @@ def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
         return ()
     set_here = replace(stack, launch_hidden=0.0, ep_overlap=0.0, dispatcher="alltoall" if target in _ALLTOALL else stack.dispatcher)
     counted = ["CUDA graphs"] if stack.launch_hidden else []
+    if target not in _ALLTOALL and stack.fused_loss == "te" and parse_version(plan.megatron_version) >= NO_TE_LOSS_SINCE:
+        set_here = replace(set_here, logits_bytes=NATIVE_LOSS_BYTES)
+        counted.append("Transformer Engine's loss, which keeps 8 bytes a logit less (this core refuses it)")
     if plan.layout.ep > 1 and stack.dispatcher != set_here.dispatcher:
         counted.append("experts through DeepEP or HybridEP")
     if plan.layout.ep > 1 and stack.ep_overlap:

@@ -11,12 +11,15 @@ from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports._taken import Taken
 from meshwright.exports.bridge.families import take_family
-from meshwright.exports.bridge.sections import DECAYS, NAME, PRECISIONS, TOKENIZERS
+from meshwright.exports.bridge.mixed_precision import RECIPES, read_mixed_precision
+from meshwright.exports.bridge.sections import DECAYS, NAME, TOKENIZERS
 from meshwright.exports.imported import Imported
+from meshwright.exports.mcore.kernels import take_loss
 from meshwright.exports.mcore.layout import read_ddp, read_parallel, read_recompute
 from meshwright.exports.mcore.model import read_model
 from meshwright.exports.settings import Activation, Dataset, TrainingSettings
 from meshwright.exports.target import ImportSource
+from meshwright.stack import find_stack
 from meshwright.workload import Precision, Workload
 from meshwright.yaml_text import read_yaml
 
@@ -35,7 +38,10 @@ def _read(text: str) -> Imported:
     model, details = replace(model, **more_of_model), replace(details, **more_details)
     layout = read_parallel(words, prefix="model.", what=NAME) | read_recompute(words, prefix="model.")
     layout |= read_ddp(words, prefix="ddp.", layout=layout)
-    half = not words.flag("ddp.grad_reduce_in_fp32", True)
+    precision, wide = _precision(words)
+    words.take("ddp.grad_reduce_in_fp32", None)  # written over by the mixed precision's
+    stack = "megatron" if wide else BF16_GRADIENTS[0]
+    take_loss(words, find_stack(stack), precision, prefix="model.")
     words.flag("comm_overlap.tp_comm_overlap", False)
     words.flag("optimizer.use_distributed_optimizer", True)
     layout["mbs"] = words.count("train.micro_batch_size", 1)
@@ -43,7 +49,7 @@ def _read(text: str) -> Imported:
     work = Workload(
         seq_len=seq_len,
         gbs=words.count("train.global_batch_size", 1),
-        precision=_precision(words),
+        precision=precision,
         dropout=bool(details.dropout),
     )
     return Imported(
@@ -51,7 +57,7 @@ def _read(text: str) -> Imported:
         model=model,
         work=work,
         layout=layout,
-        stack=BF16_GRADIENTS[0] if half else "megatron",
+        stack=stack,
         settings=_settings(words),
         details=details,
         passed_through=tuple(f"{path}={json.dumps(value)}" for path, value in words.left().items()),
@@ -64,12 +70,13 @@ def _activation(text: str) -> Activation | None:
     return cast("Activation", match[1]) if match is not None else None
 
 
-def _precision(words: Taken) -> Precision:
-    given = words.text("mixed_precision", "bf16_mixed")
-    names = {name: ours for ours, name in PRECISIONS.items()} | {"bf16_with_fp8_delayed_scaling_mixed": "fp8"}
-    if given not in names:
-        raise UnknownNameError("mixed_precision recipe", given, names)
-    return names[given]
+def _precision(words: Taken) -> tuple[Precision, bool]:
+    """Return the number format, and whether gradients are summed in fp32."""
+    written = read_mixed_precision(words)
+    given, wide = written or (words.text("mixed_precision", "bf16_mixed"), None)
+    if given not in RECIPES:
+        raise UnknownNameError("mixed_precision recipe", given, RECIPES)
+    return RECIPES[given], given != "fp16_mixed" if wide is None else wide
 
 
 def _settings(words: Taken) -> TrainingSettings:

@@ -6,23 +6,15 @@ from typing import Any
 
 from meshwright.errors import CannotExpress
 from meshwright.exports.bridge.families import bridge_model
+from meshwright.exports.bridge.mixed_precision import KINDS, mixed_precision
 from meshwright.exports.defaults import train_steps
+from meshwright.exports.mcore.kernels import loss_words
 from meshwright.exports.mcore.layout import ddp_words, parallel_words, recompute_words, tp_overlap
 from meshwright.exports.plan import TrainingPlan
-from meshwright.workload import Precision
 
-__all__ = ["DECAYS", "NAME", "PRECISIONS", "TOKENIZERS", "sections"]
+__all__ = ["DECAYS", "NAME", "TOKENIZERS", "sections"]
 
 NAME = "megatron-bridge"
-PRECISIONS: dict[Precision, str] = {
-    "bf16": "bf16_mixed",
-    "fp16": "fp16_mixed",
-    "fp8": "bf16_with_fp8_current_scaling_mixed",
-    "fp8-blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
-    "mxfp8": "bf16_with_mxfp8_mixed",
-    "nvfp4": "bf16_with_nvfp4_mixed",
-}
-"""Recipes of megatron/bridge/training/mixed_precision.py."""
 TOKENIZERS = {
     "huggingface": "HuggingFaceTokenizer",
     "sentencepiece": "SentencePieceTokenizer",
@@ -39,10 +31,11 @@ _CLEARED = {"pipeline_model_parallel_layout": None, "recompute_granularity": Non
 def sections(plan: TrainingPlan) -> dict[str, Any]:
     """Return the container's sections by name; the activation function, which is code, is not among them."""
     settings = plan.settings
-    if plan.work.precision not in PRECISIONS:
+    if plan.work.precision not in KINDS:
         reason = f"precision={plan.work.precision}: its recipes of mixed precision start from half-precision weights"
         raise CannotExpress(NAME, reason, nearest="precision=bf16")
-    model = {**bridge_model(plan, name=NAME), **parallel_words(plan), **recompute_words(plan)}
+    loss = loss_words(plan.stack, plan.work.precision)
+    model = {**bridge_model(plan, name=NAME), **parallel_words(plan), **recompute_words(plan), **loss}
     steps = train_steps(settings, plan.work)
     return {
         "model": {**_CLEARED, **model},
@@ -57,7 +50,7 @@ def sections(plan: TrainingPlan) -> dict[str, Any]:
         "scheduler": _scheduler(plan, steps),
         "ddp": ddp_words(plan, name=NAME),
         "comm_overlap": {"tp_comm_overlap": tp_overlap(plan)},
-        "mixed_precision": PRECISIONS[plan.work.precision],
+        "mixed_precision": mixed_precision(plan),
         "dataset": _dataset(plan),
         "tokenizer": _tokenizer(plan),
         "checkpoint": _checkpoint(plan),

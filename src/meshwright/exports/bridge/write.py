@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Callable
 from typing import Any
 
 from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports._text import Code, python_call
 from meshwright.exports.bridge.families import PROVIDERS, provider_of
+from meshwright.exports.bridge.mixed_precision import TARGET
 from meshwright.exports.bridge.sections import NAME, sections
 from meshwright.exports.exported import Exported, ExportedFile, TrainedLayers
+from meshwright.exports.mcore.kernels import loss_notes
 from meshwright.exports.mcore.layout import trained
 from meshwright.exports.mcore.model import ACTIVATIONS
 from meshwright.exports.megatron_lm._environment import environment
@@ -26,12 +29,14 @@ _HEAD = '''"""Written by meshwright for Megatron-Bridge 0.3: run it on every ran
 
 import sys
 
+import torch
 import torch.nn.functional as F
 from megatron.bridge.models.{folder} import {provider}
 from megatron.bridge.recipes.common import _pretrain_common
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
 from megatron.bridge.training.config import ConfigContainer
 from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
 from megatron.bridge.training.pretrain import pretrain
 from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
 '''
@@ -56,12 +61,13 @@ def _write(plan: TrainingPlan) -> Exported:
         target=NAME,
         files=(
             ExportedFile(name=_SCRIPT, text=_script(found, activation)),
-            ExportedFile(name="overrides.yaml", text=comment + write_yaml(found)),
-            ExportedFile(name="overrides.txt", text="\n".join(_words(found)) + "\n"),
+            ExportedFile(name="overrides.yaml", text=comment + write_yaml(_override(found))),
+            ExportedFile(name="overrides.txt", text="\n".join(_words(_override(found))) + "\n"),
         ),
         command=(_SCRIPT, *plan.settings.extra),
         environment=environment(plan),
         notes=(
+            *loss_notes(plan),
             f"{_SCRIPT} is complete by itself; overrides.yaml and overrides.txt say the same for a recipe of Megatron-Bridge's own",
             *(
                 ("fp8 keeps the first and the last layer in bf16, as Megatron-Bridge's recipe does",)
@@ -85,25 +91,37 @@ def _script(found: dict[str, Any], activation: Code) -> str:
     for section, values in found.items():
         if section == "comm_overlap":
             lines.append(f"    cfg.comm_overlap = {python_call('CommOverlapConfig', values, indent=1)}")
-        elif isinstance(values, str):
-            lines.append(f"    cfg.{section} = {values!r}")
+        elif section == "mixed_precision":
+            lines.append(f"    cfg.mixed_precision = {python_call('MixedPrecisionConfig', _dtypes_as(Code, values), indent=1)}")
         elif section != "model":
             lines += [f"    cfg.{section}.{key} = {value!r}" for key, value in values.items()]
     head = _HEAD.format(folder=provider.module, provider=provider.name) + _IMPORTS.get(str(activation), "")
     return head + "\n".join([*lines, "    return cfg", ""]) + _TAIL
 
 
+def _dtypes_as(form: Callable[[str], Any], values: dict[str, Any]) -> dict[str, Any]:
+    return {key: form(value) if key.endswith("_dtype") else value for key, value in values.items()}
+
+
+def _override(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the sections with the mixed precision as an object that is made anew, whether the recipe has one or a recipe's name."""
+    named = _dtypes_as(lambda name: {"_target_": name, "_call_": False}, found["mixed_precision"])
+    return {**found, "mixed_precision": {"_target_": TARGET, **named}}
+
+
 def _words(found: dict[str, Any]) -> list[str]:
-    """Return `model.tensor_model_parallel_size=2` and so on, as Hydra reads them."""
+    """Return `model.tensor_model_parallel_size=2` and so on, as Hydra reads them; ++ adds where a section was another kind of value."""
     words = []
     for section, values in found.items():
-        pairs = {section: values} if isinstance(values, str) else {f"{section}.{key}": value for key, value in values.items()}
+        pairs = {f"++{section}": values} if "_target_" in values else {f"{section}.{key}": value for key, value in values.items()}
         words += [f"{path}={_hydra(value)}" for path, value in pairs.items()]
     return words
 
 
 def _hydra(value: Any) -> str:
-    """JSON's null, true, numbers, lists and quoted texts are Hydra's too."""
+    """JSON's null, true, numbers, lists and quoted texts are Hydra's too; keys stand without quotes there."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_hydra(part)}" for key, part in value.items()) + "}"
     return json.dumps(value)
 
 

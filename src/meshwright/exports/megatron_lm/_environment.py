@@ -22,7 +22,8 @@ def environment(plan: TrainingPlan) -> tuple[EnvVar, ...]:
         why = "kernels start in the order of their launch, so exchanges of tensor and context parallelism overlap"
         found.append(EnvVar(name="CUDA_DEVICE_MAX_CONNECTIONS", value="1", why=why))
     found.append(EnvVar(name="TORCH_NCCL_AVOID_RECORD_STREAMS", value="1", why="exchanged tensors are freed without waiting"))
-    found.append(EnvVar(name="NCCL_NVLS_ENABLE", value="0", why="saves the buffers of in-switch reductions"))
+    if not plan.stack.in_switch_reductions:
+        found.append(EnvVar(name="NCCL_NVLS_ENABLE", value="0", why="saves the buffers of in-switch reductions"))
     if plan.stack.tp_overlap and plan.layout.tp > 1:
         found += [
             EnvVar(name=f"NVTE_{way}_LAYERNORM_SM_MARGIN", value="16", why="leaves multiprocessors to exchanges that overlap norms")

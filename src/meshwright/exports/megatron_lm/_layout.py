@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from meshwright.errors import CannotExpress
+from meshwright.exports._counted import NO_TE_LOSS_SINCE
+from meshwright.exports.mcore.kernels import keeps_narrow_weights
 from meshwright.exports.megatron_lm._tables import NAME, Words
 from meshwright.exports.plan import TrainingPlan
 from meshwright.layout import Layout
@@ -39,6 +41,7 @@ def write_layout(words: Words, plan: TrainingPlan) -> None:
     _write_recompute(words, plan.layout)
     _write_overlap(words, plan)
     _write_precision(words, plan)
+    _write_loss(words, plan)
 
 
 def _write_sharding(words: Words, plan: TrainingPlan) -> None:
@@ -89,3 +92,16 @@ def _write_precision(words: Words, plan: TrainingPlan) -> None:
         raise CannotExpress(NAME, "blockwise fp8 came with core 0.13", nearest="megatron_version=0.13")
     for flag, *values in PRECISION_FLAGS[precision]:
         words.add("precision", flag, *values)
+    if keeps_narrow_weights(plan):
+        words.add("precision", "--fp8-param-gather")
+        if precision == "mxfp8":
+            words.add("precision", "--reuse-grad-buf-for-mxfp8-param-ag")
+
+
+def _write_loss(words: Words, plan: TrainingPlan) -> None:
+    fused = plan.stack.in_precision(plan.work.precision).fused_loss
+    if fused is None:
+        return
+    words.add("training", "--cross-entropy-loss-fusion")
+    if fused == "te" and words.version < NO_TE_LOSS_SINCE:
+        words.add("training", "--cross-entropy-fusion-impl", "te")

@@ -6,12 +6,12 @@ import re
 from typing import Any, cast
 
 from meshwright.errors import ConfigError
-from meshwright.exports._counted import bf16_gradients
 from meshwright.exports.imported import Imported
 from meshwright.exports.megatron_lm._args import Args, variable_hint
 from meshwright.exports.megatron_lm._layout import PRECISION_FLAGS, SHARDING_WORDS
 from meshwright.exports.megatron_lm._pipeline import read_chunks
 from meshwright.exports.megatron_lm._read_model import read_model
+from meshwright.exports.megatron_lm._read_stack import read_stack
 from meshwright.exports.megatron_lm._shell import Script, read_script
 from meshwright.exports.megatron_lm._tables import Bound, bound_flags
 from meshwright.exports.megatron_lm._write import split_words
@@ -78,7 +78,7 @@ def read(text: str) -> Imported:
     work = _work(args, fields, script, family=model.family)
     settings = _settings(args, fields, layout.get("gbs"), work)
     details = _details(args, fields, has_experts=model.moe is not None, has_mtp=bool(model.mtp_layers))
-    stack = _stack(args)
+    stack = read_stack(args, work.precision)
     flex = _FLEX if stack in _FLEX_STACKS and args.drop("--moe-token-dispatcher-type", "flex") else ()
     for flag, *usual in (*_USUAL, *flex):
         args.drop(flag, *usual)
@@ -326,14 +326,6 @@ def _details(args: Args, fields: dict[str, Any], *, has_experts: bool, has_mtp: 
     values["router_balance"] = "bias" if biased else known.get(balance[0], "aux-loss")
     values["router_score"] = fields["details.router_score"]
     return ModelDetails(**values)
-
-
-def _stack(args: Args) -> str:
-    """Return the stack by what overlaps, by how experts exchange, and by the precision in which gradients are summed."""
-    overlaps = [args.switch(flag) for flag in ("--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap")]
-    if args.switch("--grad-reduce-in-bf16"):
-        return bf16_gradients("flex" if args.has_words("--moe-token-dispatcher-type", "flex") else "alltoall")
-    return "megatron" if any(overlaps) else "megatron-no-overlap"
 
 
 def _warn_of_unpriced(args: Args) -> None:

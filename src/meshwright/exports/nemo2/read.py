@@ -9,6 +9,7 @@ from meshwright.errors import ConfigError
 from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports._taken import Taken
 from meshwright.exports.imported import Imported
+from meshwright.exports.mcore.kernels import take_loss
 from meshwright.exports.mcore.layout import read_ddp, read_parallel, read_recompute
 from meshwright.exports.mcore.model import read_model
 from meshwright.exports.nemo2.encoders import encoder_kind, read_encoder
@@ -17,6 +18,7 @@ from meshwright.exports.settings import Activation, Dataset, ModelDetails, Token
 from meshwright.exports.target import ImportSource
 from meshwright.models.presets import find_model
 from meshwright.models.spec import ModelSpec
+from meshwright.stack import find_stack
 from meshwright.workload import Precision, Workload
 from meshwright.yaml_text import read_yaml
 
@@ -34,6 +36,10 @@ def _read(text: str) -> Imported:
         words.put("trainer.strategy.ddp.use_megatron_fsdp", True)
     half = not words.flag("trainer.plugins.grad_reduce_in_fp32", True)
     words.take("trainer.strategy.ddp.grad_reduce_in_fp32", None)
+    stack, precision = BF16_GRADIENTS[0] if half else "megatron", _precision(words)
+    take_loss(words, find_stack(stack), precision, prefix="model.config.")
+    if half:
+        words.drop({f"trainer.plugins.{name}": True for name in ("fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag")})
     words.take("trainer.strategy.num_distributed_optimizer_instances", None)
     layout |= read_ddp(words, prefix="trainer.strategy.ddp.", layout=layout, num_chips=chips)
     layout["mbs"] = words.count("data.micro_batch_size", 1)
@@ -41,7 +47,7 @@ def _read(text: str) -> Imported:
         seq_len=words.count("data.seq_length", 2048),
         decoder_seq_len=words.count("data.seq_length_dec", 1) if words.has("data.seq_length_dec") else None,
         gbs=words.count("data.global_batch_size", 8),
-        precision=_precision(words),
+        precision=precision,
         dropout=bool(details.dropout),
     )
     settings = _settings(words)
@@ -51,7 +57,7 @@ def _read(text: str) -> Imported:
         model=model,
         work=work,
         layout=layout,
-        stack=BF16_GRADIENTS[0] if half else "megatron",
+        stack=stack,
         settings=settings,
         details=details,
         num_chips=chips,

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright.errors import CannotExpress
 from meshwright.exports.defaults import train_steps
+from meshwright.exports.mcore.kernels import loss_words, narrow_words
 from meshwright.exports.mcore.layout import ddp_words, parallel_words, recompute_words, tp_overlap
 from meshwright.exports.mcore.model import model_words
 from meshwright.exports.nemo2.encoders import encoder_data, encoder_model
@@ -49,7 +50,7 @@ def recipe(plan: TrainingPlan) -> dict[str, Any]:
     if plan.work.precision not in PRECISIONS:
         raise CannotExpress(NAME, f"precision={plan.work.precision}: recipes train from half-precision weights", nearest="precision=bf16")
     model = _decoder(plan) if plan.model.family == "decoder" else encoder_model(plan, activation=_activation(plan))
-    model["config"] |= {**recompute_words(plan), **_tensor_overlap(plan)}
+    model["config"] |= {**recompute_words(plan), **loss_words(plan.stack, plan.work.precision), **_tensor_overlap(plan)}
     return {
         "_target_": "nemo.collections.llm.api.pretrain",
         "_partial_": True,
@@ -104,6 +105,7 @@ def _trainer(plan: TrainingPlan) -> dict[str, Any]:
             "_target_": "nemo.lightning.pytorch.plugins.mixed_precision.MegatronMixedPrecision",
             **PRECISIONS[plan.work.precision],
             "grad_reduce_in_fp32": plan.stack.gradient_bytes >= 4,
+            **narrow_words(plan),
         },
         "strategy": _strategy(plan),
     }

@@ -7,6 +7,7 @@ from typing import Any
 from meshwright.exports._counted import BF16_GRADIENTS
 from meshwright.exports._text import Code, python_call
 from meshwright.exports.exported import EnvVar, Exported, ExportedFile, TrainedLayers
+from meshwright.exports.mcore.kernels import loss_notes
 from meshwright.exports.mcore.layout import trained
 from meshwright.exports.megatron_lm._environment import environment
 from meshwright.exports.nemo2.recipe import NAME, recipe
@@ -35,6 +36,7 @@ def _write(plan: TrainingPlan) -> Exported:
         command=(_SCRIPT,),
         environment=(*environment(plan), *local),
         notes=(
+            *loss_notes(plan),
             "run the script on every rank; `recipe()` is a run.Partial for an executor of nemo_run",
             *(
                 ("without a tokenizer NeMo's mock data take the vocabulary of GPT-2's; the model keeps its own",)
