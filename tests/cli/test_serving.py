@@ -63,9 +63,14 @@ def test_limits_that_nothing_keeps_exit_with_one(capsys: pytest.CaptureFixture[s
         ([*SIMULATE, "--rate", "0"], "expected a positive number of requests per second"),
         ([*SIMULATE, "--rate", "1", "--layout", "tq=1"], "'tq' is no known axis"),
         ([*SIMULATE, "--rate", "1", "--layout", "tp=x"], "expected a whole number"),
-        ([*SIMULATE, "--trace", "absent.csv"], "cannot be read"),
-        ([*SIMULATE, "--rate", "1", "--output-len", "-1"], "--output-len -1: expected 1 to"),
-        ([*SIMULATE, "--rate", "1", "--input-len", "99999999999999999999"], "--input-len 99999999999999999999: expected 1 to"),
+        ([*SIMULATE[:-2], "--trace", "absent.csv"], "cannot be read"),
+        ([*SIMULATE, "--rate", "1", "--output-len", "-1"], "output_len=-1: expected 1 to"),
+        ([*SIMULATE, "--rate", "1", "--input-len", "99999999999999999999"], "input_len=99999999999999999999: expected 1 to"),
+        ([*SIMULATE, "--rate", "1", "--seed", "-1"], "seed=-1: expected 0 or more"),
+        ([*SIMULATE, "--concurrency", "0"], "concurrency=0: expected 1 client or more"),
+        ([*SIMULATE, "--concurrency", "-5"], "concurrency=-5: expected 1 client or more"),
+        (["serving", "simulate", "llama3.1-8b", "--cluster", "h100:1,h200:1", "--rate", "1"], "on one kind of chip"),
+        ([*PLAN, "--target-rate", "1", "--latency"], "give one of target_rate and latency"),
     ],
 )
 def test_bad_input_is_one_line_and_two(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,8 +108,11 @@ def test_the_same_seed_is_the_same_load(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_trace_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "requests.csv"
     trace.write_text("sent_s,input_len,output_len\n10,500,20\n5,400,10\n11,300,1\n")
-    assert run([*SIMULATE, "--trace", str(trace), "--json"]) == 0
+    replay = ["serving", "simulate", "llama3.1-8b", "--cluster", "h100:2", "--layout", "tp=1", "--trace", str(trace)]
+    assert run([*SIMULATE, "--trace", str(trace), "--input-len", "9"]) == 2
+    assert "--requests, --input-len: of no effect with --trace" in capsys.readouterr().err
+    assert run([*replay, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["requests"] == 3
     trace.write_text("a,b\n1,2\n")
-    assert run([*SIMULATE, "--trace", str(trace)]) == 2
+    assert run(replay) == 2
     assert "sent_s, input_len and output_len" in capsys.readouterr().err

@@ -45,6 +45,8 @@ class Lengths:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 to {_LONGEST} tokens")
         if not 0 <= self.spread < 1:
             raise ConfigError(f"spread={self.spread}: expected 0 or more and less than 1")
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed}: expected 0 or more")
 
     @property
     def longest(self) -> int:
@@ -66,6 +68,8 @@ class Load:
     def __post_init__(self) -> None:
         if not self.asks:
             raise ConfigError("a load needs one request at least")
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed}: expected 0 or more")
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.report.columns import Column, print_columns
 from meshwright.serving.result import ServingOption, ServingPlan
+from meshwright.units import GIB, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,7 +106,7 @@ def _arrivals(options: Iterable[ServingOption], console: Console) -> None:
 
 def _cells(option: ServingOption, several: bool) -> tuple[str, ...]:
     cost = option.usd_per_million_tokens
-    memory = max(part.memory_bytes for part in option.parts) / 2**30
+    memory = max(part.memory_bytes for part in option.parts) / GIB
     return (
         option.mode,
         option.weights,
@@ -151,9 +152,9 @@ def print_load(seen: Seen, console: Console) -> None:
     console.print(table, highlight=False)
     found = seen.to_dict()
     rate = f"{found['tokens_per_s']:.0f} new tokens/s, {found['tokens_per_s_per_gpu']:.1f} per GPU"
-    chips = f"{seen.chips} GPUs in {seen.copies} copies"
+    chips = f"{counted(seen.chips, 'GPU')} in {seen.copies} {'copy' if seen.copies == 1 else 'copies'}"
     console.print(
-        f"{found['requests']} requests in {found['makespan_s']:.1f} s: {rate} on {chips}",
+        f"{counted(found['requests'], 'request')} in {found['makespan_s']:.1f} s: {rate} on {chips}",
         highlight=False,
         soft_wrap=not console.is_terminal,
     )

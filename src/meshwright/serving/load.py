@@ -60,11 +60,13 @@ def _summary(values: Floats) -> dict[str, float]:
 def simulate_load(
     request: ServingRequest, *, worker: Worker, requests: Requests, sent_s: Sequence[float] | None, concurrency: int | None
 ) -> Seen:
-    """Send requests to as many copies of a worker as the first pool holds, in turn, and to their attention ranks in turn.
+    """Send requests to as many copies of a worker as the chips hold, in turn, and to their attention ranks in turn.
 
     With `sent_s` at those times, else by `concurrency` clients in all that wait for their answers. The types of weights and cache are the
     request's first.
     """
+    if len(request.cluster.pools) > 1:
+        raise ConfigError(f"cluster {request.cluster.name}: a load is simulated on one kind of chip; name one of them")
     pool = request.cluster.pools[0]
     if pool.num_chips < worker.chips:
         raise ConfigError(f"{worker.name} needs {worker.chips} chips; there are {pool.num_chips}")

@@ -99,6 +99,8 @@ class ServingRequest:
         if "static" in self.modes and (self.cached_share or self.speculation is not None):
             given = f"prefix hit share {self.cached_share}" if self.cached_share else "speculation"
             raise ConfigError(f"{given} has no effect on static batches, which are modelled without; leave the mode static out")
+        if self.target_rate is not None and self.objective == "latency":
+            raise ConfigError("give one of target_rate and latency: the fewest chips that carry the rate win, or the shortest requests")
         if self.rate is not None:
             self._check_rate()
         if self.model.family != "decoder" and self.modes != ("static",):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,15 +22,17 @@ def simulate(
     layout: Annotated[
         str, typer.Option(metavar="tp=8[,pp=..,ep=..,attention_dp=..]", help="One copy; the chips hold as many as fit.")
     ] = "tp=8",
-    input_len: Annotated[int, typer.Option("--input-len", help="Mean tokens of a prompt.")] = 1024,
-    output_len: Annotated[int, typer.Option("--output-len", help="Mean new tokens of an answer.")] = 1024,
-    spread: Annotated[float, typer.Option(help="Lengths lie evenly within this share of the mean on both sides.")] = 0.2,
+    input_len: Annotated[int | None, typer.Option("--input-len", help="Mean tokens of a prompt [default: 1024].")] = None,
+    output_len: Annotated[int | None, typer.Option("--output-len", help="Mean new tokens of an answer [default: 1024].")] = None,
+    spread: Annotated[
+        float | None, typer.Option(help="Lengths lie evenly within this share of the mean on both sides [default: 0.2].")
+    ] = None,
     rate: Annotated[float | None, typer.Option(metavar="REQ/S", help="Poisson arrivals at this mean rate.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Instead: this many clients, each waiting for its answer.")] = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Instead: a CSV with sent_s, input_len, output_len, one request per line.")
     ] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Requests to send.")] = 1000,
+    requests: Annotated[int | None, typer.Option(help="Requests to send [default: 1000].")] = None,
     engine: Annotated[str, typer.Option(help="vllm, sglang, trtllm, fastertransformer or transformers.")] = "vllm",
     weights: Annotated[str, typer.Option(help="Type of the weights.")] = "bf16",
     cache: Annotated[str, typer.Option(help="Type of the cache.")] = "bf16",
@@ -39,7 +41,7 @@ def simulate(
         str | None, typer.Option(metavar="N,ACCEPTED", help="Tokens drafted per step by the model's own layers, and how many are right.")
     ] = None,
     chunk: Annotated[int | None, typer.Option(help="Tokens of prompts in one iteration [default: the engine's].")] = None,
-    seed: Annotated[int, typer.Option(help="Of arrivals and lengths.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Of arrivals and lengths [default: 0].")] = None,
     gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
@@ -63,7 +65,8 @@ def simulate(
     from meshwright.cli.serving._request import request_of, worker_of
     from meshwright.serving.load import simulate_load
 
-    asked, sent = _load(trace, rate, concurrency, requests, (input_len, output_len, spread), seed)
+    said = {"requests": requests, "input_len": input_len, "output_len": output_len, "spread": spread, "seed": seed}
+    asked, sent = _load(trace, rate, concurrency, said)
     request = request_of(
         model=model,
         hf=hf,
@@ -100,35 +103,27 @@ def _definitions() -> dict[str, str]:
     return {name: DEFINITIONS[name] for name in ("ttft", "tpot", "e2e", "throughput")}
 
 
-_MOST = 10**7
-"""Tokens of a prompt or an answer, and requests: beyond it a number is a slip."""
-
-
-def _load(
-    trace: Path | None, rate: float | None, concurrency: int | None, count: int, lengths: tuple[int, int, float], seed: int
-) -> tuple[Requests, list[float] | None]:
-    """Requests, and when they are sent (None: by clients that wait)."""
-    import numpy as np
-
+def _load(trace: Path | None, rate: float | None, concurrency: int | None, said: dict[str, Any]) -> tuple[Requests, list[float] | None]:
+    """Requests, and when they are sent (None: by clients that wait); `said` is what flags say of those that are drawn."""
     from meshwright.errors import ConfigError
-    from meshwright.loads.load import read_trace
+    from meshwright.loads.load import Lengths, closed_loop, poisson, read_trace
     from meshwright.serving.simulate import Requests
 
     if sum(given is not None for given in (trace, rate, concurrency)) != 1:
         raise ConfigError("give one of --rate, --concurrency and --trace")
+    given = {name: value for name, value in said.items() if value is not None}
     if trace is not None:
-        asks = read_trace(trace).asks
-        requests = Requests(prompts=[ask.input_len for ask in asks], outputs=[ask.output_len for ask in asks])
-        return requests, [ask.sent_s or 0.0 for ask in asks]
-    mean_in, mean_out, spread = lengths
-    for flag, value in (("--input-len", mean_in), ("--output-len", mean_out), ("--requests", count)):
-        if not 1 <= value <= _MOST:
-            raise ConfigError(f"{flag} {value}: expected 1 to {_MOST:,}")
-    if not 0 <= spread < 1:
-        raise ConfigError(f"--spread {spread}: expected 0 or more and less than 1")
-    if rate is not None and not 0 < rate < float("inf"):
-        raise ConfigError(f"--rate {rate}: expected a positive number of requests per second")
-    rng = np.random.default_rng(seed)
-    drawn = [np.maximum(np.rint(mean * (1 + spread * rng.uniform(-1, 1, count))), 1).astype(int).tolist() for mean in (mean_in, mean_out)]
-    sent = None if rate is None else np.cumsum(rng.exponential(1 / rate, count)).tolist()
-    return Requests(prompts=drawn[0], outputs=drawn[1]), sent
+        if given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise ConfigError(f"{flags}: of no effect with --trace, which names every request")
+        load = read_trace(trace)
+    else:
+        asked = {**_USUAL, **given}
+        count, lengths = asked.pop("requests"), Lengths(**asked)
+        load = poisson(rate, lengths, requests=count) if rate is not None else closed_loop(concurrency or 0, lengths, requests=count)
+    requests = Requests(prompts=[ask.input_len for ask in load.asks], outputs=[ask.output_len for ask in load.asks])
+    return requests, None if load.clients is not None else [ask.sent_s or 0.0 for ask in load.asks]
+
+
+_USUAL: dict[str, Any] = {"requests": 1000, "input_len": 1024, "output_len": 1024, "spread": 0.2, "seed": 0}
+"""What is drawn where flags say nothing."""
