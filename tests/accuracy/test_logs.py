@@ -68,6 +68,14 @@ def test_megatron_switches_and_recompute(tmp_path: Path) -> None:
     assert (case.model.moe.num_experts, case.model.moe.top_k, case.model.moe.expert_ffn) == (8, 2, 2048)
 
 
+@pytest.mark.parametrize(("said", "first", "every"), [("1", 0, 1), ("2", 0, 2), ("[0, 1, 1, 1]", 1, 1)])
+def test_layers_with_experts_are_as_the_log_says(tmp_path: Path, said: str, first: int, every: int) -> None:
+    changes = {"num_layers": "4", "num_experts": "8", "moe_layer_freq": said}
+    model = run_of(megatron_log(TIMES, changes), tmp_path, Given(cluster="h100:16")).case.model
+    assert model.moe is not None
+    assert (model.moe.first_dense_layers, model.moe.layer_frequency) == (first, every)
+
+
 def test_memory_of_one_rank_is_that_of_its_stage(tmp_path: Path) -> None:
     case = run_of(megatron_log(TIMES, max_allocated_mb=(51234.5,)), tmp_path, Given(cluster="h100:16")).case
     assert case.memory.rank == "first"

@@ -13,6 +13,7 @@ from typing import Any
 from meshwright.accuracy.described import Described
 from meshwright.accuracy.rows import MemoryFigure
 from meshwright.errors import ConfigError
+from meshwright.exports.megatron_lm.expert_layers import expert_layers
 
 __all__ = ["describe_megatron"]
 
@@ -119,21 +120,17 @@ def _experts(arguments: _Arguments, dims: Mapping[str, Any]) -> dict[str, Any]:
     experts = arguments.count("num_experts")
     if experts is None:
         return {}
+    first, every = expert_layers(arguments.text("moe_layer_freq") or "1", dims["num_layers"])
     return {
         "moe": {
             "num_experts": experts,
             "top_k": arguments.count("moe_router_topk") or 2,
             "expert_ffn": arguments.count("moe_ffn_hidden_size") or dims["ffn"],
             "shared_ffn": arguments.count("moe_shared_expert_intermediate_size") or 0,
-            "first_dense_layers": _leading_dense(arguments.text("moe_layer_freq")),
+            "first_dense_layers": first,
+            "layer_frequency": every,
         }
     }
-
-
-def _leading_dense(frequency: str | None) -> int:
-    """Zeros before the first layer with experts, of `[0, 0, 1, ...]`."""
-    layers = re.findall(r"\d+", frequency or "") if (frequency or "").startswith("[") else []
-    return layers.index("1") if "1" in layers else 0
 
 
 def _latent(arguments: _Arguments) -> dict[str, Any]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import ConfigError
 from meshwright.exports.megatron_lm._args import Args
 from meshwright.exports.megatron_lm._pipeline import layers_in_pattern
+from meshwright.exports.megatron_lm.expert_layers import expert_layers
 from meshwright.models.presets import presets
 from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
-from meshwright.units import counted
 
 __all__ = ["read_model"]
 
 _VOCAB_OF = {"GPT2BPETokenizer": 50257, "BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996, "Llama2Tokenizer": 32000}
 """Entries of tokenizers that have one vocabulary only."""
-_MOST_LAYERS = 10_000
 
 Fields = dict[str, Any]
 
@@ -103,48 +101,9 @@ def _ffn(args: Args, own: Fields, dims: Fields) -> Fields:
     if not given.get("num_experts"):
         return {"ffn": own.get("ffn", usual), "moe": None}
     given.setdefault("expert_ffn", own.get("ffn", usual))
-    first, every = _frequency(args.text("--moe-layer-freq") or "1", own["num_layers"])
+    first, every = expert_layers(args.text("--moe-layer-freq") or "1", own["num_layers"])
     moe = MoeSpec(**given, first_dense_layers=first, layer_frequency=every, expert_bias=own["linear_bias"])
     return {"ffn": own.get("ffn", usual if first or every > 1 else 0), "moe": moe}
-
-
-def _frequency(text: str, layers: int) -> tuple[int, int]:
-    """Return leading dense layers and one-in-how-many of the others, from `([0]*3+[1]*58)` or a number."""
-    try:
-        kinds = _evaluated(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ConfigError(f"--moe-layer-freq {text[:60]!r}: expected a number or a list such as ([0]*3+[1]*58)") from None
-    if isinstance(kinds, int):
-        kinds = [int(layer % max(kinds, 1) == 0) for layer in range(layers)]
-    if len(kinds) != layers or set(kinds) - {0, 1}:
-        raise ConfigError(f"--moe-layer-freq {text[:60]!r}: {counted(len(kinds), 'layer')} of {layers}; expected 0 or 1 for each")
-    for first in range(layers):
-        for every in range(1, 9):
-            rest = layers - first
-            if sum(kinds[:first]) == 0 and sum(kinds) == rest // every and _spread(kinds[first:], every):
-                return first, every
-    raise ConfigError(f"--moe-layer-freq {text[:60]!r}: a plan knows leading dense layers and one layer in so many with experts")
-
-
-def _spread(kinds: list[int], every: int) -> bool:
-    """Whether each whole round of `every` layers has one with experts."""
-    rounds = len(kinds) // every
-    return all(sum(kinds[i * every : (i + 1) * every]) == 1 for i in range(rounds))
-
-
-def _evaluated(node: ast.expr) -> Any:
-    """Evaluate numbers, lists, + and * of a bounded length."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int) and 0 <= node.value <= _MOST_LAYERS:
-        return node.value
-    if isinstance(node, ast.List):
-        return [_evaluated(entry) for entry in node.elts]
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
-        left, right = _evaluated(node.left), _evaluated(node.right)
-        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-            return left + right
-        if isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int) and len(left) * right <= _MOST_LAYERS:
-            return left * right
-    raise ValueError
 
 
 def _positions(args: Args, own: Fields) -> int:
