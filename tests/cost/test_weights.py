@@ -117,3 +117,25 @@ def test_the_largest_matrix_of_a_layer() -> None:
     assert largest_matrix_share(find_model("llama3-8b")) == pytest.approx(4096 * 14336 / dense)
     mixture = dense + 7 * 3 * 4096 * 14336 + 8 * 4096
     assert largest_matrix_share(find_model("mixtral-8x7b")) == pytest.approx(8 * 4096 * 14336 / mixture)
+
+
+def test_multi_token_prediction_has_an_embedding_of_its_own() -> None:
+    """Behind the first stage it looks tokens up again; a tied head on the same stage is that table already."""
+    table, own = 32000 * 1024, 3 * 1024 + 2 * 1024**2
+    for tied in (False, True):
+        plain, predicts = replace(LLAMA, tied=tied), replace(LLAMA, tied=tied, mtp_layers=1)
+        layer = of_stages(plain).dense.sum() - of_stages(replace(plain, num_layers=3)).dense.sum()
+        assert of_stages(predicts).dense.sum() - of_stages(plain).dense.sum() == layer + own
+        more = (of_stages(predicts, pp=2).dense - of_stages(plain, pp=2).dense).tolist()
+        assert more == [[0, layer + own + (0 if tied else table)]]
+
+
+def test_multi_token_prediction_in_a_chunk_of_its_own() -> None:
+    """Four stages, of which the third predicts and the fourth has the head; of two chunks each the third stage's second."""
+    table, own = 32000 * 1024, 3 * 1024 + 2 * 1024**2
+    model = replace(LLAMA, mtp_layers=1)
+    layer = of_stages(LLAMA).dense.sum() - of_stages(replace(LLAMA, num_layers=3)).dense.sum()
+    alone = of_stages(model, pp=4, layers_per_stage=(2, 2, 0, 0)).dense.tolist()
+    assert alone == [[2 * layer + table, 2 * layer, layer + own + table, table + 1024]]
+    folded = of_stages(model, pp=3, vpp=2, layers_per_stage=(1, 1, 1, 1, 0, 0)).dense.tolist()
+    assert folded == [[2 * layer + table, layer + layer + own + table, layer + table + 1024]]

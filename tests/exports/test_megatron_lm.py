@@ -432,3 +432,19 @@ def test_context_of_windows_is_exchanged_by_all_to_alls(model: str, cp: int, exc
     plan = training_plan(model, "h100:16", f"cp={cp},mbs=1")
     assert split_words(export_plan(plan, target=MEGATRON_LM).command[1:]).get("--cp-comm-type") == exchange
     check_round_trip(plan, target=MEGATRON_LM, source=MEGATRON_LM_SOURCE)
+
+
+def test_multi_token_prediction_in_a_chunk_of_its_own_is_written_and_read() -> None:
+    split = "+".join(["3", *["2"] * 29, "0", "0"])
+    plan = training_plan("deepseek-v3", "h100:1024", f"tp=2,pp=16,vpp=2,ep=8,etp=1,mbs=1,layers_per_stage={split}", seq_len=4096, gbs=8192)
+    [text] = split_words(export_plan(plan, target=MEGATRON_LM).command[1:])["--pipeline-model-parallel-layout"]
+    assert text.endswith("|t*2|m|L")
+    check_round_trip(plan, target=MEGATRON_LM, source=MEGATRON_LM_SOURCE)
+    own = read_chunks(split_words(("--pipeline-model-parallel-layout", "Et*3|(tt|)*29m|L")))
+    assert (own.chunks, own.mtp) == ((3, *[2] * 29, 0, 0), 1)
+
+
+@pytest.mark.parametrize("text", ["Et|tm|tL", "Et|ttm|L", "Ett||mL"])
+def test_multi_token_prediction_elsewhere_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is planned behind the last layer"):
+        read_chunks(split_words(("--pipeline-model-parallel-layout", text)))

@@ -311,3 +311,10 @@ def test_stages_of_nanotron_by_hand() -> None:
     assert split_by_cost(layers=7, hidden=4, heads=2, ffn=8, vocab=40, pp=2) == (5, 2)
     # a head of 1600: 2720 in all, 1360 a stage; 7 layers are 1120: all lie on the first stage
     assert split_by_cost(layers=7, hidden=4, heads=2, ffn=8, vocab=400, pp=2) == (7, 0)
+
+
+def test_multi_token_prediction_may_have_a_chunk_of_its_own() -> None:
+    split = "+".join(["3", *["2"] * 29, "0", "0"])
+    assert "split" not in broken(f"tp=2,pp=16,vpp=2,layers_per_stage={split}", model="deepseek-v3", chips=512)
+    llama = "+".join(["3", *["2"] * 38, "1", "0", "0"])
+    assert "but for the first and the last" in broken(f"pp=21,vpp=2,layers_per_stage={llama}", chips=252)["split"]

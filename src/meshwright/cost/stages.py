@@ -32,6 +32,8 @@ class Stages:
     """Of `layers`, those in the model's first segment where it has two; else 0."""
     last: NDArray[np.bool_]
     """Whether a stage holds the head."""
+    mtp: NDArray[np.bool_]
+    """Whether a stage holds the layers of multi-token prediction, if the model has them."""
     in_flight: Floats
     """Micro batches whose activations the stage holds at its peak, in units of all its layers."""
     real: NDArray[np.bool_]
@@ -82,6 +84,7 @@ def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "represen
         layers=layers,
         prefix_layers=np.minimum(prefix, layers),
         last=np.asarray(index == pp - 1),
+        mtp=np.asarray(index == _mtp_stage(layouts, model)[:, None]),
         in_flight=_in_flight(layouts, index),
         real=real,
     )
@@ -90,10 +93,11 @@ def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "represen
 def segment_layers(model: ModelSpec, stages: Stages) -> list[Floats]:
     """Layers of each of the model's priced segments on each stage, (N, S) each.
 
-    Formula:  the prefix where there are two segments, the rest of the stage's layers, and behind the last stage's those of
-              multi-token prediction
+    Formula:  the prefix where there are two segments, the rest of the stage's layers, and those of multi-token prediction behind the
+              last stage's, or in a chunk of their own before the head's
     Units:    layers.
-    Source:   DeepSeek-V3 (arXiv:2412.19437) puts the multi-token-prediction module beside the head.
+    Source:   DeepSeek-V3 (arXiv:2412.19437) puts the multi-token-prediction module beside the head; Megatron-Core's
+              `Et*3|(tt|)*29m|L` before it.
     Valid:    as place_stages.
     Checked:  tests/cost/test_stages.py
     """
@@ -101,8 +105,20 @@ def segment_layers(model: ModelSpec, stages: Stages) -> list[Floats]:
     if len(model.segments) > 1:
         counts.insert(0, stages.prefix_layers)
     if model.mtp_layers:
-        counts.append(np.where(stages.last, float(model.mtp_layers), 0.0))
+        counts.append(np.where(stages.mtp, float(model.mtp_layers), 0.0))
     return counts
+
+
+def _mtp_alone(split: tuple[int, ...], model: ModelSpec) -> bool:
+    """Whether the layers of multi-token prediction have a chunk of their own, before one of the head alone: the last two hold no other."""
+    return model.mtp_layers > 0 and len(split) > 2 and split[-2:] == (0, 0)
+
+
+def _mtp_stage(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
+    """The stage of multi-token prediction, (N,)."""
+    splits = layouts.chunk_layers or (None,) * len(layouts)
+    before = [split is not None and _mtp_alone(split, model) for split in splits]
+    return np.asarray(layouts.pp - 1 - np.array(before, dtype=np.int64), dtype=np.int64)
 
 
 def _representatives(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
@@ -118,7 +134,10 @@ def _representatives(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
     if layouts.chunk_layers is not None:
         for row, explicit in enumerate(layouts.chunk_layers):
             if explicit is not None:
-                index[row, -2] = int(np.argmax(_stage_sums(explicit, int(pp[row]))))
+                sums = _stage_sums(explicit, int(pp[row]))
+                if _mtp_alone(explicit, model):
+                    sums[-2] += model.mtp_layers
+                index[row, -2] = int(np.argmax(sums))
                 if len(model.segments) > 1:
                     index[row, 2] = _fullest_behind(model.segments[0].num_layers, explicit, int(pp[row]), int(layouts.vpp[row]))
     return index

@@ -71,10 +71,11 @@ def largest_matrix_share(model: ModelSpec) -> float:
 def stage_params(model: ModelSpec, stack: Stack, layouts: Layouts, stages: Stages) -> StageParams:
     """Parameters of one rank, by stage.
 
-    Formula:  layers * layer's share + embedding (first stage) + head, last norms and multi-token prediction (last stage; a tied head
-              is a second copy where pp > 1)
+    Formula:  layers * layer's share + embedding (first stage) + head and last norms (last stage; a tied head is a second copy where
+              pp > 1) + multi-token prediction, with a copy of the embedding where the stage has none
     Units:    parameters, float64, (N, S).
-    Source:   Megatron-LM (arXiv:1909.08053); vocabulary padded as the stack pads it.
+    Source:   Megatron-LM (arXiv:1909.08053); vocabulary padded as the stack pads it; Megatron-Core's gpt_model.py builds an embedding
+              for `mtp_process` too.
     Valid:    any layout of the model.
     Checked:  tests/cost/test_weights.py
     """
@@ -88,6 +89,8 @@ def stage_params(model: ModelSpec, stack: Stack, layouts: Layouts, stages: Stage
     separate = np.where(model.tied, layouts.pp[:, None] > 1, True)
     other_head = head_params(model) - (0 if model.tied else model.vocab * model.hidden)
     norm = norm_params(model)
-    ends = norm * (2 if model.family == "encoder-decoder" else 1) + model.mtp_layers * (3 * norm + 2 * model.hidden**2 / tp)
-    dense = dense + stages.last * (separate * table + other_head / tp + ends)
-    return StageParams(dense=dense, expert=expert, ends=stages.first * table + stages.last * separate * table)
+    last_norms = norm * (2 if model.family == "encoder-decoder" else 1)
+    dense = dense + stages.last * (separate * table + other_head / tp + last_norms)
+    copied = stages.mtp & (layouts.pp[:, None] > 1) & ~(stages.last & model.tied) & (model.mtp_layers > 0)
+    dense = dense + stages.mtp * model.mtp_layers * (3 * norm + 2 * model.hidden**2 / tp) + copied * table
+    return StageParams(dense=dense, expert=expert, ends=stages.first * table + stages.last * separate * table + copied * table)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.layout import SCHEDULES, SHARDINGS, Layout, Layouts
+from meshwright.models.spec import ModelSpec
 from meshwright.rules._rule import Rule, RuleCase, divisors, nearest_multiples, some
 from meshwright.rules.software import stack_rules, stacks_with_schedule
 from meshwright.rules.split import even_split, split_words
@@ -41,16 +42,18 @@ def _even_message(layout: Layout, case: RuleCase) -> str:
     return f"{words} ({layers // chunks * chunks} would be trained); the uneven split that works is {offered}{also}"
 
 
-def _split_fault(layout: Layout, layers: int) -> str | None:
-    split = layout.layers_per_stage or ()
+def _split_fault(layout: Layout, model: ModelSpec) -> str | None:
+    split, layers = layout.layers_per_stage or (), model.total_layers
     shown = "+".join(map(str, split))
     if len(split) not in (layout.pp, layout.pp * layout.vpp):
         wanted = f"pp={layout.pp}" + (f" or pp * vpp = {layout.pp * layout.vpp}" if layout.vpp > 1 else "")
         return f"layers_per_stage={shown} has {len(split)} entries; expected {wanted}"
     if sum(split) != layers:
         return f"layers_per_stage={shown} sums to {sum(split)}; the model has {layers} layers"
-    if any(entry < 1 for entry in split[1:-1]) or min(split) < 0:
-        return f"layers_per_stage={shown}: every entry is 1 or more, but for the first and the last, which may be 0"
+    between = split[1:-2] if model.mtp_layers and split[-1] == 0 and len(split) == layout.pp * layout.vpp else split[1:-1]
+    if any(entry < 1 for entry in between) or min(split) < 0:
+        also = ", and the last two, of which one then holds multi-token prediction alone" if model.mtp_layers else ""
+        return f"layers_per_stage={shown}: every entry is 1 or more, but for the first and the last, which may be 0{also}"
     if len(split) == layout.pp and any(entry % layout.vpp for entry in split):
         words = f"with vpp={layout.vpp} each stage's layers are divisible by it"
         return f"layers_per_stage={shown}: {words}; or give all {layout.pp * layout.vpp} chunks"
@@ -60,7 +63,7 @@ def _split_fault(layout: Layout, layers: int) -> str | None:
 def _keeps_split(layouts: Layouts, case: RuleCase) -> Any:
     if layouts.chunk_layers is None:
         return True
-    rows = [entry is None or _split_fault(layouts.row(i), case.model.total_layers) is None for i, entry in enumerate(layouts.chunk_layers)]
+    rows = [entry is None or _split_fault(layouts.row(i), case.model) is None for i, entry in enumerate(layouts.chunk_layers)]
     return np.array(rows, dtype=bool)
 
 
@@ -176,7 +179,7 @@ PIPELINE_RULES = (
         sentence="layers_per_stage has an entry per stage or chunk and sums to the model's layers",
         columns=("pp", "vpp", "layers_per_stage"),
         keeps=_keeps_split,
-        message=lambda layout, case: _split_fault(layout, case.model.total_layers) or "",
+        message=lambda layout, case: _split_fault(layout, case.model) or "",
         source="Megatron-Core pipeline_parallel_layer_layout.py",
     ),
     Rule(

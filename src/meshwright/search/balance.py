@@ -81,6 +81,7 @@ def _work(layouts: Layouts, setting: Setting) -> _Work:
         layers=np.stack([layers, layers + layouts.vpp, layers, layers, layers], axis=1),
         prefix_layers=np.stack([zeros, zeros, zeros, zeros, prefix], axis=1),
         last=np.broadcast_to([False, False, False, True, False], (len(layouts), 5)),
+        mtp=np.broadcast_to([False, False, False, True, False], (len(layouts), 5)),
         in_flight=np.ones((len(layouts), 5)),
         real=np.ones((len(layouts), 5), dtype=bool),
     )

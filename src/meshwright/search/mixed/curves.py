@@ -160,6 +160,7 @@ def _stages(points: list[Point], rows: int) -> Stages:
         layers=spread([float(point[0]) for point in points]).astype(np.int64),
         prefix_layers=spread([float(point[1]) for point in points]),
         last=np.broadcast_to(last, (rows, len(points))),
+        mtp=np.broadcast_to(last, (rows, len(points))),
         in_flight=spread([float(point[2]) for point in points]),
         real=np.ones((rows, len(points)), dtype=bool),
     )
