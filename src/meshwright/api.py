@@ -176,7 +176,7 @@ def size(
     from meshwright.search.plan import search_problem
     from meshwright.sizing.closed_form import Budget
     from meshwright.sizing.duration import Training
-    from meshwright.sizing.estimate import classic_tflops, plans_or_none, run_of
+    from meshwright.sizing.estimate import assumed_tflops, plans_or_none, run_of
     from meshwright.sizing.shapes import Shape, shape_of
     from meshwright.sizing.size import Sized, find_size
 
@@ -198,7 +198,7 @@ def size(
         chips=some.num_chips,
         seconds=days * DAY_S,
         tokens=None if tokens is None else float(tokens),
-        flops_per_s_per_chip=(classic_tflops(some) if tflops is None else tflops) * TERA,
+        flops_per_s_per_chip=assumed_tflops(some, tflops) * TERA,
     )
     return find_size(budget, series=series, price=price, vocab=vocab)
 

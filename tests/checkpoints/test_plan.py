@@ -89,6 +89,10 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words, "--quota-gib", "-5"]) == 2
     assert run([*words, "--optimizer", "adamm"]) == 2
     assert "did you mean 'adam'" in capsys.readouterr().err
+    assert run([*words, "--seq", "4096"]) == 2
+    assert "--seq and --gbs go together" in capsys.readouterr().err
+    assert run([*words, "--seq", "4096", "--gbs", "64", "--step-s", "3"]) == 2
+    assert "of no effect with --step-s" in capsys.readouterr().err
     assert run([*words, "--tokens", "1T"]) == 2
     assert capsys.readouterr().err == "error: --tokens: needs --seq and --gbs, and goes without --steps\n"
     assert run([*words, "--tokens", "1T", "--seq", "0", "--gbs", "8"]) == 2

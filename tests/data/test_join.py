@@ -109,7 +109,9 @@ def test_archives_are_not_joined(tmp_path: Path) -> None:
 
 
 def test_sizes_as_people_write_them() -> None:
-    assert [parse_size(text) for text in ("16GiB", "1.5 GB", "7", "2.5TB", 12)] == [2**34, 1_500_000_000, 7, 2_500_000_000_000, 12]
+    assert [parse_size(text) for text in ("16GiB", "1.5 GB", "7", "2.5TB", "2PB", 12)] == [
+        *(2**34, 1_500_000_000, 7, 2_500_000_000_000, 2 * 10**15, 12)
+    ]
     with pytest.raises(ConfigError, match=r"--max-size=16G: expected a size such as 500MB"):
         parse_size("16G", name="--max-size")
 

@@ -100,6 +100,7 @@ def test_compute_optimal_sizes_train_on_twenty_tokens_a_parameter() -> None:
     ("words", "said"),
     [
         (["size", "--cluster", "h100:8", "--days", "0"], "days=0: expected a positive number"),
+        (["size", "--cluster", "h100:8", "--days", "1", "--tflops", "0"], "tflops=0: expected a positive number"),
         (["size", "--cluster", "h100:8", "--days", "1", "--series", "llama33"], "did you mean 'llama3'"),
         (["size", "--cluster", "h100:8", "--days", "1", "--tokens", "x"], "tokens=x: expected a number such as"),
         (["estimate", "llama3-8b", "--cluster", "h100:8", "--seq", "8192", "--tokens", "0"], "tokens=0: expected 1 or more"),

@@ -9,7 +9,20 @@ from meshwright.units import GB, GIB, MIB, TERA
 
 __all__ = ["parse_size"]
 
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": GB, "tb": TERA, "kib": 2**10, "mib": MIB, "gib": GIB, "tib": 2**40}
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": GB,
+    "tb": TERA,
+    "pb": 10**15,
+    "kib": 2**10,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 2**40,
+    "pib": 2**50,
+}
 
 
 def parse_size(text: str | int, *, name: str = "size") -> int:

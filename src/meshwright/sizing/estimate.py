@@ -16,7 +16,7 @@ from meshwright.sizing.closed_form import Budget, classic_seconds
 from meshwright.sizing.duration import Duration, Training, duration
 from meshwright.units import DAY_S, TERA, format_count
 
-__all__ = ["Limits", "RunEstimate", "Search", "classic_tflops", "estimate_run", "plans_or_none", "run_of"]
+__all__ = ["Limits", "RunEstimate", "Search", "assumed_tflops", "classic_tflops", "estimate_run", "plans_or_none", "run_of"]
 
 Search = Callable[[Problem], PlanResult]
 """Ranked plans of a problem."""
@@ -103,6 +103,13 @@ def classic_tflops(problem: Problem) -> float:
     return problem.setting.pool.node.chip.peak_flops_per_s("bf16") * _CLASSIC_SHARE / TERA
 
 
+def assumed_tflops(problem: Problem, given: float | None) -> float:
+    """TFLOPS of one chip in the closed form: those that are given, else `classic_tflops`; ConfigError for what is no rate."""
+    if given is not None and not 0 < given < float("inf"):
+        raise ConfigError(f"tflops={given:g}: expected a positive number")
+    return classic_tflops(problem) if given is None else given
+
+
 def run_of(problem: Problem, plan: Plan, training: Training) -> Duration:
     """Return how long a plan of a problem trains, and at what cost."""
     setting, pool, per_s = problem.setting, problem.setting.pool, problem.usd_per_chip_s
@@ -132,7 +139,7 @@ def estimate_run(
     plan = result.plans[0] if result.plans else None
     run = None if plan is None else run_of(problem, plan, training)
     broken = () if run is None else limits.broken_by(run)
-    assumed = classic_tflops(problem) if tflops is None else tflops
+    assumed = assumed_tflops(problem, tflops)
     budget = Budget(chips=problem.num_chips, seconds=1.0, tokens=training.tokens, flops_per_s_per_chip=assumed * TERA)
     return RunEstimate(
         result=result,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from meshwright.training.progress import newest_checkpoint, read_progress
 __all__ = ["TrainState", "cancel_training", "follow_logs", "list_trainings", "start_training", "state_of", "training_in"]
 
 _TICK_S = 0.5
+_BLOCK_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,19 +178,18 @@ def follow_logs(
     if not jobs or (number is not None and number not in known):
         raise ConfigError(f"{training.folder}: {'no job was sent yet' if not jobs else f'no job {number}; it has {known}'}")
     place = known[-1] if number is None else number
-    starter, read = launcher_of(training.request), 0
+    starter, log = launcher_of(training.request), _Log(training.job_folder(place) / name)
     while True:
         watched = {job.note.number: job for job in _polled(training, starter)}
-        chunk = _read_from(training.job_folder(place) / name, read)
-        read += len(chunk)
-        if chunk:
-            yield chunk.decode("utf-8", errors="replace")
+        before = log.read
+        yield from log.new_text()
         ended = watched[place].status.ended if place in watched else False
-        if not follow or (ended and not chunk):
+        if not follow or (ended and log.read == before):
             later = [job for job in watched if job > place]
             if not follow or number is not None or not later:
                 return
-            place, read = min(later), 0
+            place = min(later)
+            log = _Log(training.job_folder(place) / name)
             continue
         sleep(_TICK_S if starter.name == "local" else 20 * _TICK_S)
 
@@ -199,10 +200,23 @@ def _polled(training: TrainFolder, starter: Any) -> list[Watched]:
     return []
 
 
-def _read_from(path: Path, start: int) -> bytes:
-    try:
-        with path.open("rb") as handle:
-            handle.seek(start)
-            return handle.read()
-    except OSError:
-        return b""
+@dataclass(slots=True)
+class _Log:
+    """One file as it grows."""
+
+    path: Path
+    read: int = 0
+    """Bytes so far."""
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
+    """Keeps the first bytes of a letter whose last ones are still to be written."""
+
+    def new_text(self) -> Iterator[str]:
+        """Yield what was written since, a block at a time; a file that is not there yet says nothing."""
+        try:
+            with self.path.open("rb") as handle:
+                handle.seek(self.read)
+                while chunk := handle.read(_BLOCK_BYTES):
+                    self.read += len(chunk)
+                    yield self.decoder.decode(chunk)
+        except OSError:
+            return

@@ -97,6 +97,11 @@ def plan(
 
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
+    alone = [flag for flag, value in (("--seq", seq), ("--gbs", gbs)) if value is not None]
+    if len(alone) == 1:
+        raise ConfigError(f"{alone[0]}: --seq and --gbs go together: the best plan's step is taken with them, and --tokens needs them")
+    if alone and step_s is not None and tokens is None:
+        raise ConfigError("--seq and --gbs: of no effect with --step-s, which says the step's time; give one of them, or --tokens too")
     if tokens is not None and (steps is not None or seq is None or gbs is None):
         raise ConfigError("--tokens: needs --seq and --gbs, and goes without --steps")
     if tokens is not None and seq is not None and gbs is not None:
