@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -77,6 +78,19 @@ def test_three_equal_groups_are_enough() -> None:
     some = [residual(0.1 * i, model=str(i)) for i in range(3)]
     assert ("step_time", "megatron, dense, hopper") in fit_spreads(some)
     assert ("step_time", "megatron, dense, hopper") not in fit_spreads(some[:2])
+
+
+def test_a_kind_of_one_table_is_mixed_with_the_next_coarser() -> None:
+    """Worked: three models at 0 in the kind's one table, three at 0.3 in another generation's. The coarser kinds are one half each; the
+    kind's own weigh a half beside them, so that 3/4 lie at 0 and 1/4 at 0.3. The 90 % quantile is 0.3, the median 0. The six groups have
+    shares of 1/4 and 1/12: 4.8 equal ones, whose half-widths grow by 1.548 / 1.2816 * sqrt(1 + 1 / 4.8) = 1.328. Memory is not mixed."""
+    own = [residual(0.0, table="a", model=name) for name in "xyz"]
+    found = fit_spreads([*own, *(residual(0.3, table="b", model=name, kind=ADA) for name in "xyz")])["step_time", "megatron, dense, hopper"]
+    assert math.log(found.high) == pytest.approx(0.3 * 1.328, rel=0.01)
+    assert (found.p90, found.runs, found.tables) == (1.0, 3, 1)
+    memory = [replace(r, quantity="peak_memory") for r in own]
+    other = [residual(0.3, table="b", model=name, kind=ADA, quantity="peak_memory") for name in "xyz"]
+    assert math.log(fit_spreads([*memory, *other])["peak_memory", "megatron, dense, hopper"].high) < 0.02
 
 
 @pytest.mark.parametrize(("between", "within"), [(0.1, 0.1), (0.05, 0.2), (0.2, 0.03)])
