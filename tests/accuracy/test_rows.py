@@ -136,6 +136,23 @@ def test_a_named_servers_network_is_its_own() -> None:
     assert [network(gpu) for gpu in ("T4-16GB", "V100-16GB", "A100-80GB-SXM")] == ["tcp-12.5", "tcp-2.5", "ib-200"]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("100 Gb/s TCP", "tcp-12.5"),
+        ("10 GbE: 10 Gb/s Ethernet per node", "tcp-1.25"),
+        ("400 Gb/s EFA per node", "efa-50"),
+        ("NVLink in node; 4 x 100 Gb/s RoCE between nodes", "roce-50"),
+        ("8x200Gb/s HDR IB per node", "ib-200"),
+        ("50 Gb/s TCP per GPU", "tcp-50"),
+    ],
+)
+def test_a_networks_kind_is_the_one_named(text: str, expected: str) -> None:
+    """And Ethernet without RDMA is one adapter a server, where other rates without a word are a chip's."""
+    node = case_of(LLAMA, interconnect=text, gpus_per_node="8", gpu="A100-80GB-SXM").machines.nodes[0]
+    assert node.network_link.name == expected
+
+
 def test_slices_bound_the_fast_domain() -> None:
     cells = {"gpu": "TPU-v5e", "num_gpus": "512", "tp": "1", "pp": "1", "gbs": "512"}
     assert case_of(LLAMA, interconnect="ICI inside a slice of 256 chips, DCN between slices", **cells).machines.nodes[0].domain_size == 256
@@ -338,3 +355,18 @@ def test_benchmarks_that_leave_allocator_and_exchanges_as_they_come() -> None:
 def test_oneflow_reduces_gradients_in_the_backward_pass() -> None:
     assert dict(case_of(LLAMA, framework="OneFlow").stack_changes) == {"dp_overlap": 0.8}
     assert dict(case_of(LLAMA, framework="Megatron-LM").stack_changes) == {}
+
+
+def test_adapters_train_on_whole_models_where_a_chip_holds_one() -> None:
+    """Llama 3 8B has 16 GB of weights: an L4 holds them, a T4 does not; who names a sharding has it."""
+
+    def sharding(gpu: str, framework: str = "axolotl LoRA", **cells: str) -> str:
+        return case_of(LLAMA, gpu=gpu, framework=framework, task="lora", **cells).layout.sharding
+
+    assert [sharding("L4-24GB"), sharding("T4-16GB", precision="fp16")] == ["none", "zero3"]
+    assert [sharding("L4-24GB", zero="3"), sharding("L4-24GB", "axolotl with FSDP")] == ["zero3", "zero3"]
+
+
+def test_plain_data_parallel_runs_checkpoint_where_they_must() -> None:
+    case = case_of(SMALL_GPT, framework="PyTorch DDP", recompute="")
+    assert (case.layout.sharding, case.layout.recompute, case.recompute_where_short) == ("none", "none", True)

@@ -313,3 +313,16 @@ def test_tables_are_what_the_script_makes() -> None:
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     row = next(line for line in result.stdout.splitlines() if "| gemm/bf16 |" in line)
     assert row in (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["rtx-3090", "rtx-4090", "rtx-5090", "a10", "a10g", "l4", "l40", "h20", "h20-141"])
+def test_a_kins_speed_is_that_of_the_shares_that_both_reach(name: str) -> None:
+    """A chip whose own best share of its peak is known makes of its peak that, not what its kin makes of another peak at another power."""
+    chip = find_chip(name)
+    table = tables.kin(chip).table
+    found = tables.gemm_seconds(table, precision="bf16", m=4096.0, n=4096.0, k=4096.0)
+    assert found is not None
+    reached = 2 * 4096.0**3 / float(np.asarray(found.seconds)) / table.peak_flops_per_s("bf16")
+    assert chip.kin_speed == pytest.approx(chip.matmul_efficiency / reached, abs=0.006)
+    ratio = table.peak_flops_per_s("bf16") / chip.peak_flops_per_s("bf16")
+    assert tables.kin(chip).compute_scale("bf16") == pytest.approx(ratio / chip.kin_speed)

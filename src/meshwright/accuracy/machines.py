@@ -25,6 +25,16 @@ _RATES = (
 """How a network's rate is written; one without "per node" is one NIC per chip, as in today's servers."""
 
 
+_FAMILIES = (
+    ("efa", r"\bEFA\b"),
+    ("roce", r"\bRoCE"),
+    ("ib", r"\b(?:InfiniBand|IB|[EHNX]DR)\b"),
+    ("slingshot", r"\bSlingshot"),
+    ("tcp", r"\b(?:TCP|Ethernet|[GT]bE)\b"),
+)
+"""Kinds of networks by the words for them, the first that is found."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machines:
     """Chips by kind, in the order of the ranks."""
@@ -61,7 +71,7 @@ def _node(cells: Cells, chip: str, num_chips: int, usual_network: str) -> Node:
     per_node = cells.count("gpus_per_node")
     rate = _network_gbps(cells, chip, per_node or default_node(chip).chips_per_node)
     node = default_node(chip, gpus_per_node=per_node, network_gbps=rate)
-    family = _server_family(cells, chip)
+    family = _network_family(cells, chip)
     if family is not None and rate is not None:
         node = replace(node, network_link=network_link(rate, family=family))
     if usual_network and not cells.words("interconnect"):
@@ -105,7 +115,8 @@ def _network_gbps(cells: Cells, chip: str, per_node: int) -> float | None:
         found = re.search(pattern, text)
         if found is not None:
             rate = float(found["gbit"]) * int(found.groupdict().get("nics") or 1)
-            return (rate / per_node if unit == "node" and "per GPU" not in text else rate) or None
+            shared = unit == "node" or _worded_family(text) == "tcp"  # a server has one adapter of that kind
+            return (rate / per_node if shared and "per GPU" not in text else rate) or None
     return None
 
 
@@ -114,11 +125,16 @@ def _rates_by_server(text: str) -> dict[str, float]:
     return {family: float(rate) for rate, family in re.findall(rf"{_RATE}\s+([a-z]\d\w{{0,4}})\b", text)}
 
 
-def _server_family(cells: Cells, chip: str) -> str | None:
-    """Family of the network that servers of a named kind have (`tcp`), where the row names one that holds this chip."""
-    named = [family for family in _rates_by_server(cells.text("interconnect") or "") if _is_in(chip, family)]
+def _network_family(cells: Cells, chip: str) -> str | None:
+    """Kind of network (`tcp`): that of the servers of a named kind which hold this chip, else the one that the row's words are for."""
+    text = cells.text("interconnect") or ""
+    named = [family for family in _rates_by_server(text) if _is_in(chip, family)]
     found = {server.network.partition("-")[0] for family in named for server in _servers_of(family)}
-    return min(found) if len(found) == 1 else None
+    return min(found) if len(found) == 1 else _worded_family(text)
+
+
+def _worded_family(text: str) -> str | None:
+    return next((family for family, words in _FAMILIES if re.search(words, text, re.IGNORECASE)), None)
 
 
 def _servers_of(family: str) -> list[Server]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from meshwright.accuracy.cells import Cells, UnansweredError, without_measurements
@@ -16,8 +16,11 @@ from meshwright.accuracy.recompute import WHERE_SHORT
 from meshwright.accuracy.tables import Rule, TruthTable, read_rules
 from meshwright.accuracy.workloads import seq_len_of_row, workload_of_row
 from meshwright.calibration import Calibration
+from meshwright.cost.operators import HALF
 from meshwright.errors import ConfigError
+from meshwright.hardware.chip import Chip
 from meshwright.layout import Layout
+from meshwright.models.params import model_params
 from meshwright.models.spec import ModelSpec
 from meshwright.workload import Workload
 
@@ -100,8 +103,9 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
     axes = axes_of_row(cells, notes)
     machines = machines_of_row(cells, num_chips=axes.num_chips, usual_network=framework["network"])
     model, assumed = model_of_row(cells, notes, seq_len=seq_len)
-    layout = layout_of_row(cells, notes, framework, model, axes, seq_len=seq_len)
     chip = machines.nodes[0].chip
+    framework = _settled(framework, model, chip)
+    layout = layout_of_row(cells, notes, framework, model, axes, seq_len=seq_len)
     return Case(
         source=source,
         row_id=row_id,
@@ -125,6 +129,18 @@ def _framework(cells: Cells) -> Rule:
     if rule is None:
         raise UnansweredError("framework: not known")
     return rule
+
+
+_ROOM_FOR_WEIGHTS = 0.8
+"""Share of a chip up to which half-precision weights that are not trained are held whole: some activations need a place too."""
+
+
+def _settled(framework: Rule, model: ModelSpec, chip: Chip) -> Rule:
+    """The software's habits, its sharding settled where it depends on whether a chip holds the whole model."""
+    if framework["sharding"] != WHERE_SHORT:
+        return framework
+    held = HALF * model_params(model).total <= _ROOM_FOR_WEIGHTS * chip.usable_bytes
+    return replace(framework, fields={**framework.fields, "sharding": "none" if held else framework["fsdp"]})
 
 
 def _memory(cells: Cells) -> MemoryFigure:

@@ -266,6 +266,7 @@ def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
         fp4_flops_per_s=_scaled(cells, "fp4_tflops", TERA),
         matmul_efficiency=_matmul_efficiency(cells, rows),
         matmul_efficiency_source=cells["matmul_source"],
+        kin_speed=_number(cells, "kin_speed") or 1.0,
         fp8_matmul_efficiency=_fp8_matmul_efficiency(cells),
         sustained_share=_number(cells, "sustained_share") or 1.0,
         narrow_sustained_share=_number(cells, "narrow_sustained_share"),

@@ -44,10 +44,10 @@ class Kin:
         return f"{self.chip.name} has no measured operators: {borrowed}"
 
     def compute_scale(self, precision: Precision) -> float:
-        """Factor on times that arithmetic bounds: the kin's peak over this chip's; ConfigError where one has no such unit."""
+        """Factor on times that arithmetic bounds: the kin's peak over what this chip makes of its own; ConfigError without such a unit."""
         if self.table is self.chip:
             return 1.0
-        return self.table.peak_flops_per_s(precision) / self.chip.peak_flops_per_s(precision)
+        return self.table.peak_flops_per_s(precision) / (self.chip.peak_flops_per_s(precision) * self.chip.kin_speed)
 
     @property
     def memory_scale(self) -> float:
