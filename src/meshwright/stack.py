@@ -54,6 +54,8 @@ class Stack:
     p2p_scattered: float = 0.0
     """Share of a pipeline's messages of which each tensor-parallel rank sends its part alone, to be gathered at the receiver. With sequence
     parallelism all are."""
+    messages_ahead: bool = False
+    """Whether a pipeline makes a receive buffer for every micro batch of a step before it starts, and keeps them."""
     gradient_bytes: float = 4.0
     """Bytes per gradient kept between micro batches."""
     reduce_bytes: float = 4.0
@@ -217,6 +219,7 @@ _FLAGS = {
     "routing_fused",
     "recompute_stops_early",
     "reduction_deferred",
+    "messages_ahead",
     "offloads_inputs",
     "offloads_kept",
 }

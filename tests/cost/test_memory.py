@@ -242,6 +242,18 @@ def test_messages_of_a_pipeline_have_buffers() -> None:
     assert memory().terms["communication"].tolist() == [[0]]
 
 
+def test_buffers_made_ahead_are_one_for_each_micro_batch_and_end_that_receives() -> None:
+    """By hand: 8 micro batches, messages of 3; the first stage receives gradients alone (8), the second 16 less the one input that its
+    micro batch in flight keeps, the last of 1F1B forwards alone; with two chunks a stage has one end more on each side."""
+    ahead = replace(STACK, messages_ahead=True)
+    assert memory(pp=2, mbs=128, stack=ahead).terms["communication"].tolist() == [[3 * 8, 3 * (8 - 1)]]
+    assert memory(pp=4, mbs=128, stack=ahead).terms["communication"].tolist() == [[3 * 8, 3 * (16 - 3), 3 * (16 - 2), 3 * (8 - 1)]]
+    first, last = memory(pp=2, vpp=2, mbs=128, stack=ahead).terms["communication"].tolist()[0]
+    assert first == 3 * 24
+    assert 3 * 16 < last < 3 * 24
+    assert memory(pp=1, mbs=128, stack=ahead).terms["communication"].tolist() == [[0]]
+
+
 def test_a_gathered_input_may_stay() -> None:
     """Two messages of 3 and one copy of 6."""
     assert memory(pp=4, stack=replace(STACK, gathered_copies=1.0)).terms["communication"].tolist() == [[6 + 6] * 4]

@@ -184,7 +184,7 @@ def price_memory(
         "logits": passing.logits,
         "communication": passing.communication
         + stack.gathered_copies * acts.gathered[:, None]
-        + (layouts.pp[:, None] > 1) * MESSAGE_BUFFERS * acts.boundary[:, None] * layouts.vpp[:, None],
+        + _message_bytes(layouts, stages, acts, stack=stack),
     }
     terms = {name: getattr(stack.factors, _FACTOR_OF[name]) * size for name, size in terms.items()}
     coming = terms["activations"] + terms["recompute_workspace"]
@@ -192,6 +192,19 @@ def price_memory(
     terms["libraries"] = np.full_like(coming, _library_bytes(stack, pool.node.chip, model))
     terms["context"] = stack.context_bytes + np.zeros_like(coming) + communicator_bytes(layouts, pool=pool, stack=stack)
     return Memory(terms=terms)
+
+
+def _message_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, stack: Stack) -> Floats:
+    """Buffers of a pipeline's messages, (N, S).
+
+    Formula:  a message each way for each chunk; with buffers made ahead one for each micro batch at every end that receives (none before
+              the first chunk, none behind the last), less the inputs of micro batches in flight, which activations hold
+    Source:   torch.distributed.pipelining (stage.py: _setup_forward_recv_info and _create_grad_recv_info, for every micro batch).
+    """
+    two = MESSAGE_BUFFERS * layouts.vpp[:, None]
+    ends = two - stages.first - stages.last
+    ahead = np.maximum(two, ends * layouts.num_microbatches[:, None] - stages.in_flight * (1.0 - stages.first))
+    return np.asarray((layouts.pp[:, None] > 1) * acts.boundary[:, None] * (ahead if stack.messages_ahead else two))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Protocol
 
 import torch
@@ -169,6 +170,7 @@ class _Pipeline:
                 return loss(*args)
 
         self.schedule: Any = kind(what, layout.num_microbatches, loss_fn=timed_loss, scale_grads=False)
+        self.words = _kept_outputs(self.schedule.step)
         self.first, self.last = 0 in places, layout.pp * layout.vpp - 1 in places
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -176,7 +178,7 @@ class _Pipeline:
         with self.phases.of("pipeline"), _vocabulary_cut(self.meshes.layout):
             inputs = (tokens,) if self.first else ()
             if self.last:
-                self.schedule.step(*inputs, target=targets, losses=losses)
+                self.schedule.step(*inputs, target=targets, losses=losses, **self.words)
             else:
                 self.schedule.step(*inputs)
         parts = [_plain(part.detach()) for part in losses]
@@ -201,6 +203,12 @@ class _Pipeline:
 
     def _rank_of(self, place: int) -> int:
         return dist.get_global_rank(self.meshes.group("pp"), stage_of(place, self.meshes.layout))
+
+
+def _kept_outputs(step: Callable[..., Any]) -> dict[str, bool]:
+    """Words that keep a schedule from gathering the logits of all micro batches for its caller, who has the losses; older versions of
+    torch have none, and gather them."""
+    return {"return_outputs": False} if "return_outputs" in signature(step).parameters else {}
 
 
 def _schedule(layout: Layout) -> tuple[type[Any], bool]:
