@@ -29,6 +29,7 @@ __all__ = ["TORCHTITAN"]
 _NAME = "torchtitan"
 _MODULE = "meshwright_titan"
 _FUNCTION = "training"
+_CHUNKED = "the loss runs over 8 chunks of tokens (ChunkedLossWrapper): its logits take an eighth of what is predicted"
 _IMPORTS = (
     "from torchtitan.components.checkpoint import CheckpointManager",
     "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss",
@@ -75,7 +76,7 @@ def _write(plan: TrainingPlan) -> Exported:
         files=(ExportedFile(name=f"{_MODULE}.py", text=text + "\n"),),
         command=("-m", "torchtitan.train", "--module", _MODULE, "--config", _FUNCTION, *plan.settings.extra),
         environment=ENVIRONMENT,
-        notes=(f"put the folder of {_MODULE}.py on PYTHONPATH", *notes(plan), *model.notes),
+        notes=(f"put the folder of {_MODULE}.py on PYTHONPATH", _CHUNKED, *notes(plan), *model.notes),
     )
 
 
