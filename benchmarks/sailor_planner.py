@@ -8,18 +8,21 @@ wants torch, pandas and scipy. Without LIBRARY only our plans are simulated, whi
 
 OPT-350M, batch 1,024, fp32 in TF32 products, as many A100-40 as V100-16, four a node. Each planner has the same speeds: ours takes chips
 that run a layer in the time of Sailor's profile, and its 1.25 GB/s between nodes. Its plan is the first of its list that its simulator says
-to fit, ours the first of ours.
+to fit, ours the first of ours. Both are simulated twice: as it is, with the exchange between replicas at what one GPU reaches between
+nodes, however many of a node's GPUs take part; and at what its own table of bandwidths has for as many GPUs as a node has of the replicas.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import io
 import json
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +59,9 @@ def main() -> None:
     sailor = _Sailor(given.checkout, given.library)
     speeds = {name: layer_s(name) / sailor.layer_s(theirs) for name, theirs in KINDS.items()}
     for count in CHIPS:
-        theirs, ours = sailor.best_s(count), our_best_s(count, speeds, sailor)
-        said = "skipped, no library" if theirs is None else f"{theirs:.2f} s"
-        print(f"{count} A100 and {count} V100: Sailor {said}, ours {ours:.2f} s", file=sys.stderr)
+        theirs, ours = sailor.best(count), our_best(count, speeds, sailor)
+        said = "skipped, no library" if theirs is None else words(theirs)
+        print(f"{count} A100 and {count} V100: Sailor {said}, ours {words(ours)}", file=sys.stderr)
 
 
 def layer_s(chip: str) -> float:
@@ -71,8 +74,13 @@ def layer_s(chip: str) -> float:
     return (many - few) / 2 / 8
 
 
-def our_best_s(count: int, speeds: dict[str, float], sailor: _Sailor) -> float:
-    """Step time of our first plan that Sailor's simulator says to fit."""
+def words(times: tuple[float, float]) -> str:
+    """Both step times."""
+    return f"{times[0]:.2f} s ({times[1]:.2f} s with all of a node's bandwidth)"
+
+
+def our_best(count: int, speeds: dict[str, float], sailor: _Sailor) -> tuple[float, float]:
+    """Step times of our first plan that Sailor's simulator says to fit."""
     chips = {f"{name}-of-sailor": scaled(name, speeds[name]) for name in KINDS}
     pools = [{"chip": name, "count": count, "gpus_per_node": 4, "network": NETWORK} for name in chips]
     with tempfile.TemporaryDirectory() as folder:
@@ -80,8 +88,8 @@ def our_best_s(count: int, speeds: dict[str, float], sailor: _Sailor) -> float:
         path.write_text(yaml.safe_dump({"chips": chips, "pools": pools}), encoding="utf-8")
         pins = {**PINS, "tp": [1, 2, 4], "mbs": [1, 2, 4, 8], "vpp": [1]}
         found = meshwright.plan(model=MODEL, cluster=str(path), num_gpus=2 * count, gbs=BATCH, pins=pins, top=30, **PROGRAM)
-    times = (sailor.step_s(as_sailor(plan.mixed)) for plan in found.plans if plan.mixed is not None)
-    return next(seconds for seconds in times if seconds is not None)
+    times = (sailor.steps_s(as_sailor(plan.mixed)) for plan in found.plans if plan.mixed is not None)
+    return next(both for both in times if both is not None)
 
 
 def scaled(name: str, speed: float) -> dict[str, Any]:
@@ -137,13 +145,43 @@ class _Sailor:
         """Seconds of one layer's passes for one sequence on one GPU in its profile."""
         return sum(self.profiles["OPT-350"][chip]["1"]["1"]["5"][:2])
 
-    def step_s(self, plan: dict[str, Any]) -> float | None:
-        """Step time by its simulator; None for a plan that does not fit there."""
+    def steps_s(self, plan: dict[str, Any]) -> tuple[float, float] | None:
+        """Step time by its simulator, and with all of a node's bandwidth; None for a plan that does not fit there."""
         with contextlib.redirect_stdout(io.StringIO()):
-            return self.simulator.simulate_iteration_time(plan)[0] if self.simulator.check_config_fits(plan) else None
+            if not self.simulator.check_config_fits(plan):
+                return None
+            seconds = self.simulator.simulate_iteration_time(plan)[0]
+            with self._with_nodes_of(4):
+                return seconds, self.simulator.simulate_iteration_time(plan)[0]
 
-    def best_s(self, count: int) -> float | None:
-        """Step time of the first plan of its planner that fits."""
+    @contextlib.contextmanager
+    def _with_nodes_of(self, gpus: int) -> Iterator[None]:
+        """Let the exchange between replicas of each stage have the bandwidth of as many GPUs as a node holds of them."""
+        simulator, table = self.simulator, self.simulator.inter_network_coeffs
+        plain_sync, plain_coeffs = simulator.estimate_sync_time, table.get_zone_coeffs
+
+        def sync_s(plan: Any) -> float:
+            whole, longest_s = plan.pipeline_list[0], 0.0
+            for stage in range(whole.num_stages):
+                alone, own = copy.copy(plan), copy.copy(whole)
+                for name in ("layers_per_stage", "num_dp", "tmp_configs"):
+                    setattr(own, name, getattr(whole, name)[stage : stage + 1])
+                own.num_stages, alone.pipeline_list = 1, [own]
+                members = max(1, gpus // min(config.tmp for config in own.tmp_configs[0]))
+                shared = {"sender_gpu_count": members, "receiver_gpu_count": members}
+                table.get_zone_coeffs = lambda shared=shared, **asked: plain_coeffs(**{**asked, **shared})
+                longest_s = max(longest_s, plain_sync(alone))
+                table.get_zone_coeffs = plain_coeffs
+            return longest_s
+
+        simulator.estimate_sync_time = sync_s
+        try:
+            yield
+        finally:
+            simulator.estimate_sync_time, table.get_zone_coeffs = plain_sync, plain_coeffs
+
+    def best(self, count: int) -> tuple[float, float] | None:
+        """Step times of the first plan of its planner that fits."""
         if self.library is None:
             return None
         import libplanner  # type: ignore[import-not-found]
@@ -167,9 +205,9 @@ class _Sailor:
         for config in found:
             zones = config.get_zones()
             workers = [[([(names[w[0]], w[1], zones[w[2]])], w[1]) for w in stage] for stage in config.get_config_per_stage()]
-            seconds = self.step_s(sailor_plan(config.get_stages(), workers, mbs=config.get_mbs()))
-            if seconds is not None:
-                return seconds
+            times = self.steps_s(sailor_plan(config.get_stages(), workers, mbs=config.get_mbs()))
+            if times is not None:
+                return times
         return None
 
 

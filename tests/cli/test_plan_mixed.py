@@ -134,16 +134,27 @@ def test_a_plan_that_leaves_chips_idle_is_exported_for_those_it_uses(tmp_path: P
 
 
 def test_a_plan_over_two_kinds_is_written_for_megatron(tmp_path: Path, capsys: Capture) -> None:
-    """What is searched is said, and stages on both kinds share one command."""
-    assert cli.run([*TWO, "--set", "pp=2", "--top", "3", "--export", str(tmp_path)]) == 0
+    """What is searched is said, and stages on both kinds share one command; its file gives the same later."""
+    assert cli.run([*TWO, "--set", "pp=2", "--top", "3", "--json", "--export", str(tmp_path / "now")]) == 0
     printed = capsys.readouterr()
     assert "note: searched with --same tp,recompute, as megatron-lm has one value for all ranks" in printed.err
     assert "order of the nodes: NODE_RANK 0 on" in printed.err
-    assert "--pipeline-model-parallel-layout" in (tmp_path / "train.sh").read_text()
+    text = (tmp_path / "now" / "train.sh").read_text()
+    assert "--pipeline-model-parallel-layout" in text
+    saved, later = tmp_path / "plan.json", ["--to", "megatron-lm", "-o", str(tmp_path / "later")]
+    saved.write_text(printed.out)
+    assert [stage["pool"] for stage in json.loads(printed.out)["plans"][0]["stages"]] in ([0, 1], [1, 0])
+    assert cli.run(["export", str(saved), *later]) == 0
+    assert (tmp_path / "later" / "train.sh").read_text() == text
+    assert "order of the nodes: NODE_RANK 0 on" in capsys.readouterr().err
+    assert "--launcher, time: job scripts" in error_of(["export", str(saved), *later, "--launcher", "slurm", "--time", "1D"], capsys)
+    assert "gbs: of no effect with the plan in" in error_of(["export", str(saved), *later, "--gbs", "3"], capsys)
+    assert "`export` and `report` read the file of such a plan" in error_of(["train", str(saved), "--dry-run"], capsys)
+    assert "`export` and `report` read the file of such a plan" in error_of(["diff", str(saved), f"{saved}#2"], capsys)
 
 
 def test_plans_that_no_software_has_words_for_are_refused_by_name(tmp_path: Path, capsys: Capture) -> None:
-    stage = {"chip": "h100", "layers": 16, "tp": 2, "mbs": 1, "recompute": "none"}
+    stage = {"chip": "h100", "layers": 16, "tp": 2, "sp": True, "dp": 2, "mbs": 1, "recompute": "none"}
     request = {"model": "llama3-8b", "cluster": "h100:16", "seq_len": 4096, "num_gpus": 8}
 
     def refused(other: dict[str, object]) -> str:
@@ -151,7 +162,7 @@ def test_plans_that_no_software_has_words_for_are_refused_by_name(tmp_path: Path
         (tmp_path / "plan.json").write_text(json.dumps({"request": request, "plans": [plan]}))
         return error_of(["export", str(tmp_path / "plan.json"), "--to", "megatron-lm", "-o", str(tmp_path / "out")], capsys)
 
-    assert "plan.json: its pipeline runs on h100 and a800; a file of such a plan is not read" in refused({"chip": "a800"})
+    assert "plan.json: a plan has a stage on a800, which is not in its place in the cluster h100:16" in refused({"chip": "a800"})
     assert "plan.json: its stages differ in tp, recompute, for which training software has one value" in refused(
         {"tp": 4, "recompute": "full"}
     )

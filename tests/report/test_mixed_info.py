@@ -6,9 +6,9 @@ import pytest
 
 from meshwright import api
 from meshwright.report.charts.forms import Stack, Timeline
-from meshwright.report.infos.mixed import mixed_layout_of
 from meshwright.reporting import find_chart, report_parts
 from meshwright.search.mixed.problem import resolve_mixed
+from meshwright.search.mixed.saved import mixed_layout_of
 from meshwright.search.request import PlanRequest
 
 FIELDS: dict[str, Any] = {"model": "llama2-13b", "cluster": "a800:8,h800:8", "seq_len": 4096, "gbs": 64, "top": 3}

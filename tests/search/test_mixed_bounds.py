@@ -49,7 +49,7 @@ class Checked:
             pp=None,
         )
 
-    def box(self, options: tuple[int, int], order: tuple[int, int], stages: Any, layers: Any, *, vpp: int) -> Boxes:
+    def box(self, options: tuple[int, ...], order: tuple[int, ...], stages: Any, layers: Any, *, vpp: int) -> Boxes:
         """One row: of each block its stages and layers, from and to."""
         self.book.add(np.array([options]))
         pairs = [self.book.ids_of(pool, np.array([options[pool]]), piped=True)[0] for pool in order]
@@ -210,3 +210,16 @@ def test_a_stage_that_must_free_its_activations_by_hand() -> None:
     assert found.slowest_s[0] == pytest.approx(44.0)
     wider = replace(places, stages=np.array([3]), layers=np.array([9]))
     assert forced(wider, room, np.zeros(1, dtype=np.int64)).slowest_s[0] >= 30.0
+
+
+def test_a_pinned_depth_that_a_fast_plan_cannot_have_leaves_nothing() -> None:
+    """Below a ceiling of a layer and a half, pools of eight layers or more have eight stages or more each; three in all are asked for."""
+    checked = Checked("a800:64,h800:64,h100:64")
+    wide = [[1, 10], [1, 10], [1, 10]]
+    box = checked.box((0, 0, 0), (0, 1, 2), wide, wide, vpp=1)
+    limits = replace(checked.limits, pp=(3,))
+    layer_s = float(checked.book.table.layer_s[box.ids].max())
+    assert len(tightened(box, checked.book.table, limits, np.array([np.inf]))) == 1
+    box = replace(box, layers_from=np.array([[8, 8, 8]]))
+    ceiling_s = np.array([1.5 * float(box.num_microbatches[0]) * layer_s])
+    assert len(tightened(box, checked.book.table, limits, ceiling_s)) == 0

@@ -65,3 +65,11 @@ def test_a_plan_that_needs_the_headroom_is_at_risk() -> None:
     plans = search_mixed_plans(PlanRequest.of(request)).plans
     assert plans and {plan.fits for plan in plans} == {"at risk"}
     assert all(max(plan.peak_memory_bytes) > 0.8 * 79.1 * 2**30 for plan in plans)
+
+
+def test_the_simulation_has_room_for_the_best_by_the_closed_form() -> None:
+    """Of stages in 2 to 20 chunks those in 10 are the best by both; which are simulated does not hang on the order of the search."""
+    request = {"model": "llama3-70b", "cluster": "h800:512,h200:16", "seq_len": 4096, "gbs": 1024, "top": 1}
+    pins = [{"tp": [4]}, {"tp": [4], "dp": [32], "vpp": [10]}]
+    wide, narrow = (search_mixed_plans(PlanRequest.of({**request, "pins": each})).plans[0].step_s for each in pins)
+    assert wide <= narrow * (1 + 1e-9)

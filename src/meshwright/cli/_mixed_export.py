@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from meshwright.exports import Exported
+    from meshwright.exports import Exported, ExportTarget, TrainingSettings
     from meshwright.mixed_layout import MixedLayout
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.request import PlanRequest
     from meshwright.search.result import PlanResult
 
-__all__ = ["export_first", "for_export"]
+__all__ = ["export_first", "export_mixed_plan", "for_export"]
 
 
 def for_export(asked: PlanRequest, to: str) -> PlanRequest:
@@ -62,6 +62,21 @@ def export_first(result: PlanResult, problem: MixedProblem, folder: Path, to: st
         return
     assert refused is not None, "there is a plan"
     raise refused
+
+
+def export_mixed_plan(
+    plan: tuple[MixedLayout, MixedProblem], target: ExportTarget, settings: TrainingSettings, *, job_words: list[str]
+) -> Exported:
+    """Return the files of a saved plan; job scripts, which are of nodes of one kind, are refused."""
+    from meshwright.errors import ConfigError
+    from meshwright.exports.mixed import export_mixed
+
+    if job_words:
+        raise ConfigError(
+            f"{', '.join(job_words)}: job scripts are written for nodes of one kind; leave it out, and start train.sh on each node in the "
+            "order that it says"
+        )
+    return export_mixed(plan[0], plan[1], target=target, settings=settings)
 
 
 def _exported(layout: MixedLayout, problem: MixedProblem, to: str) -> Exported:

@@ -11,10 +11,12 @@ from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.layout import Layout, parse_layout
 
 if TYPE_CHECKING:
+    from meshwright.mixed_layout import MixedLayout
+    from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
     from meshwright.search.quote import Quote
 
-__all__ = ["Side", "read_side", "side_of"]
+__all__ = ["Side", "read_mixed", "read_side", "side_of"]
 
 _SHARED = ("seq_len", "decoder_seq_len", "precision", "attention", "routing", "model", "stack", "cluster")
 """Fields of a request that say what is trained, where and by what."""
@@ -91,11 +93,10 @@ def side_of(content: Any, name: str, rank: str = "") -> Side:
 
 def _of_one_kind(plan: dict[str, Any], request: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the request of a plan that could leave chips idle, for those that it uses; ConfigError where its stages are not alike."""
-    kinds = list(dict.fromkeys(stage["chip"] for stage in plan["stages"]))
-    if len(kinds) > 1:
+    if kinds := _kinds(plan):
         raise ConfigError(
-            f"{name}: its pipeline runs on {' and '.join(kinds)}; a file of such a plan is not read; `plan --export DIR` writes the "
-            "best for megatron-lm, and `stages` of the file says what each runs as"
+            f"{name}: its pipeline runs on {' and '.join(kinds)}; `export` and `report` read the file of such a plan, and no "
+            "other command; `stages` of the file says what each runs as"
         )
     differs = [key for key in plan["stages"][0] if key != "layers" and len({str(stage[key]) for stage in plan["stages"]}) > 1]
     if differs:
@@ -108,6 +109,35 @@ def _of_one_kind(plan: dict[str, Any], request: dict[str, Any], name: str) -> di
         raise ConfigError(f"{name}: its cluster {kind} is a file with more chips than the plan uses; plan for a file with those it uses")
     used = sum(part["used"] for part in plan["chips"])
     return {**{key: value for key, value in request.items() if key not in _CAPS}, "cluster": f"{kind}:{used}"}
+
+
+def _kinds(plan: dict[str, Any]) -> list[str]:
+    """Return the chips of a plan's pools where it has several."""
+    pools = list(dict.fromkeys((stage.get("pool"), stage["chip"]) for stage in plan["stages"]))
+    return [chip for _, chip in pools] if len(pools) > 1 else []
+
+
+def read_mixed(text: str) -> tuple[MixedLayout, MixedProblem] | None:
+    """Read the plan of a file whose stages lie on several kinds of chips, with its request; None for anything else."""
+    from meshwright.search.mixed.problem import resolve_mixed
+    from meshwright.search.mixed.saved import mixed_layout_of
+    from meshwright.search.request import PlanRequest
+
+    name, _, rank = text.partition("#")
+    if not Path(name).is_file():
+        return None
+    content = _read_json(Path(name))
+    if not isinstance(content, dict) or not isinstance(request := content.get("request"), dict):
+        return None
+    plan = _ranked(content["plans"], text, rank) if "plans" in content else content
+    stages = plan.get("stages")
+    if not isinstance(stages, list) or not all(isinstance(stage, dict) and "chip" in stage for stage in stages) or not _kinds(plan):
+        return None
+    problem = resolve_mixed(PlanRequest.of(request))
+    try:
+        return mixed_layout_of(plan, problem), problem
+    except ConfigError as error:
+        raise ConfigError(f"{text}: {error}") from None
 
 
 def _ranked(plans: Any, name: str, rank: str) -> dict[str, Any]:

@@ -120,6 +120,8 @@ def export(
       meshwright export llama3-8b --cluster h100:16 --seq 8192 --gbs 64 --to torchtitan --launcher k8s-jobset --image IMAGE --dry-run
     """
     from meshwright.cli._job_flags import job_for
+    from meshwright.cli._mixed_export import export_mixed_plan
+    from meshwright.cli._plan_files import read_mixed
     from meshwright.exports import export_plan, plan_of
     from meshwright.exports.registry import find_target
 
@@ -130,15 +132,41 @@ def export(
         **{"max_memory_gib": max_memory_gib},
     }
     chosen = _settings(settings or [])
-    asked = _asked(plan, hf, layout, {key: value for key, value in case.items() if value is not None}, target, chosen)
-    whole = plan_of(asked, settings=chosen)
-    exported = export_plan(whole, target=target)
     options = {
         **{"name": job_name, "start": start, "time": time, "image": image, "mounts": mounts, "workdir": workdir, "account": account},
         **{"partition": partition, "instance": instance, "log_dir": log_dir, "words": launcher_words},
         **{"cpus": cpus, "memory": node_memory, "shared_memory": shared_memory, "priority": priority},
     }
+    given = {key: value for key, value in case.items() if value is not None}
+    if (mixed := None if plan is None else read_mixed(plan)) is not None:
+        _require_no_words(plan, given, layout, hf)
+        exported = export_mixed_plan(
+            mixed, target, chosen, job_words=[*_named(launcher, job), *(k for k, v in options.items() if v is not None)]
+        )
+        _write_out(exported, None, target, output, dry_run=dry_run, force=force, json_output=json_output)
+        return
+    asked = _asked(plan, hf, layout, given, target, chosen)
+    whole = plan_of(asked, settings=chosen)
+    exported = export_plan(whole, target=target)
     script = job_for(exported, whole, launcher=launcher, job_file=job, given=options)
+    _write_out(exported, script, target, output, dry_run=dry_run, force=force, json_output=json_output)
+
+
+def _named(launcher: str | None, job: Path | None) -> list[str]:
+    return [*(["--launcher"] if launcher is not None else []), *(["--job"] if job is not None else [])]
+
+
+def _write_out(
+    exported: Exported,
+    script: JobText | None,
+    target: ExportTarget,
+    output: Path | None,
+    *,
+    dry_run: bool,
+    force: bool,
+    json_output: bool,
+) -> None:
+    """Print everything as JSON, or write the files and say how they are started."""
     if json_output:
         import json
 
@@ -159,8 +187,7 @@ def _asked(
     from meshwright.search.asked import ask
 
     if plan is not None and Path(plan.partition("#")[0]).is_file():
-        if given := [*case, *(["layout"] if layout else []), *(["hf"] if hf else [])]:
-            raise ConfigError(f"{', '.join(given)}: of no effect with the plan in {plan}, which says it; leave it out")
+        _require_no_words(plan, case, layout, hf)
         side = read_side(plan)
         problem = side.problem()
         if problem is None:
@@ -169,6 +196,14 @@ def _asked(
     if plan is not None and Path(plan.partition("#")[0]).suffix == ".json":
         raise ConfigError(f"{plan}: no such file; `meshwright plan ... --json > {plan.partition('#')[0]}` writes one")
     return _of_model(plan, hf, layout, case, target, settings)
+
+
+def _require_no_words(plan: str | None, case: dict[str, Any], layout: str | None, hf: Path | None) -> None:
+    """Refuse words that a plan's file says already."""
+    from meshwright.errors import ConfigError
+
+    if given := [*case, *(["layout"] if layout else []), *(["hf"] if hf else [])]:
+        raise ConfigError(f"{', '.join(given)}: of no effect with the plan in {plan}, which says it; leave it out")
 
 
 def _of_model(

@@ -222,7 +222,7 @@ def mixed_dict(mixed: MixedLayout) -> dict[str, Any]:
     shared = layout_dict(mixed.row(0))
     names = ("tp", "sp", "dp", "mbs", "recompute", "recompute_method", "recompute_layers", "recompute_modules")
     differs = {name: None for name in names if len({getattr(stage, name) for stage in mixed.stages}) > 1}
-    stages = [_plain({f.name: getattr(stage, f.name) for f in fields(stage) if f.name != "pool"}) for stage in mixed.stages]
+    stages = [_plain({f.name: getattr(stage, f.name) for f in fields(stage)}) for stage in mixed.stages]
     return {"layout": shared | differs, "stages": stages}
 
 

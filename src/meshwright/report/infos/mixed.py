@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from meshwright.mixed_layout import MixedLayout, StageLayout
 from meshwright.report.charts.forms import Column, Grid, Stack, Timeline
 from meshwright.report.infos.computed import pipeline_info
 from meshwright.report.infos.layouts import short_words
 from meshwright.report.infos.terms import memory_stack
+from meshwright.search.mixed.saved import mixed_layout_of
 from meshwright.units import GIB
 
 if TYPE_CHECKING:
     from meshwright.search.mixed.problem import MixedProblem
 
-__all__ = ["mixed_layout_of", "mixed_memory_info", "mixed_timeline_info", "stages_table_info"]
-
-
-def mixed_layout_of(plan: Mapping[str, Any], problem: MixedProblem) -> MixedLayout:
-    """Read the stages of a plan back from JSON; pools are told by their chips."""
-    pools: dict[str, int] = {}
-    for place, pool in enumerate(problem.cluster.pools):
-        pools.setdefault(pool.node.chip.name, place)
-    stages = tuple(StageLayout(pool=pools[stage["chip"]], **_tuples(stage)) for stage in plan["stages"])
-    shared = {name: plan["layout"][name] for name in ("gbs", "cp", "ep", "etp", "vpp", "sharding", "schedule")}
-    layout, chunks = MixedLayout(stages=stages, **shared), tuple(plan["layout"]["layers_per_stage"])
-    return layout if chunks == layout.chunk_layers else replace(layout, chunks=chunks)
-
-
-def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+__all__ = ["mixed_memory_info", "mixed_timeline_info", "stages_table_info"]
 
 
 def mixed_memory_info(plan: Mapping[str, Any], problem: MixedProblem) -> Stack:

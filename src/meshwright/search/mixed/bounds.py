@@ -62,7 +62,7 @@ def _fitting(boxes: Boxes, cuts: Cuts, s0: Ints, s1: Ints) -> Ints:
     top = cuts.fitting.shape[1] - 1
     behind = s0[:, ::-1].cumsum(axis=1)[:, ::-1] - s0  # stages below the block, at least
     held = np.minimum(boxes.num_microbatches[:, None], top)
-    low, high = np.minimum(behind, held), np.minimum(behind + s1, held)
+    low, high = (np.clip(depth, 0, held) for depth in (behind, behind + s1))  # pinned depths leave some rows less than no stage
     beyond = np.maximum(0, s1 - (high - low))
     table, rows = cuts.fitting, boxes.ids
     last = table[rows, held] - table[rows, np.maximum(held - 1, 0)]

@@ -381,6 +381,7 @@ class _Search:
             found = self.singles.found(leaf, blocks, case, solved)
             if found.stages not in known:
                 plans.append(found)
+        plans.sort(key=lambda found: found.score)  # the simulation has room for the first of them
         expected = expected_s(plans)
         order = sorted((float(s) / plan.step_s * plan.score, i) for i, (s, plan) in enumerate(zip(expected, plans, strict=True)))
         return tuple(plans[i] for score, i in order[:NEAR_KEPT] if np.isfinite(score))
