@@ -35,6 +35,8 @@ __all__ = ["AROUND", "search_mixed_plans"]
 
 DEALT = 5
 """Interleaved plans of unlike cuts of which layers are moved."""
+SHORT, DEALT_SHORT = 1000, 3
+"""Operations of a short pipeline; and how many more plans are dealt if they are short."""
 AROUND = 3
 """Plans around which kinds of chips may come back, or have unlike dp and mbs."""
 
@@ -165,9 +167,15 @@ def _priced(problem: MixedProblem, grid: Grid, chosen: Sequence[Found]) -> list[
     unlike: dict[object, tuple[Found, Repriced]] = {}
     for found, each in nearest:
         unlike.setdefault((found.cuts, found.case.vpp), (found, each))
-    moved = [(found, layout) for found, each in [*unlike.values()][:DEALT] for layout in dealt(found, each, problem)]
+    moved = [(found, layout) for found, each in _worth_dealing([*unlike.values()]) for layout in dealt(found, each, problem)]
     again = reprice_mixed([layout for _, layout in moved], problem.site)
     return [*priced, *((found, each) for (found, _), each in zip(moved, again, strict=True))]
+
+
+def _worth_dealing(nearest: list[tuple[Found, Repriced]]) -> list[tuple[Found, Repriced]]:
+    """The first of the interleaved plans, and of those that follow the short ones, which take little time."""
+    rest = nearest[DEALT : DEALT + DEALT_SHORT]
+    return nearest[:DEALT] + [(f, r) for f, r in rest if 2 * r.layout.num_microbatches * r.layout.pp * r.layout.vpp <= SHORT]
 
 
 def _simulated(pair: tuple[Found, Repriced]) -> float:
