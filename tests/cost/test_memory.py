@@ -19,7 +19,7 @@ from meshwright.hardware.cluster import Pool
 from meshwright.layout import Layout, Layouts
 from meshwright.models.params import model_params
 from meshwright.models.spec import ModelSpec
-from meshwright.stack import Stack
+from meshwright.stack import Stack, find_stack
 from meshwright.workload import Workload
 
 PARAMS = model_params(LLAMA).total
@@ -252,6 +252,10 @@ def test_buffers_made_ahead_are_one_for_each_micro_batch_and_end_that_receives()
     assert first == 3 * 24
     assert 3 * 16 < last < 3 * 24
     assert memory(pp=1, mbs=128, stack=ahead).terms["communication"].tolist() == [[0]]
+    assert [name for name in ("torchtitan", "embedded", "megatron", "nanotron") if find_stack(name).messages_ahead] == [
+        "torchtitan",
+        "embedded",
+    ]
 
 
 def test_a_gathered_input_may_stay() -> None:
