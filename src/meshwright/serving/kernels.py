@@ -45,6 +45,9 @@ DIRECT_SHARE = 0.7
 """Share of a link's rate that an engine's own all-reduce reaches at least: its kernels write into their peers' memory, where NCCL's rings
 over PCIe reach 0.38. NCCL's topology search counts 24 GB/s on a 16-lane slot of PCIe 4 (0.76); throughput of TensorRT-LLM on L40S and A100
 PCIe (inference_trtllm_docs) is 8 and 2 % below what 0.7 says, and 22 % above what 0.38 says."""
+DIRECT_RAMP_BYTES = 512 * 1024.0
+"""Message at which such a kernel reaches half of that. With the 16 KiB of NCCL's rings over PCIe throughput of TensorRT-LLM on A100 PCIe is 10 %
+below what is said, with this 1 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,7 +277,10 @@ class Kernels:
         node = self.pool.node
         if self.engine.reduces_by == "nccl" or node.domain_link.efficiency >= DIRECT_SHARE:
             return self.pool
-        return replace(self.pool, node=replace(node, domain_link=replace(node.domain_link, efficiency=DIRECT_SHARE)))
+        direct = replace(
+            node.domain_link, efficiency=DIRECT_SHARE, pair_efficiency=None, full_rate_chips=None, half_message_bytes=DIRECT_RAMP_BYTES
+        )
+        return replace(self.pool, node=replace(node, domain_link=direct))
 
     def exchange_s(self, *, ranks: int, token_bytes: Floats, copies: float) -> Floats:
         """Time until every token of a rank has reached the ranks of its experts.
