@@ -46,8 +46,8 @@ DIRECT_SHARE = 0.7
 over PCIe reach 0.38. NCCL's topology search counts 24 GB/s on a 16-lane slot of PCIe 4 (0.76); throughput of TensorRT-LLM on L40S and A100
 PCIe (inference_trtllm_docs) is 8 and 2 % below what 0.7 says, and 22 % above what 0.38 says."""
 DIRECT_RAMP_BYTES = 512 * 1024.0
-"""Message at which such a kernel reaches half of that. With the 16 KiB of NCCL's rings over PCIe throughput of TensorRT-LLM on A100 PCIe is 10 %
-below what is said, with this 1 %."""
+"""Message at which such a kernel reaches half of that. With the 16 KiB of NCCL's rings over PCIe throughput of TensorRT-LLM on A100 PCIe is
+10 % below what is said, with this 1 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
