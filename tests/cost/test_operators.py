@@ -198,6 +198,8 @@ def test_tensor_exchange_hides_as_the_stack_can() -> None:
     shown = tensor_exchange(site(LLAMA, tp=8, stack=replace(STACK, tp_overlap=0.75)), MLP)
     assert shown.forward_s == pytest.approx(tensor_exchange(site(LLAMA, tp=8), MLP).forward_s / 4)
     assert tensor_exchange(site(LLAMA, tp=1), MLP).forward_s == 0
+    pcie = replace(POOL, node=replace(POOL.node, domain_link=replace(POOL.node.domain_link, maps_peers=False)))
+    assert tensor_exchange(site(LLAMA, pool=pcie, tp=8, stack=replace(STACK, tp_overlap=0.75)), MLP).forward_s == shown.forward_s * 4
 
 
 def test_strides_are_copied_where_the_batch_comes_first() -> None:

@@ -448,3 +448,11 @@ def test_multi_token_prediction_in_a_chunk_of_its_own_is_written_and_read() -> N
 def test_multi_token_prediction_elsewhere_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is planned behind the last layer"):
         read_chunks(split_words(("--pipeline-model-parallel-layout", text)))
+
+
+@pytest.mark.parametrize(("cluster", "overlaps"), [("h100:16", True), ("l40s:16", False)])
+def test_exchanges_overlap_products_where_buffers_are_mapped(cluster: str, overlaps: bool) -> None:
+    """Transformer Engine's user buffers want NVLink; over PCIe the program would stop as it makes them."""
+    exported = written("llama3-8b", cluster, "tp=4,mbs=1", seq_len=4096)
+    assert ("--tp-comm-overlap" in exported.command) == overlaps
+    assert any(note.startswith("--tp-comm-overlap") for note in exported.notes) == overlaps

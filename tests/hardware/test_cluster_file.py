@@ -130,6 +130,7 @@ own_links = st.builds(
     pair_efficiency=st.none() | share,
     full_rate_chips=st.none() | st.floats(1, 1e6),
     shared_adapter=st.booleans(),
+    maps_peers=st.booleans(),
 )
 own_chips = st.builds(
     Chip,

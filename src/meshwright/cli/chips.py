@@ -182,6 +182,7 @@ def _link_record(link: Link) -> dict[str, Any]:
         "pair_efficiency": link.pair_efficiency,
         "full_rate_chips": link.full_rate_chips,
         "shared_adapter": link.shared_adapter,
+        "maps_peers": link.maps_peers,
         "sources": {column: cells[column] for column in cells if column == "source" or column.endswith("_source")},
     }
 

@@ -374,8 +374,8 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
 
     Formula:  forward and backward each: one all-reduce of the activations, or with sequence parallelism one all-gather and one
               reduce-scatter (backward gathers the input once more for the weights' gradient, behind the data gradient);
-              times the share that the stack does not hide; across domains nothing is hidden. Where the stack's tensors have the
-              sequence behind the batch, a copy of the whole input after the gather and one before the scatter, with several
+              times the share that the stack does not hide; across domains and over PCIe nothing is hidden. Where the stack's tensors
+              have the sequence behind the batch, a copy of the whole input after the gather and one before the scatter, with several
               sequences in a micro batch
     Units:    seconds, (U,).
     Source:   Megatron-LM (arXiv:1909.08053), Korthikanti et al. (arXiv:2205.05198) section 4.2.2; Transformer Engine's user buffers
@@ -386,7 +386,8 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
     group = site.tp_group()
     size = site.tokens(block) * site.model.hidden * site.activation_bytes
     split = site.shapes.sp > 0
-    overlap = np.where(group.local >= group.size, site.stack.tp_overlap, 0.0)  # its buffers are mapped through the fast domain
+    mapped = (group.local >= group.size) & site.pool.node.domain_link.maps_peers
+    overlap = np.where(mapped, site.stack.tp_overlap, 0.0)
     time = np.where(split, 2.0 * all_gather_s(group, size), all_reduce_s(group, size)) * (1.0 - overlap)
     if site.stack.batch_first:
         strided = split & (site.shapes.tp > 1) & (site.shapes.mbs > 1)

@@ -303,6 +303,10 @@ _SHARED_FAMILIES = ("tcp", "dcn")
 """Networks of one adapter a server, as the sources of `presets/servers.csv` give them."""
 
 
+_PCIE = "pcie"
+"""How names of links begin over which Transformer Engine's user buffers are not mapped (they want NVLink)."""
+
+
 def _link(cells: Row) -> Link:
     return Link(
         name=cells["link"],
@@ -315,4 +319,5 @@ def _link(cells: Row) -> Link:
         pair_efficiency=_number(cells, "pair_efficiency"),
         full_rate_chips=_number(cells, "full_rate_chips"),
         shared_adapter=cells["family"] in _SHARED_FAMILIES,
+        maps_peers=not cells["link"].startswith(_PCIE),
     )

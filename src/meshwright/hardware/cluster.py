@@ -33,6 +33,8 @@ class Link:
     """Chips of a server that reach `efficiency` at once; more share what these reach, as copies through one host memory do. None is all."""
     shared_adapter: bool = False
     """Whether a server has one adapter for all its chips, of which `bytes_per_s` is a chip's part."""
+    maps_peers: bool = True
+    """Whether software overlaps exchanges with products through buffers that it maps into its peers' memory; not over PCIe."""
 
     def __post_init__(self) -> None:
         if not 0 < self.efficiency <= 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshwright.errors import CannotExpress
 from meshwright.exports._counted import NO_TE_LOSS_SINCE
 from meshwright.exports.mcore.kernels import keeps_narrow_weights
+from meshwright.exports.mcore.layout import tp_overlap
 from meshwright.exports.megatron_lm._tables import NAME, Words
 from meshwright.exports.plan import TrainingPlan
 from meshwright.layout import Layout
@@ -79,8 +80,7 @@ def _write_overlap(words: Words, plan: TrainingPlan) -> None:
         words.add("overlap", "--overlap-grad-reduce")
         if layout.sharding != "none":
             words.add("overlap", "--overlap-param-gather")
-    within = layout.tp <= plan.pool.node.domain_size
-    if stack.tp_overlap and layout.sp and within and plan.model.family == "decoder" and plan.model.hybrid is None:
+    if tp_overlap(plan) and plan.model.family == "decoder" and plan.model.hybrid is None:
         words.add("overlap", "--tp-comm-overlap")
     if stack.gradient_bytes < 4 and plan.work.precision not in ("fp32", "tf32", "fp16"):
         words.add("overlap", "--grad-reduce-in-bf16")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.exports.exported import Exported, ExportedFile, TrainedLayers
+from meshwright.exports.mcore.layout import tp_overlap
 from meshwright.exports.megatron_lm._environment import environment
 from meshwright.exports.megatron_lm._layout import write_layout
 from meshwright.exports.megatron_lm._model import program_of, write_model
@@ -56,7 +57,7 @@ def _notes(plan: TrainingPlan) -> tuple[str, ...]:
         notes.append("T5 and BERT mask words of their tokenizer: give tokenizer_kind=bert-wordpiece, vocab_file and data before the start")
     if plan.model.hybrid is not None:
         notes.append("a plan knows how many layers of each kind there are, not their order: the pattern spreads them evenly")
-    if plan.stack.tp_overlap and plan.layout.sp:
+    if tp_overlap(plan):
         notes.append("--tp-comm-overlap needs Transformer Engine's user buffers; leave it out where they can't be made")
     return tuple(notes)
 

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.errors import CannotExpress
 from meshwright.exports.defaults import train_steps
 from meshwright.exports.exported import Exported, ExportedFile, TrainedLayers
+from meshwright.exports.mcore.layout import tp_overlap
 from meshwright.exports.mcore.model import POSITIONS, model_words
 from meshwright.exports.megatron_lm._environment import environment
 from meshwright.exports.nemo1.encoders import bert_model, require_bert, require_t5, t5_model
@@ -247,7 +248,7 @@ def _gpt(plan: TrainingPlan) -> dict[str, Any]:
         "fp8_e4m3": False,
         "fp8_hybrid": plan.work.precision == "fp8",
         "use_flash_attention": not _is_legacy(plan),
-        "ub_tp_comm_overlap": not _is_legacy(plan) and plan.stack.tp_overlap > 0 and layout.sp and layout.tp <= plan.pool.node.domain_size,
+        "ub_tp_comm_overlap": not _is_legacy(plan) and tp_overlap(plan),
         "overlap_p2p_comm": layout.vpp > 1,
         "batch_p2p_comm": layout.vpp == 1,
         **({"bias_activation_fusion": model.linear_bias, "bias_dropout_add_fusion": model.linear_bias} if _is_legacy(plan) else {}),
