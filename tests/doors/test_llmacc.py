@@ -32,7 +32,7 @@ SEED = (
 CALCULATOR = ("--task-type", "megatron.GPT", "--world-size", "16", "--local-world-size", "8", "--max-global-batch-size", "32")
 ENTRY = """
 import json, os, sys
-names = ("RANK", "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_NVLS_ENABLE")
+names = ("RANK", "CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_AVOID_RECORD_STREAMS")
 found = {"argv": sys.argv, "env": {name: os.environ.get(name) for name in names}, "pid": os.getpid()}
 open(os.path.join(os.environ["SEEN"], os.environ["RANK"]), "w").write(json.dumps(found))
 """
@@ -203,12 +203,12 @@ def test_what_the_user_set_in_the_environment_stays(tmp_path: Path) -> None:
     words = ("--entry", "train.py", "--task-type", "megatron.GPT", "--global-batch-size", "16", *small_model())
     ours, theirs = (
         Started(folder, *words, size=1, local_size=1, environment=environment).seen()[0]["env"]
-        for folder, environment in ((made(tmp_path, "a"), {}), (made(tmp_path, "b"), {"NCCL_NVLS_ENABLE": "7"}))
+        for folder, environment in ((made(tmp_path, "a"), {}), (made(tmp_path, "b"), {"TORCH_NCCL_AVOID_RECORD_STREAMS": "7"}))
     )
     assert isinstance(ours, dict)
     assert isinstance(theirs, dict)
-    assert ours["NCCL_NVLS_ENABLE"] == "0"
-    assert theirs["NCCL_NVLS_ENABLE"] == "7"
+    assert ours["TORCH_NCCL_AVOID_RECORD_STREAMS"] == "1"
+    assert theirs["TORCH_NCCL_AVOID_RECORD_STREAMS"] == "7"
 
 
 def made(folder: Path, name: str) -> Path:
