@@ -144,6 +144,7 @@ def _run_blocking(pipeline: Pipeline) -> Run:
     """As `_run_overlapped`, but data moves in batches: a message starts when both ends have posted it, a batch ends with its last one."""
     micro, pp = pipeline.num_microbatches, pipeline.pp
     rows = Rows.of(pipeline)
+    duration_s, message_s = rows.duration_s, rows.message_s
     items = programs(pipeline.schedule, pp=pp, vpp=pipeline.vpp, num_microbatches=micro, group=pipeline.group_size)
     posted: dict[int, float] = {}
     moved: dict[int, float] = {}
@@ -158,7 +159,7 @@ def _run_blocking(pipeline: Pipeline) -> Run:
         for index in range(len(done), len(todo)):
             item = todo[index]
             if not isinstance(item, tuple):
-                now += rows.duration_s[item // micro]
+                now += duration_s[item // micro]
                 done.append(now)
                 continue
             if not is_posted[stage]:
@@ -168,16 +169,22 @@ def _run_blocking(pipeline: Pipeline) -> Run:
                     if earlier is None:
                         posted[message] = now
                         continue
-                    moved[message] = max(now, earlier) + rows.message_s[message // micro]
+                    moved[message] = (now if now > earlier else earlier) + message_s[message // micro]
                     if message in waiting:
                         ready.append(waiting.pop(message))
-            missing = next((message for message in item if message not in moved), None)
-            if missing is not None:
-                waiting[missing] = stage
-                break
-            is_posted[stage] = False
-            now = max(now, *(moved[message] for message in item))
-            done.append(now)
+            latest = now
+            for message in item:
+                arrival = moved.get(message, -1.0)
+                if arrival < 0:
+                    waiting[message] = stage
+                    break
+                latest = arrival if arrival > latest else latest
+            else:
+                is_posted[stage] = False
+                now = latest
+                done.append(now)
+                continue
+            break
     assert not waiting, "the exchanges deadlock"
     return Run(items=items, ends=ends, arrivals=ends)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count, pairwise
 from typing import Literal, get_args
 
@@ -244,8 +245,9 @@ def _dualpipev(pp: int, num_microbatches: int, stage: int) -> Iterator[int]:
     yield from owed
 
 
+@lru_cache(maxsize=4)
 def programs(schedule: PipelineSchedule, *, pp: int, vpp: int, num_microbatches: int, group: int) -> list[list[int | Batch]]:
-    """Return the orders of 1f1b, gpipe or interleaved with the message batches at which a stage stops and waits."""
+    """Return the orders of 1f1b, gpipe or interleaved with the message batches at which a stage stops and waits; not to be changed."""
     result = []
     for stage, order in enumerate(orders(schedule, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group)):
         if schedule == "interleaved":
