@@ -128,7 +128,8 @@ def _footing(result: PlanResult) -> list[str]:
         f"in {result.seconds:.2f} s)",
         *result.notes,
         f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}",
-        f"80 % interval of #1: step {between(best.intervals.step_s, 1)} s, memory {between(best.intervals.peak_bytes, GIB)} GiB",
+        f"80 % interval of #1: step {between(best.intervals.step_s, 1)} s, memory of its fullest stage "
+        f"{between(best.intervals.peak_bytes, GIB)} GiB",
         f"error against measured runs: {best.intervals.error}",
     ]
 

@@ -273,10 +273,9 @@ def _plan(problem: MixedProblem, candidate: _Candidate, rank: int, shares: dict[
 
 
 def _fullest(problem: MixedProblem, priced: Repriced) -> int:
-    """The stage that leaves least of its chip free."""
-    held = priced.price.used_bytes
-    free = [problem.parts[stage.pool].setting.limit_bytes - float(held[i]) for i, stage in enumerate(priced.layout.stages)]
-    return int(np.argmin(free))
+    """The stage that takes most of its chip's memory, as a share: predictions are off by shares too."""
+    limits = [problem.parts[stage.pool].setting.limit_bytes for stage in priced.layout.stages]
+    return int(np.argmax(priced.price.used_bytes / limits))
 
 
 def _idle(problem: MixedProblem, used: list[int]) -> list[int]:
