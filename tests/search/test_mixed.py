@@ -371,6 +371,17 @@ def test_a_plan_says_its_stages_and_its_proof() -> None:
     assert shares["tables"] + shares["kin"] + shares["formula"] + shares["profile"] == pytest.approx(1.0)
 
 
+def test_memory_is_told_of_the_stage_that_fills_most_of_its_chip() -> None:
+    """The stages of H200 hold more GiB and leave more free, and still take the larger share of their chip."""
+    pins = {"tp": [4], "dp": [8], "cp": [2], "mbs": [1], "recompute": ["none"]}
+    fields = {"model": "llama3-70b", "cluster": "a100-80:128,h200:64", "seq_len": 4096, "gbs": 512, "top": 1, "pins": pins}
+    best = api.plan(PlanRequest.of(fields)).plans[0]
+    assert best.mixed is not None
+    sees = {"a100-80": 79.15, "h200": 139.8}
+    shares = [size / 2**30 / sees[stage.chip] for stage, size in zip(best.mixed.stages, best.peak_memory_bytes, strict=True)]
+    assert sum(best.memory_bytes.values()) == pytest.approx(best.peak_memory_bytes[shares.index(max(shares))])
+
+
 def test_one_kind_through_the_mixed_search_is_the_plan_of_that_kind() -> None:
     pins = {"tp": [4], "pp": [4], "dp": [2], "mbs": [1], "vpp": [1], "cp": [1], "recompute": ["none"]}
     fields = {"model": "llama3-8b", "seq_len": 4096, "gbs": 64, "pins": pins}
