@@ -25,6 +25,7 @@ __all__ = [
     "RecomputeMethod",
     "Schedule",
     "Sharding",
+    "head_alone",
     "module_bits",
     "parse_layout",
 ]
@@ -147,6 +148,11 @@ _SHARDING_WORDS: Mapping[str, Sharding] = {
     "ddp": "none",
     "distributed-optimizer": "zero1",
 }
+
+
+def head_alone(chunks: tuple[int, ...]) -> bool:
+    """Whether the last two chunks hold no layer: the head has the last to itself, multi-token prediction the one before."""
+    return len(chunks) > 2 and chunks[-2:] == (0, 0)
 
 
 def parse_layout(text: str) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.cost.messages import message_s
 from meshwright.cost.once import once_terms_s
 from meshwright.cost.pipeline import pipeline_of_stages_s
 from meshwright.cost.shapes import Floats
 from meshwright.cost.stages import place_stages
-from meshwright.cost.step import TIME_TERMS, StagePrices, message_s, price_stages
+from meshwright.cost.step import TIME_TERMS, StagePrices, price_stages
 from meshwright.hardware.cluster import Cluster
 from meshwright.layout import SCHEDULES, Layouts
 from meshwright.mixed_layout import MixedLayout, StageLayout

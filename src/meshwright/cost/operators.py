@@ -211,18 +211,14 @@ def _adapter_s(site: Site, *, into: Floats, out: Floats, tokens: Floats) -> tupl
 
 
 def _casts_s(site: Site, *, into: Floats, out: Floats, rows: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Forward and backward time of preparing the operands of a linear layer in a narrow format."""
-    cast = _casts(site)
+    """Forward and backward time of preparing a linear layer's operands in a narrow format: Transformer Engine's casts, in one pass;
+    torchao's where inputs are kept in half precision."""
+    one_pass = HALF + 2.0 * element_bytes(site.work.precision)
+    fused = Casts(input_forward=one_pass, gradient=one_pass)
+    cast = fused if site.stack.narrow_inputs else TORCHAO_CASTS.get(site.work.precision, fused)
     forward = rows * into * cast.input_forward + weights * cast.weight_forward
     backward = rows * (into * (cast.input_backward + cast.data_gradient) + out * cast.gradient) + weights * cast.weight_backward
     return site.streaming(forward), site.streaming(backward)
-
-
-def _casts(site: Site) -> Casts:
-    """Transformer Engine's casts, in one pass; torchao's where inputs are kept in half precision."""
-    one_pass = HALF + 2.0 * element_bytes(site.work.precision)
-    fused = Casts(input_forward=one_pass, gradient=one_pass)
-    return fused if site.stack.narrow_inputs else TORCHAO_CASTS.get(site.work.precision, fused)
 
 
 def _small_kernels(site: Site) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
-from meshwright.layout import SCHEDULES, Layouts
+from meshwright.layout import SCHEDULES, Layouts, head_alone
 from meshwright.models.spec import ModelSpec
 
 __all__ = ["Stages", "even_stage_layers", "place_stages", "segment_layers"]
@@ -109,16 +109,12 @@ def segment_layers(model: ModelSpec, stages: Stages) -> list[Floats]:
     return counts
 
 
-def _mtp_alone(split: tuple[int, ...], model: ModelSpec) -> bool:
-    """Whether the layers of multi-token prediction have a chunk of their own, before one of the head alone: the last two hold no other."""
-    return model.mtp_layers > 0 and len(split) > 2 and split[-2:] == (0, 0)
-
-
 def _mtp_stage(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
     """The stage of multi-token prediction, (N,)."""
-    splits = layouts.chunk_layers or (None,) * len(layouts)
-    before = [split is not None and _mtp_alone(split, model) for split in splits]
-    return np.asarray(layouts.pp - 1 - np.array(before, dtype=np.int64), dtype=np.int64)
+    last = np.asarray(layouts.pp - 1, dtype=np.int64)
+    if layouts.chunk_layers is None or not model.mtp_layers:
+        return last
+    return last - np.array([split is not None and head_alone(split) for split in layouts.chunk_layers], dtype=np.int64)
 
 
 def _representatives(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
@@ -135,7 +131,7 @@ def _representatives(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
         for row, explicit in enumerate(layouts.chunk_layers):
             if explicit is not None:
                 sums = _stage_sums(explicit, int(pp[row]))
-                if _mtp_alone(explicit, model):
+                if head_alone(explicit):
                     sums[-2] += model.mtp_layers
                 index[row, -2] = int(np.argmax(sums))
                 if len(model.segments) > 1:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.collectives import all_gather_s, beside_compute_s, group_of, point_to_point_s
+from meshwright.cost.collectives import all_gather_s, beside_compute_s, group_of
 from meshwright.cost.ends import Ends, padded_vocab, price_ends
 from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of, sum_terms
 from meshwright.cost.measured import HostPass, host_sharded_s
 from meshwright.cost.memory import Activations, Memory, price_memory, redone_share
+from meshwright.cost.messages import message_s
 from meshwright.cost.once import gathered_bytes, once_terms_s, shard_copies_s
 from meshwright.cost.operators import Site
 from meshwright.cost.pipeline import pipeline_s
@@ -25,7 +26,7 @@ from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
-__all__ = ["TIME_TERMS", "Priced", "StagePrices", "StageTimes", "message_s", "price", "price_stages"]
+__all__ = ["TIME_TERMS", "Priced", "StagePrices", "StageTimes", "price", "price_stages"]
 
 TIME_TERMS = (*LAYER_TERMS, "recompute", "head", "fsdp_comm", "imbalance", "bubble", "pp_comm", "dp_comm", "optimizer", "overhead")
 
@@ -302,40 +303,6 @@ def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: Mo
     weight += last * heads * ends.head_weight_s[:, None]
     p2p = message_s(layouts, layers.activations.boundary, pool=pool, stack=stack)
     return StageTimes(forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=p2p)
-
-
-def message_s(layouts: Layouts, message_bytes: Floats, *, pool: Pool, stack: Stack, way: Pool | None = None) -> Floats:
-    """Time of one pipeline message, mean of both ways, (N,); 0 without a pipeline.
-
-    `way` has the links over which the message goes, where they are not the pool's own.
-
-    Formula:  whole messages: latency + bytes / rate; scattered ones: that of bytes / tp, and an all-gather over tp at the receiver;
-              with sequence parallelism each rank has its part alone. Where several stages lie in one domain and others outside it, the
-              mean of a message inside and one across: a stage at the border has a neighbour of either kind
-    Units:    seconds.
-    Source:   scatter-gather optimisation (arXiv:2104.04473, section 4.1).
-    Valid:    neighbouring stages are dp * cp * tp ranks apart.
-    Checked:  tests/cost/test_step.py::test_a_message_between_stages, ::test_a_message_sent_in_parts_is_gathered
-    """
-    distance = (layouts.tp * layouts.cp * layouts.dp).astype(np.float64)
-    span = distance * layouts.pp
-    way = way or pool
-    whole = _hop_s(way, message_bytes, distance, span)
-    if not stack.p2p_scattered:
-        return np.where(layouts.pp > 1, stack.factors.pipeline * whole, 0.0)
-    part = _hop_s(way, message_bytes / layouts.tp, distance, span)
-    part = part + all_gather_s(group_of(layouts.tp, np.ones_like(layouts.tp), pool), message_bytes)
-    scattered = stack.p2p_scattered * (layouts.tp > 1) * (layouts.sp == 0)
-    return np.where(layouts.pp > 1, stack.factors.pipeline * (whole + scattered * (part - whole)), 0.0)
-
-
-def _hop_s(way: Pool, message_bytes: Floats, distance: Floats, span: Floats) -> Floats:
-    across = point_to_point_s(way, message_bytes=message_bytes, distance=distance, span=span)
-    border = (distance < way.node.domain_size) & (span > way.node.domain_size)
-    if not border.any():
-        return across
-    inside = point_to_point_s(way, message_bytes=message_bytes, distance=distance, span=distance)
-    return np.where(border, (inside + across) / 2.0, across)
 
 
 def _micro_batch_terms(layouts: Layouts, layers: _Layers, times: StageTimes, model: ModelSpec) -> dict[str, Floats]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from meshwright.errors import ConfigError
-from meshwright.layout import Layout
+from meshwright.layout import Layout, head_alone
 
 __all__ = ["chunk_layers", "expert_tp", "read_split_text", "split_text"]
 
@@ -31,8 +31,7 @@ def split_text(chunks: tuple[int, ...], mtp_layers: int) -> str:
     """Write `Et*3|t*4|t*3L`; runs of equal chunks are not shortened, so that the text can be read at a glance."""
     parts = [f"t*{size}" if size > 1 else "t" * size for size in chunks]
     parts[0] = f"E{parts[0]}"
-    alone = len(chunks) > 2 and chunks[-2:] == (0, 0)
-    parts[-2 if alone else -1] += "m" * mtp_layers
+    parts[-2 if head_alone(chunks) else -1] += "m" * mtp_layers
     parts[-1] += "L"
     return "|".join(parts)
 
@@ -55,8 +54,8 @@ def read_split_text(text: str, *, what: str) -> tuple[str, ...]:
 def _require_planned_mtp(chunks: tuple[str, ...], *, what: str) -> None:
     """Refuse multi-token prediction elsewhere than in the last chunk, or alone before the loss alone: plans know no other."""
     held = [number for number, chunk in enumerate(chunks) if "m" in chunk]
-    empty = len(chunks) > 2 and "t" not in chunks[-2] + chunks[-1]
-    if held and held != [len(chunks) - (2 if empty else 1)]:
+    alone = head_alone(tuple(chunk.count("t") for chunk in chunks))
+    if held and held != [len(chunks) - (2 if alone else 1)]:
         raise ConfigError(
             f"{what}: multi-token prediction (m) is planned behind the last layer, ...tmL, or alone before the loss, ...t|m|L"
         )

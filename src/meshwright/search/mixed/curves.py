@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.memory import MESSAGE_BUFFERS
+from meshwright.cost.messages import message_s
 from meshwright.cost.mixed import Site, message_times_s
 from meshwright.cost.once import data_exchange_s, optimizer_s
 from meshwright.cost.shapes import Floats
 from meshwright.cost.stages import Stages
-from meshwright.cost.step import StagePrices, message_s, price_stages
+from meshwright.cost.step import StagePrices, price_stages
 from meshwright.layout import RECOMPUTES, Layouts
 from meshwright.search.axes import Recomputation
 
