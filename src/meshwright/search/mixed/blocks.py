@@ -8,13 +8,26 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.cost.once import exposed_exchange_s
-from meshwright.cost.pipeline import pipeline_of_stages_s
+from meshwright.cost.pipeline import chain_s, interleaved_chain_s, pipeline_of_stages_s
 from meshwright.cost.shapes import Floats
 from meshwright.layout import SCHEDULES
 from meshwright.search.mixed.curves import Curve, Once
 from meshwright.search.mixed.stages import OneWay, StageTable, role_of, stage_table
 
-__all__ = ["Block", "Case", "Chosen", "Solved", "TableKey", "in_flight", "links_of", "once_s", "rest_s", "table_of", "value_s"]
+__all__ = [
+    "Block",
+    "Case",
+    "Chosen",
+    "Solved",
+    "TableKey",
+    "in_flight",
+    "links_of",
+    "once_s",
+    "rest_s",
+    "stage_chain_s",
+    "table_of",
+    "value_s",
+]
 
 TableKey = tuple[int, float, int, OneWay | None]
 """Role, micro batches in flight, chunks, and how the stage must recompute."""
@@ -93,6 +106,47 @@ def links_of(blocks: Sequence[Block]) -> Floats:
         if i + 1 < len(blocks):
             found.append(max(block.curve.cross_message_s, blocks[i + 1].curve.cross_message_s))
     return np.array(found)
+
+
+def stage_chain_s(
+    case: Case,
+    *,
+    pp: int,
+    stage: int,
+    forward_s: Floats,
+    backward_s: Floats,
+    below_s: Floats,
+    to_next_s: Floats | float,
+    to_last_s: float,
+    message_s: float,
+    waits_s: tuple[float, float],
+) -> Floats:
+    """The chain of a stage by the closed form, with what lies below it.
+
+    `to_next_s` and `to_last_s` are the messages at its ends, `message_s` any of the rounds between, `waits_s` the forward and backward of
+    all stages in those rounds.
+    """
+    if case.vpp == 1:
+        return chain_s(
+            num_microbatches=case.num_microbatches,
+            count_below=pp - 1 - stage,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            below_s=below_s,
+            hold_s=case.blocking * (to_next_s + to_last_s),
+            once_s=case.blocking * to_next_s,
+        )
+    rounds = (case.vpp - 1) * pp
+    return interleaved_chain_s(
+        num_microbatches=case.num_microbatches,
+        warmup=2 * (pp - 1 - stage) + rounds,
+        vpp=case.vpp,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        below_s=below_s + rounds * message_s,
+        down_s=waits_s[0],
+        up_s=waits_s[1],
+    )
 
 
 def once_s(once: Once, layers: int, forward: Floats, backward: Floats, case: Case) -> Floats:

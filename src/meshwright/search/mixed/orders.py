@@ -14,9 +14,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.pipeline import chain_s, interleaved_chain_s
 from meshwright.cost.shapes import Floats
-from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, once_s, table_of
+from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, once_s, stage_chain_s, table_of
 from meshwright.search.mixed.curves import MIDDLE
 from meshwright.search.mixed.program import SAME, Fullness, Within
 from meshwright.search.mixed.stages import StageTable, role_of, stage_table
@@ -227,28 +226,17 @@ class OrderProgram:
         return 1 + int(np.searchsorted(full, limit * (1 - SAME)))
 
     def _chain(self, stage: int, forward: Floats, backward: Floats, below: Floats, message: Floats) -> Floats:
-        case, n = self.case, self.case.pp - 1 - stage
-        if case.vpp == 1:
-            to_last = self.message_s if stage else 0.0
-            return chain_s(
-                num_microbatches=case.num_microbatches,
-                count_below=n,
-                forward_s=forward,
-                backward_s=backward,
-                below_s=below,
-                hold_s=case.blocking * (message + to_last),
-                once_s=case.blocking * message,
-            )
-        warmup = 2 * n + (case.vpp - 1) * case.pp
-        return interleaved_chain_s(
-            num_microbatches=case.num_microbatches,
-            warmup=warmup,
-            vpp=case.vpp,
+        return stage_chain_s(
+            self.case,
+            pp=self.case.pp,
+            stage=stage,
             forward_s=forward,
             backward_s=backward,
-            below_s=below + (warmup - 2 * n) * self.message_s,
-            down_s=self.down_s,
-            up_s=self.up_s,
+            below_s=below,
+            to_next_s=message,
+            to_last_s=self.message_s if stage else 0.0,
+            message_s=self.message_s,
+            waits_s=(self.down_s, self.up_s),
         )
 
     def _once_s(self, forward: Floats, backward: Floats) -> Floats:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.pipeline import chain_s, interleaved_chain_s
 from meshwright.cost.shapes import Floats
-from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, links_of, once_s, table_of
+from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, links_of, once_s, stage_chain_s, table_of
 from meshwright.search.mixed.curves import ROLES
 from meshwright.search.mixed.stages import StageTable, role_of, stage_table
 
@@ -190,30 +189,17 @@ class Program:
         return table.forward_s[own - 1], table.backward_s[own - 1]
 
     def _chain(self, stage: int, forward: Floats, backward: Floats, below: Floats) -> Floats:
-        case, n = self.case, self.pp - 1 - stage
-        if case.vpp == 1:
-            to_next = float(self.links[stage]) if n else 0.0
-            to_last = float(self.links[stage - 1]) if stage else 0.0
-            return chain_s(
-                num_microbatches=case.num_microbatches,
-                count_below=n,
-                forward_s=forward,
-                backward_s=backward,
-                below_s=below,
-                hold_s=case.blocking * (to_next + to_last),
-                once_s=case.blocking * to_next,
-            )
-        warmup = 2 * n + (case.vpp - 1) * self.pp
-        mean = float(self.links[0]) if len(self.links) else 0.0
-        return interleaved_chain_s(
-            num_microbatches=case.num_microbatches,
-            warmup=warmup,
-            vpp=case.vpp,
+        return stage_chain_s(
+            self.case,
+            pp=self.pp,
+            stage=stage,
             forward_s=forward,
             backward_s=backward,
-            below_s=below + (warmup - 2 * n) * mean,
-            down_s=self.down_s,
-            up_s=self.up_s,
+            below_s=below,
+            to_next_s=float(self.links[stage]) if stage < self.pp - 1 else 0.0,
+            to_last_s=float(self.links[stage - 1]) if stage else 0.0,
+            message_s=float(self.links[0]) if len(self.links) else 0.0,
+            waits_s=(self.down_s, self.up_s),
         )
 
     def _stretched(self, chain: Floats, down: Floats) -> Floats:
