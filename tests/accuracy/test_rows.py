@@ -159,6 +159,13 @@ def test_slices_bound_the_fast_domain() -> None:
     assert case_of(LLAMA, interconnect="ICI; 4 slice(s)", **cells).machines.nodes[0].domain_size == 128
 
 
+def test_deepspeeds_example_in_3d_reduces_in_fp32_and_fuses_nothing() -> None:
+    """AMP's scripts of it: no checkpointing, no fusion options, and gradients that are reduced in fp32."""
+    case = case_of(SMALL_GPT, framework="DeepSpeed Megatron 3D", gpu="T4-16GB", num_gpus="1", precision="fp16")
+    assert (case.layout.recompute, case.workload.attention) == ("none", "unfused")
+    assert dict(case.stack_changes) == {"reduce_bytes": 4.0, "pointwise_fused": 0.0}
+
+
 def test_mixed_chips_take_the_stages_in_order() -> None:
     cells = {"gpu": "V100-16GBx4+T4x4", "num_gpus": "8", "pp": "4", "gpus_per_node": "4", "framework": "DeepSpeed Megatron 3D"}
     case = case_of(SMALL_GPT, **cells)

@@ -206,6 +206,15 @@ def test_a_tied_table_is_reduced_between_the_ends() -> None:
     assert [term("dp_comm", tied, gbs=8), term("dp_comm", pp=2, gbs=8)] == [0, 0]
 
 
+def test_a_tied_table_is_sent_as_it_is_kept() -> None:
+    """With half-precision gradients whose other reductions are in fp32: as with all in half precision, and half of what fp32 ones take."""
+    tied = replace(LLAMA, tied=True)
+    kept = {name: replace(WHOLE, gradient_bytes=g, reduce_bytes=r) for name, g, r in (("mixed", 2, 4), ("half", 2, 2), ("full", 4, 4))}
+    times = {name: term("dp_comm", tied, pp=2, gbs=8, stack=stack) for name, stack in kept.items()}
+    assert times["mixed"] == times["half"]
+    assert times["full"] - times["half"] == pytest.approx((1 + 1 / 4) * 32000 * 1024 * 2 / 400e9)
+
+
 def test_a_message_sent_in_parts_is_gathered() -> None:
     """tp = 8 without sp: an eighth over the NIC, then 7/8 of all at 400e9 bytes/s, 1/8 at 800e9, 24 us; half scattered is the mean."""
     size = 2048 * 1024 * 2

@@ -244,6 +244,15 @@ def test_network_of_any_rate() -> None:
         find_link("nvlnk4")
 
 
+def test_a_faster_network_reaches_more() -> None:
+    """Between two rates of a family what collectives reach grows in a line: sockets at 0.9 of 2.5 Gb/s and 0.6 of 10, so 3.5 of 5 Gb/s."""
+    assert network_link(5, family="tcp").efficiency == pytest.approx((0.9 * 2.5 * 2 / 3 + 0.6 * 10 / 3) / 5)
+    assert [network_link(rate, family="tcp").efficiency for rate in (1, 2.5, 10, 400)] == [0.9, 0.9, 0.6, 0.6]
+    for family in {row.family for row in link_rows()} - {"domain"}:
+        reached = [link.bytes_per_s * link.efficiency for rate in range(1, 900, 7) for link in [network_link(rate, family=family)]]
+        assert reached == sorted(reached)
+
+
 @pytest.mark.parametrize("row", link_rows(), ids=lambda row: row.link.name)
 def test_every_link_has_sources(row: LinkRow) -> None:
     assert all(row.cells[column] for column in ("source", "latency_source", "efficiency_source"))

@@ -169,10 +169,12 @@ def data_exchange_s(
 def tied_exchange_s(layouts: Layouts, model: ModelSpec, *, pool: Pool, stack: Stack) -> Floats:
     """Reduction of a tied table's gradients between the first and the last stage, which hold a copy each, (N,).
 
-    Formula:  all-reduce of a rank's part of the table between two ranks tp * cp * dp * (pp - 1) apart; 0 without a pipeline, or untied
+    Formula:  all-reduce of a rank's part of the table between two ranks tp * cp * dp * (pp - 1) apart, in the narrower type of kept and
+              sent gradients; 0 without a pipeline, or untied
     Units:    seconds.
     Source:   Megatron-LM (finalize_model_grads, embedding group) and DeepSpeed's pipeline engine (ReduceTiedGrads) run it once a step,
-              after the last backward.
+              after the last backward; DeepSpeed's PipelineModule.allreduce_tied_weight_gradients sends them as they are, whatever
+              fp32_allreduce says of the others.
     Valid:    every replica and tensor-parallel rank exchanges its own part at the same time.
     Checked:  tests/cost/test_step.py::test_a_tied_table_is_reduced_between_the_ends
     """
@@ -180,7 +182,7 @@ def tied_exchange_s(layouts: Layouts, model: ModelSpec, *, pool: Pool, stack: St
         return np.zeros(len(layouts))
     table = padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple) * model.hidden / layouts.tp
     ends = group_of(np.minimum(layouts.pp, 2), np.maximum(1, layouts.tp * layouts.cp * layouts.dp * (layouts.pp - 1)), pool)
-    return np.asarray(stack.factors.data * all_reduce_s(ends, table * stack.reduce_bytes))
+    return np.asarray(stack.factors.data * all_reduce_s(ends, table * min(stack.gradient_bytes, stack.reduce_bytes)))
 
 
 def _bucketed_s(

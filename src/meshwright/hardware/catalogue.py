@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -112,7 +112,11 @@ def find_link(name: str) -> Link:
 
 
 def network_link(gbps: float, *, family: str = "ib") -> Link:
-    """Return a network of this rate per chip, with the shares and latencies of its family's nearest rate."""
+    """Return a network of this rate per chip, with the latencies of its family's nearest rate.
+
+    What it reaches lies on the line between the family's rates around it, so that a faster network is never slower; beyond
+    them it is the share of the last.
+    """
     of_family = [row for row in _links_by_key().values() if row.family == family and family != "domain"]
     if not of_family:
         raise UnknownNameError("network family", family, {row.family for row in link_rows() if row.family != "domain"})
@@ -121,7 +125,18 @@ def network_link(gbps: float, *, family: str = "ib") -> Link:
     nearest = min(of_family, key=lambda row: abs(row.link.bytes_per_s - gbps * GBIT))
     if nearest.link.bytes_per_s == gbps * GBIT:
         return nearest.link
-    return replace(nearest.link, name=f"{family}-{gbps:g}", bytes_per_s=gbps * GBIT)
+    rate = gbps * GBIT
+    return replace(nearest.link, name=f"{family}-{gbps:g}", bytes_per_s=rate, efficiency=_share_at(of_family, rate))
+
+
+def _share_at(of_family: Sequence[LinkRow], rate: float) -> float:
+    """Share of a rate between those of a family that collectives reach."""
+    known = sorted((row.link.bytes_per_s, row.link.efficiency) for row in of_family)
+    low, below = max((each for each in known if each[0] <= rate), default=known[0])
+    high, above = min((each for each in known if each[0] >= rate), default=known[-1])
+    if below == above:
+        return below
+    return (low * below * (high - rate) + high * above * (rate - low)) / (high - low) / rate
 
 
 @cache
