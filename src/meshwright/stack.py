@@ -60,13 +60,18 @@ class Stack:
     """Bytes per gradient kept between micro batches."""
     reduce_bytes: float = 4.0
     """Bytes per gradient in the data-parallel reduction."""
+    replicated_reduce_bytes: float = 0.0
+    """The same where nothing is sharded, if that differs: torch's DDP reduces what autocast leaves, fp32, where FSDP reduces halves."""
     transient_gradient_bytes: float = 0.0
-    """Bytes per parameter of a second, short-lived gradient (a bf16 one beside the fp32 sum)."""
+    """Bytes per parameter of a second gradient of replicas that hold whole ones: a bf16 one beside the fp32 sum, or the buckets of torch's
+    DDP, which are copies."""
     gradients_freed: bool = False
     """Whether zero3 frees gradients after a step, so that none are there when the next backward pass begins (torch's set_to_none)."""
     gradients_sharded: bool = False
     """Whether zero1 keeps gradients in shards too: they are scattered as they are made (MindSpore saves parameters in slices, gathers them
     for the forward pass and scatters their gradients; mindspore.cn, Optimizer Parallel)."""
+    shards_over_context: bool = True
+    """Whether zero1 splits over context-parallel ranks too; else over replicas alone (nanotron's ZeroDistributedOptimizer takes dp_pg)."""
     reduction_deferred: bool = False
     """Whether zero3 keeps whole gradients between micro batches and reduces them in the last one alone."""
     accumulate_bytes: float = 0.0
@@ -101,6 +106,9 @@ class Stack:
     """Bytes per parameter of a rank's own shard that such a step holds beside the optimizer's states: its summed gradients."""
     step_bytes: float = 0.0
     """Bytes per updated parameter that any optimizer step holds beside states and gradients: casts and temporaries of what is not fused."""
+    bucket_copies: float = 0.0
+    """Buffers of `bucket_bytes` that gradients are copied into on their way to other ranks, beside the gradients: DeepSpeed's two where the
+    exchange overlaps, one with zero3 (`setup_buckets` of runtime/zero/stage_1_and_2.py and stage3.py)."""
     bucket_bytes: float = 160e6
     """Size of one data-parallel collective: a bucket, or a single tensor where the software has no buckets."""
     vocab_multiple: int = 128
@@ -168,7 +176,8 @@ class Stack:
         if precision not in ("fp32", "tf32"):
             return stack
         added = 12.0 if self.accumulate_bytes else 0.0
-        return replace(stack, gradient_bytes=4.0, reduce_bytes=4.0, transient_gradient_bytes=0.0, accumulate_bytes=added)
+        second = 4.0 if self.transient_gradient_bytes == 4.0 else 0.0  # buckets stay; a half beside an fp32 sum is no more
+        return replace(stack, gradient_bytes=4.0, reduce_bytes=4.0, transient_gradient_bytes=second, accumulate_bytes=added)
 
     def with_plain_loss(self) -> Stack:
         """Return the software with Megatron-Core's plain loss, which works in place on an fp32 copy of the logits; as it is where its loss
@@ -212,6 +221,7 @@ _FLAGS = {
     "vocab_parallel_loss",
     "gradients_freed",
     "gradients_sharded",
+    "shards_over_context",
     "in_switch_reductions",
     "half_shards",
     "narrow_inputs",

@@ -315,10 +315,13 @@ def test_megatron_lm_by_generation(gpu: str, precision: str, stack: str) -> None
 @pytest.mark.parametrize(
     ("framework", "stack", "sharding", "recompute"),
     [
-        ("axolotl", "fsdp", "zero3", "full"),
+        ("axolotl", "accelerate", "zero3", "full"),
         ("axolotl + DeepSpeed", "deepspeed", "zero3", "full"),
-        ("HF Transformers Trainer", "fsdp", "none", "full"),
-        ("Hugging Face accelerate FSDP", "fsdp", "zero3", "none"),
+        ("HF Transformers Trainer", "accelerate", "none", "full"),
+        ("Hugging Face accelerate FSDP", "accelerate", "zero3", "none"),
+        ("PyTorch FSDP", "fsdp", "zero3", "none"),
+        ("torchtune", "fsdp", "zero3", "full"),
+        ("Lightning", "fsdp", "none", "full"),
         ("GPT-NeoX 2.0", "megatron-deepspeed", "zero1", "full"),
         ("OLMo-core", "torchtitan", "zero3", "none"),
         ("Levanter", "maxtext", "zero3", "full"),

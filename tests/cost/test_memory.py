@@ -143,7 +143,7 @@ def test_experts_are_shared_by_fewer_ranks() -> None:
     dense = model_params(MOE).total - experts
     terms = memory(MOE, dp=8, ep=4, sharding="zero1").terms
     assert terms["optimizer"].sum() == pytest.approx(12 * (dense / 8 + experts / 4 / 2))
-    shards = data_shards(Layouts.of([Layout(dp=8, ep=8, gbs=8, sharding="zero3")]))
+    shards = data_shards(Layouts.of([Layout(dp=8, ep=8, gbs=8, sharding="zero3")]), STACK)
     assert [float(array[0, 0]) for array in (*shards.weights, *shards.gradients, *shards.optimizer)] == [8, 1, 8, 1, 8, 1]
 
 
@@ -321,6 +321,34 @@ def test_a_deferred_reduction_keeps_gradients_whole() -> None:
     deferred = replace(FREED, reduction_deferred=True)
     assert fsdp_terms(micro_batches=2, stack=deferred)["gradients"] == pytest.approx(PARAMS * 4)
     assert fsdp_terms(micro_batches=1, stack=deferred) == fsdp_terms(micro_batches=1)
+
+
+def test_a_deferred_reduction_keeps_gradients_whole_with_zero2_too() -> None:
+    """2 bytes of each parameter where gradients are reduced in halves, until the last of several micro batches."""
+    deferred = replace(FREED, reduction_deferred=True, reduce_bytes=2.0)
+    gradients = [memory(stack=deferred, dp=8, mbs=128 // count, sharding="zero2").terms["gradients"].sum() for count in (1, 2)]
+    assert gradients == pytest.approx([PARAMS * 4 / 8, PARAMS * 2])
+
+
+def test_buckets_of_gradients_are_copies_where_torchs_ddp_sends_them() -> None:
+    copies = replace(STACK, transient_gradient_bytes=4.0)
+    found = [states(stack=copies, dp=dp, sharding=kind)[1] for dp, kind in ((1, "none"), (8, "none"), (8, "zero2"), (8, "zero3"))]
+    assert found == pytest.approx([4, 8, 4 / 8, 4 / 8])
+
+
+def test_buckets_on_their_way_to_other_ranks() -> None:
+    """DeepSpeed's two of 100 bytes, one with zero3, none where nothing is sharded or nobody else is."""
+    sent = replace(STACK, bucket_copies=2.0, bucket_bytes=100.0)
+    pairs = ((8, "zero1"), (8, "zero2"), (8, "zero3"), (8, "none"), (1, "zero1"))
+    found = [(memory(stack=kind, dp=dp, sharding=name).terms["communication"]).sum() for dp, name in pairs for kind in (sent, STACK)]
+    assert [with_them - without for with_them, without in zip(found[::2], found[1::2], strict=True)] == pytest.approx([200, 200, 100, 0, 0])
+
+
+def test_an_optimizer_may_be_cut_over_replicas_alone() -> None:
+    """12 bytes over 4 replicas, whatever the ranks that share a context; over all 8 ranks else."""
+    alone = replace(STACK, shards_over_context=False)
+    found = [states(stack=stack, dp=4, cp=2, sharding="zero1")[2] for stack in (alone, STACK)]
+    assert found == pytest.approx([12 / 4, 12 / 8])
 
 
 def test_an_optimizer_step_may_be_the_peak() -> None:

@@ -174,6 +174,19 @@ def test_full_sharding_gathers_twice_and_scatters_once_a_layer() -> None:
     assert term("fsdp_comm", dp=8, mbs=8, gbs=64, sharding="zero3", stack=hidden) == pytest.approx(OVERLAP_SLOWDOWN * alone)
 
 
+def test_a_deferred_reduction_scatters_once_without_gathers_too() -> None:
+    layer = sum(count * block_params(LLAMA, block).total for block, count in LLAMA.segments[0].blocks)
+    scatter = (7 / 8 + 1 / 16) * layer * 4 / 400e9 + 24e-6
+    deferred = replace(WHOLE, reduction_deferred=True)
+    assert term("fsdp_comm", dp=8, gbs=32, sharding="zero2", stack=deferred) == pytest.approx(4 * scatter)
+
+
+def test_what_replicas_reduce_may_be_wider_than_what_shards_do() -> None:
+    halves, ddp = replace(WHOLE, reduce_bytes=2.0), replace(WHOLE, reduce_bytes=2.0, replicated_reduce_bytes=4.0)
+    assert term("dp_comm", dp=8, gbs=8, stack=ddp) == term("dp_comm", dp=8, gbs=8)
+    assert term("dp_comm", dp=8, gbs=8, sharding="zero1", stack=ddp) == term("dp_comm", dp=8, gbs=8, sharding="zero1", stack=halves)
+
+
 def test_full_sharding_has_no_exchange_at_the_end() -> None:
     assert term("dp_comm", dp=8, gbs=8, sharding="zero3") == 0
     assert term("dp_comm", dp=64, gbs=64, sharding="hybrid", shard_size=8) > 0  # shards are summed over the replicas

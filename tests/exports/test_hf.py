@@ -19,7 +19,7 @@ from meshwright.yaml_text import read_yaml
 
 
 def flat_plan(model: Any = "llama3-8b", cluster: str = "h100:64", layout: str = "mbs=1,sharding=zero3", **given: Any) -> TrainingPlan:
-    return training_plan(model, cluster, layout, **{"stack": "fsdp", "seq_len": 4096, **given})
+    return training_plan(model, cluster, layout, **{"stack": "accelerate", "seq_len": 4096, **given})
 
 
 def zero_plan(*args: Any, **given: Any) -> TrainingPlan:
@@ -68,7 +68,7 @@ def test_golden(case: str) -> None:
 def test_what_has_no_words_is_refused_with_the_nearest_plan(
     target: ExportTarget, changed: dict[str, Any], reason: str, nearest: str
 ) -> None:
-    plan = zero_plan(**changed) if target is DEEPSPEED else flat_plan(**changed)
+    plan = zero_plan(**changed) if target is DEEPSPEED else flat_plan(**{"stack": "fsdp", **changed})
     with pytest.raises(CannotExpress) as caught:
         export_plan(plan, target=target)
     assert reason in caught.value.reason
@@ -132,7 +132,7 @@ def many_plans(stack: str) -> list[tuple[str, TrainingPlan]]:
     )
     layouts = {
         "deepspeed": ("mbs=1,sharding=zero3", "mbs=2,sharding=zero2", "mbs=1,sharding=zero1,recompute=full", "mbs=1,sharding=none"),
-        "fsdp": (
+        "accelerate": (
             "mbs=1,sharding=zero3",
             "mbs=2,sharding=zero2,recompute=full",
             "mbs=1,sharding=hybrid,shard_size=8",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
 from typing import Any
 
 import pytest
 from tests.exports.examples import training_plan
 
+from meshwright.errors import CannotExpress
 from meshwright.exports import Exported, TrainingPlan, TrainingSettings, export_plan, import_text
 from meshwright.exports.bridge import BRIDGE_SOURCE, MEGATRON_BRIDGE
+from meshwright.exports.hf import ACCELERATE, DEEPSPEED
 from meshwright.exports.megatron_lm import MEGATRON_LM, MEGATRON_LM_SOURCE
 from meshwright.exports.megatron_lm._write import split_words
+from meshwright.exports.nanotron import NANOTRON
 from meshwright.exports.nemo2 import NEMO2
 from meshwright.exports.pai import PAI
 from meshwright.exports.target import ExportTarget
@@ -106,3 +110,75 @@ def test_torchtitan_compiles_where_memory_counts_on_it(stack: str, compiled: boo
     variables = {variable.name for variable in exported.environment}
     assert plan.stack.in_switch_reductions
     assert "NCCL_NVLS_ENABLE" not in variables
+
+
+def flat_plan(target: ExportTarget, layout: str, **given: Any) -> TrainingPlan:
+    return training_plan("llama3-8b", "h100:64", layout, **{"stack": target.stacks[0], "seq_len": 4096, **given})
+
+
+LLAMA3_8B_LAYER = 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336 + 2 * 4096
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
+def test_deepspeed_is_told_what_memory_counts(precision: str, sharding: str) -> None:
+    """Gradients add up in the type of compute; buckets are as large as counted; with stage 3 two layers are gathered at a time."""
+    plan = flat_plan(DEEPSPEED, f"mbs=1,sharding={sharding},recompute=full", precision=precision)
+    exported, counted = export_plan(plan, target=DEEPSPEED), plan.stack
+    words = json.loads(exported.files[0].text)
+    zero = words["zero_optimization"]
+    assert words["data_types"] == {"grad_accum_dtype": precision}
+    assert counted.gradient_bytes == counted.reduce_bytes == 2
+    assert (zero["contiguous_gradients"], zero["overlap_comm"], counted.bucket_copies) == (True, True, 2)
+    assert zero["reduce_bucket_size"] * 2 == counted.bucket_bytes
+    live = [zero.get(f"stage3_{name}") for name in ("prefetch_bucket_size", "max_live_parameters")]
+    assert live == ([LLAMA3_8B_LAYER, 2 * LLAMA3_8B_LAYER] if sharding == "zero3" else [None, None])
+    assert "--gradient_checkpointing" in exported.command
+    assert exported.command[exported.command.index("--optim") + 1] == "adamw_torch_fused"
+    assert (counted.master_bytes, counted.moment_bytes) == (4, 8)
+
+
+@pytest.mark.parametrize("sharding", ["none", "zero2", "zero3"])
+def test_accelerate_runs_as_memory_counts(sharding: str) -> None:
+    """Its FSDP reduces in the type of compute, over fp32 shards, and once a step; DDP reduces fp32 gradients out of copies."""
+    plan = flat_plan(ACCELERATE, f"mbs=1,sharding={sharding}")
+    exported, counted = export_plan(plan, target=ACCELERATE), plan.stack
+    words = read_yaml(exported.files[0].text, what="yaml")
+    assert words["mixed_precision"] == "bf16"
+    assert json.loads(exported.files[1].text)["torch_dtype"] == "float32"
+    assert "fsdp_mixed_precision_policy" not in words.get("fsdp_config", {})
+    assert "--accelerator_config" not in exported.files[2].text
+    assert (counted.gradient_bytes, counted.reduce_bytes, counted.replicated_reduce_bytes) == (4, 2, 4)
+    assert (counted.reduction_deferred, counted.transient_gradient_bytes) == (True, 4)
+    assert "'--optim',\n    'adamw_torch_fused'" in exported.files[2].text
+    assert counted.step_bytes == 0
+    if sharding != "none":
+        assert words["fsdp_config"]["fsdp_reshard_after_forward"] == (sharding == "zero3")
+
+
+def test_nanotron_runs_as_memory_counts() -> None:
+    """fp32 sums beside bf16 gradients, inputs gathered anew in the backward pass, a fused optimizer, buffers of switches."""
+    plan = flat_plan(NANOTRON, "tp=2,mbs=1")
+    exported, counted = export_plan(plan, target=NANOTRON), plan.stack
+    words = read_yaml(exported.files[0].text, what="yaml")
+    assert words["optimizer"]["accumulate_grad_in_fp32"]
+    assert (counted.gradient_bytes, counted.transient_gradient_bytes) == (4, 2)
+    assert words["parallelism"]["tp_recompute_allgather"]
+    assert words["optimizer"]["optimizer_factory"]["torch_adam_is_fused"]
+    assert counted.step_bytes == 0
+    assert words["model"]["dtype"] == "bfloat16"
+    assert counted.in_switch_reductions
+    assert "NCCL_NVLS_ENABLE" not in {variable.name for variable in exported.environment}
+    with pytest.raises(CannotExpress, match="precision=fp32"):
+        export_plan(flat_plan(NANOTRON, "tp=2,mbs=1", precision="fp32"), target=NANOTRON)
+    with pytest.raises(CannotExpress, match="cut over dp alone"):
+        export_plan(training_plan("llama3-8b", "h100:8", "tp=2,cp=4,mbs=1", stack="nanotron", seq_len=4096), target=NANOTRON)
+
+
+@pytest.mark.parametrize(("target", "other"), [(DEEPSPEED, "fsdp"), (ACCELERATE, "fsdp"), (NANOTRON, "megatron")])
+def test_a_plan_of_another_stack_is_told_what_memory_differs(target: ExportTarget, other: str) -> None:
+    axes = "tp=2,mbs=1" if target is NANOTRON else "mbs=1,sharding=zero3"
+    [note] = [note for note in export_plan(flat_plan(target, axes, stack=other), target=target).notes if "counts memory with" in note]
+    assert f"stack {other}" in note
+    assert f"--stack {target.stacks[0]} predicts" in note
+    assert not any("counts memory" in note for note in export_plan(flat_plan(target, axes), target=target).notes)

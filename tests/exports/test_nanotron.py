@@ -29,8 +29,8 @@ SETTINGS = TrainingSettings(
 GOLDEN = {
     "dense": lambda: nano_plan(settings=SETTINGS),
     "pipeline": lambda: nano_plan("llama2-7b", layout="tp=2,pp=4,mbs=1,schedule=gpipe,recompute=full"),
-    "long-context": lambda: nano_plan("qwen2-7b", "h100:16", "tp=2,cp=8,mbs=1", seq_len=131072, gbs=16),
-    "plain-tensor-parallel": lambda: nano_plan("llama2-7b", layout="tp=8,sp=0,mbs=2,sharding=none", precision="fp32"),
+    "long-context": lambda: nano_plan("qwen2-7b", "h100:16", "tp=2,cp=8,mbs=1,sharding=none", seq_len=131072, gbs=16),
+    "plain-tensor-parallel": lambda: nano_plan("llama2-7b", layout="tp=8,sp=0,mbs=2,sharding=none"),
 }
 
 
@@ -56,6 +56,8 @@ def test_golden(case: str) -> None:
         ({"model": "qwen3-8b"}, "qk_norm=True", "qk_norm=False"),
         ({"model": "llama3.1-8b"}, "rope_scaling=8.0", "rope_scaling=None"),
         ({"precision": "fp8", "stack": "megatron"}, "precision=fp8", "precision=bf16"),
+        ({"precision": "fp32"}, "add up from bf16", "precision=bf16"),
+        ({"layout": "tp=2,cp=32,mbs=1", "model": "qwen2-7b", "seq_len": 131072, "gbs": 16}, "cut over dp alone", "sharding=none"),
         ({"settings": TrainingSettings(decay_style="warmup-stable-decay")}, "decay_style", "decay_style=cosine"),
     ],
 )

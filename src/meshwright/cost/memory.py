@@ -73,11 +73,11 @@ class Shards:
     optimizer: tuple[Floats, Floats]
 
 
-def data_shards(layouts: Layouts) -> Shards:
+def data_shards(layouts: Layouts, stack: Stack) -> Shards:
     """Return the sharding factors.
 
-    Formula:  zero1 splits optimizer states over `shard_size` ranks (all of dp * cp unless given; experts: at most the expert
-              data-parallel ranks), zero2 gradients too, zero3 and hybrid weights too
+    Formula:  zero1 splits optimizer states over `shard_size` ranks (all of dp * cp unless given, or of dp where the software leaves
+              context out; experts: at most the expert data-parallel ranks), zero2 gradients too, zero3 and hybrid weights too
     Units:    ranks, (N, 1).
     Source:   ZeRO (arXiv:1910.02054); Megatron-Core's distributed optimizer; PyTorch FSDP (arXiv:2304.11277).
     Valid:    shard_size divides dp * cp.
@@ -85,6 +85,8 @@ def data_shards(layouts: Layouts) -> Shards:
     """
     kind = layouts.sharding[:, None]
     dense = layouts.shard_size[:, None].astype(np.float64)
+    if not stack.shards_over_context:
+        dense = np.minimum(dense, layouts.dp[:, None])
     expert = np.maximum(1.0, np.minimum(dense, layouts.expert_dp[:, None]))
     levels = [SHARDINGS.index("zero3"), SHARDINGS.index("zero2"), SHARDINGS.index("zero1")]
     pairs = [(np.where(kind >= level, dense, 1.0), np.where(kind >= level, expert, 1.0)) for level in levels]
@@ -184,6 +186,7 @@ def price_memory(
         "logits": passing.logits,
         "communication": passing.communication
         + stack.gathered_copies * acts.gathered[:, None]
+        + _bucket_bytes(layouts, stack)
         + _message_bytes(layouts, stages, acts, stack=stack),
     }
     terms = {name: getattr(stack.factors, _FACTOR_OF[name]) * size for name, size in terms.items()}
@@ -192,6 +195,13 @@ def price_memory(
     terms["libraries"] = np.full_like(coming, _library_bytes(stack, pool.node.chip, model))
     terms["context"] = stack.context_bytes + np.zeros_like(coming) + communicator_bytes(layouts, pool=pool, stack=stack)
     return Memory(terms=terms)
+
+
+def _bucket_bytes(layouts: Layouts, stack: Stack) -> Floats:
+    """Buffers that gradients are copied into to be sent, (N, 1): with zero3 one at most, without shards or replicas none."""
+    copies = np.where(layouts.sharding >= SHARDINGS.index("zero3"), min(stack.bucket_copies, 1.0), stack.bucket_copies)
+    sent = (layouts.dp * layouts.cp > 1) & (layouts.sharding != SHARDINGS.index("none"))
+    return np.asarray(copies * sent * stack.bucket_bytes)[:, None]
 
 
 def _message_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, stack: Stack) -> Floats:
@@ -223,7 +233,7 @@ class _States:
 
 def _states(layouts: Layouts, params: StageParams, *, work: Workload, stack: Stack) -> _States:
     """Weights, gradients and optimizer states over their shards."""
-    shards, half, trainable = data_shards(layouts), work.precision not in ("fp32", "tf32"), _trainable_share(work)
+    shards, half, trainable = data_shards(layouts, stack), work.precision not in ("fp32", "tf32"), _trainable_share(work)
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     master = stack.master_bytes if half else 0.0
     stored_weight = np.where(fully & (master > 0), 2.0 * stack.half_shards, 2.0) if half else 4.0
@@ -231,10 +241,13 @@ def _states(layouts: Layouts, params: StageParams, *, work: Workload, stack: Sta
     weights = weights + ~fully * (params.total - params.ends) * _cached_weight_bytes(work, stack)
     updated, kept = _split(params, shards.optimizer), _split(params, shards.optimizer if stack.gradients_sharded else shards.gradients)
     reduced = (layouts.dp * layouts.cp > 1)[:, None]  # a lone replica has no buckets
+    zero2 = layouts.sharding[:, None] == SHARDINGS.index("zero2")
+    late = stack.reduction_deferred & zero2 & (layouts.num_microbatches[:, None] > 1) & (shards.gradients[0] > 1)
+    summed = np.where(late, params.total * (stack.reduce_bytes if half else 4.0), kept * (stack.gradient_bytes if half else 4.0))
     return _States(
         weights=_frozen_bytes(params, shards, stack) if work.lora_rank else weights,
-        gradients=kept * (stack.gradient_bytes if half else 4.0) * trainable,
-        transient=_split(params, shards.weights) * stack.transient_gradient_bytes * trainable * ~fully * reduced,
+        gradients=summed * trainable,
+        transient=params.total * stack.transient_gradient_bytes * trainable * (~fully & ~zero2) * reduced,
         optimizer=updated * ((stack.moment_bytes if half else 8.0) + np.where(fully, 0.0, master)) * trainable,
         stepping=updated * stack.step_bytes * trainable,
     )

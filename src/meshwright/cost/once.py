@@ -150,7 +150,7 @@ def data_exchange_s(
     reduce, scatter, gather = (
         stack.factors.data * sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes, units) for ranks, params in inside)
         for operation, each in (
-            (all_reduce_s, stack.reduce_bytes),
+            (all_reduce_s, stack.replicated_reduce_bytes or stack.reduce_bytes),
             (reduce_scatter_s, stack.reduce_bytes),
             (all_gather_s, gathered_bytes(precision)),
         )
@@ -213,7 +213,7 @@ def optimizer_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, 
     Valid:    parameters of one rank, (N,).
     Checked:  tests/cost/test_step.py::test_optimizer_updates_its_share
     """
-    shards = data_shards(layouts)
+    shards = data_shards(layouts, stack)
     updated = dense / shards.optimizer[0][:, 0] + expert / shards.optimizer[1][:, 0]
     held = dense / shards.gradients[0][:, 0] + expert / shards.gradients[1][:, 0]
     chip = pool.node.chip

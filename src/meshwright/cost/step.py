@@ -250,7 +250,8 @@ def _fsdp_layer_s(
     backward = beside_compute_s(exchange, stack.fsdp_overlap * backward_s) * (exchange > 0)
     if stack.reduction_deferred:
         before_last = beside_compute_s(weights, stack.fsdp_overlap * backward_s)
-        backward = np.where(zero3 & ~piped, before_last + (backward - before_last) / layouts.num_microbatches, backward)
+        before_last = np.where(zero3, before_last, 0.0)
+        backward = np.where(piped, backward, before_last + (backward - before_last) / layouts.num_microbatches)
     if not (stack.embedded and pool.node.chip.is_processor):
         return forward / rounds, backward / rounds
     chip, held = pool.node.chip, params[0] + params[1]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from meshwright.exports.plan import TrainingPlan
 from meshwright.rules.software import parse_version
 from meshwright.stack import NATIVE_LOSS_BYTES, Stack, find_stack, stack_names
+from meshwright.workload import Precision
 
 __all__ = ["BF16_GRADIENTS", "NO_TE_LOSS_SINCE", "bf16_gradients", "counted_but_not_set"]
 
@@ -18,6 +19,17 @@ _ALLTOALL = ("megatron-bridge", "nemo2")
 """Targets that always exchange tokens of experts through NCCL."""
 NO_TE_LOSS_SINCE = (0, 19)
 """Version of Megatron-Core from which Megatron-LM refuses Transformer Engine's fused loss ("stability issues", its arguments.py)."""
+_OWN = {"accelerate": "accelerate", "deepspeed": "deepspeed", "nanotron": "nanotron"}
+"""Targets that switch nothing of this by the plan's stack: the stack that is what their files start."""
+_KEPT = {
+    "gradient_bytes": "bytes a gradient kept",
+    "reduce_bytes": "a gradient reduced",
+    "transient_gradient_bytes": "a second gradient beside it",
+    "half_shards": "half-precision shards of weights",
+    "reduction_deferred": "whole gradients until the last micro batch",
+    "logits_bytes": "bytes a logit of the loss",
+}
+"""Fields of a stack that memory is counted with, in words."""
 _TARGETS = (*_ALLTOALL, "megatron-lm", "pai-megatron-patch")
 """Software on Megatron-Core with words for graphs and hidden exchanges; none is written: their conditions hang on more than a plan says."""
 
@@ -30,6 +42,8 @@ def bf16_gradients(dispatcher: str) -> str:
 def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
     """Return a note where the plan's stack has CUDA graphs, or faster or hidden exchanges of experts, and the files do without."""
     stack = plan.stack
+    if target in _OWN:
+        return _unlike(stack, find_stack(_OWN[target]).in_precision(plan.work.precision), precision=plan.work.precision)
     if target not in _TARGETS or stack.embedded:
         return ()
     set_here = replace(stack, launch_hidden=0.0, ep_overlap=0.0, dispatcher="alltoall" if target in _ALLTOALL else stack.dispatcher)
@@ -45,6 +59,16 @@ def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
         return ()
     listed = " and on ".join(filter(None, (", on ".join(counted[:-1]), counted[-1])))
     return (f"stack {stack.name} counts on {listed}, which these files do not switch on{_advice(set_here)}",)
+
+
+def _unlike(stack: Stack, own: Stack, *, precision: Precision) -> tuple[str, ...]:
+    """Say in which of `_KEPT` the plan's stack is not the one that the files start."""
+    counted = stack.in_precision(precision)
+    pairs = [(words, getattr(counted, name), getattr(own, name)) for name, words in _KEPT.items()]
+    unlike = [f"{words} {float(there):g} (here {float(here):g})" for words, there, here in pairs if there != here]
+    if not unlike:
+        return ()
+    return (f"stack {stack.name} counts memory with {', '.join(unlike)}; --stack {own.name} predicts what these files do",)
 
 
 def _advice(stack: Stack) -> str:

@@ -115,6 +115,6 @@ ACCELERATE = ExportTarget(
     versions="Accelerate 1.10 and later (FSDP2), under transformers' Trainer",
     write=_write,
     trained_layers=trained_layers,
-    stacks=("fsdp",),
+    stacks=("accelerate", "fsdp"),
     takes_extra=True,
 )

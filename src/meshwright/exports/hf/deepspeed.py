@@ -10,6 +10,7 @@ from meshwright.exports.exported import EnvVar, Exported, ExportedFile
 from meshwright.exports.hf.trainer import hf_config, notes, require_flat, trained_layers, trainer_words
 from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.target import ExportTarget
+from meshwright.models.params import block_params
 
 __all__ = ["DEEPSPEED"]
 
@@ -42,7 +43,10 @@ def _write(plan: TrainingPlan) -> Exported:
 
 
 def _config(plan: TrainingPlan) -> dict[str, Any]:
-    """Return batch, precision and ZeRO; optimizer and schedule are Trainer's, by its arguments."""
+    """Return batch, precision and ZeRO; optimizer and schedule are Trainer's, by its arguments.
+
+    With stage 3 two layers are gathered at a time, the one in work and the one behind it, as memory is counted.
+    """
     layout, stack = plan.layout, plan.stack
     stage = _STAGES[layout.sharding]
     zero: dict[str, Any] = {
@@ -53,7 +57,13 @@ def _config(plan: TrainingPlan) -> dict[str, Any]:
         "reduce_bucket_size": int(stack.bucket_bytes / 2),
     }
     if stage == 3:
-        zero |= {"stage3_gather_16bit_weights_on_model_save": True}
+        layer = int(max(sum(count * block_params(plan.model, block).total for block, count in part.blocks) for part in plan.model.segments))
+        zero |= {
+            "stage3_prefetch_bucket_size": layer,
+            "stage3_max_live_parameters": 2 * layer,
+            "stage3_max_reuse_distance": layer,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
     return {
         "train_batch_size": layout.gbs,
         "train_micro_batch_size_per_gpu": layout.mbs,
@@ -61,6 +71,7 @@ def _config(plan: TrainingPlan) -> dict[str, Any]:
         "gradient_clipping": plan.settings.clip_gradient,
         "bf16": {"enabled": plan.work.precision == "bf16"},
         "fp16": {"enabled": plan.work.precision == "fp16"},
+        "data_types": {"grad_accum_dtype": plan.work.precision},
         "zero_optimization": zero,
         "steps_per_print": plan.settings.log_interval,
     }

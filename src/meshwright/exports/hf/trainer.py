@@ -178,6 +178,7 @@ def trainer_words(plan: TrainingPlan, *, name: str) -> tuple[str, ...]:
             "--adam_beta2",
             repr(settings.adam_beta2),
         ),
+        *("--optim", "adamw_torch_fused"),
         *("--adam_epsilon", repr(settings.adam_eps), "--max_grad_norm", repr(settings.clip_gradient), "--seed", str(settings.seed)),
         *("--logging_steps", str(settings.log_interval)),
         *_checkpoints(plan),

@@ -146,7 +146,7 @@ def _drop_fixed(words: Taken) -> None:
         "model.make_vocab_size_divisible_by",
     )
     words.drop_under((*fixed, "model.ddp_bucket_cap_mb", "optimizer.optimizer_factory", "optimizer.learning_rate_scheduler"))
-    words.drop({"optimizer.accumulate_grad_in_fp32": True, "tokens.val_check_interval": -1})
+    words.drop({"optimizer.accumulate_grad_in_fp32": True, "parallelism.tp_recompute_allgather": True, "tokens.val_check_interval": -1})
 
 
 def _matches(name: str, text: str) -> bool:

@@ -84,9 +84,12 @@ def _require_llama(plan: TrainingPlan) -> None:
     if plan.model.num_kv_heads < layout.tp:
         reason = f"tp={layout.tp} with {model.num_kv_heads} KV heads: it does not copy them"
         raise CannotExpress(NAME, reason, nearest=f"tp={model.num_kv_heads}")
-    precisions = {"bf16": "bfloat16", "fp32": "float32"}
-    if plan.work.precision not in precisions:
-        raise CannotExpress(NAME, f"precision={plan.work.precision}: it trains in {', '.join(precisions)}", nearest="precision=bf16")
+    if plan.work.precision != "bf16":
+        reason = f"precision={plan.work.precision}: its attention is flash-attn's and its gradients add up from bf16"
+        raise CannotExpress(NAME, reason, nearest="precision=bf16")
+    if layout.cp > 1 and layout.sharding == "zero1" and layout.dp == 1:
+        reason = f"sharding=zero1 with dp=1, cp={layout.cp}: its optimizer is cut over dp alone"
+        raise CannotExpress(NAME, reason, nearest="sharding=none")
 
 
 def _parallelism(plan: TrainingPlan) -> dict[str, Any]:
@@ -106,6 +109,7 @@ def _parallelism(plan: TrainingPlan) -> dict[str, Any]:
         "tp_mode": "REDUCE_SCATTER" if layout.sp else "ALL_REDUCE",
         "tp_linear_async_communication": layout.sp,
         "recompute_layer": layout.recompute == "full",
+        "tp_recompute_allgather": True,
     }
 
 
@@ -155,7 +159,7 @@ def _model(plan: TrainingPlan) -> dict[str, Any]:
     return {
         "model_config": config,
         "init_method": {"std": plan.settings.init_std},
-        "dtype": "float32" if plan.work.precision == "fp32" else "bfloat16",
+        "dtype": "bfloat16",
         "make_vocab_size_divisible_by": 1,
         "ddp_bucket_cap_mb": 25,
     }
