@@ -123,6 +123,7 @@ GOLDEN = {
     "plan llama3-8b --cluster h100:8 --seq 99999999999999999999 --gbs 8": "seq_len=99999999999999999999",
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --precision fp7": "'fp7' is no known precision; did you mean",
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --megatron-version new": "megatron_version=new: expected a version such as 0.15.1",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --megatron-version 0.99": "megatron_version=0.99: what Megatron-Core accepts was",
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --attention flsh": "'flsh' is no known attention kernel; did you mean 'flash'",
     "plan mixtral-8x7b --cluster h100:8 --seq 4096 --gbs 8 --routing wurst": "'wurst' is no known routing; did you mean 'worst'",
     "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --routing worst": "routing=worst: of no effect on llama3-8b, which has no experts",

@@ -43,6 +43,16 @@ def test_json_contract() -> None:
         assert all(seconds >= 0 for seconds in entry["time"].values())
 
 
+def test_a_version_of_megatron_says_where_it_changes_nothing() -> None:
+    def said(stack: str, version: str = "0.17") -> list[str]:
+        return [note for note in plan(stack=stack, megatron_version=version, pins={"tp": [1]}).notes if note.startswith("megatron_version")]
+
+    assert said("megatron") == []
+    assert said("fsdp") == ["megatron_version=0.17 changes nothing: the rules of stack fsdp have no versions"]
+    with pytest.raises(ConfigError, match=r"megatron_version=core_v0\.21.*read up to 0\.20"):
+        said("megatron", "core_v0.21.0rc1")
+
+
 def test_figures_agree_with_each_other() -> None:
     """Worked: tokens/s per GPU is gbs * seq / step / chips; MFU is FLOP/s over the H100's 989.4 TFLOPS."""
     best = plan().plans[0]

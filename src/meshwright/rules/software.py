@@ -12,7 +12,16 @@ from typing import Literal, cast
 from meshwright.errors import ConfigError
 from meshwright.stack import Stack
 
-__all__ = ["DEALT", "NEWEST_MEGATRON", "StackRules", "parse_version", "stack_rules", "stacks_with_axis", "stacks_with_schedule"]
+__all__ = [
+    "DEALT",
+    "NEWEST_MEGATRON",
+    "StackRules",
+    "known_version",
+    "parse_version",
+    "stack_rules",
+    "stacks_with_axis",
+    "stacks_with_schedule",
+]
 
 DEALT = ("any", "filled")
 """Values of `StackRules.splits` where a configuration says how many layers each stage holds."""
@@ -94,6 +103,14 @@ def parse_version(text: str) -> tuple[int, ...]:
     if match is None:
         raise ConfigError(f"megatron_version={text}: expected a version such as 0.15.1 or {NEWEST_MEGATRON}")
     return tuple(int(number) for number in match[1].split("."))
+
+
+def known_version(text: str) -> tuple[int, ...]:
+    """Read a version of Megatron-Core whose rules are known; ConfigError of a later one than they were read against."""
+    found = parse_version(text)
+    if found[:2] > parse_version(NEWEST_MEGATRON):
+        raise ConfigError(f"megatron_version={text}: what Megatron-Core accepts was read up to {NEWEST_MEGATRON}; give {NEWEST_MEGATRON}")
+    return found
 
 
 def stacks_with_axis(axis: str) -> tuple[str, ...]:

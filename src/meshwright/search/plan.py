@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshwright.models.params import model_params
+from meshwright.rules import stack_rules
 from meshwright.search.axes import DOMAINS_PER_TP, LEAST_TOKENS_PER_CP, MOST_MBS, MOST_UNEVEN_VPP, Axes, axes_of
 from meshwright.search.batch import batch_rule
 from meshwright.search.close import with_close_call
@@ -61,6 +62,9 @@ def _notes(problem: Problem, axes: Axes) -> list[str]:
     notes = [f"searched: {', '.join(searched)}; --set widens it"] if searched else []
     if request.gbs is None and request.max_gbs is None:
         notes.append(batch_rule(problem.setting.model).words(seq_len))
+    if "megatron_version" in request.model_fields_set and stack_rules(problem.setting.stack).kv_copies_from is None:
+        name = problem.setting.stack.name
+        notes.append(f"megatron_version={request.megatron_version} changes nothing: the rules of stack {name} have no versions")
     return notes
 
 

@@ -16,7 +16,7 @@ from meshwright.hardware.profile import Profile
 from meshwright.models.by_hand import named_model
 from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, ModelSpec, MoeSpec
 from meshwright.rules import RuleCase, stack_rules
-from meshwright.rules.software import parse_version
+from meshwright.rules.software import known_version
 from meshwright.search.batch import batch_rule
 from meshwright.search.profiled import local_pool, profiled_pool
 from meshwright.search.quote import Setting
@@ -109,7 +109,7 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
     chip = pool.node.chip
     if request.attention not in get_args(AttentionKernel):
         raise UnknownNameError("attention kernel", str(request.attention), get_args(AttentionKernel))
-    parse_version(request.megatron_version)
+    known_version(request.megatron_version)
     work = Workload(
         seq_len=request.seq_len,
         gbs=request.gbs,
