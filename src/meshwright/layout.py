@@ -250,6 +250,12 @@ class Layouts:
         """Replicas of one expert shard, (N,): dp * cp * tp / (ep * etp)."""
         return np.maximum(1, self.dp * self.cp * self.tp // (self.ep * self.etp))
 
+    @property
+    def expert_shard_size(self) -> Ints:
+        """Ranks that share the states of an expert shard, (N,): its replicas over the groups of shards."""
+        groups = np.maximum(1, self.dp * self.cp // self.shard_size)
+        return np.asarray(np.maximum(1, self.expert_dp // groups), dtype=np.int64)
+
     def take(self, index: NDArray[Any]) -> Layouts:
         """Return the rows that `index` (integers or a mask) selects."""
         columns = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "chunk_layers"}

@@ -147,6 +147,12 @@ def test_experts_are_shared_by_fewer_ranks() -> None:
     assert [float(array[0, 0]) for array in (*shards.weights, *shards.gradients, *shards.optimizer)] == [8, 1, 8, 1, 8, 1]
 
 
+def test_experts_of_two_groups_of_shards_are_shared_within_each() -> None:
+    """dp = 8, ep = 2: four replicas of an expert, two in each of two groups of four shards; with ep = 4 one in each."""
+    found = [data_shards(Layouts.of([Layout(dp=8, ep=ep, gbs=8, sharding="zero1", shard_size=4)]), STACK).optimizer for ep in (1, 2, 4)]
+    assert [(float(dense[0, 0]), float(expert[0, 0])) for dense, expert in found] == [(4, 4), (4, 2), (4, 1)]
+
+
 def test_one_f_one_b_holds_activations_in_flight() -> None:
     """2 layers of 100 bytes for 4, 3, 2 and 1 micro batches; while one works, its widest part."""
     assert held() == ([800, 600, 400, 200], [7] * 4)

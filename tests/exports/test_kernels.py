@@ -37,7 +37,8 @@ def switched(exported: Exported, target: ExportTarget) -> dict[str, Any]:
         words = split_words(exported.command[1:])
         fused = "--cross-entropy-loss-fusion" in words
         loss = words.get("--cross-entropy-fusion-impl", ("native",))[0] if fused else None
-        narrow, half = "--fp8-param-gather" in words, "--grad-reduce-in-bf16" in words
+        wide = "--fp16" not in words or "--accumulate-allreduce-grads-in-fp32" in words  # in bf16 the sums are fp32 unless said otherwise
+        narrow, half = "--fp8-param-gather" in words, "--grad-reduce-in-bf16" in words or not wide
     elif target is MEGATRON_BRIDGE:
         values = read_yaml(exported.files[1].text, what="yaml")
         model, precision = values["model"], values["mixed_precision"]
@@ -52,12 +53,12 @@ def switched(exported: Exported, target: ExportTarget) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "stack"), CASES)
-@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("precision", ["bf16", "fp8", "fp16"])
 def test_memory_is_counted_with_what_is_written(name: str, stack: str, precision: str) -> None:
     """Gradients of two bytes, a loss without fp32 logits, weights without a second copy and no buffers of switches: each is written."""
     plan = plan_of(stack, precision=precision, settings=TrainingSettings(tokenizer="/tok", tokenizer_kind="huggingface"))
     found = switched(export_plan(plan, target=CORE[name]), CORE[name])
-    counted = plan.stack
+    counted = plan.stack.in_precision(plan.work.precision)
     assert found["half"] == (counted.gradient_bytes == 2)
     assert found["loss"] == {0.0: "te", 8.0: "native", 4.0: None}[counted.logits_bytes]
     assert found["narrow"] == (precision == "fp8" and counted.narrow_weight_copies == 0)
@@ -171,8 +172,12 @@ def test_nanotron_runs_as_memory_counts() -> None:
     assert "NCCL_NVLS_ENABLE" not in {variable.name for variable in exported.environment}
     with pytest.raises(CannotExpress, match="precision=fp32"):
         export_plan(flat_plan(NANOTRON, "tp=2,mbs=1", precision="fp32"), target=NANOTRON)
-    with pytest.raises(CannotExpress, match="cut over dp alone"):
-        export_plan(training_plan("llama3-8b", "h100:8", "tp=2,cp=4,mbs=1", stack="nanotron", seq_len=4096), target=NANOTRON)
+    assert not counted.shards_over_context
+    stages = [
+        read_yaml(export_plan(flat_plan(NANOTRON, f"tp=2,cp={cp},mbs=1,sharding=zero1"), target=NANOTRON).files[0].text, what="yaml")
+        for cp in (16, 32)
+    ]
+    assert [words["optimizer"]["zero_stage"] for words in stages] == [1, 0]
 
 
 @pytest.mark.parametrize(("target", "other"), [(DEEPSPEED, "fsdp"), (ACCELERATE, "fsdp"), (NANOTRON, "megatron")])

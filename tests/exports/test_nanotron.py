@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.exports.examples import training_plan
 from tests.exports.frameworks import check_golden, check_round_trip, expressible, plans, run_loader, write_exports
@@ -29,7 +29,7 @@ SETTINGS = TrainingSettings(
 GOLDEN = {
     "dense": lambda: nano_plan(settings=SETTINGS),
     "pipeline": lambda: nano_plan("llama2-7b", layout="tp=2,pp=4,mbs=1,schedule=gpipe,recompute=full"),
-    "long-context": lambda: nano_plan("qwen2-7b", "h100:16", "tp=2,cp=8,mbs=1,sharding=none", seq_len=131072, gbs=16),
+    "long-context": lambda: nano_plan("qwen2-7b", "h100:16", "tp=2,cp=8,mbs=1", seq_len=131072, gbs=16),
     "plain-tensor-parallel": lambda: nano_plan("llama2-7b", layout="tp=8,sp=0,mbs=2,sharding=none"),
 }
 
@@ -57,7 +57,6 @@ def test_golden(case: str) -> None:
         ({"model": "llama3.1-8b"}, "rope_scaling=8.0", "rope_scaling=None"),
         ({"precision": "fp8", "stack": "megatron"}, "precision=fp8", "precision=bf16"),
         ({"precision": "fp32"}, "add up from bf16", "precision=bf16"),
-        ({"layout": "tp=2,cp=32,mbs=1", "model": "qwen2-7b", "seq_len": 131072, "gbs": 16}, "cut over dp alone", "sharding=none"),
         ({"settings": TrainingSettings(decay_style="warmup-stable-decay")}, "decay_style", "decay_style=cosine"),
     ],
 )
@@ -78,6 +77,7 @@ def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, A
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_a_plan_is_read_back_from_yaml(plan: TrainingPlan) -> None:
+    assume(plan.layout.dp > 1 or plan.layout.cp == 1)  # zero1 over one rank is written as none, the same to every rank
     expressible(plan, NANOTRON)
     check_round_trip(plan, target=NANOTRON, source=NANOTRON_SOURCE)
 

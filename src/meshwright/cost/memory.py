@@ -77,9 +77,10 @@ def data_shards(layouts: Layouts, stack: Stack) -> Shards:
     """Return the sharding factors.
 
     Formula:  zero1 splits optimizer states over `shard_size` ranks (all of dp * cp unless given, or of dp where the software leaves
-              context out; experts: at most the expert data-parallel ranks), zero2 gradients too, zero3 and hybrid weights too
+              context out; experts: their own replicas over the groups of shards), zero2 gradients too, zero3 and hybrid weights too
     Units:    ranks, (N, 1).
-    Source:   ZeRO (arXiv:1910.02054); Megatron-Core's distributed optimizer; PyTorch FSDP (arXiv:2304.11277).
+    Source:   ZeRO (arXiv:1910.02054); Megatron-Core's distributed optimizer, whose instances divide both kinds of replicas
+              (parallel_state.py: intra_partial_expert_data_parallel_size); PyTorch FSDP (arXiv:2304.11277).
     Valid:    shard_size divides dp * cp.
     Checked:  tests/cost/test_memory.py
     """
@@ -87,7 +88,7 @@ def data_shards(layouts: Layouts, stack: Stack) -> Shards:
     dense = layouts.shard_size[:, None].astype(np.float64)
     if not stack.shards_over_context:
         dense = np.minimum(dense, layouts.dp[:, None])
-    expert = np.maximum(1.0, np.minimum(dense, layouts.expert_dp[:, None]))
+    expert = layouts.expert_shard_size[:, None].astype(np.float64)
     levels = [SHARDINGS.index("zero3"), SHARDINGS.index("zero2"), SHARDINGS.index("zero1")]
     pairs = [(np.where(kind >= level, dense, 1.0), np.where(kind >= level, expert, 1.0)) for level in levels]
     return Shards(weights=pairs[0], gradients=pairs[1], optimizer=pairs[2])

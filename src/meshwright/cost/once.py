@@ -146,7 +146,7 @@ def data_exchange_s(
     size = np.where(none, layouts.dp * layouts.cp, layouts.shard_size)
     inside = [(group_of(size, layouts.tp, pool), dense)]
     if expert.any():
-        inside.append((group_of(np.minimum(size, layouts.expert_dp), layouts.ep * layouts.etp, pool), expert))
+        inside.append((group_of(np.where(none, layouts.expert_dp, layouts.expert_shard_size), layouts.ep * layouts.etp, pool), expert))
     reduce, scatter, gather = (
         stack.factors.data * sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes, units) for ranks, params in inside)
         for operation, each in (

@@ -238,7 +238,7 @@ def _fsdp_layer_s(
         return np.zeros(len(layouts)), np.zeros(len(layouts))
     inside = [(group_of(layouts.shard_size, layouts.tp, pool), params[0])]
     if params[1].any():
-        inside.append((group_of(np.minimum(layouts.shard_size, layouts.expert_dp), layouts.ep * layouts.etp, pool), params[1]))
+        inside.append((group_of(layouts.expert_shard_size, layouts.ep * layouts.etp, pool), params[1]))
     weights, scatter = (
         np.asarray(stack.factors.data * sum(all_gather_s(ranks, held * each) for ranks, held in inside))
         for each in (gathered_bytes(work.precision), stack.reduce_bytes)

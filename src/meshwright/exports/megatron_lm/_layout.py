@@ -84,6 +84,8 @@ def _write_overlap(words: Words, plan: TrainingPlan) -> None:
         words.add("overlap", "--tp-comm-overlap")
     if stack.gradient_bytes < 4 and plan.work.precision not in ("fp32", "tf32", "fp16"):
         words.add("overlap", "--grad-reduce-in-bf16")
+    if stack.gradient_bytes == 4 and plan.work.precision == "fp16":
+        words.add("overlap", "--accumulate-allreduce-grads-in-fp32")
 
 
 def _write_precision(words: Words, plan: TrainingPlan) -> None:

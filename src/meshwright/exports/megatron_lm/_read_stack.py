@@ -14,7 +14,8 @@ __all__ = ["read_stack"]
 def read_stack(args: Args, precision: Precision) -> str:
     """Return the stack by what overlaps, by how experts exchange, and by the precision in which gradients are summed."""
     overlaps = [args.switch(flag) for flag in ("--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap")]
-    if args.switch("--grad-reduce-in-bf16"):
+    wide = args.switch("--accumulate-allreduce-grads-in-fp32")
+    if args.switch("--grad-reduce-in-bf16") or (precision == "fp16" and not wide):
         name = bf16_gradients("flex" if args.has_words("--moe-token-dispatcher-type", "flex") else "alltoall")
     else:
         name = "megatron" if any(overlaps) else "megatron-no-overlap"

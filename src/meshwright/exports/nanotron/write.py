@@ -87,9 +87,6 @@ def _require_llama(plan: TrainingPlan) -> None:
     if plan.work.precision != "bf16":
         reason = f"precision={plan.work.precision}: its attention is flash-attn's and its gradients add up from bf16"
         raise CannotExpress(NAME, reason, nearest="precision=bf16")
-    if layout.cp > 1 and layout.sharding == "zero1" and layout.dp == 1:
-        reason = f"sharding=zero1 with dp=1, cp={layout.cp}: its optimizer is cut over dp alone"
-        raise CannotExpress(NAME, reason, nearest="sharding=none")
 
 
 def _parallelism(plan: TrainingPlan) -> dict[str, Any]:
@@ -192,8 +189,9 @@ def _optimizer(plan: TrainingPlan) -> dict[str, Any]:
         raise CannotExpress(NAME, f"decay_style={settings.decay_style}: it has {', '.join(styles)}", nearest="decay_style=cosine")
     least = settings.learning_rate if settings.decay_style == "constant" else settings.min_learning_rate
     steps, warmup = train_steps(settings, plan.work), settings.warmup_steps or 0
+    whole = layout.sharding == "none" or (layout.dp == 1 and layout.cp > 1)
     return {
-        "zero_stage": 0 if layout.sharding == "none" else 1,
+        "zero_stage": 0 if whole else 1,  # cut over dp alone; with dp=1 and a split context, stage 1 does not start
         "weight_decay": settings.weight_decay,
         "clip_grad": settings.clip_gradient,
         "accumulate_grad_in_fp32": True,
