@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
@@ -12,7 +13,10 @@ from meshwright.errors import UnknownNameError
 from meshwright.factors import Factors
 from meshwright.workload import Precision
 
-__all__ = ["NATIVE_LOSS_BYTES", "PLAIN_LOSS_BYTES", "Stack", "find_stack", "stack_names"]
+__all__ = ["NATIVE_LOSS_BYTES", "PLAIN_LOSS_BYTES", "Feature", "Stack", "find_stack", "stack_names"]
+
+Feature = Literal["tp_overlap", "dp_overlap", "cross_entropy_fused"]
+"""What a command line switches on, and a stack counts on."""
 
 NATIVE_LOSS_BYTES = 8.0
 """Bytes per logit that Megatron-Core's own fused loss keeps beside the half-precision logits: an fp32 copy and fp32 exponentials."""
@@ -183,6 +187,14 @@ class Stack:
         """Return the software with Megatron-Core's plain loss, which works in place on an fp32 copy of the logits; as it is where its loss
         is not one of Megatron-Core's fused ones."""
         return self if self.fused_loss is None else replace(self, cross_entropy_fused=False, logits_bytes=PLAIN_LOSS_BYTES)
+
+    def without(self, features: Iterable[Feature]) -> Stack:
+        """Return the software with some of what it can do switched off."""
+        stack = self
+        for feature in features:
+            none: dict[str, Any] = {feature: 0.0}
+            stack = stack.with_plain_loss() if feature == "cross_entropy_fused" else replace(stack, **none)
+        return stack
 
     def on_processors(self) -> Stack:
         """Return the software as it runs on CPUs: exchanges take the cores that compute needs, so that none hides; and there is neither

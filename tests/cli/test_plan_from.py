@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import meshwright
+from meshwright.api import problem_of
 from meshwright.cli import run
+from meshwright.cli._run_files import price_of
+from meshwright.search.asked import ask
+from meshwright.search.request import PlanRequest
 
 SCRIPT = """
 NODES=8
@@ -35,12 +40,31 @@ def test_a_script_is_improved(script: Path, capsys: pytest.CaptureFixture[str]) 
     current, best = answer["current"], answer["plans"][0]
     assert {name: current["layout"][name] for name in ("tp", "pp", "dp", "mbs")} == {"tp": 4, "pp": 2, "dp": 8, "mbs": 1}
     assert best["step_s"] < current["step_s"]
-    explained = meshwright.explain("tp=4,pp=2,mbs=1", model="llama3-8b", cluster="h100:64", seq_len=8192, gbs=128)
-    assert current["step_s"] == pytest.approx(explained.quote.step_s)
+    problem = problem_of(PlanRequest(model="llama3-8b", cluster="h100:64", seq_len=8192, gbs=128))
+    setting = problem.setting
+    as_it_is = replace(problem, setting=replace(setting, stack=setting.stack.without(("tp_overlap", "cross_entropy_fused"))))
+    assert current["step_s"] == pytest.approx(price_of(ask("tp=4,pp=2,mbs=1", as_it_is)).step_s)
     assert "passed through: --wandb-project mine" in shown.err
     assert "--dataset-impl no longer exists" in shown.err
     assert answer["request"]["model"]["details"]["rope_base"] == 10000
     assert "note: learning_rate" in shown.err and "of the file do not go with --json; --export DIR writes them" in shown.err
+
+
+def test_what_a_script_leaves_off_is_priced_without_it(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The script sets --overlap-grad-reduce alone; tensor-parallel exchanges hide behind nothing, and the loss makes an fp32 copy."""
+    assert run(["plan", "--from", str(script), "--cluster", "h100:64", "--top", "1", "--json"]) == 0
+    shown = capsys.readouterr()
+    for flag in ("--tp-comm-overlap", "--cross-entropy-loss-fusion"):
+        assert f"{flag} is off: the file's layout is priced without it" in shown.err
+    assert "--overlap-grad-reduce is off" not in shown.err
+    script.write_text(SCRIPT.replace("--bf16", "--bf16 --tp-comm-overlap --cross-entropy-loss-fusion"), encoding="utf-8")
+    assert run(["plan", "--from", str(script), "--cluster", "h100:64", "--top", "1", "--json"]) == 0
+    switched = capsys.readouterr()
+    assert "is off" not in switched.err
+    today, then = json.loads(shown.out)["current"], json.loads(switched.out)["current"]
+    assert then["step_s"] < today["step_s"]
+    explained = meshwright.explain("tp=4,pp=2,mbs=1", model="llama3-8b", cluster="h100:64", seq_len=8192, gbs=128)
+    assert then["step_s"] == pytest.approx(explained.quote.step_s)
 
 
 def test_both_layouts_and_what_differs_are_printed(script: Path, capsys: pytest.CaptureFixture[str]) -> None:

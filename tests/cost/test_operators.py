@@ -18,7 +18,7 @@ from meshwright.cost.operators import Site, linear, norm, norm_output, passes, t
 from meshwright.cost.shapes import block_tokens, distinct_shapes
 from meshwright.layout import Layout, Layouts
 from meshwright.models.presets import find_model
-from meshwright.models.spec import Block
+from meshwright.models.spec import Block, MlaSpec
 from meshwright.workload import Precision
 
 MLP = Block(kind="mlp")
@@ -195,11 +195,19 @@ def test_tensor_exchange_is_an_all_reduce_or_two_gathers() -> None:
 
 
 def test_tensor_exchange_hides_as_the_stack_can() -> None:
-    shown = tensor_exchange(site(LLAMA, tp=8, stack=replace(STACK, tp_overlap=0.75)), MLP)
-    assert shown.forward_s == pytest.approx(tensor_exchange(site(LLAMA, tp=8), MLP).forward_s / 4)
+    """Megatron-Core asserts sequence parallelism, wants NVLink, and makes no buffers for the products of latent attention."""
+    hiding = replace(STACK, tp_overlap=0.75)
+    shown = tensor_exchange(site(LLAMA, tp=8, sp=True, stack=hiding), MLP)
+    whole = tensor_exchange(site(LLAMA, tp=8, sp=True), MLP)
+    assert shown.forward_s == pytest.approx(whole.forward_s / 4)
     assert tensor_exchange(site(LLAMA, tp=1), MLP).forward_s == 0
     pcie = replace(POOL, node=replace(POOL.node, domain_link=replace(POOL.node.domain_link, maps_peers=False)))
-    assert tensor_exchange(site(LLAMA, pool=pcie, tp=8, stack=replace(STACK, tp_overlap=0.75)), MLP).forward_s == shown.forward_s * 4
+    latent = replace(LLAMA, mla=MlaSpec(q_lora_rank=None, kv_lora_rank=64, qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=128))
+    for place in (site(LLAMA, pool=pcie, tp=8, sp=True, stack=hiding), site(latent, tp=8, sp=True, stack=hiding)):
+        assert tensor_exchange(place, MLP).forward_s == whole.forward_s
+    reduced = tensor_exchange(site(LLAMA, tp=8), MLP).forward_s
+    assert tensor_exchange(site(LLAMA, tp=8, stack=hiding), MLP).forward_s == reduced
+    assert tensor_exchange(site(LLAMA, tp=8, stack=replace(hiding, family="fsdp")), MLP).forward_s == pytest.approx(reduced / 4)
 
 
 def test_strides_are_copied_where_the_batch_comes_first() -> None:

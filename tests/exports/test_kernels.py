@@ -84,7 +84,7 @@ def test_a_script_without_the_fused_loss_is_told_that_an_export_adds_it() -> Non
     text = export_plan(plan_of("megatron"), target=MEGATRON_LM).files[0].text
     assert import_text(text, source=MEGATRON_LM_SOURCE).warnings == ()
     [warning] = import_text(text.replace("    --cross-entropy-loss-fusion\n", ""), source=MEGATRON_LM_SOURCE).warnings
-    assert "--cross-entropy-loss-fusion is not given; stack megatron counts on it" in warning
+    assert "--cross-entropy-loss-fusion is off: the file's layout is priced without it; stack megatron counts on it" in warning
     other = text.replace("--cross-entropy-loss-fusion", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te")
     assert import_text(other, source=MEGATRON_LM_SOURCE).passed_through == ("--cross-entropy-fusion-impl", "te")
 

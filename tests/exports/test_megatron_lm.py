@@ -450,9 +450,16 @@ def test_multi_token_prediction_elsewhere_is_refused(text: str) -> None:
         read_chunks(split_words(("--pipeline-model-parallel-layout", text)))
 
 
-@pytest.mark.parametrize(("cluster", "overlaps"), [("h100:16", True), ("l40s:16", False)])
-def test_exchanges_overlap_products_where_buffers_are_mapped(cluster: str, overlaps: bool) -> None:
-    """Transformer Engine's user buffers want NVLink; over PCIe the program would stop as it makes them."""
-    exported = written("llama3-8b", cluster, "tp=4,mbs=1", seq_len=4096)
+@pytest.mark.parametrize(
+    ("model", "cluster", "overlaps"),
+    [
+        *(("llama3-8b", "h100:16", True), ("llama3-8b", "l40s:16", False)),
+        *(("nemotron-h-8b", "h100:16", True), ("deepseek-v2-lite", "h100:16", False)),
+    ],
+)
+def test_exchanges_overlap_products_where_buffers_are_made(model: str, cluster: str, overlaps: bool) -> None:
+    """Transformer Engine's user buffers want NVLink; over PCIe the program would stop as it makes them. TELinear switches overlap off at
+    the first product of latent attention; Mamba's products have the names of a feed-forward's."""
+    exported = written(model, cluster, "tp=4,mbs=1", seq_len=4096)
     assert ("--tp-comm-overlap" in exported.command) == overlaps
     assert any(note.startswith("--tp-comm-overlap") for note in exported.notes) == overlaps

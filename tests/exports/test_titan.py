@@ -187,6 +187,20 @@ def test_toml_that_no_plan_describes_is_refused_in_one_line(old: str, new: str, 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("option", "layers"), [("", 8), ('selective_ac_option = "4"', 4), ('selective_ac_option = "1"', None)])
+def test_each_nth_layer_recomputed_is_as_much_as_the_first_of_a_chunk(option: str, layers: int | None) -> None:
+    """The largest of 8 chunks has 16 layers: each second one is torchtitan's default."""
+    found = import_text(PUBLISHED.replace('mode = "full"', f'mode = "selective"\n{option}'), source=TORCHTITAN_SOURCE)
+    method = {} if layers is None else {"recompute_method": "block", "recompute_layers": layers}
+    assert {name: value for name, value in found.layout.items() if name.startswith("recompute")} == {"recompute": "full", **method}
+
+
+def test_tensor_parallelism_that_runs_asynchronously_is_said_not_to_be_priced() -> None:
+    text = PUBLISHED.replace("[activation_checkpoint]", "enable_async_tensor_parallel = true\n[activation_checkpoint]")
+    assert [words for words in import_text(text, source=TORCHTITAN_SOURCE).warnings if "async" in words]
+    assert not import_text(PUBLISHED, source=TORCHTITAN_SOURCE).warnings
+
+
 @given(st.text(alphabet='[]"=\n#.abtrue0123 {}:dims', max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(ConfigError):

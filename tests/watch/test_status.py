@@ -183,6 +183,7 @@ def test_the_function_and_its_refusals(tmp_path: Path) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"path": tmp_path / "none.log"}, "no such file or folder"),
         ({"path": tmp_path}, "neither a training"),
+        ({"path": tmp_path / "plan.json"}, "no log; give the run's directory or log, with --plan"),
         ({"path": log, "plan": log}, "expected the object that `meshwright plan --json` prints"),
         ({"path": log, "steps": 0}, "steps=0: expected a positive number"),
     ]

@@ -41,7 +41,8 @@ class Run:
         return {"model": dims_of(found.model, details=details), **{name: value for name, value in values.items() if value is not None}}
 
     def asked(self, problem: Problem) -> Asked:
-        """Return the file's layout in the problem; on other chips than its own the number of replicas follows."""
+        """Return the file's layout in the problem, without what the file leaves off of its software; on other chips than its own the
+        number of replicas follows."""
         from meshwright.search.asked import ask
 
         layout = {name: value for name, value in self.found.layout.items() if name != "gbs"}
@@ -52,11 +53,17 @@ class Run:
         if problem.request.gbs is None and "gbs" not in layout:
             raise ConfigError(f"{self.path}: the file leaves the global batch to its software; add --gbs{_usual_batch(layout, problem)}")
         try:
-            return ask(layout, problem)
+            return ask(layout, self._as_it_is(problem))
         except ConfigError as error:
             raise ConfigError(
                 f"{self.path}: its layout does not run as it is: {error}; leave its words out of the file to plan without it"
             ) from None
+
+    def _as_it_is(self, problem: Problem) -> Problem:
+        from dataclasses import replace
+
+        setting = problem.setting
+        return replace(problem, setting=replace(setting, stack=setting.stack.without(self.found.left_off)))
 
     def set_names(self) -> list[str]:
         """Return the names of the training settings that the file gives: no part of a request."""
@@ -113,8 +120,9 @@ def price_of(asked: Asked) -> Quote:
     return requote(quotes([asked.layout], setting_of(asked.problem)), asked.problem)[0]
 
 
-def print_change(current: Asked, result: PlanResult) -> None:
-    """Print the file's layout against the best: what differs, what each difference means, and both prices."""
+def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> None:
+    """Print the file's layout against the best: what differs, what each difference means, and both prices. `problem` is the best's, in
+    which the software has all that it can do."""
     from dataclasses import replace
 
     from meshwright.cli._layout_case import narrow_console
@@ -126,8 +134,8 @@ def print_change(current: Asked, result: PlanResult) -> None:
     console.print(f"\nA, the file's layout: {mine.layout.words()}: {mine.step_s:.3f} s a step, fits: {mine.verdict}", soft_wrap=True)
     if not result.plans:
         return
-    best = replace(current, layout=result.plans[0].layout)
+    best = replace(current, layout=result.plans[0].layout, problem=problem)
     console.print(f"B, the best: {best.layout.words()}: {result.plans[0].step_s:.3f} s a step\n", soft_wrap=True)
-    experts = current.problem.setting.model.moe is not None
+    experts = problem.setting.model.moe is not None
     print_comparison(compare(layout_dict(mine.layout), layout_dict(best.layout), has_experts=experts), console)
     print_prices(mine, price_of(best), console)

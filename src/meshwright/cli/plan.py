@@ -180,6 +180,11 @@ def plan(
     if trace is not None:
         write_steps(trace, result, problem)
     _show(result, current, goal, json_output=json_output)
+    if current is not None and not json_output:
+        from meshwright.cli._run_files import print_change
+
+        assert not isinstance(problem, MixedProblem), "such a file is of one kind of chip"
+        print_change(current, result, problem=problem)
     if run is not None and json_output and export_dir is None and (names := run.set_names()):
         typer.echo(f"note: {', '.join(names)} of the file do not go with --json; --export DIR writes them", err=True)
     if not result.plans:
@@ -339,10 +344,6 @@ def _show(result: PlanResult, current: Asked | None, goal: Goal | None, *, json_
             say(console, cost_words(result.plans[0], goal.tokens, goal.words))
         if result.front is not None:
             print_front(result.front, console)
-    if current is not None and not json_output:
-        from meshwright.cli._run_files import print_change
-
-        print_change(current, result)
 
 
 def _current_record(current: Asked | None) -> dict[str, Any]:

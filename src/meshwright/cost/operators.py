@@ -369,10 +369,10 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
     """Price a block's tensor-parallel collectives.
 
     Formula:  forward and backward each: one all-reduce of the activations, or with sequence parallelism one all-gather and one
-              reduce-scatter (backward gathers the input once more for the weights' gradient, behind the data gradient);
-              times the share that the stack does not hide; across domains and over PCIe nothing is hidden. Where the stack's tensors
-              have the sequence behind the batch, a copy of the whole input after the gather and one before the scatter, with several
-              sequences in a micro batch
+              reduce-scatter (backward gathers the input once more for the weights' gradient, behind the data gradient); times the
+              share that the stack does not hide: all of it across domains, over PCIe, and of layers that user buffers do not take. Where
+              the stack's tensors have the sequence behind the batch, a copy of the whole input after the gather and one before the
+              scatter, with several sequences in a micro batch
     Units:    seconds, (U,).
     Source:   Megatron-LM (arXiv:1909.08053), Korthikanti et al. (arXiv:2205.05198) section 4.2.2; Transformer Engine's user buffers
               overlap within an NVLink domain only; copies: `gather_dim` and `scatter_dim` of torch's _functional_collectives.py.
@@ -382,8 +382,9 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
     group = site.tp_group()
     size = site.tokens(block) * site.model.hidden * site.activation_bytes
     split = site.shapes.sp > 0
-    mapped = (group.local >= group.size) & site.pool.node.domain_link.maps_peers
-    overlap = np.where(mapped, site.stack.tp_overlap, 0.0)
+    taken = site.model.takes_user_buffers & split if site.stack.family == "megatron" else True
+    hides = (group.local >= group.size) & site.pool.node.domain_link.maps_peers & taken
+    overlap = np.where(hides, site.stack.tp_overlap, 0.0)
     time = np.where(split, 2.0 * all_gather_s(group, size), all_reduce_s(group, size)) * (1.0 - overlap)
     if site.stack.batch_first:
         strided = split & (site.shapes.tp > 1) & (site.shapes.mbs > 1)

@@ -1,15 +1,18 @@
-"""What a prediction counts on that no export switches on."""
+"""What a prediction counts on: that no export switches on, or that a file which is read leaves off."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwright.exports.plan import TrainingPlan
+from meshwright.models.spec import ModelSpec
 from meshwright.rules.software import parse_version
-from meshwright.stack import NATIVE_LOSS_BYTES, Stack, find_stack, stack_names
+from meshwright.stack import NATIVE_LOSS_BYTES, Feature, Stack, find_stack, stack_names
 from meshwright.workload import Precision
 
-__all__ = ["BF16_GRADIENTS", "NO_TE_LOSS_SINCE", "bf16_gradients", "counted_but_not_set"]
+__all__ = ["BF16_GRADIENTS", "NO_TE_LOSS_SINCE", "LeftOff", "bf16_gradients", "counted_but_not_set", "left_off"]
 
 BF16_GRADIENTS = (
     *("nemo", "megatron-bridge-25.09", "megatron-bridge-dgx", "megatron-bridge-26.02", "megatron-bridge-hopper", "megatron-bridge"),
@@ -76,3 +79,26 @@ def _advice(stack: Stack) -> str:
     known = [find_stack(name) for name in stack_names()]
     same = next((other.name for other in known if replace(other, source="") == replace(stack, name=other.name, source="")), None)
     return "" if same is None else f"; --stack {same} predicts what they do"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOff:
+    """What a file leaves off of its software, and a line of warning for each."""
+
+    features: tuple[Feature, ...]
+    warnings: tuple[str, ...]
+
+
+def left_off(
+    stack: Stack, model: ModelSpec, layout: Mapping[str, Any], *, switches: Mapping[Feature, str], given: frozenset[Feature]
+) -> LeftOff:
+    """Return which of a software's switches, by their words in a file, make a difference to a layout and are not given. Whether it has
+    replicas hangs on the chips, which a file need not name."""
+    relevant: dict[Feature, bool] = {
+        "tp_overlap": stack.tp_overlap > 0 and layout.get("tp", 1) > 1 and layout.get("sp", False) and model.takes_user_buffers,
+        "dp_overlap": stack.dp_overlap > 0,
+        "cross_entropy_fused": stack.fused_loss is not None,
+    }
+    features = tuple(feature for feature in switches if relevant[feature] and feature not in given)
+    ending = f"the file's layout is priced without it; stack {stack.name} counts on it, and an export writes it where it can run"
+    return LeftOff(features=features, warnings=tuple(f"{switches[feature]} is off: {ending}" for feature in features))

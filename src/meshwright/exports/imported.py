@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright.exports.settings import ModelDetails, TrainingSettings
 from meshwright.models.spec import ModelSpec
+from meshwright.stack import Feature
 from meshwright.workload import Workload
 
 __all__ = ["Imported"]
@@ -23,6 +24,8 @@ class Imported:
     layout: dict[str, Any]
     """Fields of Layout that the file sets (or that follow from its program's defaults); `rules.complete_layout` fills in the rest."""
     stack: str = "megatron"
+    left_off: tuple[Feature, ...] = ()
+    """What the stack counts on and the file does not switch on."""
     settings: TrainingSettings = field(default_factory=TrainingSettings)
     details: ModelDetails = field(default_factory=ModelDetails)
     megatron_version: str | None = None

@@ -191,6 +191,13 @@ class ModelSpec:
         return self.window is not None or self.attention_sinks
 
     @property
+    def takes_user_buffers(self) -> bool:
+        """Whether exchanges in Transformer Engine's user buffers are for its layers: these have names for the products of plain attention,
+        feed-forward and Mamba layers, and one length of sequence (Megatron-Core's TELinear switches overlap off, for all layers that are
+        made later, at the first name of latent attention; initialize.py makes buffers of one shape)."""
+        return self.family != "encoder-decoder" and self.mla is None
+
+    @property
     def _has_dense_ffn(self) -> bool:
         if self.hybrid is not None:
             return self.moe is None and self.hybrid.ffn_layers > 0

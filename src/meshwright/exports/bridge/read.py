@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from meshwright.errors import ConfigError, UnknownNameError
-from meshwright.exports._counted import BF16_GRADIENTS
+from meshwright.exports._counted import BF16_GRADIENTS, left_off
 from meshwright.exports._taken import Taken
 from meshwright.exports.bridge.families import take_family
 from meshwright.exports.bridge.mixed_precision import RECIPES, read_mixed_precision
@@ -19,7 +19,7 @@ from meshwright.exports.mcore.layout import read_ddp, read_parallel, read_recomp
 from meshwright.exports.mcore.model import read_model
 from meshwright.exports.settings import Activation, Dataset, TrainingSettings
 from meshwright.exports.target import ImportSource
-from meshwright.stack import find_stack
+from meshwright.stack import Feature, find_stack
 from meshwright.workload import Precision, Workload
 from meshwright.yaml_text import read_yaml
 
@@ -42,7 +42,10 @@ def _read(text: str) -> Imported:
     words.take("ddp.grad_reduce_in_fp32", None)  # written over by the mixed precision's
     stack = "megatron" if wide else BF16_GRADIENTS[0]
     take_loss(words, find_stack(stack), precision, prefix="model.")
-    words.flag("comm_overlap.tp_comm_overlap", False)
+    given: frozenset[Feature] = frozenset(("tp_overlap",) if words.flag("comm_overlap.tp_comm_overlap", False) else ())
+    missing = left_off(
+        find_stack(stack).in_precision(precision), model, layout, switches={"tp_overlap": "comm_overlap.tp_comm_overlap"}, given=given
+    )
     words.flag("optimizer.use_distributed_optimizer", True)
     layout["mbs"] = words.count("train.micro_batch_size", 1)
     seq_len = words.count("dataset.sequence_length", words.count("dataset.seq_length", 4096))
@@ -58,8 +61,10 @@ def _read(text: str) -> Imported:
         work=work,
         layout=layout,
         stack=stack,
+        left_off=missing.features,
         settings=_settings(words),
         details=details,
+        warnings=missing.warnings,
         passed_through=tuple(f"{path}={json.dumps(value)}" for path, value in words.left().items()),
     )
 

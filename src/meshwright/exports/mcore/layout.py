@@ -88,7 +88,8 @@ def ddp_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
 def tp_overlap(plan: TrainingPlan) -> bool:
     """Whether tensor-parallel exchanges hide behind the products beside them."""
     node = plan.pool.node
-    return plan.stack.tp_overlap > 0 and plan.layout.sp and plan.layout.tp <= node.domain_size and node.domain_link.maps_peers
+    mapped = plan.layout.tp <= node.domain_size and node.domain_link.maps_peers
+    return plan.stack.tp_overlap > 0 and plan.layout.sp and mapped and plan.model.takes_user_buffers
 
 
 def trained(values: dict[str, Any], *, what: str) -> TrainedLayers:

@@ -80,7 +80,7 @@ def _write_overlap(words: Words, plan: TrainingPlan) -> None:
         words.add("overlap", "--overlap-grad-reduce")
         if layout.sharding != "none":
             words.add("overlap", "--overlap-param-gather")
-    if tp_overlap(plan) and plan.model.family == "decoder" and plan.model.hybrid is None:
+    if tp_overlap(plan):
         words.add("overlap", "--tp-comm-overlap")
     if stack.gradient_bytes < 4 and plan.work.precision not in ("fp32", "tf32", "fp16"):
         words.add("overlap", "--grad-reduce-in-bf16")

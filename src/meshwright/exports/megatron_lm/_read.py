@@ -78,8 +78,8 @@ def read(text: str) -> Imported:
     work = _work(args, fields, script, family=model.family)
     settings = _settings(args, fields, layout.get("gbs"), work)
     details = _details(args, fields, has_experts=model.moe is not None, has_mtp=bool(model.mtp_layers))
-    stack = read_stack(args, work.precision)
-    flex = _FLEX if stack in _FLEX_STACKS and args.drop("--moe-token-dispatcher-type", "flex") else ()
+    stack = read_stack(args, model, work.precision, layout)
+    flex = _FLEX if stack.name in _FLEX_STACKS and args.drop("--moe-token-dispatcher-type", "flex") else ()
     for flag, *usual in (*_USUAL, *flex):
         args.drop(flag, *usual)
     args.hand_on_rest()
@@ -89,7 +89,8 @@ def read(text: str) -> Imported:
         model=model,
         work=work,
         layout=layout,
-        stack=stack,
+        stack=stack.name,
+        left_off=stack.left_off,
         settings=settings,
         details=details,
         megatron_version=None if version is None else version[1],

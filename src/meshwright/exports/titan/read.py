@@ -6,6 +6,7 @@ import csv
 import math
 import pkgutil
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -53,6 +54,8 @@ def _read(text: str) -> Imported:
     precision, batch = _precision(words), _batch(words, layout)
     layout |= {"mbs": batch["mbs"]}
     compiled = words.flag("compile.enable", False)
+    if words.flag("parallelism.enable_async_tensor_parallel", False) and layout["tp"] > 1:
+        warnings.append("enable_async_tensor_parallel: prices are without it, of this layout and of the best")
     work = Workload(seq_len=words.count("training.seq_len", 2048), gbs=batch["gbs"], precision=precision)
     settings = _settings(words)
     words.drop(_OURS)
@@ -144,9 +147,8 @@ def _layout(words: Taken, model: ModelSpec) -> dict[str, Any]:
     etp = words.count(section + "expert_tensor_parallel_degree", 1)
     if layout["ep"] > 1:
         layout["etp"] = etp
-    words.flag(section + "enable_async_tensor_parallel", False)
     pipeline = _pipeline(words, model)
-    return {**layout, **pipeline, **_sharding(words, cp=cp, pp=pipeline["pp"]), **_recompute(words)}
+    return {**layout, **pipeline, **_sharding(words, cp=cp, pp=pipeline["pp"]), **_recompute(words, model, pipeline)}
 
 
 def _sharding(words: Taken, *, cp: int, pp: int) -> dict[str, Any]:
@@ -211,7 +213,11 @@ def _weighted_split(layers: int, chunks: int, *, first: int, last: int) -> tuple
     return tuple(sizes)
 
 
-def _recompute(words: Taken) -> dict[str, Any]:
+def _recompute(words: Taken, model: ModelSpec, pipeline: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is recomputed: all, by operation, or each n-th layer of a rank, which is as much as the first 1/n of its layers.
+
+    Source: apply_ac in torchtitan/distributed/activation_checkpoint.py (v0.2.2), whose default is each second layer.
+    """
     mode = words.text("activation_checkpoint.mode", "selective")
     option = words.take("activation_checkpoint.selective_ac_option", "2")
     if mode == "full":
@@ -222,8 +228,11 @@ def _recompute(words: Taken) -> dict[str, Any]:
         return {"recompute": "selective", "recompute_modules": ("ops",)}
     if mode == "selective" and str(option) == "1":
         return {"recompute": "full"}
+    if mode == "selective" and str(option).isdecimal() and int(option) > 1:
+        layers = max(pipeline.get("layers_per_stage", (model.num_layers,)))
+        return {"recompute": "full", "recompute_method": "block", "recompute_layers": layers // int(option)}
     words_ = f"activation_checkpoint.mode={mode}, selective_ac_option={option}"
-    raise ConfigError(f"torchtitan: {words_}: no layout recomputes so; known: none, full, selective with option op")
+    raise ConfigError(f"torchtitan: {words_}: no layout recomputes so; known: none, full, selective with option op or a whole number")
 
 
 def _precision(words: Taken) -> Precision:
