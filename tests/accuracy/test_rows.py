@@ -126,6 +126,19 @@ def test_network_rates() -> None:
     assert gbps("NVLink") == gbps("")
 
 
+def test_a_rate_beyond_any_adapter_is_a_servers() -> None:
+    """p5 instances have 3,200 Gb/s of EFA for eight GPUs and p4d 400; two kinds of instances at once leave the catalogue's."""
+
+    def gbps(text: str, gpu: str) -> float:
+        return case_of(LLAMA, interconnect=text, gpus_per_node="8", gpu=gpu).machines.nodes[0].network_link.bytes_per_s * 8 / 1e9
+
+    assert gbps("EFA 3200 Gb/s", "H100-80GB") == gbps("InfiniBand 3200 Gb/s", "H100-80GB") == pytest.approx(400)
+    assert gbps("EFA 400 Gb/s", "A100-40GB") == pytest.approx(50)
+    assert gbps("EFA 400 Gb/s", "H100-80GB") == gbps("RoCE 400 Gb/s per GPU", "H100-80GB") == pytest.approx(400)
+    trainium = [gbps(text, "Trainium1-NeuronCore-v2") for text in ("EFA 800 Gb/s (trn1) or 1600 Gb/s (trn1n); page names both", "")]
+    assert trainium[0] == trainium[1]
+
+
 def test_a_named_servers_network_is_its_own() -> None:
     """p3 servers have Ethernet, where most V100 are sold with InfiniBand; where a family has both, the chip's usual kind stays."""
     text = "AWS 50 Gb/s g4dn, 10 Gb/s p3.8xlarge inter-node"
@@ -157,6 +170,16 @@ def test_slices_bound_the_fast_domain() -> None:
     cells = {"gpu": "TPU-v5e", "num_gpus": "512", "tp": "1", "pp": "1", "gbs": "512"}
     assert case_of(LLAMA, interconnect="ICI inside a slice of 256 chips, DCN between slices", **cells).machines.nodes[0].domain_size == 256
     assert case_of(LLAMA, interconnect="ICI; 4 slice(s)", **cells).machines.nodes[0].domain_size == 128
+
+
+def test_nemos_launcher_checkpoints_nothing_and_splits_the_sequence() -> None:
+    """Its configurations since 23.08; four sequences of 512 under a pipeline are the tokens of one of 2,048."""
+    cells = {"framework": "NeMo Megatron", "gpu": "A100-80GB-SXM", "num_gpus": "32", "tp": "4", "pp": "4", "gbs": "64", "mbs": ""}
+    short = case_of({**SMALL_GPT, "model": "bert-20b", "arch": "bert", "seq_len": "512"}, **cells)
+    assert (short.layout.recompute, short.layout.sp, short.layout.mbs) == ("none", True, 4)
+    assert dict(short.stack_changes) == {"tp_overlap": 0.0, "dp_overlap": 0.0}
+    long = case_of({**SMALL_GPT, "seq_len": "2048"}, **cells)
+    assert (long.layout.mbs, dict(long.stack_changes)) == (1, {"tp_overlap": 0.0})
 
 
 def test_deepspeeds_example_in_3d_reduces_in_fp32_and_fuses_nothing() -> None:

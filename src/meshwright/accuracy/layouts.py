@@ -19,6 +19,9 @@ _WORDS_OF_SHARDING = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3", "dd
 USUAL_LENGTH = 4096
 """Tokens of a sequence for which the software's usual micro batch holds; of longer ones it takes as many tokens. Assumed, as `mbs_cap` is
 of `frameworks.csv`: predictions that rest on them say so."""
+PIPED_TOKENS = 2048
+"""Tokens of the usual micro batch under a pipeline, where small ones keep the bubble short: NeMo-Framework-Launcher's configurations have
+one sequence of 2,048 (gpt3/175b) and four of 512 (bert/20b)."""
 _UNNAMED_CHIPS = 128
 """Chips of a run whose number is not published and that its layout does not fix."""
 _SCHEDULES: tuple[tuple[str, Schedule], ...] = (
@@ -145,7 +148,7 @@ def _batches(cells: Cells, framework: Rule, axes: Axes, *, seq_len: int) -> tupl
     if gbs is None:
         assert mbs is not None
         return mbs, mbs * axes.dp * (ga or _filling_micro_batches(axes))
-    mbs = mbs or _usual_micro_batch(gbs, ga, axes, cap=max(1, int(framework["mbs_cap"]) * USUAL_LENGTH // max(seq_len, USUAL_LENGTH)))
+    mbs = mbs or _usual_micro_batch(gbs, ga, axes, cap=_usual_cap(framework, axes, seq_len=seq_len))
     if gbs % (mbs * axes.dp):
         raise UnansweredError("gbs: not divisible by mbs*dp")
     return mbs, gbs
@@ -162,15 +165,21 @@ def _filling_micro_batches(axes: Axes) -> int:
     return 2 * axes.pp if axes.pp > 1 else 1
 
 
+def _usual_cap(framework: Rule, axes: Axes, *, seq_len: int) -> int:
+    """Sequences of the usual micro batch at the most."""
+    if axes.pp > 1:
+        return max(1, PIPED_TOKENS // seq_len)
+    return max(1, int(framework["mbs_cap"]) * USUAL_LENGTH // max(seq_len, USUAL_LENGTH))
+
+
 def _usual_micro_batch(gbs: int, ga: int | None, axes: Axes, *, cap: int) -> int:
-    """Sequences of a replica over `ga`; without it 1 under a pipeline, else the largest power of two up to the cap that divides them."""
+    """Sequences of a replica over `ga`; without it the largest power of two up to the cap that divides them, and under a pipeline up to
+    PIPED_TOKENS."""
     if gbs % axes.dp:
         raise UnansweredError("gbs: not divisible by dp")
     share = gbs // axes.dp
     if ga is not None:
         return max(1, share // ga) if share % ga == 0 else 1
-    if axes.pp > 1:
-        return 1
     return max(size for size in (1, 2, 4, 8, 16) if size == 1 or (size <= cap and share % size == 0))
 
 

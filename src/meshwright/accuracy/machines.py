@@ -12,6 +12,7 @@ from meshwright.hardware.catalogue import default_node, find_chip, find_link, ne
 from meshwright.hardware.cluster import Node
 from meshwright.hardware.parse import parse_chip_mix
 from meshwright.hardware.servers import Server, servers
+from meshwright.units import GBIT
 
 __all__ = ["Machines", "machines_of_row", "stage_chips"]
 
@@ -109,15 +110,27 @@ def _network_gbps(cells: Cells, chip: str, per_node: int) -> float | None:
     if by_server:
         rates = [rate for family, rate in by_server.items() if _is_in(chip, family)]
         return rates[0] / per_node if rates else None
-    if re.search(r"name both|DCN", text):
+    if re.search(r"names? both|DCN", text):
         return None
     for pattern, unit in _RATES:
         found = re.search(pattern, text)
         if found is not None:
             rate = float(found["gbit"]) * int(found.groupdict().get("nics") or 1)
-            shared = unit == "node" or _worded_family(text) == "tcp"  # a server has one adapter of that kind
+            shared = unit == "node" or _is_of_server(rate, text, chip)
             return (rate / per_node if shared and "per GPU" not in text else rate) or None
     return None
+
+
+LARGEST_ADAPTER = 800.0
+"""Gb/s of the fastest network adapter that is sold (InfiniBand XDR): a larger figure without a word is a server's."""
+
+
+def _is_of_server(rate: float, text: str, chip: str) -> bool:
+    """Whether a rate without "per node" is a server's: of kernel sockets, which have one adapter; of EFA, whose figures AWS gives for whole
+    instances, where it is more than this chip's usual; and of any kind where no adapter is so fast."""
+    family = _worded_family(text)
+    usual = default_node(chip).network_link.bytes_per_s / GBIT
+    return family == "tcp" or (family == "efa" and rate > usual) or rate > LARGEST_ADAPTER
 
 
 def _rates_by_server(text: str) -> dict[str, float]:
