@@ -74,19 +74,23 @@ def test_rare_kinds_are_left_to_coarser_ones() -> None:
     assert {"megatron, dense, nvidia", "megatron, dense", "dense", "any run"} <= names
 
 
-def test_three_equal_groups_are_enough() -> None:
+def test_two_equal_groups_are_enough_and_three_for_memory() -> None:
     some = [residual(0.1 * i, model=str(i)) for i in range(3)]
-    assert ("step_time", "megatron, dense, hopper") in fit_spreads(some)
-    assert ("step_time", "megatron, dense, hopper") not in fit_spreads(some[:2])
+    kept = {count: ("step_time", "megatron, dense, hopper") in fit_spreads(some[:count]) for count in (1, 2, 3)}
+    assert kept == {1: False, 2: True, 3: True}
+    memory = [replace(each, quantity="peak_memory") for each in some]
+    kept = {count: ("peak_memory", "megatron, dense, hopper") in fit_spreads(memory[:count]) for count in (2, 3)}
+    assert kept == {2: False, 3: True}
 
 
-def test_a_kind_of_one_table_is_mixed_with_the_next_coarser() -> None:
+def test_a_kind_is_mixed_with_the_next_coarser() -> None:
     """Worked: three models at 0 in the kind's one table, three at 0.3 in another generation's. The coarser kinds are one half each; the
-    kind's own weigh a half beside them, so that 3/4 lie at 0 and 1/4 at 0.3. The 90 % quantile is 0.3, the median 0. The six groups have
-    shares of 1/4 and 1/12: 4.8 equal ones, whose half-widths grow by 1.548 / 1.2816 * sqrt(1 + 1 / 4.8) = 1.328. Memory is not mixed."""
+    kind's own weigh 1 / (1 + 5) beside them, so that 7/12 lie at 0 and 5/12 at 0.3. The 90 % quantile is 0.3, the median 0. The six groups
+    have shares of 7/36 and 5/36: 5.84 equal ones, whose half-widths grow by 1.483 / 1.2816 * sqrt(1 + 1 / 5.84) = 1.252. Memory is not
+    mixed."""
     own = [residual(0.0, table="a", model=name) for name in "xyz"]
     found = fit_spreads([*own, *(residual(0.3, table="b", model=name, kind=ADA) for name in "xyz")])["step_time", "megatron, dense, hopper"]
-    assert math.log(found.high) == pytest.approx(0.3 * 1.328, rel=0.01)
+    assert math.log(found.high) == pytest.approx(0.3 * 1.252, rel=0.01)
     assert (found.p90, found.runs, found.tables) == (1.0, 3, 1)
     memory = [replace(r, quantity="peak_memory") for r in own]
     other = [residual(0.3, table="b", model=name, kind=ADA, quantity="peak_memory") for name in "xyz"]

@@ -20,9 +20,9 @@ _HEAD = """## How sure
 
 Every estimate carries an 80 % interval: what was measured over what was predicted on published runs of its kind. Kinds go from fine to
 coarse: the same software, dense or with experts, on chips of one generation; of one maker; of one family of software; all such models;
-all runs. Step times of models below a billion parameters are kinds of their own. The finest with three or more (table, model) groups is
-used, and `plan` and `explain` say when it is not the run's own. What one or two tables show of step times, another laboratory may miss:
-such a kind's runs weigh a half or two thirds, the next coarser kind's the rest.
+all runs. Step times of models below a billion parameters are kinds of their own. The finest with two or more (table, model) groups is
+used (three for memory), and `plan` and `explain` say when it is not the run's own. What some tables show of step times, another
+laboratory may miss: a kind's runs of k tables weigh k / (k + 5), the next coarser kind's the rest.
 
 The tables below are a test: each table's runs are held against intervals made without that table (a laboratory that was never seen), and
 without the run's model alone. Repeats of one run count once, models of a table weigh alike. A width of x1.5 means that the upper end is one
