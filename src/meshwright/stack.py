@@ -122,7 +122,10 @@ class Stack:
     routing_fused: bool = False
     """Whether router and permutation of experts run as few fused kernels (Megatron-Core's moe_router_fusion, moe_permute_fusion)."""
     expert_bias_fused: bool = False
-    """Whether biases of experts are added inside another kernel, as a compiler of whole graphs does."""
+    """Whether biases of experts are added, and their gate clamped, inside another kernel, as a compiler of whole graphs does and
+    Transformer Engine's fused grouped feed-forward."""
+    rotation_factor_fused: bool = True
+    """Whether rotations that carry a factor (YaRN's) run as one kernel; Megatron-Core from 0.16 on falls back to plain PyTorch for them."""
     cross_entropy_fused: bool = False
     """Whether the loss keeps no fp32 copy of the logits."""
     vocab_parallel_loss: bool = True
@@ -238,6 +241,7 @@ _FLAGS = {
     "half_shards",
     "narrow_inputs",
     "expert_bias_fused",
+    "rotation_factor_fused",
     "routing_fused",
     "recompute_stops_early",
     "reduction_deferred",

@@ -13,6 +13,7 @@ __all__ = [
     "GBIT",
     "GIB",
     "HOUR_S",
+    "KIB",
     "MIB",
     "MICROSECOND",
     "MINUTE_S",
@@ -28,6 +29,8 @@ __all__ = [
 
 GIB = 2**30
 """Bytes in one GiB."""
+KIB = 2**10
+"""Bytes in one KiB."""
 MIB = 2**20
 """Bytes in one MiB."""
 GB = 10**9

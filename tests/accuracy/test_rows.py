@@ -403,3 +403,14 @@ def test_adapters_train_on_whole_models_where_a_chip_holds_one() -> None:
 def test_plain_data_parallel_runs_checkpoint_where_they_must() -> None:
     case = case_of(SMALL_GPT, framework="PyTorch DDP", recompute="")
     assert (case.layout.sharding, case.layout.recompute, case.recompute_where_short) == ("none", "none", True)
+
+
+def test_recipes_that_name_no_exchange_for_experts_take_nccls() -> None:
+    """gpt-oss on GB300 in bf16 under Megatron-Bridge; not its 8-bit recipe, other chips, or other models."""
+
+    def dispatcher(**cells: str) -> object:
+        row = {"framework": "Megatron-Bridge / Megatron-Core + TE", "model": "gpt-oss-120b", "gpu": "GB300-NVL72", "precision": "bf16"}
+        return dict(case_of(LLAMA, **(row | cells)).stack_changes).get("dispatcher")
+
+    assert dispatcher() == "alltoall"
+    assert [dispatcher(precision="mxfp8"), dispatcher(gpu="GB200-NVL72"), dispatcher(model="llama3-70b")] == [None, None, None]

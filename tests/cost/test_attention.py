@@ -12,6 +12,7 @@ from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, MLA, NODE, PO
 
 from meshwright.cost.attention import FLASH_BACKWARD_PRODUCTS, FLASH_LENGTH_HALF, attention_parts, half_precision, scores_per_query
 from meshwright.cost.operators import Part, Site
+from meshwright.hardware.catalogue import default_node
 from meshwright.models.presets import find_model
 from meshwright.models.spec import Block, ModelSpec
 from meshwright.stack import Stack
@@ -227,3 +228,35 @@ def test_a_window_is_not_passed_on_a_ring() -> None:
     for model in (replace(LLAMA, window=512), replace(LLAMA, attention_sinks=True)):
         assert exchange(model, STACK).forward_s == exchange(model, swapping).forward_s
     assert exchange(LLAMA, STACK).forward_s != exchange(LLAMA, swapping).forward_s
+
+
+def test_rotations_with_a_factor_run_kernel_by_kernel() -> None:
+    """2048 tokens with 16 + 4 heads of 64: 24 bytes an element forward, 28 backward, in 26 and 16 kernels, where the software has no fused
+    kernel for them; elsewhere, and without the factor, 4 bytes in two kernels."""
+    sinks, plain = replace(LLAMA, attention_sinks=True), replace(STACK, rotation_factor_fused=False)
+    elements = 2048 * 20 * 64
+    rotary = named(attention_parts(site(sinks, stack=plain), SELF), "rotary")
+    assert rotary.forward_s == pytest.approx(elements * 24 / MEMORY_BYTES_PER_S + 26 * 2e-6)
+    assert rotary.backward_s == pytest.approx(elements * 28 / MEMORY_BYTES_PER_S + 16 * 2e-6)
+    for model, stack in ((sinks, STACK), (LLAMA, plain)):
+        fused = named(attention_parts(site(model, stack=stack), SELF), "rotary")
+        assert fused.forward_s == pytest.approx(elements * 4 / MEMORY_BYTES_PER_S + 2 * 2e-6)
+
+
+def test_a_short_window_is_as_slow_as_the_short_sequences_that_it_cuts() -> None:
+    """On an H100's measured table, per product: a window of 128 makes every 128 queries see 256 keys, as 16 sequences of 256 do that see
+    each other whole; a window of a quarter of the sequence hardly loses anything; one as long as the sequence is none."""
+    pool = replace(POOL, node=default_node("h100"))
+
+    def seconds(seq_len: int, window: int | None = None, **changes: Any) -> float:
+        place = site(replace(LLAMA, head_dim=128), replace(WORK, seq_len=seq_len), pool=pool, **changes)
+        return float(core(place, Block(kind="attention", window=window)).forward_s[0])
+
+    whole = seconds(4096)
+    share = 256 / (2048 + 64)
+    assert seconds(4096, 128) > 1.3 * share * whole
+    assert seconds(4096, 4096) == whole
+    long, share = seconds(65536), (16384 + 128) / (32768 + 64)
+    assert seconds(65536, 16384) == pytest.approx(share * long, rel=0.1)
+    windows = [seconds(4096, window) for window in (64, 256, 1024, 2048)]
+    assert windows == sorted(windows)

@@ -10,8 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cost.cases import CHIP, MATMUL_FLOPS_PER_S, MEMORY_BYTES_PER_S
 
-from meshwright.cost.kernels import DEPTH_HALF, WAVE_ELEMENTS, element_bytes, gemm_s, matmul_share, streaming_s, sustained_share
+from meshwright.cost.kernels import (
+    DEPTH_HALF,
+    WAVE_ELEMENTS,
+    EagerPass,
+    eager_s,
+    element_bytes,
+    gemm_s,
+    matmul_share,
+    streaming_s,
+    sustained_share,
+)
 from meshwright.hardware.catalogue import find_chip
+from meshwright.hardware.chip import Chip
 from meshwright.hardware.tables import gemm_seconds
 from meshwright.workload import Precision
 
@@ -133,3 +144,22 @@ def test_narrow_products_sustain_their_own_share() -> None:
     assert sustained_share(chip, "bf16") == 0.7
     assert sustained_share(chip, "fp8") == sustained_share(chip, "nvfp4") == 0.8
     assert sustained_share(replace(chip, narrow_sustained_share=None), "mxfp8") == 0.7
+
+
+def test_a_kernel_that_reads_few_bytes_at_a_time_leaves_memory_idle() -> None:
+    """2048 threads with 4 elements of 2 bytes have 16 KiB under way: a quarter of the 64 KiB that fill the chip. Twice as wide elements
+    reach half; a pass that reads 16 bytes at once, one that only writes, and a chip that 16 KiB fill, reach all of it."""
+    slow, plain = replace(CHIP, bytes_in_flight=2.0**16), replace(CHIP, bytes_in_flight=2.0**14)
+    elements = np.array([1e9])
+
+    def bytes_of(chip: Chip, each: EagerPass) -> float:
+        return float(eager_s(chip, [each], elements=elements)[0]) * MEMORY_BYTES_PER_S / 1e9
+
+    half = EagerPass(read=2.0, written=2.0)
+    assert bytes_of(slow, half) == pytest.approx(4 * 4)
+    assert bytes_of(slow, EagerPass(read=4.0, written=2.0)) == pytest.approx(6 * 2)
+    assert bytes_of(slow, replace(half, wide=True)) == bytes_of(plain, half) == bytes_of(CHIP, half) == pytest.approx(4)
+    assert bytes_of(slow, EagerPass(read=0.0, written=4.0)) == pytest.approx(4)
+    assert bytes_of(slow, replace(half, count=0.5)) == pytest.approx(8)
+    both = eager_s(slow, [half, replace(half, wide=True)], elements=elements)
+    assert float(both[0]) * MEMORY_BYTES_PER_S == pytest.approx(20e9)

@@ -12,9 +12,9 @@ from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, MLA, MOE, POO
 from meshwright.cost.attention import attention_parts, scores_per_query
 from meshwright.cost.collectives import all_gather_s, all_reduce_s
 from meshwright.cost.feedforward import mlp_parts, moe_parts
-from meshwright.cost.kernels import gemm_s
+from meshwright.cost.kernels import EagerPass, gemm_s
 from meshwright.cost.mamba import mamba_parts
-from meshwright.cost.operators import Site, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.operators import Site, eager, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import block_tokens, distinct_shapes
 from meshwright.layout import Layout, Layouts
 from meshwright.models.presets import find_model
@@ -268,3 +268,21 @@ def test_parts_of_any_block_are_finite_and_alike_alone_and_in_a_column(kind: str
 def test_a_window_shortens_the_scores() -> None:
     assert scores_per_query(site(LLAMA), Block(kind="attention", window=512)) == 512 + 128
     assert scores_per_query(site(LLAMA), Block(kind="attention")) == 2048 / 2 + 64
+
+
+def test_what_is_left_to_plain_kernels_is_launched_without_modules() -> None:
+    """Two kernels of 4 bytes an element, of which a scale of 10 makes two tenths of an operator."""
+    passes_of = (EagerPass(read=2.0, written=2.0, count=2.0),)
+    part = eager(
+        site(GPT, stack=replace(STACK, kernels_per_layer_scale=10.0)),
+        "two",
+        elements=np.array([1e9]),
+        forward=passes_of,
+        backward=(),
+        kernels=(2.0, 0.0),
+        saved=7.0,
+    )
+    assert part.forward_s == pytest.approx(8e-3 + 2 * RAMP_S)
+    assert part.backward_s == 0.0
+    assert part.kernels_forward == 0.2
+    assert part.saved_bytes == 7.0

@@ -16,8 +16,8 @@ StackChanges = tuple[tuple[str, float | str], ...]
 def stack_changes_of_row(cells: Cells) -> StackChanges:
     """Return what differs from the software's defaults; of rules for one field the first that matches holds."""
     detail = re.split(r"\[tag|\[joined", cells.words("recompute_detail"))[0]
-    as_of, precision = f"as of {cells.words('as_of')}", f"in {cells.words('precision')}"
-    text = " | ".join([cells.words("framework"), cells.words("model"), cells.words("notes"), detail, precision, as_of])
+    precision, chip, as_of = f"in {cells.words('precision')}", f"on {cells.words('gpu')}", f"as of {cells.words('as_of')}"
+    text = " | ".join([cells.words("framework"), cells.words("model"), cells.words("notes"), detail, precision, chip, as_of])
     changes: dict[str, float | str] = {}
     for rule in read_rules("stack_words").rules:
         if found := rule.pattern.search(text):

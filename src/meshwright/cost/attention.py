@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from meshwright.cost.collectives import all_to_all_s, group_of, point_to_point_s
-from meshwright.cost.kernels import matmul_share, streaming_s
-from meshwright.cost.operators import HALF, Part, Site, as_measured, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.kernels import EagerPass, matmul_share, streaming_s
+from meshwright.cost.operators import HALF, Part, Site, as_measured, eager, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import Floats
 from meshwright.hardware.tables import attention_backward_seconds, attention_forward_seconds, kin
 from meshwright.hardware.tables._grid import Lookup
@@ -17,6 +17,22 @@ from meshwright.workload import Precision
 
 __all__ = ["attention_parts", "half_precision", "scores_per_query"]
 
+ROTATION_FORWARD = (
+    EagerPass(read=2.0, written=2.0, count=2.5),  # half of it negated; times cosines, and its turned copy times sines
+    EagerPass(read=2.0, written=2.0, count=2.0, wide=True),  # halves joined; joined with the part that is not rotated, which is empty
+    EagerPass(read=4.0, written=2.0, wide=True),  # sum
+)
+ROTATION_BACKWARD = (
+    EagerPass(read=2.0, written=2.0, count=2.5),
+    EagerPass(read=2.0, written=2.0, wide=True),  # halves joined
+    EagerPass(read=0.0, written=2.0),  # zeros for the empty part
+    EagerPass(read=4.0, written=2.0, count=2.0, wide=True),  # sum of three gradients
+)
+"""Passes per element of queries and keys where rotations run in plain PyTorch (`_apply_rotary_pos_emb_bshd` of
+megatron/core/models/common/embeddings/rope_utils.py), as Transformer Engine's fused kernel takes no factor (`apply_rotary_pos_emb`, from
+Megatron-Core 0.16 on)."""
+ROTATION_KERNELS = (26.0, 16.0)
+"""Kernels for queries and keys: forward also cosines and sines, their factor and cast, three each."""
 CORE = frozenset({"core_attn"})
 UP = frozenset({"mla_up_proj"})
 FLASH_BACKWARD_PRODUCTS = 2.5
@@ -117,7 +133,12 @@ def _projections(site: Site, block: Block) -> list[Part]:
         ]
     else:
         parts = [linear(site, "attention input projection", into=hidden, out=(heads + 2 * kv_heads) * d, tokens=tokens), output]
-    if site.model.positions == "rope" or site.model.qk_norm:
+    if site.model.rotation_has_factor and not site.stack.rotation_factor_fused:
+        elements = tokens * (heads + kv_heads) * d
+        parts.append(
+            eager(site, "rotary", elements=elements, forward=ROTATION_FORWARD, backward=ROTATION_BACKWARD, kernels=ROTATION_KERNELS)
+        )
+    elif site.model.positions == "rope" or site.model.qk_norm:
         rotary = passes(site, "rotary", forward_bytes=2 * rotated, backward_bytes=2 * rotated, kernels=2)
         elements = tokens * (heads + kv_heads) * d
         parts.append(as_measured(site, rotary, ("rotary", 1.0, (elements,))) if site.model.positions == "rope" else rotary)
@@ -234,30 +255,33 @@ def _roofline_flash_s(site: Site, block: Block) -> Floats:
 def _measured_flash_s(site: Site, block: Block, lookup: Callable[..., Lookup | None]) -> Floats | None:
     """Time from the measured table of the chip or its generation; None where there is none, as for latent attention.
 
-    A window takes its share of the full sequence's time. Over cp a rank goes round the ring with its queries: cp kernels, each as long as
-    causal attention over one rank's piece of the sequence, and as inefficient as such a short piece makes it.
+    A window is full attention over pieces of the sequence as long as a tile of queries sees, and as inefficient as such short pieces make
+    it: their loops over keys end soon after they began. Over cp a rank goes round the ring with its queries: cp kernels, each as long as
+    causal attention over one rank's piece of the sequence.
     """
     chip, nearest = site.pool.node.chip, kin(site.pool.node.chip)
     if nearest.relation not in ("itself", "generation") or site.model.mla is not None:
         return None
     steps = _ring_steps(site)  # of the ring, each over one piece of the keys
     heads, kv_heads = (count / (site.shapes.cp / steps) for count in _local_heads(site))
-    piece = site.keys(block) / steps
+    keys, seen = float(site.keys(block)), scores_per_query(site, block)
+    whole = keys * 0.5 + 64.0 if block.causal else keys
+    windowed = block.window is not None and seen < whole
+    piece = np.full_like(steps, seen) if windowed else keys / steps
     found = lookup(
         nearest.table,
-        batch=site.shapes.mbs,
+        batch=site.shapes.mbs * (keys / seen if windowed else 1.0),
         heads=heads,
         kv_heads=np.clip(kv_heads, 1.0, heads),
         head_dim=site.model.head_dim,
         sequence=piece,
-        mask="causal" if block.causal else "full",
+        mask="causal" if block.causal and not windowed else "full",
         precision="bf16" if site.activation_bytes <= HALF else half_precision(site),
     )
     if found is None:
         return None
-    keys = float(site.keys(block))
-    share = scores_per_query(site, block) / (keys * 0.5 + 64.0 if block.causal else keys)
-    queries = site.tokens(block) * (site.shapes.cp / steps) / (site.shapes.mbs * piece)  # fewer than keys in cross attention
+    share = 1.0 if windowed else seen / whole
+    queries = site.tokens(block) * site.shapes.cp / (site.shapes.mbs * keys)  # fewer than keys in cross attention
     return np.asarray(found.seconds * steps * share * queries * nearest.compute_scale("fp16" if chip.bf16_flops_per_s is None else "bf16"))
 
 

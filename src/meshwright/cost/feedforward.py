@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.cost.collectives import all_gather_s, all_to_all_s, dispatch_s, group_of
-from meshwright.cost.operators import Part, Site, as_measured, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.kernels import EagerPass
+from meshwright.cost.operators import Part, Site, as_measured, eager, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import Floats
 from meshwright.models.spec import Block
 
@@ -33,11 +34,33 @@ loads of a global batch alike, those of one micro batch still follow its text.""
 PERMUTE_PASSES = {"alltoall": 4.0, "flex": 2.0}
 """Passes over routed rows on either side of the exchange. alltoall: sort by rank, sort by expert, each read and written, and back;
 flex: one sort on arrival, one sum on the way back (Megatron-Core's token dispatchers)."""
-EXPERT_BIAS_BYTES = (28.0, 40.0)
-"""Bytes per output element that the biases of the experts' second layers move forward and backward: no kernel is fused there, as each
-expert's bias is weighed by its tokens' probabilities in fp32 (Megatron-Core's experts.py). Forward: product written (4), sum (2 + 4, 4),
-parts joined (4, 4), cast (4, 2); backward: cast (2, 4), gradient by part (4, 2) and joined (2, 2), gradients of the biases and of the
-probabilities: product (4, 4) and sum (4) each."""
+EXPERT_BIAS_FORWARD = (
+    EagerPass(read=0.0, written=4.0),  # bias times probability, both broadcast
+    EagerPass(read=6.0, written=4.0),  # sum
+    EagerPass(read=4.0, written=4.0, wide=True),  # parts joined
+    EagerPass(read=4.0, written=2.0),  # cast
+)
+EXPERT_BIAS_BACKWARD = (
+    EagerPass(read=2.0, written=4.0),  # cast
+    EagerPass(read=4.0, written=2.0),  # gradient of a part
+    EagerPass(read=2.0, written=2.0, wide=True),  # parts joined
+    EagerPass(read=4.0, written=4.0, count=2.0),  # products for the gradients of biases and probabilities
+    EagerPass(read=4.0, written=0.0, count=2.0, wide=True),  # their sums
+)
+"""Passes per output element that the biases of the experts' second layers take: no kernel is fused there, as each expert's bias is weighed
+by its tokens' probabilities in fp32, expert by expert (`_apply_bias` of megatron/core/transformer/moe/experts.py)."""
+EXPERT_BIAS_KERNELS = ((2.0, 2.0), (6.0, 2.0))
+"""Kernels of one expert, and those of all, forward and backward."""
+CLAMP_FORWARD = (EagerPass(read=2.0, written=2.0, count=2.0), EagerPass(read=2.0, written=2.0, count=2.0, wide=True))
+CLAMP_BACKWARD = (
+    EagerPass(read=2.0, written=1.0, count=4.0),  # three comparisons, and their conjunction
+    EagerPass(read=3.0, written=2.0, count=2.0),  # selection
+    EagerPass(read=2.0, written=2.0, count=2.0, wide=True),  # halves joined
+)
+"""Passes per inner element of an expert whose gate is clamped before the fused activation: both halves of the first layer's output in
+strides, joined again (`weighted_bias_quick_geglu_impl` of megatron/core/fusions/fused_bias_geglu.py); `clamp_backward` of torch compares
+and selects. The clamped copy is kept for the activation's backward pass beside the output itself for the clamp's."""
+CLAMP_KERNELS = (3.0, 7.0)
 
 
 COUNT_BYTES = 8.0
@@ -164,7 +187,9 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
         *inner,
     ]
     if moe.expert_bias and not site.stack.expert_bias_fused:
-        parts.append(_expert_biases(site, rows, width))
+        parts.append(_expert_biases(site, rows, width, experts))
+    if site.model.clamps_gate and not site.stack.expert_bias_fused:
+        parts.append(_clamp(site, rows * expert_width))
     if moe.latent_dim:
         parts += _latent(site, block, float(moe.latent_dim))
     if moe.shared_ffn:
@@ -177,10 +202,30 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
     return parts
 
 
-def _expert_biases(site: Site, rows: Floats, width: Floats) -> Part:
-    forward, backward = (site.streaming(rows * width * each) for each in EXPERT_BIAS_BYTES)
-    return Part(
-        name="expert biases", term="pointwise", forward_s=forward, backward_s=backward, kernels_forward=4, kernels_backward=6, redone_by=MOE
+def _expert_biases(site: Site, rows: Floats, width: Floats, experts: Floats) -> Part:
+    forward, backward = (each * experts + every for each, every in EXPERT_BIAS_KERNELS)
+    return eager(
+        site,
+        "expert biases",
+        elements=rows * width,
+        forward=EXPERT_BIAS_FORWARD,
+        backward=EXPERT_BIAS_BACKWARD,
+        kernels=(forward, backward),
+        redone_by=MOE,
+    )
+
+
+def _clamp(site: Site, inner: Floats) -> Part:
+    return eager(
+        site,
+        "experts clamp",
+        elements=inner,
+        forward=CLAMP_FORWARD,
+        backward=CLAMP_BACKWARD,
+        kernels=CLAMP_KERNELS,
+        saved=2.0 * inner * site.activation_bytes,
+        redone_by=EXPERT_ACTIVATION,
+        freed_by=EXPERT_ACTIVATION,
     )
 
 

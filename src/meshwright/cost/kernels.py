@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import numpy as np
 
 from meshwright.cost.shapes import Floats
@@ -9,7 +12,18 @@ from meshwright.hardware.chip import Chip
 from meshwright.hardware.tables import Role, gemm_seconds, kin
 from meshwright.workload import Precision
 
-__all__ = ["DEPTH_HALF", "TILE_ELEMENTS", "WAVE_ELEMENTS", "element_bytes", "gemm_s", "matmul_share", "streaming_s", "sustained_share"]
+__all__ = [
+    "DEPTH_HALF",
+    "TILE_ELEMENTS",
+    "WAVE_ELEMENTS",
+    "EagerPass",
+    "eager_s",
+    "element_bytes",
+    "gemm_s",
+    "matmul_share",
+    "streaming_s",
+    "sustained_share",
+]
 
 TILE_ELEMENTS = 128 * 256
 """Output elements that one multiprocessor works on at a time: CUTLASS's largest common tile."""
@@ -134,3 +148,43 @@ def streaming_s(chip: Chip, bytes_moved: Floats) -> Floats:
     Checked:  tests/cost/test_kernels.py
     """
     return bytes_moved / (chip.memory_bytes_per_s * chip.memory_efficiency)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EagerPass:
+    """One element-wise kernel of plain PyTorch."""
+
+    read: float
+    """Bytes of an element that it reads; what is broadcast stays in the caches."""
+    written: float
+    count: float = 1.0
+    """Kernels of its kind, or the share of the elements that one works on."""
+    wide: bool = False
+    """Whether a thread reads 16 bytes at once, as where contiguous tensors of one type are added, joined or summed; a kernel that
+    broadcasts, casts or reads in strides takes one element after another."""
+
+
+THREAD_ELEMENTS = 4.0
+"""Elements that a thread of such a kernel has under way (unroll factor of aten/src/ATen/native/cuda/CUDALoops.cuh and thread_work_size of
+its thread_constants.h)."""
+RESIDENT_THREADS = 2048.0
+"""Threads that a multiprocessor holds (CUDA programming guide, compute capabilities 8.0, 9.0 and 10.0)."""
+
+
+def eager_s(chip: Chip, passes: Iterable[EagerPass], *, elements: Floats) -> Floats:
+    """Time of element-wise kernels of plain PyTorch, without their ramps.
+
+    Formula:  sum of elements * count * (read + written) / (bandwidth * efficiency * share), where
+              share = min(1, RESIDENT_THREADS * THREAD_ELEMENTS * read / bytes that must be under way); 1 for a wide pass, for one that
+              reads nothing, and where nobody said how many bytes the chip needs
+    Units:    seconds.
+    Source:   Little's law; CUB's bytes in flight by generation (`Chip.bytes_in_flight`); kernels as PyTorch launches them.
+    Valid:    tensors larger than the caches.
+    Checked:  tests/cost/test_kernels.py
+    """
+    moved = 0.0
+    for each in passes:
+        narrow = chip.bytes_in_flight > 0 and each.read > 0 and not each.wide
+        share = min(1.0, RESIDENT_THREADS * THREAD_ELEMENTS * each.read / chip.bytes_in_flight) if narrow else 1.0
+        moved += each.count * (each.read + each.written) / share
+    return streaming_s(chip, elements * moved)

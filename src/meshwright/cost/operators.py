@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, group_of
-from meshwright.cost.kernels import element_bytes, gemm_s, streaming_s
+from meshwright.cost.kernels import EagerPass, eager_s, element_bytes, gemm_s, streaming_s
 from meshwright.cost.measured import kind_of_activations, own_s
 from meshwright.cost.shapes import Floats, Shapes, block_tokens, stream_seq_len
 from meshwright.hardware.cluster import Pool
@@ -17,7 +17,7 @@ from meshwright.models.spec import Block, ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Precision, Workload
 
-__all__ = ["Part", "Site", "Term", "as_measured", "linear", "norm", "norm_output", "passes", "tensor_exchange"]
+__all__ = ["Part", "Site", "Term", "as_measured", "eager", "linear", "norm", "norm_output", "passes", "tensor_exchange"]
 
 Term = Literal["matmul", "attention", "pointwise", "tp_comm", "cp_comm", "ep_comm", "head"]
 SMALL_KERNELS: dict[Precision, float] = {"fp8": 2.0, "fp8-blockwise": 1.0, "mxfp8": 1.0, "nvfp4": 3.0}
@@ -280,6 +280,42 @@ def passes(
         redone_by=redone_by,
         freed_by=freed_by,
         moved_bytes=forward_bytes * scale,
+    )
+
+
+def eager(
+    site: Site,
+    name: str,
+    *,
+    elements: Floats,
+    forward: tuple[EagerPass, ...],
+    backward: tuple[EagerPass, ...],
+    kernels: tuple[Floats | float, Floats | float],
+    saved: Floats | float = 0.0,
+    redone_by: frozenset[str] = frozenset(),
+    freed_by: frozenset[str] = frozenset(),
+) -> Part:
+    """Price what software that fuses the rest leaves to plain PyTorch, kernel by kernel; `kernels` are those of either pass.
+
+    Formula:  eager_s(passes) + ramp per kernel; the host launches a kernel without the Python of a module around it, so that it counts
+              1 / `kernels_per_layer_scale` of an operator
+    Units:    seconds, (U,).
+    Source:   the software's own lines, named where the passes are.
+    Valid:    element-wise work.
+    Checked:  tests/cost/test_operators.py
+    """
+    chip, python = site.pool.node.chip, site.stack.kernels_per_layer_scale
+    return Part(
+        name=name,
+        term="pointwise",
+        forward_s=eager_s(chip, forward, elements=elements) + kernels[0] * chip.ramp_s,
+        backward_s=eager_s(chip, backward, elements=elements) + kernels[1] * chip.ramp_s,
+        kernels_forward=kernels[0] / python,
+        kernels_backward=kernels[1] / python,
+        saved_bytes=saved,
+        redone_by=redone_by,
+        freed_by=freed_by,
+        moved_bytes=elements * sum(each.count * (each.read + each.written) for each in forward),
     )
 
 

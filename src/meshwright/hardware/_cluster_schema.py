@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from meshwright.errors import ConfigError, nearest_names
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Link
-from meshwright.units import GB, GIB, MIB, MICROSECOND, TERA
+from meshwright.units import GB, GIB, KIB, MIB, MICROSECOND, TERA
 
 __all__ = ["CHIP_UNITS", "LINK_UNITS", "TABLES", "ClusterForm", "PoolForm", "check", "form_of", "load_yaml"]
 
@@ -31,6 +31,7 @@ CHIP_UNITS: Mapping[str, tuple[str, float]] = {
     "launch_us": ("launch_s", MICROSECOND),
     "ramp_us": ("ramp_s", MICROSECOND),
     "gemm_workspace_mib": ("gemm_workspace_bytes", MIB),
+    "bytes_in_flight_kib": ("bytes_in_flight", KIB),
 }
 """People's word for a field of Chip, the field, and the unit; the words are the columns of `presets/chips.csv`."""
 LINK_UNITS: Mapping[str, tuple[str, float]] = {

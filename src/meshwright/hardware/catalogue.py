@@ -13,7 +13,7 @@ from types import MappingProxyType
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Link, Node
-from meshwright.units import GB, GBIT, GIB, MIB, MICROSECOND, TERA
+from meshwright.units import GB, GBIT, GIB, KIB, MIB, MICROSECOND, TERA
 
 __all__ = [
     "ChipRow",
@@ -293,6 +293,7 @@ def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
         ramp_s=_required(cells, "ramp_us") * MICROSECOND,
         gemm_workspace_bytes=(_number(cells, "gemm_workspace_mib") or 0.0) * MIB,
         multiprocessors=_number(cells, "multiprocessors"),
+        bytes_in_flight=(_number(cells, "bytes_in_flight_kib") or 0.0) * KIB,
         tdp_w=_number(cells, "tdp_w"),
         usd_per_hour=_number(cells, "usd_per_hour"),
         confidence=cells["confidence"],

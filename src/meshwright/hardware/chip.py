@@ -79,6 +79,9 @@ class Chip:
     (aten/src/ATen/cuda/CublasHandlePool.cpp); 0 where nobody said."""
     multiprocessors: float | None = None
     """Tiles of a matrix product that it works on at a time; None is as many as a large chip's."""
+    bytes_in_flight: float = 0.0
+    """Bytes that each multiprocessor must have under way to draw its share of the memory's rate: 32 KiB on an H100, 48 on an H200, 64 on
+    Blackwell (CUB's cc_to_min_bytes_in_flight, cub/device/dispatch/tuning/tuning_transform.cuh); 0 where nobody said."""
     tdp_w: float | None = None
     usd_per_hour: float | None = None
     confidence: str = "high"
@@ -94,7 +97,7 @@ class Chip:
             value = getattr(self, field)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"chip {self.name}: {field}={value}: expected a positive number")
-        for field in ("launch_s", "ramp_s", "gemm_workspace_bytes", "usd_per_hour"):
+        for field in ("launch_s", "ramp_s", "gemm_workspace_bytes", "bytes_in_flight", "usd_per_hour"):
             value = getattr(self, field)
             if value is not None and not 0 <= value < float("inf"):
                 raise ConfigError(f"chip {self.name}: {field}={value}: expected 0 or more")
