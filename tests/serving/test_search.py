@@ -195,3 +195,10 @@ def test_the_functions_are_exported() -> None:
 def test_nonsense_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(CHAT, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("chip", ["h100", "b200", "a100-80"])
+def test_gpt_oss_is_served_in_the_weights_that_it_is_published_in(chip: str) -> None:
+    """OpenAI's gpt-oss-120b comes in mxfp4, 61 GiB of them: one card of 80 GB holds it."""
+    request = replace(CHAT, model=find_model("gpt-oss-120b"), cluster=parse_cluster(f"{chip}:1"), ttft_s=None, tpot_s=None)
+    assert {option.weights for option in plan(request).options} == {"mxfp4"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.models.params import block_params, norm_params
+from meshwright.models.spec import ModelSpec
 from meshwright.serving.prices import Prices
 from meshwright.serving.quantisation import Quantisation, cache_bytes
 from meshwright.units import GIB
@@ -60,7 +61,8 @@ def memory_of(prices: Prices, *, iteration_tokens: float) -> Memory:
 def weight_bytes(prices: Prices) -> float:
     """Bytes of weights on the fullest chip.
 
-    Formula:  blocks * (sharded / tp + replicated + experts / (ep * expert tp)) / pp, each in its type, + embedding and head / tp
+    Formula:  blocks * (sharded / tp + replicated + experts / (ep * expert tp)) / pp, each in its type, the projection after attention in
+              its own, + embedding and head / tp
     Units:    bytes.
     Source:   `models.params`.
     Valid:    stages of equal layers; tied embeddings are one matrix.
@@ -73,10 +75,17 @@ def weight_bytes(prices: Prices) -> float:
         dense = kept.attention if "attention" in block.kind else kept.linear
         split = worker.tp if "attention" in block.kind or worker.attention_dp == 1 else 1
         size = part.sharded / split * Quantisation.bytes_of(dense) + 2.0 * part.replicated
+        if "attention" in block.kind:
+            size -= _output_params(model) / split * (Quantisation.bytes_of(dense) - Quantisation.bytes_of(kept.output))
         total += count * (size + part.expert / worker.stage_chips * Quantisation.bytes_of(kept.experts))
     table = 2.0 * model.vocab * model.hidden / worker.tp
     ends = table if model.tied or worker.pp > 1 else 2.0 * table
     return total / worker.pp + ends + 2.0 * norm_params(model)
+
+
+def _output_params(model: ModelSpec) -> float:
+    """Of the projection after attention."""
+    return float(model.hidden * model.num_heads * (model.head_dim if model.mla is None else model.mla.v_head_dim))
 
 
 def cache_bytes_per_token(prices: Prices) -> float:

@@ -90,7 +90,8 @@ class Prices:
 
     def _mixer(self, tokens: Floats, block: Block) -> dict[str, Floats]:
         shapes = self._attention_products(block)
-        weights, width = self.quantisation.attention, self.model.hidden
+        kept, width = self.quantisation, self.model.hidden
+        weights = kept.attention
         values = tokens * (2.0 * self._query_width + 2.0 * self._cache_width)
         moved = HALF * (4.0 * tokens * width + values)
         exchange, extra = self.kernels.all_reduce_s(ranks=self.worker.tp, buffer_bytes=HALF * tokens * width), 3.0
@@ -98,13 +99,13 @@ class Prices:
             exchange = exchange + self.kernels.all_reduce_s(ranks=self.worker.tp, buffer_bytes=_STATISTIC_BYTES * tokens)
             extra += _STATISTIC_KERNELS
         return {
-            "linear": sum((self._product(weights, tokens, n, k) for n, k in shapes), np.zeros_like(tokens)),
+            "linear": sum((self._product(weights, tokens, n, k) for n, k in shapes[:-1]), self._product(kept.output, tokens, *shapes[-1])),
             "exchange": exchange,
             "pointwise": self._pointwise(weights, tokens, moved, shapes, extra=extra),
         }
 
     def _attention_products(self, block: Block) -> list[tuple[float, float]]:
-        """(n, k) of each product on one rank."""
+        """(n, k) of each product on one rank, the one after attention last."""
         model, tp = self.model, self.worker.tp
         heads = model.num_heads / tp
         if model.mla is not None:

@@ -52,7 +52,9 @@ class Quantisation:
     linear: Weights
     """Dense feed-forward and shared experts."""
     attention: Weights
-    """Projections around attention."""
+    """Projections before attention."""
+    output: Weights
+    """The projection after attention."""
     experts: Weights
 
     @staticmethod
@@ -67,29 +69,31 @@ class Quantisation:
 
     def check(self, chip: Chip) -> None:
         """Raise ConfigError unless the chip has the units for it."""
-        for weights in (self.linear, self.attention, self.experts):
+        for weights in (self.linear, self.attention, self.output, self.experts):
             chip.peak_flops_per_s(_PRODUCT[weights])
 
 
 def quantisation(weights: str, model: ModelSpec) -> Quantisation:
     """Return what the parts of a model are kept in under this word.
 
-    Checkpoints of models with experts keep the projections around attention in 16 bits when the rest goes to 4 bits (NVIDIA's
-    nvfp4 checkpoints of DeepSeek, OpenAI's mxfp4 gpt-oss, Moonshot's int4 Kimi), and hold fp8 weights with block scales (DeepSeek,
-    Qwen3, MiniMax); dense models are quantised throughout. mxfp4 and nvfp4 differ in their scales alone.
+    Checkpoints of models with experts keep the projections around attention in 16 bits when the rest goes to 4 bits (OpenAI's mxfp4
+    gpt-oss, Moonshot's int4 Kimi), but for the one after a latent's attention in NVIDIA's nvfp4 (of DeepSeek-R1-0528-FP4-v2 the card
+    says that it also quantises wo; Kimi-K2.5's leaves out the others alone), and hold fp8 weights with block scales (DeepSeek, Qwen3,
+    MiniMax); dense models are quantised throughout. mxfp4 and nvfp4 differ in their scales alone.
     """
     if weights not in QUANTISATIONS:
         raise UnknownNameError("quantisation", weights, QUANTISATIONS)
     if model.moe is None:
         if weights == "mxfp4":
             raise ConfigError(f"{model.name}: mxfp4 weights are modelled for experts only; nvfp4 or int4 would do")
-        return Quantisation(name=weights, linear=weights, attention=weights, experts=weights)
+        return Quantisation(name=weights, linear=weights, attention=weights, output=weights, experts=weights)
     if weights in ("fp8", "fp8-blockwise"):
-        return Quantisation(name=weights, linear=weights, attention=weights, experts=weights)
+        return Quantisation(name=weights, linear=weights, attention=weights, output=weights, experts=weights)
     if weights in ("nvfp4", "int4", "mxfp4"):
         shared: Weights = "bf16" if weights == "mxfp4" else weights
-        return Quantisation(name=weights, linear=shared, attention="bf16", experts=weights)
-    return Quantisation(name=weights, linear=weights, attention=weights, experts=weights)
+        output: Weights = "nvfp4" if weights == "nvfp4" and model.mla is not None else "bf16"
+        return Quantisation(name=weights, linear=shared, attention="bf16", output=output, experts=weights)
+    return Quantisation(name=weights, linear=weights, attention=weights, output=weights, experts=weights)
 
 
 def cache_bytes(cache: Cache) -> float:

@@ -145,9 +145,12 @@ _LONGEST = 2**20
 def usual_weights(model: ModelSpec, chip: Chip) -> tuple[Weights, ...]:
     """Return the types that are tried where the user names none: 16 bits, and the narrower ones that the chip multiplies in.
 
-    The narrower ones are those in which models of this make are published.
+    The narrower ones are those in which models of this make are published; experts with biases (gpt-oss) are in mxfp4 alone, which every
+    chip with 16-bit units unpacks.
     """
     found: list[Weights] = ["bf16" if chip.bf16_flops_per_s else "fp16"]
+    if model.moe is not None and model.moe.expert_bias:
+        return (*found, "mxfp4") if chip.bf16_flops_per_s else tuple(found)
     if chip.fp8_flops_per_s:
         found.append("fp8" if model.moe is None else "fp8-blockwise")
     if chip.fp4_flops_per_s:

@@ -10,9 +10,10 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from meshwright.serving.kernels import Floats
 from meshwright.serving.simulate import Requests
 
-__all__ = ["Load", "load_of", "queued", "requests_of"]
+__all__ = ["Load", "load_of", "mean_of", "queued", "requests_of"]
 
 _MOST = 3000
 """Requests that tell a mean well enough."""
@@ -61,10 +62,10 @@ def queued(input_len: int, output_len: int) -> int | None:
 
 
 def requests_of(load: Load, *, input_len: int, output_len: int, clients: int) -> Requests:
-    """Return the requests of a closed loop; a thousand clients run fewer rounds."""
+    """Return the requests of a closed loop; a thousand clients run fewer rounds, which `mean_of` makes good."""
     count = clients * load.rounds
     if count > _MOST:
-        count = max(_MOST, 4 * clients)
+        count = min(count, max(_MOST, _LEAST_ROUNDS * clients))
     lengths = np.random.default_rng(_SEED)
     prompts, outputs = (length * lengths.uniform(load.shortest, 1.0, count) for length in (input_len, output_len))
     return Requests(
@@ -72,5 +73,21 @@ def requests_of(load: Load, *, input_len: int, output_len: int, clients: int) ->
     )
 
 
+def mean_of(figures: Floats, load: Load, *, clients: int) -> float:
+    """Return the mean over the requests of a whole run, where fewer were simulated.
+
+    The first round, whose clients all start at once, and the last, which ends with fewer and fewer, count once, those between as often as
+    the run has them. Requests without the figure are left out.
+    """
+    count = len(figures)
+    weights = np.ones(count)
+    between = count - 2 * clients
+    if between > 0:
+        weights[clients : count - clients] = (load.rounds - 2) * clients / between
+    told = np.isfinite(figures)
+    return float((figures[told] * weights[told]).sum() / weights[told].sum())
+
+
+_LEAST_ROUNDS = 4
 _SEED = 0
 """One draw for all predictions: requests that end together wait for one another, as in the benchmark, which an even spread would hide."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import log2
 
 import numpy as np
 
 from meshwright.accuracy.rows import Unanswerable
-from meshwright.accuracy.serving.loads import load_of, queued, requests_of
+from meshwright.accuracy.serving.loads import load_of, mean_of, queued, requests_of
+from meshwright.accuracy.serving.published import Published, published_pools
 from meshwright.accuracy.serving.recipes import as_started
-from meshwright.accuracy.serving.rows import ServingCase, ServingTable, open_experts, read_serving_row
+from meshwright.accuracy.serving.rows import Pools, ServingCase, ServingTable, open_experts, read_serving_row
 from meshwright.csv_text import csv_text
 from meshwright.errors import ConfigError
 from meshwright.hardware.cluster import Pool
@@ -25,6 +26,7 @@ from meshwright.serving.quantisation import quantisation
 from meshwright.serving.simulate import Requests, closed_loop
 from meshwright.serving.static import static_batch
 from meshwright.serving.steady import Steady, batched_prompt_s, decode_s, disaggregated, matching_workers, most_running, steady
+from meshwright.serving.two_pools import Workers, closed_loop_on_two_pools
 from meshwright.units import GIB
 
 __all__ = ["COLUMNS", "ServingAnswers", "ServingPrediction", "predict_case", "predict_serving", "serving_predictions_csv"]
@@ -73,16 +75,24 @@ class ServingAnswers:
 
 def predict_serving(tables: Sequence[ServingTable]) -> ServingAnswers:
     """Predict every row of every table."""
-    found = [_answer(read_serving_row(row, source=table.name)) for table in tables for row in table.rows]
+    once = cache(_answer)
+    found = [_once(once, read_serving_row(row, source=table.name)) for table in tables for row in table.rows]
     return ServingAnswers(
         predictions=tuple(p for p in found if isinstance(p, ServingPrediction)),
         unanswered=tuple(p for p in found if isinstance(p, Unanswerable)),
     )
 
 
-def _answer(case: ServingCase | Unanswerable) -> ServingPrediction | Unanswerable:
+def _once(
+    once: Callable[[ServingCase], ServingPrediction | Unanswerable], case: ServingCase | Unanswerable
+) -> ServingPrediction | Unanswerable:
+    """Tables repeat runs."""
     if isinstance(case, Unanswerable):
         return case
+    return replace(once(replace(case, source="", row_id="")), source=case.source, row_id=case.row_id)
+
+
+def _answer(case: ServingCase) -> ServingPrediction | Unanswerable:
     try:
         return predict_case(case)
     except ConfigError as error:
@@ -151,7 +161,8 @@ def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
     room = room if room > _LEAST_ROOM * needed else needed
     slots = case.engine.max_sequences
     found = closed_loop(clock, requests, concurrency=clients, slots=slots, cache_tokens=room, gap_s=load.client_gap_s)
-    return _loop_figures(case, float(found.ttft_s.mean()), float(np.nanmean(found.tpot_s)) if case.output_len > 1 else 0.0)
+    ttft_s = mean_of(found.ttft_s, load, clients=clients)
+    return _loop_figures(case, ttft_s, mean_of(found.tpot_s, load, clients=clients) if case.output_len > 1 else 0.0)
 
 
 _LEAST_ROOM = 0.1
@@ -193,9 +204,59 @@ def _max_load(case: ServingCase, worker: Worker) -> ServingPrediction:
 def _disaggregated(case: ServingCase) -> ServingPrediction:
     """The row's pools; where it gives the chips alone, the fastest split and attention that they allow."""
     assert case.pools is not None
+    if published := published_pools(case):
+        return _mean([_as_published(case, one) for one in published])
     found = [_network(case, *option) for option in _options(case)]
     best = max(found, key=lambda one: one.requests_per_s)
     return _loop_figures(case, best.ttft_s, best.tpot_s)
+
+
+def _mean(found: Sequence[ServingPrediction]) -> ServingPrediction:
+    """The geometric mean of what several entries of a benchmark's configuration, of which one ran, would have done."""
+    return replace(
+        found[0],
+        ttft_s=_geometric(one.ttft_s for one in found),
+        tpot_s=_geometric(one.tpot_s for one in found),
+        e2e_s=_geometric(one.e2e_s for one in found),
+        tokens_per_s_per_chip=_geometric(one.tokens_per_s_per_chip for one in found),
+    )
+
+
+def _geometric(values: Iterable[float | None]) -> float:
+    return float(np.exp(np.mean([np.log(value) for value in values if value])))
+
+
+def _as_published(case: ServingCase, entry: Published) -> ServingPrediction:
+    """One entry of the benchmark's configuration, request by request."""
+    pools = entry.pools
+    assert pools.prefill_workers is not None and pools.decode_workers is not None
+    load = load_of(case.input_len, case.output_len)
+    case = as_started(case, load, tp=pools.decode.tp)
+    context = case.input_len + case.output_len
+    first = case
+    if entry.prefill_tokens is not None:
+        first = replace(case, engine=replace(case.engine, chunk_tokens=entry.prefill_tokens))
+    prompts = _clock(_prices(first, pools.prefill), context)
+    answers = _clock(_prices(case, pools.decode), context, drafting(_COMMON_DRAFT if entry.drafted is None else entry.drafted))
+    most = case.engine.max_sequences * pools.decode.attention_dp
+    found = closed_loop_on_two_pools(
+        Workers(clock=prompts, count=pools.prefill_workers, sequences=(entry.prefill_batch or most) * pools.prefill.attention_dp),
+        Workers(clock=answers, count=pools.decode_workers, sequences=entry.decode_sequences or most),
+        requests_of(load, input_len=case.input_len, output_len=case.output_len, clients=case.load),
+        concurrency=case.load,
+        transfer_s=_transfer_s(case, answers, pools),
+    )
+    ttft_s, tpot_s = (mean_of(figures, load, clients=case.load) for figures in (found.ttft_s, found.tpot_s))
+    return _loop_figures(case, ttft_s, tpot_s)
+
+
+_COMMON_DRAFT = 2
+"""Tokens drafted where an entry drafts and does not say how many: what srt-slurm's recipes for SGLang set most often on two pools."""
+
+
+def _transfer_s(case: ServingCase, answers: Clock, pools: Pools) -> float:
+    sent, link = case.input_len * cache_bytes_per_token(answers.prices) * pools.decode.tp, case.node.network_link
+    return link.latency_s + sent / (min(pools.prefill.tp, pools.decode.tp) * link.bytes_per_s * link.efficiency)
 
 
 def _options(case: ServingCase) -> list[tuple[Worker, int | None, Worker, int]]:
@@ -210,6 +271,8 @@ def _options(case: ServingCase) -> list[tuple[Worker, int | None, Worker, int]]:
 
 
 def _network(case: ServingCase, first: Worker, first_count: int | None, second: Worker, second_count: int) -> Steady:
+    pools = case.pools
+    assert pools is not None
     context = case.input_len + case.output_len
     load = load_of(case.input_len, case.output_len)
     case = as_started(case, load, tp=second.tp)
@@ -219,9 +282,7 @@ def _network(case: ServingCase, first: Worker, first_count: int | None, second: 
     priced, running = _prices(case, second), case.load / (second_count * second.attention_dp * second.pp)
     clocks = [_clock(priced, context, drafting(count)) for count in _drafts(case)]
     answers = min(clocks, key=lambda one: decode_s(one, min(running, one.most_tokens), input_len + 0.5 * output_len))
-    sent = case.input_len * cache_bytes_per_token(answers.prices) * second.tp
-    link = case.node.network_link
-    transfer_s = link.latency_s + sent / (min(first.tp, second.tp) * link.bytes_per_s * link.efficiency)
+    transfer_s = _transfer_s(case, answers, replace(pools, prefill=first, decode=second))
     if first_count is None:
         first_count = matching_workers(
             prompts, answers, decode_workers=second_count, concurrency=float(case.load), input_len=input_len, output_len=output_len

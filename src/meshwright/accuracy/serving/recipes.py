@@ -57,6 +57,7 @@ def _fits(row: dict[str, str], case: ServingCase, load: Load, tp: int) -> bool:
         "weights": case.weights,
         "input_len": str(case.input_len),
         "output_len": str(case.output_len),
+        "version": case.engine_version,
     }
     return (
         all(not row[name] or said in row[name].split() for name, said in told.items())

@@ -103,6 +103,7 @@ class ServingCase:
     output_len: int
     date: str
     """Of the run, as YYYY-MM-DD; blank where it is not told."""
+    engine_version: str = ""
     distinct_prompts: int | None = None
     """Prompts after which the load repeats itself, into a prefix cache; None: all differ, or there is no such cache."""
     drafted: int = 0
@@ -154,6 +155,7 @@ def _case(cells: Cells, *, source: str, row_id: str) -> ServingCase:
         input_len=_needed(cells, "input_len"),
         output_len=_needed(cells, "output_len"),
         date=cells.text("date") or "",
+        engine_version=cells.text("engine_version") or "",
     )
 
 
