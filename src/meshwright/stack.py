@@ -38,6 +38,11 @@ class Stack:
     batch_first: bool = False
     """Whether activations are laid out by sequence of the batch first, as in plain PyTorch: what sequence parallelism gathers or scatters
     then lies in strides, and is copied, where a micro batch has several sequences."""
+    narrow_gathers: bool = False
+    """Whether weights that are fully sharded, and what sequence parallelism gathers for a product, are cast before they are gathered
+    where a tensor has one 8-bit scale."""
+    gradients_apart: bool = False
+    """Whether sequence parallelism scatters the gradient of a block's input once for each of its products, and not their sum."""
     dp_overlap: float = 0.0
     """Share of the data-parallel collectives that can hide behind the last backward and first forward of a step."""
     fsdp_overlap: float = 0.0
@@ -71,6 +76,9 @@ class Stack:
     DDP, which are copies."""
     gradients_freed: bool = False
     """Whether zero3 frees gradients after a step, so that none are there when the next backward pass begins (torch's set_to_none)."""
+    shards_by_tensor: bool = False
+    """Whether zero3 shards tensor by tensor, as FSDP2 does: what is gathered is copied out into whole tensors, and gradients are copied
+    into what is scattered; FSDP1's tensors are views of one flat buffer."""
     gradients_sharded: bool = False
     """Whether zero1 keeps gradients in shards too: they are scattered as they are made (MindSpore saves parameters in slices, gathers them
     for the forward pass and scatters their gradients; mindspore.cn, Optimizer Parallel)."""
@@ -231,6 +239,9 @@ _TEXT = {
 _FLAGS = {
     "embedded",
     "batch_first",
+    "narrow_gathers",
+    "gradients_apart",
+    "shards_by_tensor",
     "pointwise_fused",
     "cross_entropy_fused",
     "vocab_parallel_loss",

@@ -144,6 +144,18 @@ def test_op_recompute_keeps_torchtitans_share() -> None:
     assert pytest.approx((keys + out + second) / products, abs=0.005) == OPS_REDONE
 
 
+def test_op_recompute_gathers_again_and_keeps_what_was_scattered() -> None:
+    """Half of the forward exchange is gathers; torchtitan's list of what is kept has reduce_scatter_tensor alone."""
+    split = layer(LLAMA, WORK, tp=4, sp=True)
+    found = redo_of(split, module_bits(["ops"]))
+    assert one(found.redo_s) == pytest.approx(
+        OPS_REDONE * one(split.forward["matmul"]) + one(split.forward["pointwise"]) + one(split.forward["tp_comm"]) / 2
+    )
+    whole = layer(LLAMA, WORK, tp=4)
+    shared = OPS_REDONE * one(whole.forward["matmul"]) + one(whole.forward["pointwise"])
+    assert one(redo_of(whole, module_bits(["ops"])).redo_s) == pytest.approx(shared)
+
+
 def test_recompute_of_a_layer_that_waits_for_the_host_costs_the_hosts_time() -> None:
     """5 us a launch and 8 a counted kernel, at most 1 ms of kernels' time: core attention launches its one kernel again, and its
     checkpoint takes as long as 12. Where the kernels' time is long enough the host is ahead, and only they count."""

@@ -21,7 +21,7 @@ from meshwright.layout import Layout, Layouts, module_bits
 from meshwright.models.params import block_params, model_params
 from meshwright.models.spec import Block, ModelSpec
 from meshwright.stack import Stack
-from meshwright.workload import Workload
+from meshwright.workload import Precision, Workload
 
 PARAMS = model_params(LLAMA).total
 WHOLE = replace(STACK, bucket_bytes=1e18, step_overhead_s=0.5)
@@ -185,6 +185,37 @@ def test_what_replicas_reduce_may_be_wider_than_what_shards_do() -> None:
     halves, ddp = replace(WHOLE, reduce_bytes=2.0), replace(WHOLE, reduce_bytes=2.0, replicated_reduce_bytes=4.0)
     assert term("dp_comm", dp=8, gbs=8, stack=ddp) == term("dp_comm", dp=8, gbs=8)
     assert term("dp_comm", dp=8, gbs=8, sharding="zero1", stack=ddp) == term("dp_comm", dp=8, gbs=8, sharding="zero1", stack=halves)
+
+
+def test_shards_by_tensor_are_copied() -> None:
+    """2-byte weights are read and written after each of two gathers, gradients read in 2 bytes and written in 4; alone nothing is."""
+    layer = sum(count * block_params(LLAMA, block).total for block, count in LLAMA.segments[0].blocks)
+    given: dict[str, Any] = {"dp": 8, "gbs": 32, "sharding": "zero3"}
+    by_tensor = replace(WHOLE, shards_by_tensor=True)
+    added = term("fsdp_comm", stack=by_tensor, **given) - term("fsdp_comm", **given)
+    assert added == pytest.approx(4 * 4 * layer * (2 * 4 + 6) / MEMORY_BYTES_PER_S)
+    assert term("fsdp_comm", gbs=8, sharding="zero3", stack=by_tensor) == term("fsdp_comm", gbs=8, sharding="zero3")
+    assert term("fsdp_comm", dp=8, gbs=32, sharding="zero2", stack=by_tensor) == term("fsdp_comm", dp=8, gbs=32, sharding="zero2")
+
+
+def test_frozen_weights_are_gathered_and_have_no_gradients() -> None:
+    layer = sum(count * block_params(LLAMA, block).total for block, count in LLAMA.segments[0].blocks)
+    gather = (7 / 8 + 1 / 16) * layer * 2 / 400e9 + 24e-6
+    adapted = replace(WORK, lora_rank=16)
+    assert term("fsdp_comm", dp=8, gbs=32, sharding="zero3", work=adapted) == pytest.approx(4 * 4 * 2 * gather)
+    copies = term("fsdp_comm", dp=8, gbs=32, sharding="zero3", work=adapted, stack=replace(WHOLE, shards_by_tensor=True))
+    assert copies == pytest.approx(4 * 4 * 2 * (gather + layer * 4 / MEMORY_BYTES_PER_S))
+
+
+def test_weights_are_gathered_in_8_bits_where_a_tensor_has_one_scale() -> None:
+    layer = sum(count * block_params(LLAMA, block).total for block, count in LLAMA.segments[0].blocks)
+    narrow, wide = ((7 / 8 + 1 / 16) * layer * size / 400e9 + 24e-6 for size in (1, 2))
+    scatter = (7 / 8 + 1 / 16) * layer * 4 / 400e9 + 24e-6
+    stack = replace(WHOLE, narrow_gathers=True)
+    cases: dict[Precision, float] = {"fp8": narrow, "mxfp8": wide}
+    for precision, gather in cases.items():
+        found = term("fsdp_comm", dp=8, gbs=32, sharding="zero3", stack=stack, work=replace(WORK, precision=precision))
+        assert found == pytest.approx(4 * 4 * (2 * gather + scatter))
 
 
 def test_full_sharding_has_no_exchange_at_the_end() -> None:

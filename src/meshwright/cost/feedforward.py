@@ -90,7 +90,7 @@ def mlp_parts(site: Site, block: Block) -> list[Part]:
     exchange = tensor_exchange(site, block, MLP)
     if site.stack.recompute_stops_early and count <= 1:  # a norm behind the block reads its output
         inner[-1] = replace(inner[-1], unread_s=inner[-1].forward_s)
-        exchange = replace(exchange, unread_s=exchange.forward_s * np.where(site.shapes.sp > 0, 0.5, 1.0))
+        exchange = replace(exchange, unread_s=exchange.forward_s - exchange.gather_s)
     return [norm(site, block, count), norm_output(site, block), *inner, exchange]
 
 

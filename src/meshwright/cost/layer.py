@@ -159,7 +159,7 @@ def _scaled(parts: tuple[Part, ...], factors: Factors) -> tuple[Part, ...]:
 def _times(part: Part, factor: float) -> Part:
     if factor == 1.0:
         return part
-    return replace(part, **{name: factor * getattr(part, name) for name in ("forward_s", "backward_s", "weight_s", "unread_s")})
+    return replace(part, **{name: factor * getattr(part, name) for name in ("forward_s", "backward_s", "weight_s", "unread_s", "gather_s")})
 
 
 def _exposed_exchange_s(site: Site, terms: dict[str, Floats]) -> Floats:
@@ -248,8 +248,9 @@ def redo_of(price: LayerPrice, modules: int) -> Redo:
     """What recomputing a set of modules (bit mask) costs and frees.
 
     Formula:  a part is redone, or what it keeps is freed, where one of its modules is in the set; `ops` redoes OPS_REDONE of the
-              matrix products and all memory-bound work, and keeps OPS_KEPT. The host launches what is redone, and CHECKPOINT_LAUNCHES a
-              module and block; what its lead does not cover is added
+              matrix products, the gathers of sequence parallelism (what they scatter is kept) and all memory-bound work, and keeps
+              OPS_KEPT. The host launches what is redone, and CHECKPOINT_LAUNCHES a module and block; what its lead does not cover is
+              added
     Units:    seconds, bytes; (U,).
     Source:   Megatron-Core `--recompute-modules`; Korthikanti et al. (arXiv:2205.05198); torchtitan's selective checkpointing.
     Valid:    selective recompute.
@@ -262,7 +263,7 @@ def redo_of(price: LayerPrice, modules: int) -> Redo:
         kernels = kernels + count * CHECKPOINT_LAUNCHES * len(checkpoints)
         for part in group:
             share = _redo_share(part, chosen)
-            redo = redo + count * (part.forward_s - part.unread_s) * share
+            redo = redo + count * ((part.forward_s - part.unread_s) * share + ("ops" in chosen) * part.gather_s)
             kernels = kernels + count * part.kernels_forward * share
             if part.freed_by & chosen:
                 freed = freed + count * part.saved_bytes

@@ -21,7 +21,16 @@ from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Precision, Workload
 
-__all__ = ["data_exchange_s", "exposed_exchange_s", "gathered_bytes", "once_terms_s", "optimizer_s", "shard_copies_s", "tied_exchange_s"]
+__all__ = [
+    "data_exchange_s",
+    "exposed_exchange_s",
+    "gathered_bytes",
+    "once_terms_s",
+    "optimizer_s",
+    "shard_copies_s",
+    "tensor_copies_s",
+    "tied_exchange_s",
+]
 
 
 def once_terms_s(
@@ -108,6 +117,19 @@ def shard_copies_s(chip: Chip, whole_bytes: Floats, ranks: Floats | NDArray[np.i
     """
     passes = np.where(ranks > 1, 2.0 * (1.0 + 1.0 / ranks), 2.0) if way == "gather" else np.where(ranks > 1, 2.0 + 3.0 / ranks, 6.0)
     return streaming_s(chip, whole_bytes * passes)
+
+
+def tensor_copies_s(chip: Chip, params: Floats, *, gathered: float, reduced: float) -> tuple[Floats, Floats]:
+    """Copies on the stream of compute that FSDP2 makes of a layer: weights out of what was gathered, gradients into what is scattered.
+
+    Formula:  2 bytes moved per byte gathered; gradients read in half precision and written as they are reduced, where they are
+    Units:    seconds.
+    Source:   torch 2.13, torch/distributed/fsdp/_fully_shard: wait_for_unshard in _fsdp_param_group.py (foreach_all_gather_copy_out),
+              foreach_reduce in _fsdp_collectives.py (foreach_reduce_scatter_copy_in), both before another stream is entered.
+    Valid:    GPUs; a processor's copies are those of `shard_copies_s`.
+    Checked:  tests/cost/test_step.py::test_shards_by_tensor_are_copied
+    """
+    return streaming_s(chip, 2.0 * gathered * params), streaming_s(chip, (2.0 + reduced) * (reduced > 0) * params)
 
 
 def _overhead_s(layouts: Layouts, model_layers: int, *, pool: Pool, stack: Stack) -> Floats:

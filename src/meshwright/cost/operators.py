@@ -46,18 +46,33 @@ class Casts:
     weight_backward: float = 0.0
 
 
+TURNED = 2.2 / 1.4
+"""Time of a cast that writes columns as well, or alone, against one that writes rows: the kernels that torch.compile makes reach 1.4 and
+2.2 TB/s on one H100 (pytorch issue 133242); Triton's own for columns of MXFP8 twice (pytorch/ao pull request 1869) the compiled one's
+0.65 against 2.1 (pytorch issue 149982), the same."""
 TORCHAO_CASTS: dict[Precision, Casts] = {
-    "fp8": Casts(input_forward=5.0, input_backward=3.0, gradient=6.0),
+    "fp8": Casts(input_forward=5.0, input_backward=3.0 * TURNED, gradient=2.0 + 4.0 * TURNED),
     "fp8-blockwise": Casts(
-        input_forward=3.0, input_backward=7.0, gradient=8.0, data_gradient=4.0, weight_forward=3.0, weight_backward=11.0
+        input_forward=3.0,
+        input_backward=4.0 * TURNED + 3.0,
+        gradient=5.0 * TURNED + 3.0,
+        data_gradient=4.0,
+        weight_forward=3.0,
+        weight_backward=4.0 * TURNED + 3.0 + 4.0,
     ),
-    "mxfp8": Casts(input_forward=3.0, input_backward=3.0, gradient=6.0, weight_forward=3.0, weight_backward=3.0),
+    "mxfp8": Casts(
+        input_forward=3.0,
+        input_backward=3.0 * TURNED,
+        gradient=3.0 + 3.0 * TURNED,
+        weight_forward=3.0,
+        weight_backward=3.0 * TURNED,
+    ),
 }
 """torchao's under torch.compile, which keeps inputs in half precision and casts them once more for the gradient of the weights (it lists
 its kernels in testing/training/roofline_utils.py). One scale a tensor: maximum (2), cast (3); cast (3); of gradients maximum (2), both
 casts (4); of weights each rank's own shard alone, gathered in 8 bits. By row: cast (3); transposed copy (4), cast (3); of gradients cast
 and transposed copy (5), cast (3); backward products are scaled behind cuBLAS (4, also of the weights' gradient: float8/float8_ops.py).
-MXFP8: a cast by rows and one by columns (3 each)."""
+MXFP8: a cast by rows and one by columns (3 each). What writes columns takes TURNED times as long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +96,17 @@ class Site:
         if not self.stack.narrow_inputs:
             return self.activation_bytes
         return min(self.activation_bytes, max(1.0, element_bytes(self.work.precision)))
+
+    @property
+    def narrow_gathers(self) -> bool:
+        """Whether sequence parallelism gathers in 8 bits."""
+        return self.stack.narrow_gathers and self.work.precision == "fp8"
+
+    @property
+    def gathers_alone(self) -> bool:
+        """Whether no product hides its gather: torch's asynchronous tensor parallelism finds no pattern where torchao scales by row
+        (pytorch issue 149990)."""
+        return not self.stack.narrow_inputs and self.work.precision == "fp8-blockwise"
 
     def tokens(self, block: Block) -> Floats:
         """Tokens of one micro batch before tensor parallelism, (U,)."""
@@ -127,6 +153,8 @@ class Part:
     """Of `backward_s`, the gradient of the weights, which a zero-bubble schedule can postpone."""
     unread_s: Floats | float = 0.0
     """Of `forward_s`, what only makes the layer's output, and so need not run again where recompute stops early."""
+    gather_s: Floats | float = 0.0
+    """Of `forward_s`, gathers of the block's input, which checkpointing by operator runs again."""
     flops: Floats | float = 0.0
     """Arithmetic of the forward pass that matrix units do."""
     moved_bytes: Floats | float = 0.0
@@ -406,32 +434,45 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
 
     Formula:  forward and backward each: one all-reduce of the activations, or with sequence parallelism one all-gather and one
               reduce-scatter (backward gathers the input once more for the weights' gradient, behind the data gradient); times the
-              share that the stack does not hide: all of it across domains, over PCIe, and of layers that user buffers do not take. Where
-              the stack's tensors have the sequence behind the batch, a copy of the whole input after the gather and one before the
+              share that the stack does not hide: all of it across domains, over PCIe, and of layers that user buffers do not take.
+              Gathers are in 8 bits, or not hidden, where the stack says so, and gradients scattered once for each product that reads the
+              input. Where its tensors have the sequence behind the batch, a copy of the whole input after the gather and one before the
               scatter, with several sequences in a micro batch
     Units:    seconds, (U,).
     Source:   Megatron-LM (arXiv:1909.08053), Korthikanti et al. (arXiv:2205.05198) section 4.2.2; Transformer Engine's user buffers
-              overlap within an NVLink domain only; copies: `gather_dim` and `scatter_dim` of torch's _functional_collectives.py.
+              overlap within an NVLink domain only; copies: `gather_dim` and `scatter_dim` of torch's _functional_collectives.py; 8 bits:
+              torchao/float8/float8_tensor_parallel.py.
     Valid:    one column-parallel and one row-parallel layer per block.
     Checked:  tests/cost/test_operators.py
     """
     group = site.tp_group()
-    size = site.tokens(block) * site.model.hidden * site.activation_bytes
+    elements = site.tokens(block) * site.model.hidden
+    size = elements * site.activation_bytes
     split = site.shapes.sp > 0
     taken = site.model.takes_user_buffers & split if site.stack.family == "megatron" else True
     hides = (group.local >= group.size) & site.pool.node.domain_link.maps_peers & taken
-    overlap = np.where(hides, site.stack.tp_overlap, 0.0)
-    time = np.where(split, 2.0 * all_gather_s(group, size), all_reduce_s(group, size)) * (1.0 - overlap)
-    if site.stack.batch_first:
-        strided = split & (site.shapes.tp > 1) & (site.shapes.mbs > 1)
-        time = time + strided * 2.0 * site.streaming(2.0 * size)
+    shown = 1.0 - np.where(hides, site.stack.tp_overlap, 0.0)
+    sent = elements if site.narrow_gathers else size
+    strided = site.stack.batch_first * (split & (site.shapes.tp > 1) & (site.shapes.mbs > 1))
+    gather = all_gather_s(group, sent) * (1.0 if site.gathers_alone else shown) + strided * site.streaming(2.0 * sent)
+    scatter = all_gather_s(group, size) * shown + strided * site.streaming(2.0 * size)
+    whole = all_reduce_s(group, size) * shown
+    products = _input_products(site, block) if site.stack.gradients_apart else 1.0
     kernels = np.where(site.shapes.tp > 1, np.where(split, 2.0, 1.0), 0.0)
     return Part(
         name="tensor parallel exchange",
         term="tp_comm",
-        forward_s=time,
-        backward_s=time,
+        forward_s=np.where(split, gather + scatter, whole),
+        backward_s=np.where(split, gather + products * scatter, whole),
         kernels_forward=kernels,
-        kernels_backward=kernels,
+        kernels_backward=kernels + split * (site.shapes.tp > 1) * (products - 1.0),
         redone_by=redone_by,
+        gather_s=np.where(split, gather, 0.0),
     )
+
+
+def _input_products(site: Site, block: Block) -> float:
+    """Products that read a block's input: queries, keys and values; gate and other half."""
+    if block.kind in ("attention", "cross_attention"):
+        return 3.0
+    return 2.0 if site.model.gated else 1.0

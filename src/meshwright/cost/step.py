@@ -14,7 +14,7 @@ from meshwright.cost.layer import LAYER_TERMS, LayerPrice, price_layer, redo_of,
 from meshwright.cost.measured import HostPass, host_sharded_s
 from meshwright.cost.memory import Activations, Memory, price_memory, redone_share
 from meshwright.cost.messages import message_s
-from meshwright.cost.once import gathered_bytes, once_terms_s, shard_copies_s
+from meshwright.cost.once import gathered_bytes, once_terms_s, shard_copies_s, tensor_copies_s
 from meshwright.cost.operators import Site
 from meshwright.cost.pipeline import pipeline_s
 from meshwright.cost.shapes import Floats, distinct_shapes
@@ -229,7 +229,8 @@ def _fsdp_layer_s(
     """Exposed parameter gathers and gradient scatters of one layer and micro batch, (N,) each; 0 below zero2.
 
     Formula:  forward: all-gather of the layer's weights; backward: that again and a reduce-scatter of its gradients (zero2: the scatter
-              alone); each beside overlap * compute, which it slows; where FSDP runs under a pipeline, one gather in the first forward and
+              alone); each beside overlap * compute, which it slows, with copies where the stack shards by tensor; weights beside
+              adapters have no gradients; where FSDP runs under a pipeline, one gather in the first forward and
               one scatter in the last backward serve all micro batches; where the reduction is deferred, one scatter
     Source:   PyTorch FSDP (arXiv:2304.11277); torch.distributed.pipelining reshards and reduces with the last micro batch only.
     """
@@ -239,9 +240,11 @@ def _fsdp_layer_s(
     inside = [(group_of(layouts.shard_size, layouts.tp, pool), params[0])]
     if params[1].any():
         inside.append((group_of(layouts.expert_shard_size, layouts.ep * layouts.etp, pool), params[1]))
+    gathered = 1.0 if stack.narrow_gathers and work.precision == "fp8" else gathered_bytes(work.precision)
+    reduced = 0.0 if work.lora_rank else stack.reduce_bytes
     weights, scatter = (
-        np.asarray(stack.factors.data * sum(all_gather_s(ranks, held * each) for ranks, held in inside))
-        for each in (gathered_bytes(work.precision), stack.reduce_bytes)
+        np.asarray(stack.factors.data * (each > 0) * sum(all_gather_s(ranks, held * each) for ranks, held in inside))
+        for each in (gathered, reduced)
     )
     piped = zero3 & (layouts.pp > 1) & (stack.family == "fsdp")
     rounds = np.where(piped, layouts.num_microbatches, 1)
@@ -252,9 +255,13 @@ def _fsdp_layer_s(
         before_last = beside_compute_s(weights, stack.fsdp_overlap * backward_s)
         before_last = np.where(zero3, before_last, 0.0)
         backward = np.where(piped, backward, before_last + (backward - before_last) / layouts.num_microbatches)
-    if not (stack.embedded and pool.node.chip.is_processor):
-        return forward / rounds, backward / rounds
     chip, held = pool.node.chip, params[0] + params[1]
+    if stack.shards_by_tensor:
+        shared = np.asarray(sum(zero3 * (ranks.size > 1) * each for ranks, each in inside), dtype=np.float64)
+        copied_out, copied_in = tensor_copies_s(chip, shared, gathered=gathered, reduced=reduced)
+        forward, backward = forward + copied_out, backward + copied_out * ~piped + copied_in
+    if not (stack.embedded and chip.is_processor):
+        return forward / rounds, backward / rounds
     gathers = shard_copies_s(chip, held * gathered_bytes(work.precision), layouts.shard_size, "gather")
     scatters = shard_copies_s(chip, held * stack.reduce_bytes, layouts.shard_size, "scatter") * (zero2 | zero3)
     host = [zero3 * host_sharded_s(chip, way) for way in _WAYS]
