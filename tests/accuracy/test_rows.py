@@ -182,6 +182,17 @@ def test_nemos_launcher_checkpoints_nothing_and_splits_the_sequence() -> None:
     assert (long.layout.mbs, dict(long.stack_changes)) == (1, {"tp_overlap": 0.0})
 
 
+def test_chips_without_flash_attention_keep_the_scores() -> None:
+    """Under Megatron's software, which has no other kernel for Volta and Turing, where torch has; what a row names is taken at its word."""
+
+    def kernel(gpu: str, **cells: str) -> str:
+        return case_of(LLAMA, **{"gpu": gpu, "framework": "Megatron-Core", "precision": "fp16", **cells}).workload.attention
+
+    assert [kernel(gpu) for gpu in ("T4", "Titan-RTX", "Tesla V100-SXM2-32GB", "A100-80GB")] == [*["fused-softmax"] * 3, "flash"]
+    assert kernel("T4", framework="PyTorch FSDP") == kernel("T4", attention_kernel="flash") == "flash"
+    assert case_of(LLAMA, gpu="Tesla V100-SXM2-32GB", framework="Megatron-LM", precision="").stack_name == "megatron-legacy"
+
+
 def test_deepspeeds_example_in_3d_reduces_in_fp32_and_fuses_nothing() -> None:
     """AMP's scripts of it: no checkpointing, no fusion options, and gradients that are reduced in fp32."""
     case = case_of(SMALL_GPT, framework="DeepSpeed Megatron 3D", gpu="T4-16GB", num_gpus="1", precision="fp16")

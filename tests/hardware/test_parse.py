@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.errors import ConfigError
+from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.hardware.catalogue import chips
 from meshwright.hardware.parse import load_cluster, parse_chip_mix, parse_cluster
 
@@ -99,3 +99,10 @@ def test_a_cluster_without_its_colon_is_told_how_it_is_written(text: str, hint: 
     with pytest.raises(ConfigError) as found:
         parse_cluster(text)
     assert str(found.value).endswith(hint)
+
+
+def test_a_number_in_a_name_is_no_count() -> None:
+    """`x` between name and count is its own word or touches both; `Max 1550` is one name, of no known chip."""
+    assert parse_chip_mix("V100-16GBx12+T4 x 4; H100 x8") == [("v100-16", 12), ("t4", 4), ("h100", 8)]
+    with pytest.raises(UnknownNameError, match="'Max 1550' is no known chip"):
+        parse_chip_mix("Max 1550")

@@ -10,6 +10,7 @@ from meshwright.accuracy.models import usual_seq_len
 from meshwright.accuracy.notes import Notes
 from meshwright.accuracy.tables import Rule, read_rules
 from meshwright.hardware.chip import Chip
+from meshwright.stack import find_stack
 from meshwright.workload import AttentionKernel, Precision, Routing, Workload
 
 __all__ = ["seq_len_of_row", "workload_of_row"]
@@ -41,7 +42,7 @@ def workload_of_row(cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, 
         seq_len=seq_len,
         gbs=gbs,
         precision=_precision(cells, notes, framework, chip),
-        attention=_attention(cells, notes, framework),
+        attention=_attention(cells, notes, framework, chip),
         fused_norm=not cells.match("rmsnorm_kernel", r"default|unfused|eager|torch"),
         routing="typical" if cells.match("notes", r"real \(unbalanced\)") else cast("Routing", framework["routing"] or "balanced"),
         dropout=framework["dropout"] == "1" and not _without_dropout(cells, notes),
@@ -74,7 +75,9 @@ def _precision(cells: Cells, notes: Notes, framework: Rule, chip: Chip) -> Preci
     return cast("Precision", rule["precision"])
 
 
-def _attention(cells: Cells, notes: Notes, framework: Rule) -> AttentionKernel:
+def _attention(cells: Cells, notes: Notes, framework: Rule, chip: Chip) -> AttentionKernel:
+    """The kernel that the row names, else the software's usual one: Megatron's keeps the scores on chips without flash attention, where
+    torch has another kernel."""
     backend = notes.flags.get("attention-backend")
     if backend is not None:
         return "fused-softmax" if backend in ("unfused", "local") else "flash"
@@ -82,4 +85,6 @@ def _attention(cells: Cells, notes: Notes, framework: Rule) -> AttentionKernel:
         return "fused-softmax"
     text = cells.words("attention_kernel")
     named = next((kernel for pattern, kernel in _KERNELS if pattern.search(text)), None)
-    return named or cast("AttentionKernel", framework["attention"])
+    usual = cast("AttentionKernel", framework["attention"])
+    keeps_scores = usual == "flash" and not chip.has_flash_attention and find_stack(framework["stack"]).family == "megatron"
+    return named or ("fused-softmax" if keeps_scores else usual)

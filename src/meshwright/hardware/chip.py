@@ -24,6 +24,8 @@ _UNIT_OF: dict[Precision, tuple[str, ...]] = {
     "nvfp4": ("fp4_flops_per_s",),
 }
 
+BEFORE_FLASH = ("volta", "turing")
+"""Generations of chips that flash attention has no kernels for."""
 _PEAKS = ("bf16_flops_per_s", "fp16_flops_per_s", "tf32_flops_per_s", "fp32_flops_per_s", "fp8_flops_per_s", "fp4_flops_per_s")
 _SHARES = (
     *("matmul_efficiency", "fp8_matmul_efficiency", "memory_efficiency", "sustained_share", "narrow_sustained_share"),
@@ -110,6 +112,11 @@ class Chip:
     def is_processor(self) -> bool:
         """Whether it is a CPU, whose ranks run their operators and their exchanges on the same cores, one after another."""
         return self.generation == "cpu"
+
+    @property
+    def has_flash_attention(self) -> bool:
+        """Whether flash attention has kernels for it: of NVIDIA's from Ampere on (Dao-AILab/flash-attention, README)."""
+        return self.generation not in BEFORE_FLASH
 
     @property
     def precisions(self) -> tuple[Precision, ...]:

@@ -100,7 +100,7 @@ def parse_chip_mix(text: str) -> list[tuple[str, int | None]]:
 
 
 def _mixed(part: str) -> tuple[str, int | None]:
-    match = re.fullmatch(r"(.+?)\s*[x:*]\s*([0-9]{1,10})", part)
+    match = re.fullmatch(r"(.+?)(?:\s*[:*]\s*|\s+x\s*|x)([0-9]{1,10})", part)  # no count in `Max 1550`
     if match is not None:
         return find_chip(match[1]).name, int(match[2])
     return find_chip(part).name, None

@@ -31,8 +31,6 @@ DETAILS = "details"
 """Key of a model given by its dims: what its cost does not hang on and its training does (`exports.ModelDetails`)."""
 USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 """Of training, the first that the chips have."""
-BEFORE_FLASH = ("volta", "turing")
-"""Generations of chips that flash attention has no kernels for."""
 STACK_OF = {"Google": "maxtext", "AWS": "neuron", "Huawei": "mindspeed"}
 """The training software of makers whose chips Megatron-LM itself does not run on."""
 RUN_BY = {"Google": ("maxtext", "fsdp"), "AWS": ("neuron", "fsdp")}
@@ -98,7 +96,7 @@ def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
         shared = set(stack_rules(find_stack(stack)).precisions).intersection(*(chip.precisions for chip in chips))
         found["precision"] = next((name for name in USUAL_PRECISIONS if name in shared), USUAL_PRECISIONS[0])
     if request.attention is None:
-        old = any(chip.generation in BEFORE_FLASH for chip in chips) and find_stack(stack).family == "megatron"
+        old = not all(chip.has_flash_attention for chip in chips) and find_stack(stack).family == "megatron"
         found["attention"] = "fused-softmax" if old else "flash"
     return request.model_copy(update=found) if found else request
 
