@@ -193,6 +193,17 @@ def test_chips_without_flash_attention_keep_the_scores() -> None:
     assert case_of(LLAMA, gpu="Tesla V100-SXM2-32GB", framework="Megatron-LM", precision="").stack_name == "megatron-legacy"
 
 
+def test_kernels_by_the_software_and_the_sequence() -> None:
+    """NeuronX Distributed's scripts take flash attention of sequences of 8,192 tokens; optimum-habana keeps scores in fp32."""
+
+    def kernel(framework: str, **cells: str) -> str:
+        return case_of(LLAMA, framework=framework, **cells).workload.attention
+
+    assert kernel("NeuronX Distributed", seq_len="4096", gpu="Trainium1-NeuronCore-v2") == "fused-softmax"
+    assert kernel("NeuronX Distributed", seq_len="8192", gpu="Trainium1-NeuronCore-v2") == "flash"
+    assert kernel("optimum-habana + DeepSpeed", seq_len="8192", gpu="Gaudi2") == "unfused"
+
+
 def test_deepspeeds_example_in_3d_reduces_in_fp32_and_fuses_nothing() -> None:
     """AMP's scripts of it: no checkpointing, no fusion options, and gradients that are reduced in fp32."""
     case = case_of(SMALL_GPT, framework="DeepSpeed Megatron 3D", gpu="T4-16GB", num_gpus="1", precision="fp16")

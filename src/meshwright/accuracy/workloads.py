@@ -42,7 +42,7 @@ def workload_of_row(cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, 
         seq_len=seq_len,
         gbs=gbs,
         precision=_precision(cells, notes, framework, chip),
-        attention=_attention(cells, notes, framework, chip),
+        attention=_attention(cells, notes, framework, chip, seq_len=seq_len),
         fused_norm=not cells.match("rmsnorm_kernel", r"default|unfused|eager|torch"),
         routing="typical" if cells.match("notes", r"real \(unbalanced\)") else cast("Routing", framework["routing"] or "balanced"),
         dropout=framework["dropout"] == "1" and not _without_dropout(cells, notes),
@@ -75,9 +75,9 @@ def _precision(cells: Cells, notes: Notes, framework: Rule, chip: Chip) -> Preci
     return cast("Precision", rule["precision"])
 
 
-def _attention(cells: Cells, notes: Notes, framework: Rule, chip: Chip) -> AttentionKernel:
-    """The kernel that the row names, else the software's usual one: Megatron's keeps the scores on chips without flash attention, where
-    torch has another kernel."""
+def _attention(cells: Cells, notes: Notes, framework: Rule, chip: Chip, *, seq_len: int) -> AttentionKernel:
+    """The kernel that the row names, else the software's usual one, `KERNEL` or `KERNEL to TOKENS` and flash attention of longer sequences;
+    Megatron's keeps the scores on chips without flash attention, where torch has another kernel."""
     backend = notes.flags.get("attention-backend")
     if backend is not None:
         return "fused-softmax" if backend in ("unfused", "local") else "flash"
@@ -85,6 +85,7 @@ def _attention(cells: Cells, notes: Notes, framework: Rule, chip: Chip) -> Atten
         return "fused-softmax"
     text = cells.words("attention_kernel")
     named = next((kernel for pattern, kernel in _KERNELS if pattern.search(text)), None)
-    usual = cast("AttentionKernel", framework["attention"])
+    short, _, most = framework["attention"].partition(" to ")
+    usual = cast("AttentionKernel", "flash" if most and seq_len > int(most) else short)
     keeps_scores = usual == "flash" and not chip.has_flash_attention and find_stack(framework["stack"]).family == "megatron"
     return named or ("fused-softmax" if keeps_scores else usual)
