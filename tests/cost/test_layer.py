@@ -14,6 +14,7 @@ from meshwright.cost.layer import (
     LAYER_TERMS,
     OPS_KEPT,
     OPS_REDONE,
+    OPS_REDONE_SPLIT,
     LayerPrice,
     block_parts,
     price_layer,
@@ -149,8 +150,11 @@ def test_op_recompute_gathers_again_and_keeps_what_was_scattered() -> None:
     split = layer(LLAMA, WORK, tp=4, sp=True)
     found = redo_of(split, module_bits(["ops"]))
     assert one(found.redo_s) == pytest.approx(
-        OPS_REDONE * one(split.forward["matmul"]) + one(split.forward["pointwise"]) + one(split.forward["tp_comm"]) / 2
+        OPS_REDONE_SPLIT * one(split.forward["matmul"]) + one(split.forward["pointwise"]) + one(split.forward["tp_comm"]) / 2
     )
+    llama = find_model("llama3-8b")
+    keys, out, wide = llama.num_kv_heads * llama.head_dim, llama.num_heads * llama.head_dim, llama.ffn
+    assert pytest.approx((keys + wide) / (2 * keys + 2 * out + 3 * wide), abs=0.005) == OPS_REDONE_SPLIT
     whole = layer(LLAMA, WORK, tp=4)
     shared = OPS_REDONE * one(whole.forward["matmul"]) + one(whole.forward["pointwise"])
     assert one(redo_of(whole, module_bits(["ops"])).redo_s) == pytest.approx(shared)

@@ -35,6 +35,9 @@ OPS_KEPT = 0.43
 OPS_REDONE = 0.37
 """Share of a layer's matrix products that it redoes: every second one, of Llama 3 8B the keys', the output projection and the second of
 the feed-forward's first layers, 80 of 218 million weights."""
+OPS_REDONE_SPLIT = 0.29
+"""The same with sequence parallelism: what the output projection's scatter leaves is kept, so that nothing reads the product before it
+and 63 of 218 million weights remain (counted on graphs of torch 2.13)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,9 +251,9 @@ def redo_of(price: LayerPrice, modules: int) -> Redo:
     """What recomputing a set of modules (bit mask) costs and frees.
 
     Formula:  a part is redone, or what it keeps is freed, where one of its modules is in the set; `ops` redoes OPS_REDONE of the
-              matrix products, the gathers of sequence parallelism (what they scatter is kept) and all memory-bound work, and keeps
-              OPS_KEPT. The host launches what is redone, and CHECKPOINT_LAUNCHES a module and block; what its lead does not cover is
-              added
+              matrix products (OPS_REDONE_SPLIT where a part gathers), the gathers of sequence parallelism (what they scatter is kept)
+              and all memory-bound work, and keeps OPS_KEPT. The host launches what is redone, and CHECKPOINT_LAUNCHES a module and
+              block; what its lead does not cover is added
     Units:    seconds, bytes; (U,).
     Source:   Megatron-Core `--recompute-modules`; Korthikanti et al. (arXiv:2205.05198); torchtitan's selective checkpointing.
     Valid:    selective recompute.
@@ -258,11 +261,13 @@ def redo_of(price: LayerPrice, modules: int) -> Redo:
     """
     chosen = {name for bit, name in enumerate(RECOMPUTE_MODULES) if modules >> bit & 1}
     redo, freed, kernels = (np.zeros_like(price.kept_bytes) for _ in range(3))
+    split = np.any([np.asarray(part.gather_s) * np.ones_like(redo) > 0 for _, _, group in price.parts for part in group], axis=0)
+    products = np.where(split, OPS_REDONE_SPLIT, OPS_REDONE)
     for _, count, group in price.parts:
         checkpoints = {module for part in group for module in part.redone_by & chosen}
         kernels = kernels + count * CHECKPOINT_LAUNCHES * len(checkpoints)
         for part in group:
-            share = _redo_share(part, chosen)
+            share = _redo_share(part, chosen, products)
             redo = redo + count * ((part.forward_s - part.unread_s) * share + ("ops" in chosen) * part.gather_s)
             kernels = kernels + count * part.kernels_forward * share
             if part.freed_by & chosen:
@@ -274,7 +279,8 @@ def redo_of(price: LayerPrice, modules: int) -> Redo:
     return Redo(redo_s=redo + waits, freed_bytes=freed)
 
 
-def _redo_share(part: Part, chosen: set[str]) -> float:
+def _redo_share(part: Part, chosen: set[str], products: Floats) -> Floats | float:
     if part.redone_by & chosen:
         return 1.0
-    return {"matmul": OPS_REDONE, "pointwise": 1.0}.get(part.term, 0.0) if "ops" in chosen else 0.0
+    shares: dict[str, Floats | float] = {"matmul": products, "pointwise": 1.0}
+    return shares.get(part.term, 0.0) if "ops" in chosen else 0.0
