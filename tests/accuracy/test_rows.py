@@ -180,6 +180,7 @@ def test_nemos_launcher_checkpoints_nothing_and_splits_the_sequence() -> None:
     assert dict(short.stack_changes) == {"tp_overlap": 0.0, "dp_overlap": 0.0}
     long = case_of({**SMALL_GPT, "seq_len": "2048"}, **cells)
     assert (long.layout.mbs, dict(long.stack_changes)) == (1, {"tp_overlap": 0.0})
+    assert case_of(LLAMA, framework="NeMo Megatron-Core").stack_changes == ()
 
 
 def test_chips_without_flash_attention_keep_the_scores() -> None:
