@@ -145,6 +145,10 @@ def shown() -> list[str]:
     return list(dict.fromkeys(command for text in pages for command in commands_in(text)))
 
 
+SLOW = pytest.mark.slow
+"""Of an example that searches dozens of clusters."""
+
+
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the examples name."""
@@ -192,7 +196,7 @@ def made_first(command: list[str], folder: Path, capsys: pytest.CaptureFixture[s
                 (folder / name).write_text(out)
 
 
-@pytest.mark.parametrize("example", shown())
+@pytest.mark.parametrize("example", [pytest.param(line, marks=SLOW) if "--pareto" in line else line for line in shown()])
 def test_example_runs(example: str, sandbox: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(sandbox)
     words = shlex.split(example.split(" > ", maxsplit=1)[0].split(" | ", maxsplit=1)[0])[1:]

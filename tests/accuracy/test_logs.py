@@ -278,7 +278,7 @@ JUNK = st.sampled_from(
 
 
 @given(text=st.sampled_from(TEXTS), edits=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 12), JUNK), max_size=6))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_damage_is_read_or_refused(tmp_path: Path, text: str, edits: list[tuple[int, int, str]]) -> None:
     for at, length, junk in edits:
         start = at % len(text)

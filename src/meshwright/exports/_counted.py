@@ -49,8 +49,12 @@ def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
         return _unlike(stack, find_stack(_OWN[target]).in_precision(plan.work.precision), precision=plan.work.precision)
     if target not in _TARGETS or stack.embedded:
         return ()
-    set_here = replace(stack, launch_hidden=0.0, ep_overlap=0.0, dispatcher="alltoall" if target in _ALLTOALL else stack.dispatcher)
+    dispatcher = "alltoall" if target in _ALLTOALL else stack.dispatcher
+    set_here = replace(stack, launch_hidden=0.0, ep_overlap=0.0, expert_bias_fused=False, dispatcher=dispatcher)
     counted = ["CUDA graphs"] if stack.launch_hidden else []
+    moe = plan.model.moe
+    if stack.expert_bias_fused and moe is not None and (moe.expert_bias or plan.model.clamps_gate):
+        counted.append("biases and clamps of experts inside their products")
     if target not in _ALLTOALL and stack.fused_loss == "te" and parse_version(plan.megatron_version) >= NO_TE_LOSS_SINCE:
         set_here = replace(set_here, logits_bytes=NATIVE_LOSS_BYTES)
         counted.append("Transformer Engine's loss, which keeps 8 bytes a logit less (this core refuses it)")
@@ -61,7 +65,7 @@ def counted_but_not_set(plan: TrainingPlan, *, target: str) -> tuple[str, ...]:
     if not counted:
         return ()
     listed = " and on ".join(filter(None, (", on ".join(counted[:-1]), counted[-1])))
-    return (f"stack {stack.name} counts on {listed}, which these files do not switch on{_advice(set_here)}",)
+    return (f"stack {stack.name} counts on {listed}, which these files do not switch on{_advice(set_here, plan.model)}",)
 
 
 def _unlike(stack: Stack, own: Stack, *, precision: Precision) -> tuple[str, ...]:
@@ -74,11 +78,17 @@ def _unlike(stack: Stack, own: Stack, *, precision: Precision) -> tuple[str, ...
     return (f"stack {stack.name} counts memory with {', '.join(unlike)}; --stack {own.name} predicts what these files do",)
 
 
-def _advice(stack: Stack) -> str:
-    """Name the stack that is as this one, if there is one."""
-    known = [find_stack(name) for name in stack_names()]
-    same = next((other.name for other in known if replace(other, source="") == replace(stack, name=other.name, source="")), None)
+def _advice(stack: Stack, model: ModelSpec) -> str:
+    """Name the stack that is as this one for the model, if there is one."""
+    wanted = _that_matters(stack, model)
+    known = [_that_matters(find_stack(name), model) for name in stack_names()]
+    same = next((other.name for other in known if other == replace(wanted, name=other.name)), None)
     return "" if same is None else f"; --stack {same} predicts what they do"
+
+
+def _that_matters(stack: Stack, model: ModelSpec) -> Stack:
+    """Return a stack without what touches no layer of the model."""
+    return replace(stack, source="", rotation_factor_fused=stack.rotation_factor_fused and model.rotation_has_factor)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
