@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.cost.cases import LLAMA, MOE
 
 from meshwright.cost.simulate import Pipeline, simulate
-from meshwright.cost.stages import even_stage_layers, place_stages, segment_layers
+from meshwright.cost.stages import SETTLED_AFTER, even_stage_layers, held_layers, place_stages, segment_layers
 from meshwright.layout import Layout, Layouts
 from meshwright.models.presets import find_model
 from meshwright.models.spec import ModelSpec, MoeSpec
@@ -82,6 +82,46 @@ def test_the_simulation_holds_as_many(pp: int, vpp: int, micro: int) -> None:
         p2p="overlapped",
     )
     assert [peak / vpp for peak in simulate(pipeline).peak_in_flight] == in_flight(pp=pp, vpp=vpp, gbs=micro)
+
+
+def held_one_by_one(sizes: list[int], pp: int, stage: int, micro: int) -> int:
+    """Run a stage's passes in order and count the layers that it holds after each forward pass."""
+    own = sizes[stage::pp]
+    vpp = len(own)
+    rounds = range(0, micro, pp)
+    forward = [chunk for _ in rounds for chunk in range(vpp) for _ in range(pp)]
+    backward = [chunk for _ in rounds for chunk in reversed(range(vpp)) for _ in range(pp)]
+    ahead = min(2 * (pp - stage - 1) + (vpp - 1) * pp + 1, len(forward))
+    now = most = sum(own[chunk] for chunk in forward[:ahead])
+    for new, done in zip(forward[ahead:], backward, strict=False):
+        now += own[new] - own[done]
+        most = max(most, now)
+    return most
+
+
+@given(pp=st.sampled_from([2, 3, 4, 8]), vpp=st.integers(2, 5), rounds=st.integers(1, 5), data=st.data())
+def test_unlike_chunks_are_held_as_their_turns_come(pp: int, vpp: int, rounds: int, data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(0, 5), min_size=pp * vpp, max_size=pp * vpp))
+    found = held_layers(tuple(sizes), pp, rounds * pp)
+    assert list(found) == [held_one_by_one(sizes, pp, stage, rounds * pp) for stage in range(pp)]
+    assert held_layers(tuple(sizes), pp, SETTLED_AFTER * pp) == held_layers(tuple(sizes), pp, 9 * pp)
+
+
+def test_a_chunk_of_the_head_alone_leaves_the_other_chunk_in_flight() -> None:
+    """Six layers on 4 x 2 chunks, the first and the last empty: the last stage holds five of its one layer, not half as many."""
+    model = replace(LLAMA, num_layers=6)
+    layout = Layout(pp=4, vpp=2, gbs=8, layers_per_stage=(0, 1, 1, 1, 1, 1, 1, 0))
+    stages = place_stages(Layouts.of([layout]), model, which="all")
+    assert stages.layers.tolist() == [[1, 2, 2, 1]]
+    assert stages.in_flight.tolist() == [[4.0, 4.5, 3.5, 5.0]]  # of 4, 9, 7 and 5 layers
+
+
+def test_layers_left_over_are_held_as_their_chunks_are() -> None:
+    """18 layers on 4 x 2 chunks of two: two more lie in the first chunks of the second and third stage."""
+    model = replace(LLAMA, num_layers=18)
+    stages = place_stages(Layouts.of([Layout(pp=4, vpp=2, gbs=8)]), model, which="all")
+    held = [held_one_by_one([2, 3, 3, 2, 2, 2, 2, 2], 4, stage, 8) for stage in range(4)]
+    assert (stages.in_flight * stages.layers).tolist() == [[pytest.approx(layers) for layers in held]]
 
 
 def test_representatives_are_ends_and_fullest() -> None:

@@ -11,7 +11,7 @@ from meshwright.cost.messages import message_s
 from meshwright.cost.once import once_terms_s
 from meshwright.cost.pipeline import pipeline_of_stages_s
 from meshwright.cost.shapes import Floats
-from meshwright.cost.stages import place_stages
+from meshwright.cost.stages import mean_in_flight, place_stages
 from meshwright.cost.step import TIME_TERMS, StagePrices, price_stages
 from meshwright.hardware.cluster import Cluster
 from meshwright.layout import SCHEDULES, Layouts
@@ -144,6 +144,7 @@ def _price_stages(alike: Sequence[tuple[_StagePrices, list[int]]], site: Site, p
     """Fill in the prices of stages on one pool, a row for each number of stages that run alike."""
     rows = Layouts.of([book.layout.row(numbers[0]) for book, numbers in alike])
     own, stages = site.cluster.pools[pool], place_stages(rows, site.model, which="all")
+    stages = replace(stages, in_flight=mean_in_flight(rows, stages.index))  # as the search over mixed clusters counts
     found: StagePrices = price_stages(rows, stages, model=site.model, pool=own, work=site.work, stack=site.stack)
     inside_s, across_s = message_times_s(rows, found.message_bytes, pool=pool, site=site)
     for row, (book, numbers) in enumerate(alike):

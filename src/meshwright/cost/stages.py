@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +14,13 @@ from meshwright.cost.shapes import Floats
 from meshwright.layout import SCHEDULES, Layouts, head_alone
 from meshwright.models.spec import ModelSpec
 
-__all__ = ["Stages", "even_stage_layers", "place_stages", "segment_layers"]
+__all__ = ["Stages", "even_stage_layers", "held_layers", "mean_in_flight", "place_stages", "segment_layers"]
 
 Which = Literal["representative", "all"]
+
+
+SETTLED_AFTER = 4
+"""Rounds of pp micro batches after which interleaved stages hold no more: a warm-up of less than two and every turn once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +71,7 @@ def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "represen
     """Return the stages of each layout.
 
     Formula:  layers by `even_stage_layers` or as the layout says; micro batches in flight: 1F1B min(pp - s, M), interleaved
-              min(2 (pp - s - 1) + (vpp - 1) pp + 1, M vpp) / vpp, GPipe M
+              min(2 (pp - s - 1) + (vpp - 1) pp + 1, M vpp) / vpp, where chunks are unlike by `held_layers`; GPipe M
     Units:    layers, micro batches; (N, S).
     Source:   Narayanan et al. 2021 (arXiv:2104.04473), section 2.2; Megatron-Core's warm-up count.
     Valid:    pp * vpp <= layers.
@@ -79,13 +85,15 @@ def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "represen
     prefix = _prefix_layers(model, index, layouts)
     if layouts.chunk_layers is not None:
         _overwrite_explicit(layouts, model, index, layers, prefix)
+    held = mean_in_flight(layouts, index)
+    _hold_uneven_chunks(layouts, model, index, layers, held)
     return Stages(
         index=index,
         layers=layers,
         prefix_layers=np.minimum(prefix, layers),
         last=np.asarray(index == pp - 1),
         mtp=np.asarray(index == _mtp_stage(layouts, model)[:, None]),
-        in_flight=_in_flight(layouts, index),
+        in_flight=held,
         real=real,
     )
 
@@ -209,14 +217,77 @@ def _overwrite_explicit(layouts: Layouts, model: ModelSpec, index: NDArray[Any],
         prefix[row] = in_prefix.reshape(-1, pp).sum(axis=0)[index[row]]
 
 
-def _in_flight(layouts: Layouts, index: NDArray[Any]) -> Floats:
-    """Micro batches held at the peak.
+def mean_in_flight(layouts: Layouts, index: NDArray[Any]) -> Floats:
+    """Micro batches held at the peak, where all chunks of a stage are of one size.
 
     Formula:  1F1B min(pp - s, M); interleaved min(2 (pp - s - 1) + (vpp - 1) pp + 1, M vpp) / vpp; GPipe M
+    Units:    micro batches, (N, S), in units of all of a stage's layers.
     Source:   Narayanan et al. 2021 (arXiv:2104.04473) section 2.2; Megatron-Core's warm-up count.
+    Valid:    of unlike chunks it is the mean; see `held_layers`.
+    Checked:  tests/cost/test_stages.py::test_one_f_one_b_holds_fewer_further_down
     """
     pp, vpp, micro = layouts.pp[:, None], layouts.vpp[:, None], layouts.num_microbatches[:, None]
     plain = np.minimum(pp - index, micro)
     interleaved = np.minimum(2 * (pp - index - 1) + (vpp - 1) * pp + 1, micro * vpp) / vpp
     held = np.where(vpp > 1, interleaved, plain)
     return np.where(layouts.schedule[:, None] == SCHEDULES.index("gpipe"), micro, held).astype(np.float64)
+
+
+def _hold_uneven_chunks(layouts: Layouts, model: ModelSpec, index: NDArray[Any], layers: NDArray[Any], held: Floats) -> None:
+    """Put what interleaved stages hold whose chunks are not all of one size into a freshly made array.
+
+    Where a layout says the layers of stages alone, the mean over their chunks stands: they differ by one layer at most.
+    """
+    total = model.total_layers
+    interleaved = (layouts.vpp > 1) & (layouts.schedule != SCHEDULES.index("gpipe"))
+    settled = np.minimum(layouts.num_microbatches, SETTLED_AFTER * layouts.pp)
+    uneven = interleaved & ~layouts.has_split & (total % (layouts.pp * layouts.vpp) > 0)
+    alike: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for row in np.flatnonzero(uneven):
+        alike[int(layouts.pp[row]), int(layouts.vpp[row]), int(settled[row])].append(int(row))
+    for (pp, vpp, count), rows in alike.items():
+        _hold(held, np.array(rows), held_layers(_even_chunks(total, pp, vpp), pp, count), index, layers)
+    for row in np.flatnonzero(interleaved & layouts.has_split):
+        pp, split = int(layouts.pp[row]), (layouts.chunk_layers or ())[row]
+        if split is not None and len(split) > pp and len(set(split)) > 1:
+            _hold(held, np.array([row]), held_layers(split, pp, int(settled[row])), index, layers)
+
+
+def _hold(held: Floats, rows: NDArray[Any], stages: tuple[float, ...], index: NDArray[Any], layers: NDArray[Any]) -> None:
+    held[rows] = np.array(stages)[index[rows]] / np.maximum(layers[rows], 1)
+
+
+def _even_chunks(total: int, pp: int, vpp: int) -> tuple[int, ...]:
+    """Layers of each chunk in model order, of splits as even as can be: see `even_stage_layers` and `_prefix_layers`."""
+    base, rest = divmod(total, pp * vpp)
+    rounds, heavy = divmod(rest, pp)
+    return tuple(base + (v < rounds) + (v == rounds and pp - 1 - heavy <= s <= pp - 2) for v in range(vpp) for s in range(pp))
+
+
+@cache
+def held_layers(sizes: tuple[int, ...], pp: int, num_microbatches: int) -> tuple[float, ...]:
+    """Layers whose activations each stage of an interleaved pipeline holds at its peak, counted once for each micro batch.
+
+    Formula:  a stage runs pp micro batches through its first chunk, then through the next, round and round; backward passes follow the
+              other way round, `2 (pp - s - 1) + (vpp - 1) pp` forward passes later. The most, over the moments when either changes its
+              chunk, of sum over chunks of layers * (micro batches forward less those back)
+    Units:    layers * micro batches.
+    Source:   Narayanan et al. 2021 (arXiv:2104.04473), section 2.2; Megatron-Core's get_model_chunk_id.
+    Valid:    num_microbatches a multiple of pp, as Megatron-Core demands.
+    Checked:  tests/cost/test_stages.py
+    """
+    vpp = len(sizes) // pp
+    passes = num_microbatches * vpp
+    own = np.array(sizes, dtype=np.float64).reshape(vpp, pp).T[:, None]  # (stages, moments, chunks)
+    ahead = np.minimum(2 * (pp - 1 - np.arange(pp)) + (vpp - 1) * pp + 1, passes)[:, None, None]
+    turns = (np.arange(vpp + 1) * pp)[None, :, None]
+    moments = np.clip(np.concatenate([turns + 0 * ahead, turns + (-ahead) % pp], axis=1), 0, passes - ahead)
+    forward = _passed(ahead + moments, np.arange(vpp), pp, vpp)
+    back = _passed(moments, vpp - 1 - np.arange(vpp), pp, vpp)
+    return tuple(((forward - back) * own).sum(axis=2).max(axis=1).tolist())
+
+
+def _passed(count: NDArray[Any], turn: NDArray[Any], pp: int, vpp: int) -> NDArray[Any]:
+    """Micro batches that `count` passes have taken through the chunk whose turn is `turn` of vpp."""
+    whole, rest = count // (pp * vpp), count % (pp * vpp)
+    return np.asarray(whole * pp + np.clip(rest - turn * pp, 0, pp))
