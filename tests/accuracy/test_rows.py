@@ -408,8 +408,28 @@ def test_benchmarks_that_leave_allocator_and_exchanges_as_they_come() -> None:
     assert dict(case_of(LLAMA, task="lora", notes="script tune_qlora.sh; lora-r=16").stack_changes)["frozen_weight_bytes"] == 0.516
 
 
-def test_oneflow_reduces_gradients_in_the_backward_pass() -> None:
-    assert dict(case_of(LLAMA, framework="OneFlow").stack_changes) == {"dp_overlap": 0.8}
+def test_oneflow_reduces_gradients_in_the_backward_pass_and_plans_memory_ahead() -> None:
+    changes = dict(case_of(LLAMA, framework="OneFlow").stack_changes)
+    assert changes == {"dp_overlap": 0.8, "gradient_bytes": 2.0, "fragmentation_frac": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("framework", "precision", "halves"),
+    [
+        ("MindSpeed-LLM / ModelLink", "fp16", True),
+        ("Megatron-LM dev", "fp16", True),
+        ("Megatron-LM dev", "bf16", False),
+        ("PaddleNLP", "fp16 O2", False),
+    ],
+)
+def test_megatron_core_sums_halves_in_halves(framework: str, precision: str, halves: bool) -> None:
+    """With fp16 alone: of bf16 its arguments.py makes fp32 sums."""
+    changes = dict(case_of(LLAMA, framework=framework, precision=precision).stack_changes)
+    assert {name: changes.get(name) for name in ("gradient_bytes", "reduce_bytes", "step_bytes")} == (
+        {"gradient_bytes": 2.0, "reduce_bytes": 2.0, "step_bytes": 4.0}
+        if halves
+        else dict.fromkeys(("gradient_bytes", "reduce_bytes", "step_bytes"))
+    )
     assert dict(case_of(LLAMA, framework="Megatron-LM").stack_changes) == {}
 
 
