@@ -329,6 +329,18 @@ def test_a_deferred_reduction_keeps_gradients_whole() -> None:
     assert fsdp_terms(micro_batches=1, stack=deferred) == fsdp_terms(micro_batches=1)
 
 
+def test_a_deferred_reduction_beside_tensor_parallelism_needs_no_replica() -> None:
+    """A mesh of one rank is wrapped where others hold parts of the layer: sums are as wide as the reduction. A lone GPU has no mesh."""
+
+    def gradients(stack: Stack, tp: int) -> float:
+        return float(memory(stack=stack, dp=1, tp=tp, mbs=512, sharding="zero3").terms["gradients"].sum())
+
+    deferred = replace(FREED, reduction_deferred=True, gradient_bytes=2.0)
+    wide = replace(deferred, gradient_bytes=4.0)
+    assert gradients(deferred, 1) == pytest.approx(PARAMS * 2)
+    assert gradients(deferred, 2) == pytest.approx(gradients(wide, 2))
+
+
 def test_a_deferred_reduction_keeps_gradients_whole_with_zero2_too() -> None:
     """2 bytes of each parameter where gradients are reduced in halves, until the last of several micro batches."""
     deferred = replace(FREED, reduction_deferred=True, reduce_bytes=2.0)

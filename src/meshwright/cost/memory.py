@@ -292,7 +292,8 @@ def _passing(layouts: Layouts, params: StageParams, most: _Passing, *, stack: St
     if not (stack.gradients_freed and fully.any()):
         return replace(most, recompute_workspace=workspace)
     piped, several = layouts.pp[:, None] > 1, layouts.num_microbatches[:, None] > 1
-    whole = stack.reduction_deferred & several & ~piped & (layouts.shard_size[:, None] > 1)
+    wrapped = (layouts.shard_size * layouts.tp > 1)[:, None]  # beside tp a mesh of one rank is wrapped too; a lone GPU has none
+    whole = stack.reduction_deferred & several & ~piped & wrapped
     earlier = np.where(whole, params.total * stack.reduce_bytes * trainable, most.gradients * several)
     through_loss = np.where(piped, most.communication, params.ends * 2.0 * (stack.gathered == "layer"))
     exchange = np.maximum(through_loss, most.communication - np.maximum(0.0, most.logits - most.recompute_workspace))
