@@ -93,6 +93,8 @@ def test_a_projector_between_frozen_models_is_all_that_learns() -> None:
 def test_fine_tuning_sees_samples_where_they_are_not_padded() -> None:
     mindspeed = {"framework": "MindSpeed-LLM", "gpu": "Ascend-910B3"}
     assert case_of(LLAMA, task="sft", **mindspeed).workload.seq_len == 400
+    packed = "script examples/mcore/qwen3/tune_qwen3_8b_4K_full_pack_ptd.sh; script flags: use-mc2"
+    assert case_of(LLAMA, task="sft", notes=packed, seq_len="4096", **mindspeed).workload.seq_len == 4096
     assert case_of(LLAMA, task="pretrain", **mindspeed).workload.seq_len == 8192
     assert case_of(LLAMA, task="sft", seq_len="256", **mindspeed).workload.seq_len == 256
     assert case_of(LLAMA, task="sft").workload.seq_len == 8192

@@ -27,12 +27,13 @@ _KERNELS: tuple[tuple[re.Pattern[str], AttentionKernel], ...] = (
 def seq_len_of_row(cells: Cells, notes: Notes, framework: Rule) -> int:
     """Tokens in a sequence: the column, else a default that the notes name, else what the model's family is usually trained with.
 
-    Fine-tuning by software that does not pad samples to that length sees theirs.
+    Fine-tuning by software that does not pad samples to that length sees theirs, unless its script packs them (MindSpeed-LLM's `_pack`).
     """
     given = cells.count("seq_len") or notes.seq_len or usual_seq_len(cells)
     if given is None:
         raise UnansweredError("seq_len: blank, and the model's family is not known")
-    tuned = cells.words("task") in ("lora", "qlora", "sft") and framework["tuning_tokens"]
+    packed = re.search(r"_pack(?![a-z])", cells.words("notes"))
+    tuned = cells.words("task") in ("lora", "qlora", "sft") and framework["tuning_tokens"] and not packed
     return min(given, int(framework["tuning_tokens"])) if tuned else given
 
 
