@@ -116,6 +116,15 @@ def test_a_chunk_of_the_head_alone_leaves_the_other_chunk_in_flight() -> None:
     assert stages.in_flight.tolist() == [[4.0, 4.5, 3.5, 5.0]]  # of 4, 9, 7 and 5 layers
 
 
+def test_multi_token_prediction_is_held_with_its_chunk() -> None:
+    """Its layer lies in the last chunk, or before the head's: a stage holds what one layer more in that chunk would be."""
+    model = replace(LLAMA, num_layers=8, mtp_layers=1)
+    for split, sizes in ((None, [1, 1, 1, 1, 1, 1, 1, 2]), ((1, 1, 1, 2, 1, 2, 0, 0), [1, 1, 1, 2, 1, 2, 1, 0])):
+        stages = place_stages(Layouts.of([Layout(pp=4, vpp=2, gbs=8, layers_per_stage=split)]), model, which="all")
+        held = [held_one_by_one(sizes, 4, stage, 8) for stage in range(4)]
+        assert (stages.in_flight * (stages.layers + stages.mtp)).tolist() == [[pytest.approx(layers) for layers in held]]
+
+
 def test_layers_left_over_are_held_as_their_chunks_are() -> None:
     """18 layers on 4 x 2 chunks of two: two more lie in the first chunks of the second and third stage."""
     model = replace(LLAMA, num_layers=18)

@@ -238,19 +238,27 @@ def _hold_uneven_chunks(layouts: Layouts, model: ModelSpec, index: NDArray[Any],
 
     Where a layout says the layers of stages alone, the mean over their chunks stands: they differ by one layer at most.
     """
-    total = model.total_layers
+    total, mtp = model.total_layers, model.mtp_layers
     interleaved = (layouts.vpp > 1) & (layouts.schedule != SCHEDULES.index("gpipe"))
     settled = np.minimum(layouts.num_microbatches, SETTLED_AFTER * layouts.pp)
-    uneven = interleaved & ~layouts.has_split & (total % (layouts.pp * layouts.vpp) > 0)
+    uneven = interleaved & ~layouts.has_split & ((total % (layouts.pp * layouts.vpp) > 0) | (mtp > 0))
+    held_on = layers + mtp * (index == _mtp_stage(layouts, model)[:, None])
     alike: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for row in np.flatnonzero(uneven):
         alike[int(layouts.pp[row]), int(layouts.vpp[row]), int(settled[row])].append(int(row))
     for (pp, vpp, count), rows in alike.items():
-        _hold(held, np.array(rows), held_layers(_even_chunks(total, pp, vpp), pp, count), index, layers)
+        sizes = _with_mtp(_even_chunks(total, pp, vpp), mtp)
+        _hold(held, np.array(rows), held_layers(sizes, pp, count), index, held_on)
     for row in np.flatnonzero(interleaved & layouts.has_split):
         pp, split = int(layouts.pp[row]), (layouts.chunk_layers or ())[row]
-        if split is not None and len(split) > pp and len(set(split)) > 1:
-            _hold(held, np.array([row]), held_layers(split, pp, int(settled[row])), index, layers)
+        if split is not None and len(split) > pp and (mtp or len(set(split)) > 1):
+            _hold(held, np.array([row]), held_layers(_with_mtp(split, mtp), pp, int(settled[row])), index, held_on)
+
+
+def _with_mtp(sizes: tuple[int, ...], mtp: int) -> tuple[int, ...]:
+    """Sizes of chunks with the layers of multi-token prediction: in the last one, or before it where that holds the head alone."""
+    at = len(sizes) - (2 if mtp and head_alone(sizes) else 1)
+    return (*sizes[:at], sizes[at] + mtp, *sizes[at + 1 :])
 
 
 def _hold(held: Floats, rows: NDArray[Any], stages: tuple[float, ...], index: NDArray[Any], layers: NDArray[Any]) -> None:
