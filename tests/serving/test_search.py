@@ -202,3 +202,27 @@ def test_gpt_oss_is_served_in_the_weights_that_it_is_published_in(chip: str) -> 
     """OpenAI's gpt-oss-120b comes in mxfp4, 61 GiB of them: one card of 80 GB holds it."""
     request = replace(CHAT, model=find_model("gpt-oss-120b"), cluster=parse_cluster(f"{chip}:1"), ttft_s=None, tpot_s=None)
     assert {option.weights for option in plan(request).options} == {"mxfp4"}
+
+
+def test_a_target_rate_that_no_chips_carry_is_answered_with_the_most_that_they_do() -> None:
+    request = replace(CHAT, model=find_model("llama3.1-8b"), cluster=parse_cluster("h100:2"), ttft_s=None, target_rate=10000.0)
+    found = plan(request)
+    assert not found.options
+    most = found.nearest["requests_per_s"]
+    assert 0 < most.requests_per_s < 10000.0
+    assert most.tpot_s <= 0.03
+    without = plan(replace(request, target_rate=None))
+    assert most.requests_per_s == max(option.requests_per_s for option in without.options)
+
+
+@pytest.mark.parametrize("cluster", ["mi300x:8", "tpu-v5p:4", "ascend-910b:8", "h100:8,mi300x:8"])
+def test_an_engine_is_not_planned_for_chips_that_it_does_not_run_on(cluster: str) -> None:
+    with pytest.raises(ConfigError, match=r"trtllm runs on chips of NVIDIA alone.*engines that do: vllm, sglang"):
+        replace(CHAT, cluster=parse_cluster(cluster), engine=find_engine("trtllm"))
+    assert replace(CHAT, cluster=parse_cluster(cluster)).engine.name == "vllm"
+
+
+@pytest.mark.parametrize(("model", "weights"), [("mixtral-8x7b", "fp8"), ("qwen3-30b-a3b", "fp8-blockwise"), ("llama3.1-8b", "fp8")])
+def test_fp8_is_tried_as_models_of_the_make_are_published(model: str, weights: str) -> None:
+    request = replace(CHAT, model=find_model(model), cluster=parse_cluster("h100:2"), ttft_s=None, tpot_s=None)
+    assert {option.weights for option in plan(request).options} == {"bf16", weights}

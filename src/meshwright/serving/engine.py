@@ -63,6 +63,8 @@ class Engine:
     """Working memory per token of an iteration, in 16-bit elements per hidden dimension."""
     base_gib: float
     """Context, libraries, graphs and communication buffers of a process."""
+    vendors: tuple[str, ...] = ()
+    """Whose chips alone it runs on; none named: any maker's, through a plugin where need be (vllm-ascend, vLLM's TPU backend)."""
     aliases: tuple[str, ...] = ()
     source: str = ""
     poll_steps: int = 1

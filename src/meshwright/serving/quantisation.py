@@ -10,7 +10,7 @@ from meshwright.hardware.chip import Chip
 from meshwright.models.spec import ModelSpec
 from meshwright.workload import Precision
 
-__all__ = ["CACHES", "QUANTISATIONS", "Cache", "Quantisation", "Weights", "cache_bytes", "quantisation"]
+__all__ = ["CACHES", "QUANTISATIONS", "Cache", "Quantisation", "Weights", "cache_bytes", "published_fp8", "quantisation"]
 
 Weights = Literal["fp32", "bf16", "fp16", "fp8", "fp8-blockwise", "int8", "int4", "nvfp4", "mxfp4"]
 QUANTISATIONS: tuple[Weights, ...] = get_args(Weights)
@@ -71,6 +71,15 @@ class Quantisation:
         """Raise ConfigError unless the chip has the units for it."""
         for weights in (self.linear, self.attention, self.output, self.experts):
             chip.peak_flops_per_s(_PRODUCT[weights])
+
+
+def published_fp8(model: ModelSpec) -> Weights:
+    """Return how models of this make are published in fp8: with block scales where a latent is kept or experts are many (DeepSeek, Qwen3,
+    MiniMax), else with one scale a tensor, as Mixtral's generation and dense models are."""
+    return "fp8-blockwise" if model.moe is not None and (model.mla is not None or model.moe.num_experts > _FEW_EXPERTS) else "fp8"
+
+
+_FEW_EXPERTS = 16
 
 
 def quantisation(weights: str, model: ModelSpec) -> Quantisation:

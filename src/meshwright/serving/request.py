@@ -14,8 +14,8 @@ from meshwright.models.by_hand import named_model
 from meshwright.models.spec import ModelSpec
 from meshwright.search.problem import dims_of
 from meshwright.serving.clock import Speculation
-from meshwright.serving.engine import Engine, find_engine
-from meshwright.serving.quantisation import CACHES, QUANTISATIONS, Cache, Weights
+from meshwright.serving.engine import Engine, engine_names, find_engine
+from meshwright.serving.quantisation import CACHES, QUANTISATIONS, Cache, Weights, published_fp8
 
 __all__ = ["MODES", "Mode", "Objective", "ServingRequest", "usual_weights"]
 
@@ -94,6 +94,13 @@ class ServingRequest:
         for mode in self.modes:
             if mode not in MODES:
                 raise UnknownNameError("mode", mode, MODES)
+        for chip in (pool.node.chip for pool in self.cluster.pools):
+            if self.engine.vendors and chip.vendor not in self.engine.vendors:
+                others = ", ".join(name for name in engine_names() if not find_engine(name).vendors)
+                raise ConfigError(
+                    f"{self.engine.name} runs on chips of {' and '.join(self.engine.vendors)} alone, not on {chip.name} of {chip.vendor}; "
+                    f"engines that do: {others}"
+                )
         if self.speculation is not None and not self.model.mtp_layers:
             raise ConfigError(f"{self.model.name} has no layers for multi-token prediction, which drafting needs")
         if "static" in self.modes and (self.cached_share or self.speculation is not None):
@@ -152,7 +159,7 @@ def usual_weights(model: ModelSpec, chip: Chip) -> tuple[Weights, ...]:
     if model.moe is not None and model.moe.expert_bias:
         return (*found, "mxfp4") if chip.bf16_flops_per_s else tuple(found)
     if chip.fp8_flops_per_s:
-        found.append("fp8" if model.moe is None else "fp8-blockwise")
+        found.append(published_fp8(model))
     if chip.fp4_flops_per_s:
         found.append("nvfp4")
     return tuple(found)

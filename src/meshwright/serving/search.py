@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import ConfigError
@@ -51,12 +52,24 @@ def _search(request: ServingRequest) -> ServingPlan:
     return ServingPlan(
         options=tuple(best),
         pareto=pareto_front(priced),
-        nearest={} if best or not priced else nearest_of(request, able) if able else {"requests_per_s": most_requests(priced)},
+        nearest={} if best else _nearest(request, able, priced, found),
         rejected=dict(rejected),
         priced=len(priced),
         notes=_notes(request, found),
         chips=tuple(pool.node.chip.name for pool in request.cluster.pools),
     )
+
+
+def _nearest(
+    request: ServingRequest, able: Sequence[ServingOption], priced: Sequence[ServingOption], found: Sequence[Candidate]
+) -> dict[str, ServingOption]:
+    """The nearest to the limits of those that carry the rate; where none does, what carries most, within the limits if any keeps them."""
+    if able:
+        return nearest_of(request, able)
+    if not priced and request.target_rate is not None:
+        priced = [option for option in priced_options(replace(request, target_rate=None), found) if option is not None]
+    keeping = [option for option in priced if excess(request, option) <= 1.0]
+    return {"requests_per_s": most_requests(keeping or priced)} if priced else {}
 
 
 def predict(request: ServingRequest, *, worker: Worker, weights: Weights, cache: Cache, concurrency: int) -> ServingOption:

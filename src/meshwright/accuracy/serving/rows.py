@@ -18,7 +18,7 @@ from meshwright.models.presets import find_model
 from meshwright.models.spec import ModelSpec
 from meshwright.serving.deployment import Worker, check_worker
 from meshwright.serving.engine import Engine, find_engine
-from meshwright.serving.quantisation import Cache, Weights
+from meshwright.serving.quantisation import Cache, Weights, published_fp8
 
 __all__ = ["MEASURED", "Pools", "ServingCase", "ServingTable", "open_experts", "read_serving_row", "read_serving_table"]
 
@@ -221,13 +221,7 @@ def _weights(cells: Cells, model: ModelSpec) -> Weights:
         raise UnansweredError(f"precision: {word!r} is not known")
     if model.moe is not None and model.moe.expert_bias and weights in ("nvfp4", "fp8"):
         return "mxfp4"
-    if model.moe is not None and model.mla is not None and weights == "fp8":
-        return "fp8-blockwise"
-    return "fp8-blockwise" if model.moe is not None and weights == "fp8" and model.moe.num_experts > _FEW_EXPERTS else weights
-
-
-_FEW_EXPERTS = 16
-"""Mixtral's generation was quantised per tensor; finer-grained models ship with block scales."""
+    return published_fp8(model) if weights == "fp8" else weights
 
 
 def _cache(cells: Cells, engine: Engine, weights: Weights) -> Cache:
