@@ -54,8 +54,9 @@ class Stack:
     dispatcher: Literal["alltoall", "flex"] = "alltoall"
     """How tokens reach their experts: `alltoall`, a copy per expert through NCCL, sorted before and after; `flex`, DeepEP's and
     HybridEP's kernels, a copy per rank and one per domain over the network, sorted on arrival."""
-    context_exchange: Literal["ring", "all-to-all"] = "ring"
-    """What context-parallel ranks do: pass keys and values round, or swap tokens for heads around attention (arXiv:2309.14509)."""
+    context_exchange: Literal["ring", "gather", "all-to-all"] = "ring"
+    """What context-parallel ranks do: pass keys and values round; gather those of all query heads at once, and pass fp32 gradients round;
+    or swap tokens for heads around attention (arXiv:2309.14509)."""
     attention_library: Literal["vendor", "flash2"] = "vendor"
     """Whose fused attention runs where the workload says flash: the chip vendor's best, or FlashAttention-2."""
     p2p: Literal["blocking", "overlapped"] = "blocking"

@@ -171,6 +171,23 @@ def test_a_ring_that_leaves_the_node_uses_the_network() -> None:
     assert ring.forward_s == pytest.approx(3 * (4e-6 + 512 * 1 * 128 * 2 / 40e9))
 
 
+def test_keys_gathered_at_once_are_there_before_the_second_step() -> None:
+    """cp = 4: 3 messages of 512 tokens, 16 heads and not 4 of keys and values, behind one step of four; fp32 gradients, twice as large,
+    pass round behind three others."""
+    gather = replace(STACK, context_exchange="gather")
+    hop, wide = (1e-6 + 512 * 16 * 128 * size / 400e9 for size in (2, 4))
+    shown = named(attention_parts(site(LLAMA, cp=4, stack=gather), SELF), "context parallel exchange")
+    assert shown.forward_s == pytest.approx(3 * hop)
+    assert shown.backward_s == pytest.approx(3 * hop + 3 * wide)
+    long = replace(WORK, seq_len=16384)
+    parts = attention_parts(site(LLAMA, long, cp=4, stack=replace(gather, cp_overlap=1.0)), SELF)
+    core, hidden = (named(parts, name) for name in ("attention core", "context parallel exchange"))
+    hop, wide = (1e-6 + 4096 * 16 * 128 * size / 400e9 for size in (2, 4))
+    assert hidden.forward_s == pytest.approx(np.maximum(0.0, 3 * hop - core.forward_s / 4))
+    again = np.maximum(0.0, 3 * hop - core.backward_s / 4)
+    assert hidden.backward_s == pytest.approx(again + 3 * np.maximum(0.0, wide - core.backward_s / 4))
+
+
 def test_a_ring_hides_behind_the_core() -> None:
     hidden = site(LLAMA, replace(WORK, seq_len=262144), cp=4, stack=replace(STACK, cp_overlap=1.0))
     assert named(attention_parts(hidden, SELF), "context parallel exchange").forward_s == 0

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.cost.collectives import all_to_all_s, group_of, point_to_point_s
 from meshwright.cost.kernels import EagerPass, matmul_share, streaming_s
-from meshwright.cost.operators import HALF, Part, Site, as_measured, eager, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.operators import FULL, HALF, Part, Site, as_measured, eager, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import Floats
 from meshwright.hardware.tables import attention_backward_seconds, attention_forward_seconds, kin
 from meshwright.hardware.tables._grid import Lookup
@@ -334,26 +334,39 @@ def half_precision(site: Site) -> Precision:
 
 
 def _context_exchange(site: Site, block: Block, core: Part) -> Part:
-    """Ring exchange of keys and values over the cp group, hidden behind the core as far as the stack can.
+    """Exchange of keys and values over the cp group, hidden behind the core as far as the stack can.
 
     Formula:  forward (cp - 1) messages of a rank's keys and values, backward twice that (gradients travel too);
-              exposed = max(0, exchange - overlap * core); a tp-by-cp grid that leaves the domain uses the NIC
-    Source:   Ring attention (arXiv:2310.01889); Megatron-Core context parallelism.
+              exposed = max(0, exchange - overlap * core); a tp-by-cp grid that leaves the domain uses the NIC. Gathered at once (torch's)
+              each message has a key and a value for every query head, all are there before the second of the core's cp steps, again
+              in the backward pass, and fp32 gradients pass round behind its other steps
+    Source:   Ring attention (arXiv:2310.01889); Megatron-Core context parallelism; torch 2.13, _context_parallel/_attention.py
+              (rotate_method, convert_to_f32); repeat_kv in torchtitan's models/llama3/model/model.py.
     """
     heads, kv_heads = _local_heads(site)
     qk, value = _widths(site)
-    if site.model.mla is not None:
+    at_once = site.stack.context_exchange == "gather"
+    if site.model.mla is not None or at_once:
         kv_heads = heads
     cp, stride = site.shapes.cp, site.shapes.tp
     message = site.tokens(block) * kv_heads * (qk + value) * site.activation_bytes
-    hop = point_to_point_s(site.pool, message_bytes=message, distance=stride, span=stride * cp)
-    forward = (cp - 1) * hop
+    hop, wide = (
+        point_to_point_s(site.pool, message_bytes=size, distance=stride, span=stride * cp)
+        for size in (message, message * FULL / site.activation_bytes)
+    )
     hide = site.stack.cp_overlap
+    if at_once:
+        first = np.maximum(0.0, (cp - 1) * hop - hide * core.forward_s / cp)
+        again = np.maximum(0.0, (cp - 1) * hop - hide * core.backward_s / cp)
+        last = again + (cp - 1) * np.maximum(0.0, wide - hide * core.backward_s / cp)
+    else:
+        first = np.maximum(0.0, (cp - 1) * hop - hide * core.forward_s)
+        last = np.maximum(0.0, 2 * (cp - 1) * hop - hide * core.backward_s)
     return Part(
         name="context parallel exchange",
         term="cp_comm",
-        forward_s=np.maximum(0.0, forward - hide * core.forward_s),
-        backward_s=np.maximum(0.0, 2 * forward - hide * core.backward_s),
+        forward_s=first,
+        backward_s=last,
         kernels_forward=np.where(cp > 1, 2.0, 0.0),
         kernels_backward=np.where(cp > 1, 4.0, 0.0),
         redone_by=CORE,
