@@ -57,6 +57,9 @@ class Stack:
     context_exchange: Literal["ring", "gather", "all-to-all"] = "ring"
     """What context-parallel ranks do: pass keys and values round; gather those of all query heads at once, and pass fp32 gradients round;
     or swap tokens for heads around attention (arXiv:2309.14509)."""
+    grouped_products: Literal["library", "megablox"] = "library"
+    """What multiplies experts: a library's products, or MaxText's kernel in fixed tiles, of which neighbouring experts share some (not
+    where tokens are padded to a capacity: those go through plain products)."""
     attention_library: Literal["vendor", "flash2"] = "vendor"
     """Whose fused attention runs where the workload says flash: the chip vendor's best, or FlashAttention-2."""
     p2p: Literal["blocking", "overlapped"] = "blocking"
@@ -235,7 +238,7 @@ def _stacks() -> dict[str, Stack]:
 _TEXT = {
     f.name
     for f in fields(Stack)
-    if f.name in ("name", "family", "attention_library", "context_exchange", "dispatcher", "gathered", "p2p", "source")
+    if f.name in ("name", "family", "attention_library", "context_exchange", "dispatcher", "gathered", "grouped_products", "p2p", "source")
 }
 _FLAGS = {
     "embedded",

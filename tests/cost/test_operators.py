@@ -16,9 +16,11 @@ from meshwright.cost.kernels import EagerPass, gemm_s
 from meshwright.cost.mamba import mamba_parts
 from meshwright.cost.operators import Site, eager, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import block_tokens, distinct_shapes
+from meshwright.hardware.cluster import Pool
 from meshwright.layout import Layout, Layouts
 from meshwright.models.presets import find_model
-from meshwright.models.spec import Block, MlaSpec
+from meshwright.models.spec import Block, MlaSpec, ModelSpec
+from meshwright.stack import Stack
 from meshwright.workload import Precision
 
 MLP = Block(kind="mlp")
@@ -331,3 +333,24 @@ def test_what_is_left_to_plain_kernels_is_launched_without_modules() -> None:
     assert part.backward_s == 0.0
     assert part.kernels_forward == 0.2
     assert part.saved_bytes == 7.0
+
+
+def test_megablox_computes_whole_tiles_and_reads_them_again() -> None:
+    """8 experts with 1024 rows each see 1536, as each shares a tile of 512 with its neighbour; 1536 inputs are two tiles of 1024, 2048
+    outputs are. On a chip whose memory is slow every step, of 8 * 3 * 2 * 2, reads 512 * 1024 and 1024 * 1024 values; 2 * 512 * 1024 for
+    the gradient. A single product is as any library's, and so is one of tokens padded to a capacity."""
+    stack = replace(STACK, grouped_products="megablox")
+    capped = replace(MOE, moe=replace(MOE.moe, capacity_factor=1.0)) if MOE.moe else MOE
+
+    def times(of: Stack, groups: float, pool: Pool = POOL, model: ModelSpec = MOE) -> tuple[float, float]:
+        place = site(model, stack=of, pool=pool)
+        part = linear(place, "experts", into=column(1536.0), out=column(2048.0), tokens=column(1024.0), groups=groups)
+        return float(np.asarray(part.forward_s)[0]), float(np.asarray(part.weight_s)[0])
+
+    whole = linear(site(MOE), "whole", into=column(2048.0), out=column(2048.0), tokens=column(1536.0), groups=8.0)
+    assert times(stack, 8.0) == pytest.approx((float(whole.forward_s[0]), float(np.asarray(whole.weight_s)[0])))
+    assert times(stack, 1.0) == times(STACK, 1.0)
+    assert times(stack, 8.0, model=capped) == times(STACK, 8.0) != times(stack, 8.0)
+    slow = replace(POOL, node=replace(POOL.node, chip=replace(CHIP, memory_bytes_per_s=2e9)))
+    read = 8 * 3 * 2 * 2 * 2 / 1e9
+    assert times(stack, 8.0, slow) == pytest.approx((read * (512 + 1024) * 1024, read * 2 * 512 * 1024), rel=0.01)

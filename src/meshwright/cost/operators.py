@@ -179,7 +179,7 @@ def linear(
     Formula:  gemm(tokens, out, into) + gemm(tokens, into, out) + gemm(into, out, tokens); low precision adds casts of the
               input and the output's gradient (read half precision, write both orientations; torchao's by TORCHAO_CASTS);
               with frozen weights no weight gradient, but the passes of a low-rank adapter (ADAPTER_BYTES); where gradients are added
-              up in a pass of their own, the stack's `accumulate_bytes` per weight
+              up in a pass of their own, the stack's `accumulate_bytes` per weight; experts by megablox in whole tiles
     Units:    seconds, (U,).
     Source:   Megatron-LM (arXiv:1909.08053); Transformer Engine's cast-transpose for fp8; torchao's kernels.
     Valid:    `groups` experts in one grouped product.
@@ -189,6 +189,12 @@ def linear(
     forward = gemm_s(chip, m=tokens, n=out, k=into, precision=precision, groups=groups)
     data = gemm_s(chip, m=tokens, n=into, k=out, precision=precision, groups=groups, role="dgrad")
     weight = gemm_s(chip, m=out, n=into, k=tokens, precision=precision, groups=groups, role=_weight_role(site.stack))
+    dropless = site.model.moe is not None and site.model.moe.capacity_factor is None
+    if site.stack.grouped_products == "megablox" and dropless:
+        tiled_s, tiled_weight_s = _megablox_s(site, into=into, out=out, rows=tokens, groups=groups)
+        several = np.asarray(groups) > 1
+        forward, data = np.where(several, tiled_s, forward), np.where(several, tiled_s, data)
+        weight = np.where(several, tiled_weight_s, weight)
     loops = np.where(np.asarray(groups) > 1, groups, 0.0) * np.ones_like(forward)
     size = element_bytes(precision)
     moved = groups * (size * (tokens * into + into * out) + max(size, HALF) * tokens * out)
@@ -219,6 +225,30 @@ def linear(
         flops=2.0 * tokens * out * into * groups,
         moved_bytes=moved,
     )
+
+
+MEGABLOX_ROWS, MEGABLOX_WIDTH = 512.0, 1024.0
+"""Rows, and either other side, of a tile of MaxText's grouped kernel (tile_batch_seq, tile_embed_dim and tile_mlp_dim of its
+configs/base.yml)."""
+
+
+def _megablox_s(site: Site, *, into: Floats, out: Floats, rows: Floats, groups: Floats | float) -> tuple[Floats, Floats]:
+    """Time of one product of the rows with the experts' weights, and of one for the weights' gradient.
+
+    Experts begin and end inside tiles of rows, which are computed whole for either neighbour: a tile more for each (make_group_metadata of
+    megablox); the last tile of the other sides is computed whole too. Each step reads both operands' tiles again, as the inner side is the
+    grid's innermost.
+    """
+    chip, precision = site.pool.node.chip, site.work.precision
+    size, padded = element_bytes(precision), rows + MEGABLOX_ROWS
+    tiles = [np.minimum(MEGABLOX_WIDTH, side) for side in (into, out)]
+    wide, deep = (np.ceil(side / tile) * tile for side, tile in zip((into, out), tiles, strict=True))
+    steps = groups * padded * wide * deep / (MEGABLOX_ROWS * tiles[0] * tiles[1])
+    product = gemm_s(chip, m=padded, n=deep, k=wide, precision=precision, groups=groups)
+    gradient = gemm_s(chip, m=deep, n=wide, k=padded, precision=precision, groups=groups)
+    product_bytes = steps * size * (MEGABLOX_ROWS * tiles[0] + tiles[0] * tiles[1])
+    gradient_bytes = steps * size * MEGABLOX_ROWS * (tiles[0] + tiles[1])
+    return np.maximum(product, streaming_s(chip, product_bytes)), np.maximum(gradient, streaming_s(chip, gradient_bytes))
 
 
 ADAPTER_BYTES = ((2.0, 8.0), (10.0, 4.0))
