@@ -60,6 +60,21 @@ def test_a_run_takes_what_stood_on_its_day(day: str, sequences: int) -> None:
     assert [one.decode_sequences for one in published_pools(case(**b300))] == [sequences]
 
 
+@pytest.mark.parametrize(
+    ("written", "day"),
+    [
+        ("2026-03-23T10:00:00Z", "2026-03-23"),
+        ("2026-03", "2026-03-01"),
+        ("2025", "2025-01-01"),
+        *((odd, "") for odd in ("", "March 2026", "23/03/2026", "2026-13-01", "20260323")),
+    ],
+)
+def test_a_date_is_a_day_a_month_or_a_year(written: str, day: str) -> None:
+    found = case(date=written)
+    assert found.date == day
+    assert published_pools(found)
+
+
 def test_sglang_splits_its_chunk_among_attention_ranks() -> None:
     row = dict.fromkeys(("prefill_workers", "decode_workers", "prefill_ep", "decode_ep", "decode_sequences"), "1")
     row |= {"prefill_chips": "8", "prefill_ranks": "8", "decode_chips": "8", "decode_ranks": "1", "prefill_tokens": "32768"}

@@ -70,7 +70,7 @@ def _days(row: dict[str, str], day: str) -> int:
     """Between the entry's time and a day; 0 within it, or where the day is not told."""
     if not day:
         return 0
-    when, since, until = (date.fromisoformat(word[:10]) for word in (day, row["since"], row["until"]))
+    when, since, until = (date.fromisoformat(word) for word in (day, row["since"], row["until"]))
     return max((since - when).days, (when - until).days, 0)
 
 

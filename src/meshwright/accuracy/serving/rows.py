@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Literal
 
@@ -154,9 +156,18 @@ def _case(cells: Cells, *, source: str, row_id: str) -> ServingCase:
         load=_load(cells, kind, chips),
         input_len=_needed(cells, "input_len"),
         output_len=_needed(cells, "output_len"),
-        date=cells.text("date") or "",
+        date=_day(cells),
         engine_version=cells.text("engine_version") or "",
     )
+
+
+def _day(cells: Cells) -> str:
+    """The run's day; the first of a month or a year that is told alone, and blank where the cell holds no date."""
+    found = re.match(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?(?!\d)", cells.text("date") or "")
+    try:
+        return "" if found is None else date(*(int(part or 1) for part in found.groups())).isoformat()
+    except ValueError:
+        return ""
 
 
 def _load(cells: Cells, kind: Kind, chips: int) -> int:
