@@ -195,6 +195,18 @@ def test_each_nth_layer_recomputed_is_as_much_as_the_first_of_a_chunk(option: st
     assert {name: value for name, value in found.layout.items() if name.startswith("recompute")} == {"recompute": "full", **method}
 
 
+@pytest.mark.parametrize(("option", "layers", "said"), [("2", 1, ""), ("3", 1, "10 layers"), ("4", 1, "8 layers"), ("100", 0, "")])
+def test_each_nth_layer_is_counted_through_the_chunks_of_a_rank(option: str, layers: int, said: str) -> None:
+    """126 layers over 4 ranks of 16 chunks: 2 layers each but for the first and the last, 32 on the ranks between."""
+    text = PUBLISHED.replace('mode = "full"', f'mode = "selective"\nselective_ac_option = "{option}"')
+    text = text.replace("[activation_checkpoint]", "pipeline_parallel_layers_per_stage = 2\n[activation_checkpoint]")
+    found = import_text(text, source=TORCHTITAN_SOURCE)
+    assert found.layout["vpp"] == 16
+    assert found.layout.get("recompute_layers", 0) == layers
+    assert found.layout["recompute"] == ("full" if layers else "none")
+    assert [said in words for words in found.warnings] == [True] * bool(said)
+
+
 def test_tensor_parallelism_that_runs_asynchronously_is_said_not_to_be_priced() -> None:
     text = PUBLISHED.replace("[activation_checkpoint]", "enable_async_tensor_parallel = true\n[activation_checkpoint]")
     assert [words for words in import_text(text, source=TORCHTITAN_SOURCE).warnings if "async" in words]

@@ -6,7 +6,7 @@ import csv
 import math
 import pkgutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -50,7 +50,7 @@ def _read(text: str) -> Imported:
         raise ConfigError(f"torchtitan: no TOML: {str(error)[:120]}") from None
     words = Taken(document, what="torchtitan")
     model, details, warnings = _model(words, read_dims_line(text))
-    layout = _layout(words, model)
+    layout = _layout(words, model, warnings)
     precision, batch = _precision(words), _batch(words, layout)
     layout |= {"mbs": batch["mbs"]}
     compiled = words.flag("compile.enable", False)
@@ -139,7 +139,7 @@ def _details_of(found: TitanModel) -> ModelDetails:
     )
 
 
-def _layout(words: Taken, model: ModelSpec) -> dict[str, Any]:
+def _layout(words: Taken, model: ModelSpec, warnings: list[str]) -> dict[str, Any]:
     section = "parallelism."
     tp = words.count(section + "tensor_parallel_degree", 1)
     cp = words.count(section + "context_parallel_degree", 1)
@@ -148,7 +148,7 @@ def _layout(words: Taken, model: ModelSpec) -> dict[str, Any]:
     if layout["ep"] > 1:
         layout["etp"] = etp
     pipeline = _pipeline(words, model)
-    return {**layout, **pipeline, **_sharding(words, cp=cp, pp=pipeline["pp"]), **_recompute(words, model, pipeline)}
+    return {**layout, **pipeline, **_sharding(words, cp=cp, pp=pipeline["pp"]), **_recompute(words, model, pipeline, warnings)}
 
 
 def _sharding(words: Taken, *, cp: int, pp: int) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _weighted_split(layers: int, chunks: int, *, first: int, last: int) -> tuple
     return tuple(sizes)
 
 
-def _recompute(words: Taken, model: ModelSpec, pipeline: Mapping[str, Any]) -> dict[str, Any]:
+def _recompute(words: Taken, model: ModelSpec, pipeline: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
     """Return what is recomputed: all, by operation, or each n-th layer of a rank, which is as much as the first 1/n of its layers.
 
     Source: apply_ac in torchtitan/distributed/activation_checkpoint.py (v0.2.2), whose default is each second layer.
@@ -229,10 +229,24 @@ def _recompute(words: Taken, model: ModelSpec, pipeline: Mapping[str, Any]) -> d
     if mode == "selective" and str(option) == "1":
         return {"recompute": "full"}
     if mode == "selective" and str(option).isdecimal() and int(option) > 1:
-        layers = max(pipeline.get("layers_per_stage", (model.num_layers,)))
-        return {"recompute": "full", "recompute_method": "block", "recompute_layers": layers // int(option)}
+        return _each_nth(int(option), pipeline.get("layers_per_stage", (model.num_layers,)), pp=pipeline["pp"], warnings=warnings)
     words_ = f"activation_checkpoint.mode={mode}, selective_ac_option={option}"
-    raise ConfigError(f"torchtitan: {words_}: no layout recomputes so; known: none, full, selective with option op or a whole number")
+    raise ConfigError(
+        f"torchtitan: {words_}: no layout recomputes so; known: none, full, selective with option op or a whole number from 1"
+    )
+
+
+def _each_nth(n: int, chunks: Sequence[int], *, pp: int, warnings: list[str]) -> dict[str, Any]:
+    """Return how many layers of each chunk make up each n-th of a rank's: it counts on from chunk to chunk, a layout starts anew."""
+    redone = max(sum(chunks[rank::pp]) // n for rank in range(pp))
+    vpp = len(chunks) // pp
+    layers = (2 * redone + vpp) // (2 * vpp)
+    if layers * vpp != redone:
+        priced = f"priced as {layers} of each of {vpp} chunks"
+        warnings.append(f"selective_ac_option={n} recomputes {counted(redone, 'layer')} of a rank, which no layout says; {priced}")
+    if layers == 0:
+        return {"recompute": "none"}
+    return {"recompute": "full", "recompute_method": "block", "recompute_layers": layers}
 
 
 def _precision(words: Taken) -> Precision:
