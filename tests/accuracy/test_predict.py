@@ -88,11 +88,24 @@ def test_what_a_row_leaves_open_is_recomputed_only_where_the_run_would_not_fit()
     def answer(**cells: str) -> dict[str, str]:
         return dict(zip(COLUMNS, predict_rows([case_of(SHORT, **cells)]).predictions[0].cells, strict=True))
 
-    small, big = {"mbs": "1"}, {"mbs": "8"}
+    small, big = {"mbs": "1", "gbs": "8"}, {"mbs": "8"}
     assert answer(**small) == answer(**small, recompute="none")
     assert answer(**big) == answer(**big, recompute="full")
     assert answer(**big) != answer(**big, recompute="none")
     assert answer(**small) != answer(**small, recompute="full")
+
+
+def test_automodel_holds_whole_gradients_until_the_last_micro_batch() -> None:
+    """Eight micro batches: fp32 gradients of 8.03e9 parameters stand beside the activations; one: each layer's are scattered."""
+    peaks = [
+        float(
+            dict(zip(COLUMNS, predict_rows([case_of(SHORT, mbs="1", gbs=gbs, recompute="none")]).predictions[0].cells, strict=True))[
+                "peak_mem_gib"
+            ]
+        )
+        for gbs in ("8", "64")
+    ]
+    assert peaks[1] - peaks[0] == pytest.approx(8.03e9 * 4 / 2**30, rel=0.05)
 
 
 def test_benchmarks_of_automodel_deal_tokens_to_experts_in_turn() -> None:
