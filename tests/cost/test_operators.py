@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, MLA, MOE, POOL, STACK, WORK, saved, site
+from tests.hardware.profiles import ON_H100, gemm
 
 from meshwright.cost.attention import attention_parts, scores_per_query
 from meshwright.cost.collectives import all_gather_s, all_reduce_s
@@ -16,7 +17,9 @@ from meshwright.cost.kernels import EagerPass, gemm_s
 from meshwright.cost.mamba import mamba_parts
 from meshwright.cost.operators import Site, eager, linear, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import block_tokens, distinct_shapes
+from meshwright.hardware.catalogue import find_chip
 from meshwright.hardware.cluster import Pool
+from meshwright.hardware.profiled import profiled_chip
 from meshwright.layout import Layout, Layouts
 from meshwright.models.presets import find_model
 from meshwright.models.spec import Block, MlaSpec, ModelSpec
@@ -55,6 +58,22 @@ def test_fp8_casts_what_it_multiplies() -> None:
     assert narrow.saved_input_bytes == 1.0
     assert replace(narrow, stack=replace(narrow.stack, narrow_inputs=False)).saved_input_bytes == 2.0
     assert narrow.activation_bytes == 2.0
+
+
+def test_measured_gradients_of_weights_are_those_of_the_software() -> None:
+    """Of a profile: beside an fp32 sum where the software keeps a second, narrower gradient, and alone where it copies gradients into buckets
+    as wide as they are, as torch's DDP does."""
+    alone, beside = 3e14, 2e14
+    series = (*ON_H100.series, gemm("gemm_wgrad/bf16", alone), gemm("gemm_main_grad/bf16", beside))
+    chip = profiled_chip(replace(ON_H100, series=series), find_chip("h100"))
+    pool = replace(POOL, node=replace(POOL.node, chip=chip))
+
+    def seconds(second: float) -> float:
+        stack = replace(STACK, family="fsdp", gradient_bytes=4.0, transient_gradient_bytes=second)
+        part = linear(site(GPT, stack=stack, pool=pool), "layer", into=column(2048.0), out=column(2048.0), tokens=column(2048.0))
+        return float(np.asarray(part.weight_s)[0])
+
+    assert [seconds(2.0) / seconds(0.0), seconds(4.0) / seconds(0.0)] == pytest.approx([alone / beside, 1.0])
 
 
 SLOW = 11 / 7

@@ -298,8 +298,9 @@ def _small_kernel_s(site: Site) -> float:
 
 
 def _weight_role(stack: Stack) -> Role:
-    """How the gradient of the weights reaches its sum: in one product with an fp32 sum, with one of its own beside it, or alone."""
-    if stack.transient_gradient_bytes or stack.embedded:
+    """How the gradient of the weights reaches its sum: in one product with an fp32 sum, with one of its own beside it, or alone. A second
+    gradient as wide as the sum is a bucket, a copy that no product makes."""
+    if 0.0 < stack.transient_gradient_bytes < stack.gradient_bytes or stack.embedded:
         return "main_grad"
     return "main_grad_fused" if stack.family == "megatron" and stack.gradient_bytes == FULL else "wgrad"
 
