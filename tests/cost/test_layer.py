@@ -21,7 +21,7 @@ from meshwright.cost.layer import (
     redo_of,
     sum_terms,
 )
-from meshwright.cost.operators import linear
+from meshwright.cost.linear import linear
 from meshwright.layout import module_bits
 from meshwright.models.presets import find_model
 from meshwright.models.spec import HybridSpec, ModelSpec, MoeSpec

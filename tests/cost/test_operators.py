@@ -14,8 +14,9 @@ from meshwright.cost.attention import attention_parts, scores_per_query
 from meshwright.cost.collectives import all_gather_s, all_reduce_s
 from meshwright.cost.feedforward import mlp_parts, moe_parts
 from meshwright.cost.kernels import EagerPass, gemm_s
+from meshwright.cost.linear import linear
 from meshwright.cost.mamba import mamba_parts
-from meshwright.cost.operators import Site, eager, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.operators import Site, eager, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import block_tokens, distinct_shapes
 from meshwright.hardware.catalogue import find_chip
 from meshwright.hardware.cluster import Pool
@@ -61,8 +62,8 @@ def test_fp8_casts_what_it_multiplies() -> None:
 
 
 def test_measured_gradients_of_weights_are_those_of_the_software() -> None:
-    """Of a profile: beside an fp32 sum where the software keeps a second, narrower gradient, and alone where it copies gradients into buckets
-    as wide as they are, as torch's DDP does."""
+    """Of a profile: beside an fp32 sum where the software keeps a second, narrower gradient; alone where it has none, or copies gradients
+    into buckets as wide as they are, as torch's DDP does."""
     alone, beside = 3e14, 2e14
     series = (*ON_H100.series, gemm("gemm_wgrad/bf16", alone), gemm("gemm_main_grad/bf16", beside))
     chip = profiled_chip(replace(ON_H100, series=series), find_chip("h100"))

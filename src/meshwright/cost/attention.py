@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshwright.cost.collectives import all_to_all_s, group_of, point_to_point_s
+from meshwright.cost.context import CORE, context_parts, ring_steps
 from meshwright.cost.kernels import EagerPass, matmul_share, streaming_s
-from meshwright.cost.operators import FULL, HALF, Part, Site, as_measured, eager, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.linear import linear
+from meshwright.cost.operators import HALF, Part, Site, as_measured, eager, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import Floats
 from meshwright.hardware.tables import attention_backward_seconds, attention_forward_seconds, kin
 from meshwright.hardware.tables._grid import Lookup
@@ -33,7 +34,6 @@ megatron/core/models/common/embeddings/rope_utils.py), as Transformer Engine's f
 Megatron-Core 0.16 on)."""
 ROTATION_KERNELS = (26.0, 16.0)
 """Kernels for queries and keys: forward also cosines and sines, their factor and cast, three each."""
-CORE = frozenset({"core_attn"})
 UP = frozenset({"mla_up_proj"})
 FLASH_BACKWARD_PRODUCTS = 2.5
 """Matrix products of a fused attention's backward against its forward: five against two (arXiv:2307.08691, section 3.1)."""
@@ -89,37 +89,13 @@ def attention_parts(site: Site, block: Block) -> list[Part]:
     inputs = _core_inputs(site, block)
     parts = [norm(site, block, count), norm_output(site, block), *projections, inputs, core, tensor_exchange(site, block)]
     if np.any(site.shapes.cp > 1):
-        parts += [_swap_exchange(site, block)] if _swaps(site) else [_ring_merge(site, block), _context_exchange(site, block, core)]
+        parts += context_parts(site, block, core)
     return parts
-
-
-def _swaps(site: Site) -> bool:
-    """Whether context-parallel ranks swap tokens for heads: as the software does, or because no ring carries the attention."""
-    return site.stack.context_exchange == "all-to-all" or site.model.refuses_ring
-
-
-def _ring_steps(site: Site) -> Floats:
-    """Pieces in which a core's keys come, (U,): cp on a ring, 1 where tokens were swapped for heads."""
-    return np.ones_like(site.shapes.cp) if _swaps(site) else site.shapes.cp
-
-
-def _local_heads(site: Site) -> tuple[Floats, Floats]:
-    """Query and key-value heads of one rank; with fewer key-value heads than ranks each keeps one."""
-    tp = site.shapes.tp
-    return site.model.num_heads / tp, np.maximum(site.model.num_kv_heads / tp, 1.0)
-
-
-def _widths(site: Site) -> tuple[int, int]:
-    """Width of one head's query-key product and of its value."""
-    mla = site.model.mla
-    if mla is None:
-        return site.model.head_dim, site.model.head_dim
-    return mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim
 
 
 def _projections(site: Site, block: Block) -> list[Part]:
     tokens, h, d = site.tokens(block), site.model.hidden, site.model.head_dim
-    heads, kv_heads = _local_heads(site)
+    heads, kv_heads = site.local_heads
     hidden = np.full_like(tokens, float(h))
     out_input = tokens * heads * d * site.saved_input_bytes
     rotated = tokens * (heads + kv_heads) * d * site.activation_bytes
@@ -176,8 +152,8 @@ def _up_projection(site: Site, tokens: Floats, rank: float, out: Floats) -> Part
 
 def _core_saved(site: Site, block: Block) -> Floats:
     """Queries, keys and values that the core keeps."""
-    heads, kv_heads = _local_heads(site)
-    qk, value = _widths(site)
+    heads, kv_heads = site.local_heads
+    qk, value = site.head_widths
     if site.model.mla is not None:
         kv_heads = heads
     return (site.tokens(block) * heads * qk + site.key_tokens(block) * kv_heads * (qk + value)) * site.activation_bytes
@@ -205,7 +181,7 @@ def _flash(site: Site, block: Block) -> Part:
     Shipped tables have the forward pass alone; the backward pass then takes as much longer as the chip's shares say.
     """
     chip, tokens = site.pool.node.chip, site.tokens(block)
-    heads, _ = _local_heads(site)
+    heads, _ = site.local_heads
     share = _library_share(site)
     measured, measured_backward = (
         _measured_flash_s(site, block, lookup) for lookup in (attention_forward_seconds, attention_backward_seconds)
@@ -224,14 +200,14 @@ def _flash(site: Site, block: Block) -> Part:
         redone_by=CORE,
         freed_by=CORE,
         flops=_flash_flops(site, block),
-        moved_bytes=_core_saved(site, block) + tokens * heads * _widths(site)[1] * site.activation_bytes,
+        moved_bytes=_core_saved(site, block) + tokens * heads * site.head_widths[1] * site.activation_bytes,
     )
 
 
 def _flash_flops(site: Site, block: Block) -> Floats:
     """Arithmetic of the forward pass, skipped tiles not counted."""
-    heads, _ = _local_heads(site)
-    return 2.0 * site.tokens(block) * scores_per_query(site, block) * heads * sum(_widths(site))
+    heads, _ = site.local_heads
+    return 2.0 * site.tokens(block) * scores_per_query(site, block) * heads * sum(site.head_widths)
 
 
 def _library_share(site: Site) -> float:
@@ -245,9 +221,9 @@ def _library_share(site: Site) -> float:
 def _roofline_flash_s(site: Site, block: Block) -> Floats:
     """Forward time at the chip's share of its half-precision peak (fp32 peak where activations are fp32)."""
     chip = site.pool.node.chip
-    qk, _ = _widths(site)
+    qk, _ = site.head_widths
     keys = scores_per_query(site, block)
-    piece = keys / _ring_steps(site)  # one step of a ring sees a piece of the keys
+    piece = keys / ring_steps(site)  # one step of a ring sees a piece of the keys
     speed = piece / (piece + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
     return np.asarray(_flash_flops(site, block) / (chip.peak_flops_per_s(half_precision(site)) * chip.attention_forward_efficiency * speed))
 
@@ -262,8 +238,8 @@ def _measured_flash_s(site: Site, block: Block, lookup: Callable[..., Lookup | N
     chip, nearest = site.pool.node.chip, kin(site.pool.node.chip)
     if nearest.relation not in ("itself", "generation") or site.model.mla is not None:
         return None
-    steps = _ring_steps(site)  # of the ring, each over one piece of the keys
-    heads, kv_heads = (count / (site.shapes.cp / steps) for count in _local_heads(site))
+    steps = ring_steps(site)  # of the ring, each over one piece of the keys
+    heads, kv_heads = (count / (site.shapes.cp / steps) for count in site.local_heads)
     keys, seen = float(site.keys(block)), scores_per_query(site, block)
     whole = keys * 0.5 + 64.0 if block.causal else keys
     windowed = block.window is not None and seen < whole
@@ -291,7 +267,7 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
     A product that writes or reads the scores takes the longer of its arithmetic and of that one pass.
     """
     chip, tokens = site.pool.node.chip, site.tokens(block)
-    heads, _ = _local_heads(site)
+    heads, _ = site.local_heads
     keys = float(site.keys(block))
     scores = tokens * heads * keys
     dropout = 5.0 if site.work.dropout else 0.0
@@ -303,7 +279,7 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
     precision = half_precision(site)
     rate = chip.peak_flops_per_s(precision) * matmul_share(chip, precision) * BATCHED_SHARE
     pass_s = streaming_s(chip, scores * site.activation_bytes)
-    products_s = sum(np.maximum(2.0 * scores * width / rate, pass_s) for width in _widths(site))
+    products_s = sum(np.maximum(2.0 * scores * width / rate, pass_s) for width in site.head_widths)
     saved_scores = scores * (SCORE_SAVED[site.work.attention] * wide + (1 + site.activation_bytes) * bool(site.work.dropout))
     return Part(
         name="attention core",
@@ -315,7 +291,7 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
         saved_bytes=saved_scores,
         redone_by=CORE,
         freed_by=CORE,
-        flops=2.0 * scores * sum(_widths(site)),
+        flops=2.0 * scores * sum(site.head_widths),
         moved_bytes=moved[0] + 2.0 * scores * site.activation_bytes + _core_saved(site, block),
     )
 
@@ -331,96 +307,3 @@ def half_precision(site: Site) -> Precision:
     """
     precision = site.work.precision
     return precision if precision in ("fp32", "tf32", "fp16") else "bf16"
-
-
-def _context_exchange(site: Site, block: Block, core: Part) -> Part:
-    """Exchange of keys and values over the cp group, hidden behind the core as far as the stack can.
-
-    Formula:  forward (cp - 1) messages of a rank's keys and values, backward twice that (gradients travel too);
-              exposed = max(0, exchange - overlap * core); a tp-by-cp grid that leaves the domain uses the NIC. Gathered at once (torch's)
-              each message has a key and a value for every query head, all are there before the second of the core's cp steps, again
-              in the backward pass, and fp32 gradients pass round behind its other steps
-    Source:   Ring attention (arXiv:2310.01889); Megatron-Core context parallelism; torch 2.13, _context_parallel/_attention.py
-              (rotate_method, convert_to_f32); repeat_kv in torchtitan's models/llama3/model/model.py.
-    """
-    heads, kv_heads = _local_heads(site)
-    qk, value = _widths(site)
-    at_once = site.stack.context_exchange == "gather"
-    if site.model.mla is not None or at_once:
-        kv_heads = heads
-    cp, stride = site.shapes.cp, site.shapes.tp
-    message = site.tokens(block) * kv_heads * (qk + value) * site.activation_bytes
-    hop, wide = (
-        point_to_point_s(site.pool, message_bytes=size, distance=stride, span=stride * cp)
-        for size in (message, message * FULL / site.activation_bytes)
-    )
-    hide = site.stack.cp_overlap
-    if at_once:
-        first = np.maximum(0.0, (cp - 1) * hop - hide * core.forward_s / cp)
-        again = np.maximum(0.0, (cp - 1) * hop - hide * core.backward_s / cp)
-        last = again + (cp - 1) * np.maximum(0.0, wide - hide * core.backward_s / cp)
-    else:
-        first = np.maximum(0.0, (cp - 1) * hop - hide * core.forward_s)
-        last = np.maximum(0.0, 2 * (cp - 1) * hop - hide * core.backward_s)
-    return Part(
-        name="context parallel exchange",
-        term="cp_comm",
-        forward_s=first,
-        backward_s=last,
-        kernels_forward=np.where(cp > 1, 2.0, 0.0),
-        kernels_backward=np.where(cp > 1, 4.0, 0.0),
-        redone_by=CORE,
-    )
-
-
-SWAP_PASSES = 4.0
-"""Reads and writes of what a swap of tokens for heads sends, each way: sorted by rank before, and put together behind."""
-
-
-def _swap_exchange(site: Site, block: Block) -> Part:
-    """All-to-alls that swap tokens for heads around the core, forward and backward: of queries, keys, values and outputs.
-
-    Formula:  all_to_all(bytes of a rank's part) each, and its copies; few key-value heads are repeated until each rank has one
-    Source:   DeepSpeed-Ulysses (arXiv:2309.14509), section 3.2.
-    """
-    heads, kv_heads = _local_heads(site)
-    qk, value = _widths(site)
-    cp, tokens = site.shapes.cp, site.tokens(block)
-    kv_heads = heads if site.model.mla is not None else np.minimum(np.maximum(kv_heads, cp), heads)
-    sent = [
-        tokens * count * width * site.activation_bytes for count, width in ((heads, qk), (kv_heads, qk), (kv_heads, value), (heads, value))
-    ]
-    group = group_of(cp, site.shapes.tp, site.pool)
-    copies = streaming_s(site.pool.node.chip, SWAP_PASSES * np.sum(sent, axis=0)) * (cp > 1)
-    time = np.sum([all_to_all_s(group, size) for size in sent], axis=0) + copies
-    return Part(
-        name="context parallel exchange",
-        term="cp_comm",
-        forward_s=time,
-        backward_s=time,
-        kernels_forward=np.where(cp > 1, 12.0, 0.0),
-        kernels_backward=np.where(cp > 1, 12.0, 0.0),
-        redone_by=CORE,
-    )
-
-
-RING_MERGE_BYTES = 12.0
-"""Bytes per output element that each further step of a ring moves: read the step's output (2) and the fp32 sum (4), write it (4), and the
-rows' scales (2); backward adds gradients in the same way."""
-
-
-def _ring_merge(site: Site, block: Block) -> Part:
-    """Merge the outputs of a ring's steps, and add up its gradients: cp - 1 passes each way; nothing where cp is 1."""
-    heads, _ = _local_heads(site)
-    more = site.shapes.cp - 1
-    elements = site.tokens(block) * heads * _widths(site)[1]
-    time = streaming_s(site.pool.node.chip, elements * RING_MERGE_BYTES) * more + 2 * site.pool.node.chip.ramp_s * more
-    return Part(
-        name="context parallel merge",
-        term="pointwise",
-        forward_s=time,
-        backward_s=time,
-        kernels_forward=2.0 * more,
-        kernels_backward=3.0 * more,
-        redone_by=CORE,
-    )

@@ -8,7 +8,8 @@ import numpy as np
 
 from meshwright.cost.collectives import all_gather_s, all_to_all_s, dispatch_s, group_of
 from meshwright.cost.kernels import EagerPass
-from meshwright.cost.operators import Part, Site, as_measured, eager, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.linear import linear
+from meshwright.cost.operators import Part, Site, as_measured, eager, norm, norm_output, passes, tensor_exchange
 from meshwright.cost.shapes import Floats
 from meshwright.models.spec import Block
 

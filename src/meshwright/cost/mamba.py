@@ -6,7 +6,8 @@ import numpy as np
 
 from meshwright.cost.attention import half_precision
 from meshwright.cost.kernels import streaming_s
-from meshwright.cost.operators import Part, Site, linear, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.linear import linear
+from meshwright.cost.operators import Part, Site, norm, norm_output, passes, tensor_exchange
 from meshwright.models.spec import Block
 
 __all__ = ["mamba_parts"]
