@@ -11,6 +11,7 @@ import pytest
 from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, MLA, NODE, POOL, STACK, WORK, named, saved, site
 
 from meshwright.cost.attention import FLASH_BACKWARD_PRODUCTS, FLASH_LENGTH_HALF, attention_parts, half_precision, scores_per_query
+from meshwright.cost.context import context_parts, ring_steps
 from meshwright.cost.operators import Part, Site
 from meshwright.hardware.catalogue import default_node
 from meshwright.models.presets import find_model
@@ -277,3 +278,16 @@ def test_a_short_window_is_as_slow_as_the_short_sequences_that_it_cuts() -> None
     assert seconds(65536, 16384) == pytest.approx(share * long, rel=0.1)
     windows = [seconds(4096, window) for window in (64, 256, 1024, 2048)]
     assert windows == sorted(windows)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "changes", "steps"),
+    [("ring", {}, 4), ("gather", {}, 4), ("all-to-all", {}, 1), ("ring", {"window": 256}, 1), ("ring", {"attention_sinks": True}, 1)],
+)
+def test_tokens_are_swapped_for_heads_by_the_software_or_where_no_ring_goes(exchange: Any, changes: dict[str, Any], steps: int) -> None:
+    """A ring of 4 takes its keys in 4 pieces, and merges 4 outputs; after a swap every rank has all keys of its heads."""
+    place = site(replace(LLAMA, **changes), stack=replace(STACK, context_exchange=exchange), cp=4)
+    assert ring_steps(place).tolist() == [steps]
+    found = context_parts(place, SELF, core(place))
+    names = [part.name for part in found]
+    assert names == ["context parallel merge"] * (steps > 1) + ["context parallel exchange"]
