@@ -178,7 +178,7 @@ def compare(row: Row) -> Outcome:
 
 def named_well(case: Case) -> bool:
     """Whether the model that was read is of the size in its name."""
-    billions = re.search(r"(\d+(?:\.\d+)?)b(?![a-z])", case.model.name)
+    billions = re.search(r"(?<![\dx.])(\d+(?:\.\d+)?)b(?![a-z])", case.model.name)  # not of 8x7b
     return billions is None or abs(model_params(case.model).total / 1e9 / float(billions[1]) - 1) < OF_NAME
 
 
