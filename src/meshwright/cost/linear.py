@@ -90,18 +90,10 @@ def linear(
     Valid:    `groups` experts in one grouped product.
     Checked:  tests/cost/test_operators.py
     """
-    chip, precision = site.pool.node.chip, site.work.precision
-    forward = gemm_s(chip, m=tokens, n=out, k=into, precision=precision, groups=groups)
-    data = gemm_s(chip, m=tokens, n=into, k=out, precision=precision, groups=groups, role="dgrad")
-    weight = gemm_s(chip, m=out, n=into, k=tokens, precision=precision, groups=groups, role=_weight_role(site.stack))
-    dropless = site.model.moe is not None and site.model.moe.capacity_factor is None
-    if site.stack.grouped_products == "megablox" and dropless:
-        tiled_s, tiled_weight_s = _megablox_s(site, into=into, out=out, rows=tokens, groups=groups)
-        several = np.asarray(groups) > 1
-        forward, data = np.where(several, tiled_s, forward), np.where(several, tiled_s, data)
-        weight = np.where(several, tiled_weight_s, weight)
+    products = _products_s(site, into=into, out=out, rows=tokens, groups=groups)
+    forward, data, weight = products.forward, products.data, products.weight
     loops = np.where(np.asarray(groups) > 1, groups, 0.0) * np.ones_like(forward)
-    size = element_bytes(precision)
+    size = element_bytes(site.work.precision)
     moved = groups * (size * (tokens * into + into * out) + max(size, HALF) * tokens * out)
     cast_forward, cast_backward, casts = np.zeros_like(forward), np.zeros_like(forward), float(size <= 1)
     if casts:
@@ -110,12 +102,8 @@ def linear(
     each = _small_kernel_s(site)
     python = site.stack.kernels_per_layer_scale
     adapter_forward, adapter_backward = np.zeros_like(forward), np.zeros_like(forward)
-    if site.stack.accumulate_bytes:
-        weight = weight + streaming_s(chip, groups * into * out * site.stack.accumulate_bytes) + chip.ramp_s
-    if site.work.lora_rank:
-        weight = np.zeros_like(weight)
-        if adapted:
-            adapter_forward, adapter_backward = _adapter_s(site, into=into, out=out, tokens=tokens * groups)
+    if site.work.lora_rank and adapted:
+        adapter_forward, adapter_backward = _adapter_s(site, into=into, out=out, tokens=tokens * groups)
     return Part(
         name=name,
         term="matmul",
@@ -130,6 +118,32 @@ def linear(
         flops=2.0 * tokens * out * into * groups,
         moved_bytes=moved,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Products:
+    """Seconds of a layer's three matrix products, (U,) each."""
+
+    forward: Floats
+    data: Floats
+    weight: Floats
+    """With the pass that adds it up, where there is one; 0 for frozen weights."""
+
+
+def _products_s(site: Site, *, into: Floats, out: Floats, rows: Floats, groups: Floats | float) -> _Products:
+    chip, precision = site.pool.node.chip, site.work.precision
+    forward = gemm_s(chip, m=rows, n=out, k=into, precision=precision, groups=groups)
+    data = gemm_s(chip, m=rows, n=into, k=out, precision=precision, groups=groups, role="dgrad")
+    weight = gemm_s(chip, m=out, n=into, k=rows, precision=precision, groups=groups, role=_weight_role(site.stack))
+    dropless = site.model.moe is not None and site.model.moe.capacity_factor is None
+    if site.stack.grouped_products == "megablox" and dropless:
+        tiled_s, tiled_weight_s = _megablox_s(site, into=into, out=out, rows=rows, groups=groups)
+        several = np.asarray(groups) > 1
+        forward, data = np.where(several, tiled_s, forward), np.where(several, tiled_s, data)
+        weight = np.where(several, tiled_weight_s, weight)
+    if site.stack.accumulate_bytes:
+        weight = weight + streaming_s(chip, groups * into * out * site.stack.accumulate_bytes) + chip.ramp_s
+    return _Products(forward=forward, data=data, weight=np.zeros_like(weight) if site.work.lora_rank else weight)
 
 
 MEGABLOX_ROWS, MEGABLOX_WIDTH = 512.0, 1024.0
