@@ -71,7 +71,7 @@ def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, A
         recomputes=("", "recompute=full", "recompute=full,recompute_method=block,recompute_layers=2", "recompute=selective"),
     )
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_a_plan_is_read_back_from_yaml(plan: TrainingPlan) -> None:
     expressible(plan, NEMO1)
     check_round_trip(plan, target=NEMO1, source=NEMO1_SOURCE)

@@ -126,7 +126,7 @@ def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, A
         data=(Dataset(path="/data/web"),),
     )
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_a_plan_is_read_back_from_yaml(plan: TrainingPlan) -> None:
     expressible(plan, NEMO2)
     check_round_trip(plan, target=NEMO2, source=NEMO2_SOURCE, file=1)

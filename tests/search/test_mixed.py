@@ -309,6 +309,7 @@ def test_search_finds_what_brute_force_finds(cluster: str, fields: dict[str, Any
     assert outcome.bound <= best * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @slow
 @given(data=st.data())
 def test_curves_give_what_the_cost_model_gives(data: st.DataObject) -> None:

@@ -40,6 +40,7 @@ def test_a_lost_rank_ends_the_others(tmp_path: Path, loss: signal.Signals, words
     assert "Traceback" not in first.err
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_is_named_with_its_step(tmp_path: Path) -> None:
     """A learning rate of 1e30 spoils the weights in step 1; the loss of step 2 shows it, and no checkpoint is written."""
     saved = tmp_path / "saved"

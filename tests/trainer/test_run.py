@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="trains with torch: pip install 'meshwright[
 from tests.trainer.ranks import run, write_plan
 
 
+@pytest.mark.slow
 def test_lines_summary_and_trace_of_a_pipeline(tmp_path: Path) -> None:
     plan = write_plan(tmp_path, {"pp": 2})
     words = ["steps=4", "peak_tflops=0.5", f"metrics={tmp_path / 'lines'}", f"trace={tmp_path / 'trace'}"]

@@ -79,6 +79,7 @@ def test_a_batch_that_is_set_is_never_changed() -> None:
         search("search_config=gpt3/0.126b", global_batch_size=2047)
 
 
+@pytest.mark.slow
 def test_405b_on_512_gpus_and_llama3_70b_at_8192() -> None:
     few: dict[str, Any] = {"tensor_parallel_sizes": [8], "micro_batch_sizes": [1], "limit_search_runs": 1}
     large = search("search_config=llama/llama3.1_405b", num_nodes=64, gpu_memory_gb=141, **few)
@@ -97,6 +98,7 @@ def test_175b_on_16_gpus_says_what_it_needs(capsys: pytest.CaptureFixture[str]) 
     assert needed >= 32 and search("search_config=gpt3/175b", num_nodes=needed // 8, limit_search_runs=1).members
 
 
+@pytest.mark.slow
 def test_sizes_and_bounds_hold() -> None:
     found = search(
         "search_config=gpt3/5b", tensor_parallel_sizes=[2, 4], pipeline_parallel_sizes=[2], micro_batch_sizes=[1, 2], act_ckpt_layers=[0, 3]
@@ -136,6 +138,7 @@ def test_values_that_cannot_be(train: dict[str, Any], said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_configurations_that_nemo_reads_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["search_config=gpt3/5b", f"auto_configurator_path={tmp_path}", f"{TRAIN}.limit_search_runs=5", "run_inference_hp_search=False"]
     assert run(["autoconfigurator", *words, "--dry-run"]) == 0
@@ -193,6 +196,7 @@ def test_one_object_where_nothing_fits(capsys: pytest.CaptureFixture[str]) -> No
     assert "needs at least" in found["training"]["nothing_fits"] and found["inference"] is None
 
 
+@pytest.mark.slow
 def test_a_custom_configuration_brings_its_model_and_batch(tmp_path: Path) -> None:
     first = search("search_config=gpt3/2b", results=tmp_path, limit_search_runs=1, tensor_parallel_sizes=[1])
     [path] = write_candidates(first)
@@ -211,6 +215,7 @@ def test_jobs_have_the_containers_mounts_and_the_clusters_words() -> None:
     assert job.words == ()  # whole nodes and all of their memory are what every job of ours asks for
 
 
+@pytest.mark.slow
 def test_a_clusters_words_reach_the_launcher(tmp_path: Path) -> None:
     few: dict[str, Any] = {"results": tmp_path, "limit_search_runs": 1, "tensor_parallel_sizes": [1]}
     words = ["search_config=gpt3/0.126b", "cluster_type=bcp", "cluster.workspace=ws", "cluster.team=x", "cluster.ace=a", "cluster.org=o"]
