@@ -81,7 +81,7 @@ class Follower:
             raise ConfigError(f"{self.path}: no such file or folder")
         if self.path.is_dir() and not self._is_training() and not any((self.path / name).exists() for name in _LOGS):
             raise ConfigError(f"{self.path}: neither a training (train.yaml) nor a run (stdout.log); give one, or a log file")
-        if self.path.is_file() and "plans" in _json(self.path):
+        if self.path.is_file() and self.path.suffix == ".json" and "plans" in _json(self.path):  # a log, however long, is not read whole
             raise ConfigError(f"{self.path}: what `plan --json` wrote, no log; give the run's directory or log, with --plan {self.path}")
         if self._is_training():
             self.facts = _with_given(_facts_of_training(self.path), self.facts)
