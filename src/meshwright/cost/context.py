@@ -74,15 +74,7 @@ def _context_exchange(site: Site, block: Block, core: Part) -> Part:
     else:
         first = np.maximum(0.0, (cp - 1) * hop - hide * core.forward_s)
         last = np.maximum(0.0, 2 * (cp - 1) * hop - hide * core.backward_s)
-    return Part(
-        name="context parallel exchange",
-        term="cp_comm",
-        forward_s=first,
-        backward_s=last,
-        kernels_forward=np.where(cp > 1, 2.0, 0.0),
-        kernels_backward=np.where(cp > 1, 4.0, 0.0),
-        redone_by=CORE,
-    )
+    return _exchange(site, forward_s=first, backward_s=last, kernels=(2.0, 4.0))
 
 
 SWAP_PASSES = 4.0
@@ -105,13 +97,18 @@ def _swap_exchange(site: Site, block: Block) -> Part:
     group = group_of(cp, site.shapes.tp, site.pool)
     copies = streaming_s(site.pool.node.chip, SWAP_PASSES * np.sum(sent, axis=0)) * (cp > 1)
     time = np.sum([all_to_all_s(group, size) for size in sent], axis=0) + copies
+    return _exchange(site, forward_s=time, backward_s=time, kernels=(12.0, 12.0))
+
+
+def _exchange(site: Site, *, forward_s: Floats, backward_s: Floats, kernels: tuple[float, float]) -> Part:
+    kernels_forward, kernels_backward = (np.where(site.shapes.cp > 1, each, 0.0) for each in kernels)
     return Part(
         name="context parallel exchange",
         term="cp_comm",
-        forward_s=time,
-        backward_s=time,
-        kernels_forward=np.where(cp > 1, 12.0, 0.0),
-        kernels_backward=np.where(cp > 1, 12.0, 0.0),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        kernels_forward=kernels_forward,
+        kernels_backward=kernels_backward,
         redone_by=CORE,
     )
 

@@ -261,8 +261,7 @@ def redo_of(price: LayerPrice, modules: int) -> Redo:
     """
     chosen = {name for bit, name in enumerate(RECOMPUTE_MODULES) if modules >> bit & 1}
     redo, freed, kernels = (np.zeros_like(price.kept_bytes) for _ in range(3))
-    split = np.any([np.asarray(part.gather_s) * np.ones_like(redo) > 0 for _, _, group in price.parts for part in group], axis=0)
-    products = np.where(split, OPS_REDONE_SPLIT, OPS_REDONE)
+    products = _products_redone(price, redo) if "ops" in chosen else redo
     for _, count, group in price.parts:
         checkpoints = {module for part in group for module in part.redone_by & chosen}
         kernels = kernels + count * CHECKPOINT_LAUNCHES * len(checkpoints)
@@ -277,6 +276,12 @@ def redo_of(price: LayerPrice, modules: int) -> Redo:
     behind = price.host_behind_s + kernels * price.launch_s - redo
     waits = np.maximum(0.0, behind) - np.maximum(0.0, price.host_behind_s)
     return Redo(redo_s=redo + waits, freed_bytes=freed)
+
+
+def _products_redone(price: LayerPrice, like: Floats) -> Floats:
+    """Share of the products that checkpointing by operator runs again: less where a part gathers."""
+    split = np.any([np.asarray(part.gather_s) * np.ones_like(like) > 0 for _, _, group in price.parts for part in group], axis=0)
+    return np.where(split, OPS_REDONE_SPLIT, OPS_REDONE)
 
 
 def _redo_share(part: Part, chosen: set[str], products: Floats) -> Floats | float:
