@@ -80,6 +80,7 @@ def published_fp8(model: ModelSpec) -> Weights:
 
 
 _FEW_EXPERTS = 16
+"""Between the 8 of Mixtral and the 128 of Qwen3, whose checkpoints are of the two kinds."""
 
 
 def quantisation(weights: str, model: ModelSpec) -> Quantisation:
