@@ -1,11 +1,13 @@
-"""How far one measured run of a small cluster anchors a study: error of its other runs before and after, by study.
+"""How far one measured run of a small cluster anchors a study: error of its other runs before and
+after, by study.
 
     python benchmarks/anchor.py [TRUTH.csv...] [--anchors N]
-
-A study is the runs of one table with one chip and one software that several cluster sizes have. Runs on as few chips as any are taken
-one at a time as the only known run, spread evenly over those there are; `calibrate` fits it, and every other run of the study is
-predicted with that. `same model` counts the runs of the anchor's model alone. Prints mean |predicted / measured - 1| before and after,
-averaged over anchors, and for how many anchors it fell; the last line weighs each study by the root of its runs.
+ A study is the runs of one table with one chip and one software that several cluster sizes have.
+Runs on as few chips as any are taken one at a time as the only known run, spread evenly over those
+there are; `calibrate` fits it, and every other run of the study is predicted with that. `same
+model` counts the runs of the anchor's model alone. Prints mean |predicted / measured - 1| before
+and after, averaged over anchors, and for how many anchors it fell; the last line weighs each study
+by the root of its runs.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def studies(found: Sequence[TruthTable]) -> Iterator[tuple[str, list[MeasuredRun
     groups: dict[tuple[str, str, str], list[MeasuredRun]] = defaultdict(list)
     for table in found:
         for run in runs_of_table(table).runs:
-            groups[table.name, run.case.machines.nodes[0].chip.name, run.case.stack_name].append(run)
+            groups[table.name, run.case.machines.nodes[0].chip.name, run.case.stack_name].append(
+                run
+            )
     for key, runs in groups.items():
         answered = {p.row_id for p in predict_rows(run.case for run in runs).predictions}
         kept = [run for run in runs if run.case.row_id in answered]
@@ -75,13 +79,19 @@ def chips(run: MeasuredRun) -> int:
     return run.case.machines.num_chips
 
 
-def anchored(name: str, runs: Runs, *, quantity: str, most: int, same_model: bool) -> Anchored | None:
+def anchored(
+    name: str, runs: Runs, *, quantity: str, most: int, same_model: bool
+) -> Anchored | None:
     """Return how a study's other runs fare; None where there are too few."""
     measured, predicted = FIGURES[quantity]
     told = [run for run in runs if measured(run) is not None]
     scores = []
     for anchor in _anchors(told, most):
-        rest = [run for run in told if run is not anchor and (not same_model or run.case.model == anchor.case.model)]
+        rest = [
+            run
+            for run in told
+            if run is not anchor and (not same_model or run.case.model == anchor.case.model)
+        ]
         if len(rest) < LEAST_RUNS:
             continue
         calibration = fit_runs([anchor]).calibration
@@ -91,7 +101,15 @@ def anchored(name: str, runs: Runs, *, quantity: str, most: int, same_model: boo
         return None
     before, after = np.mean(scores, axis=0)
     fell = float(np.mean([late < early for early, late in scores]))
-    return Anchored(name=name, quantity=quantity, runs=len(told), anchors=len(scores), before=float(before), after=float(after), fell=fell)
+    return Anchored(
+        name=name,
+        quantity=quantity,
+        runs=len(told),
+        anchors=len(scores),
+        before=float(before),
+        after=float(after),
+        fell=fell,
+    )
 
 
 def _anchors(runs: Runs, most: int) -> list[MeasuredRun]:
@@ -103,21 +121,33 @@ def _anchors(runs: Runs, most: int) -> list[MeasuredRun]:
     return [small[i] for i in np.unique(np.linspace(0, len(small) - 1, most).astype(int))]
 
 
-def _error(rest: Runs, truth: Floats, predicted: Callable[[Prediction], float], known: Calibration | None) -> float:
-    answers = predict_rows(replace(run.case, calibration=None if known is None else known.for_model(run.case.model)) for run in rest)
+def _error(
+    rest: Runs, truth: Floats, predicted: Callable[[Prediction], float], known: Calibration | None
+) -> float:
+    answers = predict_rows(
+        replace(run.case, calibration=None if known is None else known.for_model(run.case.model))
+        for run in rest
+    )
     if len(answers.predictions) != len(rest):
         raise ConfigError(f"{answers.unanswered[0].reason}")
-    return float(np.abs(np.array([predicted(found) for found in answers.predictions]) / truth - 1.0).mean())
+    return float(
+        np.abs(np.array([predicted(found) for found in answers.predictions]) / truth - 1.0).mean()
+    )
 
 
 def _paths(given: Sequence[Path]) -> list[Path]:
-    folder = Path(os.environ.get("MESHWRIGHT_TRUTH") or Path(__file__).resolve().parents[2] / "shared" / "truth")
+    folder = Path(
+        os.environ.get("MESHWRIGHT_TRUTH")
+        or Path(__file__).resolve().parents[2] / "shared" / "truth"
+    )
     return list(given) or sorted(folder.glob("*.csv"))
 
 
 def main() -> None:
     """Measure every study and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tables", nargs="*", type=Path)
     parser.add_argument("--anchors", type=int, default=8, help="at most, of each study")
     options = parser.parse_args()
@@ -127,15 +157,32 @@ def main() -> None:
             rows = [
                 row
                 for name, runs in found
-                if (row := anchored(name, runs, quantity=quantity, most=options.anchors, same_model=same_model)) is not None
+                if (
+                    row := anchored(
+                        name, runs, quantity=quantity, most=options.anchors, same_model=same_model
+                    )
+                )
+                is not None
             ]
-            print(f"\n{quantity}, {'same model' if same_model else 'all models'}\n{'study':<52} runs anchors  before   after  fell")
+            print(
+                f"\n{quantity}, {'same model' if same_model else 'all models'}\n{'study':<52} runs"
+                " anchors  before   after  fell"
+            )
             for row in rows:
-                print(f"{row.name:<52} {row.runs:>4} {row.anchors:>7} {row.before:>7.1%} {row.after:>7.1%} {row.fell:>5.0%}")
+                print(
+                    f"{row.name:<52} {row.runs:>4} {row.anchors:>7} {row.before:>7.1%}"
+                    f" {row.after:>7.1%} {row.fell:>5.0%}"
+                )
             weights = [row.runs**0.5 for row in rows]
-            before, after = (float(np.average([getattr(row, side) for row in rows], weights=weights)) for side in ("before", "after"))
+            before, after = (
+                float(np.average([getattr(row, side) for row in rows], weights=weights))
+                for side in ("before", "after")
+            )
             better = sum(row.after < row.before for row in rows)
-            print(f"{'all, by the root of the runs':<60} {before:>11.1%} {after:>7.1%}   lower in {better} of {len(rows)}")
+            print(
+                f"{'all, by the root of the runs':<60} {before:>11.1%} {after:>7.1%}   lower in"
+                f" {better} of {len(rows)}"
+            )
 
 
 if __name__ == "__main__":

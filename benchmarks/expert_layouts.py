@@ -1,10 +1,10 @@
 """How our best layouts compare with those that NVIDIA ships, both priced by our model.
 
     python benchmarks/expert_layouts.py [--only WORDS] [-o docs/expert_layouts.md]
-
-Reads `expert_layouts.csv` of the folder MESHWRIGHT_TRUTH, else of ../shared/truth beside the repository. Each row is priced with the
-model, chips, batch and precision that it names; our best is searched for the same. No run is measured here: what agrees may still be
-wrong, and what differs is a hint at the model, the search or the recipe.
+ Reads `expert_layouts.csv` of the folder MESHWRIGHT_TRUTH, else of ../shared/truth beside the
+repository. Each row is priced with the model, chips, batch and precision that it names; our best is
+searched for the same. No run is measured here: what agrees may still be wrong, and what differs is
+a hint at the model, the search or the recipe.
 """
 
 from __future__ import annotations
@@ -70,31 +70,67 @@ class Outcome:
 
 def truth() -> Path:
     """Return the folder of the tables."""
-    return Path(os.environ.get("MESHWRIGHT_TRUTH") or Path(__file__).resolve().parents[2] / "shared" / "truth")
+    return Path(
+        os.environ.get("MESHWRIGHT_TRUTH")
+        or Path(__file__).resolve().parents[2] / "shared" / "truth"
+    )
 
 
 @cache
 def usual_sequences() -> dict[tuple[str, str], str]:
-    """Sequence lengths by model and task of the published runs of these recipes, which the recipes' tables leave out."""
+    """Sequence lengths by model and task of the published runs of these recipes, which the recipes'
+    tables leave out."""
     with (truth() / "megatron_bridge.csv").open(encoding="utf-8") as handle:
-        counts = Counter((row["model"], row["task"], row["seq_len"]) for row in csv.DictReader(handle))
+        counts = Counter(
+            (row["model"], row["task"], row["seq_len"]) for row in csv.DictReader(handle)
+        )
     return {(model, task): seq for (model, task, seq), _ in reversed(counts.most_common())}
 
 
 def published_row(row: Row) -> dict[str, str]:
     """Return the row in the columns of published runs."""
     task = {"pre_train": "pretrain", "finetune": "sft"}.get(row["task"], row["task"])
-    notes = [f"{flag}={row[name]}" for name, flag in (("etp", "expert-tensor-parallel-size"), ("pp_layout", PATTERN)) if row[name]]
-    notes.append("one fewer layer in first and last stage")  # where that comes out even: embedding and loss count as layers
-    same = {name: row[name] for name in ("gpu", "num_gpus", "gpus_per_node", "tp", "pp", "vpp", "cp", "ep", "mbs", "gbs")}
+    notes = [
+        f"{flag}={row[name]}"
+        for name, flag in (("etp", "expert-tensor-parallel-size"), ("pp_layout", PATTERN))
+        if row[name]
+    ]
+    notes.append(
+        "one fewer layer in first and last stage"
+    )  # where that comes out even: embedding and loss count as layers
+    same = {
+        name: row[name]
+        for name in (
+            "gpu",
+            "num_gpus",
+            "gpus_per_node",
+            "tp",
+            "pp",
+            "vpp",
+            "cp",
+            "ep",
+            "mbs",
+            "gbs",
+        )
+    }
     nemo = row["source"].startswith("nemo")
     return {
         **same,
-        "model": row["model"].replace("-vl-", "-"),  # of a model that also sees, the part that reads
+        "model": (
+            row["model"].replace("-vl-", "-")
+        ),  # of a model that also sees, the part that reads
         "row_id": "expert",
         "task": task,
-        "seq_len": row["seq_len"] or usual_sequences().get((row["model"].replace("llama31", "llama3.1"), task), ""),
-        "precision": row["precision"].replace("fp8_mx", "mxfp8").replace("fp8_cs", "fp8").replace("fp8_sc", "fp8-blockwise"),
+        "seq_len": (
+            row["seq_len"]
+            or usual_sequences().get((row["model"].replace("llama31", "llama3.1"), task), "")
+        ),
+        "precision": (
+            row["precision"]
+            .replace("fp8_mx", "mxfp8")
+            .replace("fp8_cs", "fp8")
+            .replace("fp8_sc", "fp8-blockwise")
+        ),
         "zero": "fsdp" if row["fsdp"] == "1" else "",
         "framework": "NeMo 2.0 (Megatron-Core)" if nemo else "Megatron-Bridge / Megatron-Core + TE",
         "release": f"NeMo container {row['container']}" if row["container"] and not nemo else "",
@@ -108,12 +144,21 @@ PATTERN = "pipeline-model-parallel-layout"
 
 def recompute_cells(row: Row) -> dict[str, str]:
     """Return the two columns that say what is recomputed and which graphs are captured."""
-    graphs = {"transformer_engine": "cuda graph transformer_engine:['attn']", "full_iteration": "cuda graph full_iteration"}
+    graphs = {
+        "transformer_engine": "cuda graph transformer_engine:['attn']",
+        "full_iteration": "cuda graph full_iteration",
+    }
     graph = graphs.get(row["cuda_graph"], "")
     if row["recompute_modules"]:
-        return {"recompute": "selective", "recompute_detail": f"modules {row['recompute_modules']}; {graph}"}
+        return {
+            "recompute": "selective",
+            "recompute_detail": f"modules {row['recompute_modules']}; {graph}",
+        }
     if row["recompute_num_layers"] not in ("", "0"):
-        return {"recompute": "full", "recompute_detail": f"recompute_num_layers={row['recompute_num_layers']}; {graph}"}
+        return {
+            "recompute": "full",
+            "recompute_detail": f"recompute_num_layers={row['recompute_num_layers']}; {graph}",
+        }
     return {"recompute": "none", "recompute_detail": graph}
 
 
@@ -136,7 +181,9 @@ def problem_of(case: Case) -> Problem:
     changes: dict[str, Any] = dict(case.stack_changes)
     setting = problem.setting
     stack, pool = replace(find_stack(case.stack_name), **changes), replace(setting.pool, node=node)
-    return replace(problem, setting=replace(setting, model=case.model, work=work, stack=stack, pool=pool))
+    return replace(
+        problem, setting=replace(setting, model=case.model, work=work, stack=stack, pool=pool)
+    )
 
 
 _best: dict[Any, Plan | None] = {}
@@ -148,7 +195,9 @@ def best_plan(problem: Problem) -> Plan | None:
     key = (setting.model, setting.pool, setting.work, setting.stack)
     if key not in _best:
         rejections = Rejections()
-        harvest = search_space(problem, make_space(problem, axes_of(problem), rejections), rejections)
+        harvest = search_space(
+            problem, make_space(problem, axes_of(problem), rejections), rejections
+        )
         plans = ranked_plans(problem, harvest.fitting, harvest.at_risk)
         _best[key] = plans[0] if plans else None
     return _best[key]
@@ -161,7 +210,11 @@ def compare(row: Row) -> Outcome:
     if isinstance(case, Unanswerable):
         return Outcome(name=name, kind="not described well enough", detail=case.reason)
     if not named_well(case):
-        return Outcome(name=name, kind="not described well enough", detail="model: not known, and no dims given")
+        return Outcome(
+            name=name,
+            kind="not described well enough",
+            detail="model: not known, and no dims given",
+        )
     try:
         problem = problem_of(case)
         layout = explicit_layers(case.layout, case.model)
@@ -172,18 +225,28 @@ def compare(row: Row) -> Outcome:
     if ours is None:
         return Outcome(name=name, kind="nothing fits by our memory", theirs=layout)
     if broken:
-        return Outcome(name=name, kind="theirs breaks a rule of ours", detail=broken[0].message, theirs=layout, ours=ours.layout)
+        return Outcome(
+            name=name,
+            kind="theirs breaks a rule of ours",
+            detail=broken[0].message,
+            theirs=layout,
+            ours=ours.layout,
+        )
     return judged(row, name, problem, cheapest(problem, layout), ours)
 
 
 def named_well(case: Case) -> bool:
     """Whether the model that was read is of the size in its name."""
     billions = re.search(r"(?<![\dx.])(\d+(?:\.\d+)?)b(?![a-z])", case.model.name)  # not of 8x7b
-    return billions is None or abs(model_params(case.model).total / 1e9 / float(billions[1]) - 1) < OF_NAME
+    return (
+        billions is None
+        or abs(model_params(case.model).total / 1e9 / float(billions[1]) - 1) < OF_NAME
+    )
 
 
 def cheapest(problem: Problem, layout: Layout) -> Repriced:
-    """Price a layout; where its recipe leaves the split of layers open, with the best split that is tried."""
+    """Price a layout; where its recipe leaves the split of layers open, with the best split that is
+    tried."""
     [tried] = shortlists(problem, [[layout]])
     return min(reprice(problem, tried), key=lambda priced: priced.step_s)
 
@@ -191,45 +254,81 @@ def cheapest(problem: Problem, layout: Layout) -> Repriced:
 def judged(row: Row, name: str, problem: Problem, theirs: Repriced, ours: Plan) -> Outcome:
     """Say how the two compare, and why."""
     ratio, fits = theirs.step_s / ours.step_s, fits_of(problem, theirs.peak_bytes)
-    used, offloads = theirs.peak_bytes / problem.setting.limit_bytes, row["cpu_offloading_num_layers"] not in ("", "0")
+    used, offloads = (
+        theirs.peak_bytes / problem.setting.limit_bytes,
+        row["cpu_offloading_num_layers"] not in ("", "0"),
+    )
     memory = f"{theirs.peak_bytes / GIB:.0f} of {problem.setting.limit_bytes / GIB:.0f} GiB"
     if abs(ratio - 1) <= CLOSE:
         kind, detail = "within 3 %", "" if fits == "yes" else f"{fits}: {memory}"
     elif ratio > 1:
-        uneven = problem.setting.model.total_layers % (theirs.layout.pp * theirs.layout.vpp) > 0 and not row["pp_layout"]
-        kind, detail = f"theirs slower: {largest_term(theirs, ours, unknown_split=uneven)}", slower_words(theirs, ours)
+        uneven = (
+            problem.setting.model.total_layers % (theirs.layout.pp * theirs.layout.vpp) > 0
+            and not row["pp_layout"]
+        )
+        kind, detail = (
+            f"theirs slower: {largest_term(theirs, ours, unknown_split=uneven)}",
+            slower_words(theirs, ours),
+        )
     elif fits == "yes":
-        kind, detail = "theirs faster, and fits", f"outside of what is searched: {differences(theirs.layout, ours.layout)}"
+        kind, detail = (
+            "theirs faster, and fits",
+            f"outside of what is searched: {differences(theirs.layout, ours.layout)}",
+        )
     else:
         offload = ", offloads activations" if offloads else ""
-        kind, detail = f"theirs faster, {'does not fit' if fits == 'no' else 'at risk'} by our memory", memory + offload
+        kind, detail = (
+            f"theirs faster, {'does not fit' if fits == 'no' else 'at risk'} by our memory",
+            memory + offload,
+        )
     layouts = {"theirs": theirs.layout, "ours": ours.layout}
-    return Outcome(name=name, kind=kind, detail=detail, ratio=ratio, used_share=used, offloads=offloads, **layouts)
+    return Outcome(
+        name=name,
+        kind=kind,
+        detail=detail,
+        ratio=ratio,
+        used_share=used,
+        offloads=offloads,
+        **layouts,
+    )
 
 
 def gains(theirs: Repriced, ours: Plan) -> list[tuple[str, float]]:
     """Terms by how much longer theirs are, as a share of our step, largest first."""
-    changes = [(term, (theirs.time_s[term] - ours.time_s[term]) / ours.step_s) for term in ours.time_s]
+    changes = [
+        (term, (theirs.time_s[term] - ours.time_s[term]) / ours.step_s) for term in ours.time_s
+    ]
     return sorted(changes, key=lambda change: -change[1])
 
 
 def largest_term(theirs: Repriced, ours: Plan, *, unknown_split: bool) -> str:
-    """The term that makes theirs slower; an imbalance may be ours, where the recipe computes a split that its table lacks."""
+    """The term that makes theirs slower; an imbalance may be ours, where the recipe computes a
+    split that its table lacks."""
     term = gains(theirs, ours)[0][0]
-    lacking = ", their split of layers is not in the table" if term == "imbalance" and unknown_split else ""
+    lacking = (
+        ", their split of layers is not in the table"
+        if term == "imbalance" and unknown_split
+        else ""
+    )
     return f"{TIME_READINGS[term].title}{lacking}"
 
 
 def slower_words(theirs: Repriced, ours: Plan) -> str:
     """Say which terms cost theirs what."""
     shown = gains(theirs, ours)[:TERMS_SHOWN]
-    words = ", ".join(f"{TIME_READINGS[term].title} {share:+.1%}" for term, share in shown if share > CLOSE / 10)
+    words = ", ".join(
+        f"{TIME_READINGS[term].title} {share:+.1%}" for term, share in shown if share > CLOSE / 10
+    )
     return f"{words}; ours: {differences(ours.layout, theirs.layout)}"
 
 
 def differences(one: Layout, other: Layout) -> str:
     """The axes of one where it differs from the other."""
-    words = (f"{axis}={axis_value(one, axis)}" for axis in AXES if axis_value(one, axis) != axis_value(other, axis))
+    words = (
+        f"{axis}={axis_value(one, axis)}"
+        for axis in AXES
+        if axis_value(one, axis) != axis_value(other, axis)
+    )
     return " ".join(words) or "the same axes"
 
 
@@ -254,17 +353,30 @@ def page(outcomes: Sequence[Outcome]) -> str:
     """Return the page."""
     counts = Counter(o.kind for o in outcomes)
     priced = [o for o in outcomes if o.ratio is not None]
-    close, reasoned = counts["within 3 %"], sum(o.ratio is not None or o.kind.startswith("theirs") for o in outcomes)
+    close, reasoned = (
+        counts["within 3 %"],
+        sum(o.ratio is not None or o.kind.startswith("theirs") for o in outcomes),
+    )
     lines = [
         "# NVIDIA's layouts and ours",
         "",
-        f"Written by `benchmarks/expert_layouts.py` on {datetime.now(UTC):%Y-%m-%d}, on a machine of {os.cpu_count()} cores.",
+        (
+            f"Written by `benchmarks/expert_layouts.py` on {datetime.now(UTC):%Y-%m-%d}, on a"
+            f" machine of {os.cpu_count()} cores."
+        ),
         "",
-        "The layouts that NVIDIA ships for a model, chip, batch and precision (Megatron-Bridge and NeMo 2.0 recipes), and the best that",
+        (
+            "The layouts that NVIDIA ships for a model, chip, batch and precision (Megatron-Bridge"
+            " and NeMo 2.0 recipes), and the best that"
+        ),
         "`meshwright plan` finds for the same, both priced by our model. Nothing is measured here.",
         "",
-        f"{len(outcomes)} rows, {len(priced)} of them priced; {close} of these ({close / max(1, len(priced)):.0%}) within 3 % of our best; "
-        f"for {reasoned - close} more the reason is shown ({reasoned / max(1, len(outcomes)):.0%} of all rows in total).",
+        (
+            f"{len(outcomes)} rows, {len(priced)} of them priced; {close} of these"
+            f" ({close / max(1, len(priced)):.0%}) within 3 % of our best; for {reasoned - close}"
+            f" more the reason is shown ({reasoned / max(1, len(outcomes)):.0%} of all rows in"
+            " total)."
+        ),
         "",
         "| outcome | rows |",
         "| --- | ---: |",
@@ -278,7 +390,10 @@ def page(outcomes: Sequence[Outcome]) -> str:
         "",
         *unfitting(outcomes),
         "",
-        "| model, task, chip, chips, precision, batch | theirs | ours | their step / ours | outcome |",
+        (
+            "| model, task, chip, chips, precision, batch | theirs | ours | their step / ours |"
+            " outcome |"
+        ),
         "| --- | --- | --- | ---: | --- |",
         *(line(o) for o in outcomes),
     ]
@@ -286,13 +401,24 @@ def page(outcomes: Sequence[Outcome]) -> str:
 
 
 def unfitting(outcomes: Iterable[Outcome]) -> list[str]:
-    """List their layouts that do not fit by our memory: they run, so our memory is too high or the table lacks what saves it."""
+    """List their layouts that do not fit by our memory: they run, so our memory is too high or the
+    table lacks what saves it."""
     found = [o for o in outcomes if o.used_share is not None and o.used_share > 1]
     rows = [
-        f"| {o.name} | {'' if o.theirs is None else short(o.theirs)} | {o.used_share:.2f} | {'yes' if o.offloads else ''} |" for o in found
+        f"| {o.name} | {'' if o.theirs is None else short(o.theirs)} | {o.used_share:.2f} |"
+        f" {'yes' if o.offloads else ''} |"
+        for o in found
     ]
-    heading = ["| row | theirs | predicted / seen by a process | offloads |", "| --- | --- | ---: | --- |"]
-    return [f"{len(found)} of their layouts need more memory by our model than a chip has:", "", *heading, *rows]
+    heading = [
+        "| row | theirs | predicted / seen by a process | offloads |",
+        "| --- | --- | ---: | --- |",
+    ]
+    return [
+        f"{len(found)} of their layouts need more memory by our model than a chip has:",
+        "",
+        *heading,
+        *rows,
+    ]
 
 
 def line(o: Outcome) -> str:
@@ -306,20 +432,37 @@ def line(o: Outcome) -> str:
 def short(layout: Layout) -> str:
     """The axes that differ from 1 or none."""
     return (
-        " ".join(f"{axis}={axis_value(layout, axis)}" for axis in AXES if axis_value(layout, axis) not in ("1", "none", "zero1"))
+        " ".join(
+            f"{axis}={axis_value(layout, axis)}"
+            for axis in AXES
+            if axis_value(layout, axis) not in ("1", "none", "zero1")
+        )
         or "data parallel"
     )
 
 
 def main() -> None:
     """Print the summary and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="", help="words that a row's name must hold")
-    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).resolve().parent.parent / "docs" / "expert_layouts.md")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path(__file__).resolve().parent.parent / "docs" / "expert_layouts.md",
+    )
     given = parser.parse_args()
     with (truth() / "expert_layouts.csv").open(encoding="utf-8") as handle:
-        rows = [row for row in csv.DictReader(handle) if all(w in " ".join(row.values()) for w in given.only.split())]
-    rows.sort(key=lambda row: (row["model"], row["gpu"], row["num_gpus"], row["gbs"], row["precision"]))
+        rows = [
+            row
+            for row in csv.DictReader(handle)
+            if all(w in " ".join(row.values()) for w in given.only.split())
+        ]
+    rows.sort(
+        key=lambda row: (row["model"], row["gpu"], row["num_gpus"], row["gbs"], row["precision"])
+    )
     with ProcessPoolExecutor() as pool:
         outcomes = list(pool.map(compare, rows, chunksize=8))
     text = page(outcomes)

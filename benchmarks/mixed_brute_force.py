@@ -1,12 +1,15 @@
-"""The search over several kinds of chips against brute force on random small cases, and what its space leaves out.
+"""The search over several kinds of chips against brute force on random small cases, and what its
+space leaves out.
 
     python benchmarks/mixed_brute_force.py [--cases 2000] [--wide 300] [--seed 0]
-
-Every case is a model of two to five layers on two to seven chips of two or three kinds. Every plan is priced by the cost model itself: each
-order of the pools, number of stages, split of the layers, tp, dp, mbs and chunks; stages recompute in the quickest way that fits. Prints in
-how many cases the search found a plan as fast, and proved it. For the first `--wide` cases also how much faster plans become where a pool's
-stages need not follow each other, have their own tp each, where pools have unlike dp and mbs, or where stages recompute more than their
-memory asks for; and how often the second phase, in which a kind of chip comes back around the best plans, finds what brute force finds.
+ Every case is a model of two to five layers on two to seven chips of two or three kinds. Every plan
+is priced by the cost model itself: each order of the pools, number of stages, split of the layers,
+tp, dp, mbs and chunks; stages recompute in the quickest way that fits. Prints in how many cases the
+search found a plan as fast, and proved it. For the first `--wide` cases also how much faster plans
+become where a pool's stages need not follow each other, have their own tp each, where pools have
+unlike dp and mbs, or where stages recompute more than their memory asks for; and how often the
+second phase, in which a kind of chip comes back around the best plans, finds what brute force
+finds.
 """
 
 from __future__ import annotations
@@ -67,14 +70,20 @@ def random_case(draw: random.Random) -> PlanRequest:
         "gbs": draw.choice((2, 4, 6, 8, 12, 16)),
         "headroom": 0,
         "max_memory_gib": draw.choice((None, None, 5.0, 7.0, 10.0, 16.0)),
-        "pins": {"cp": [1], "vpp": draw.choice(([1], [1, 2])), "mbs": [1, 2], "recompute": draw.choice((["none"], ["none", "full"]))},
+        "pins": {
+            "cp": [1],
+            "vpp": draw.choice(([1], [1, 2])),
+            "mbs": [1, 2],
+            "recompute": draw.choice((["none"], ["none", "full"])),
+        },
     }
     return PlanRequest.of({key: value for key, value in fields.items() if value is not None})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """What a stage of one option takes: arrays are (ways, places, layers), those of a step's end (places, layers)."""
+    """What a stage of one option takes: arrays are (ways, places, layers), those of a step's end
+    (places, layers)."""
 
     forward_s: Floats
     backward_s: Floats
@@ -86,7 +95,8 @@ class Stage:
 
 
 class Prices:
-    """What stages of one problem take, by the cost model; each make of stage is priced once, with all options of its pool."""
+    """What stages of one problem take, by the cost model; each make of stage is priced once, with
+    all options of its pool."""
 
     def __init__(self, problem: MixedProblem, grid: Grid) -> None:
         self.problem, self.grid, self.site = problem, grid, problem.site
@@ -102,26 +112,54 @@ class Prices:
 
     def _ways(self) -> list[tuple[int, int, int]]:
         """Kind, block or not, and layers of each way to recompute."""
-        plain = [(way.kind, 0, way.layers) for way in self.grid.axes.recomputations if not way.block]
+        plain = [
+            (way.kind, 0, way.layers) for way in self.grid.axes.recomputations if not way.block
+        ]
         blocks = any(way.block for way in self.grid.axes.recomputations)
-        return plain + [(RECOMPUTES.index("full"), 1, count) for count in range(1, self.layers) if blocks]
+        return plain + [
+            (RECOMPUTES.index("full"), 1, count) for count in range(1, self.layers) if blocks
+        ]
 
     def _priced(self, pool: int, pp: int, vpp: int) -> list[Stage]:
         site, options, ways = self.site, self.grid.options[pool].layouts, self._ways()
-        kinds, blocks, counts = (np.tile(np.array(column, dtype=np.int64), len(options)) for column in zip(*ways, strict=True))
+        kinds, blocks, counts = (
+            np.tile(np.array(column, dtype=np.int64), len(options))
+            for column in zip(*ways, strict=True)
+        )
         rows = options.take(np.repeat(np.arange(len(options)), len(ways)))
         same = np.ones(len(rows), dtype=np.int64)
-        rows = replace(rows, pp=pp * same, vpp=vpp * same, recompute=kinds, block_recompute=blocks, recompute_layers=counts)
-        index, layers = (each.ravel() for each in np.meshgrid(np.arange(pp), np.arange(1, self.layers + 1), indexing="ij"))
+        rows = replace(
+            rows,
+            pp=pp * same,
+            vpp=vpp * same,
+            recompute=kinds,
+            block_recompute=blocks,
+            recompute_layers=counts,
+        )
+        index, layers = (
+            each.ravel()
+            for each in np.meshgrid(np.arange(pp), np.arange(1, self.layers + 1), indexing="ij")
+        )
         stages = _stages(rows, index, layers)
-        found = price_stages(rows, stages, model=site.model, pool=site.cluster.pools[pool], work=site.work, stack=site.stack)
+        found = price_stages(
+            rows,
+            stages,
+            model=site.model,
+            pool=site.cluster.pools[pool],
+            work=site.work,
+            stack=site.stack,
+        )
         part = self.problem.parts[pool]
         fits = found.memory.used <= part.setting.limit_bytes - part.headroom_bytes
-        whole = (blocks[:, None] > 0) & (counts[:, None] * vpp >= layers)  # blocks of all layers are full recompute
+        whole = (blocks[:, None] > 0) & (
+            counts[:, None] * vpp >= layers
+        )  # blocks of all layers are full recompute
         backward = np.where(fits & ~whole, found.times.backward_s, np.inf)
         first = slice(None, None, len(ways))
         wide = rows.take(np.repeat(np.arange(len(rows))[first], len(index)))
-        once = self._once(wide, found.params.dense[first].ravel(), found.params.expert[first].ravel(), pool)
+        once = self._once(
+            wide, found.params.dense[first].ravel(), found.params.expert[first].ravel(), pool
+        )
         messages = message_times_s(rows, found.message_bytes, pool=pool, site=site)
         shape = (len(options), len(ways), pp, self.layers)
         forward, backward = found.times.forward_s.reshape(shape), backward.reshape(shape)
@@ -136,26 +174,43 @@ class Prices:
             for i in range(len(options))
         ]
 
-    def _once(self, rows: Layouts, dense: Floats, expert: Floats, pool: int) -> tuple[Floats, Floats, Floats]:
+    def _once(
+        self, rows: Layouts, dense: Floats, expert: Floats, pool: int
+    ) -> tuple[Floats, Floats, Floats]:
         own, site = self.site.cluster.pools[pool], self.site
-        reduce, gather = data_exchange_s(rows, dense, expert, pool=own, stack=site.stack, precision=site.work.precision)
+        reduce, gather = data_exchange_s(
+            rows, dense, expert, pool=own, stack=site.stack, precision=site.work.precision
+        )
         return reduce, gather, optimizer_s(rows, dense, expert, pool=own, stack=site.stack)
 
     def least_s(self, plan: Sequence[Choice], vpp: int, *, free: bool) -> float:
-        """The fastest split of stages, seconds per step; each recomputes in any way that fits if `free`, else in the quickest."""
+        """The fastest split of stages, seconds per step; each recomputes in any way that fits if
+        `free`, else in the quickest."""
         pp = len(plan)
         parts = [self.of(choice, pp, vpp) for choice in plan]
         micro = int(self.grid.options[plan[0][0]].layouts.num_microbatches[plan[0][1]])
         best = np.inf
-        links = np.array([max(parts[i + k].message_s[plan[i][0] != plan[i + 1][0]] for k in (0, 1)) for i in range(pp - 1)])
+        links = np.array(
+            [
+                max(parts[i + k].message_s[plan[i][0] != plan[i + 1][0]] for k in (0, 1))
+                for i in range(pp - 1)
+            ]
+        )
         for split in compositions(self.layers, pp, least=vpp):
             tables = [
-                (part.forward_s[:, i, n - 1], part.backward_s[:, i, n - 1]) for i, (part, n) in enumerate(zip(parts, split, strict=True))
+                (part.forward_s[:, i, n - 1], part.backward_s[:, i, n - 1])
+                for i, (part, n) in enumerate(zip(parts, split, strict=True))
             ]
-            pairs = [[(f, b) for f, b in zip(*table, strict=True) if np.isfinite(b)] for table in tables]
+            pairs = [
+                [(f, b) for f, b in zip(*table, strict=True) if np.isfinite(b)] for table in tables
+            ]
             if not all(pairs):
                 continue
-            every = np.array(list(product(*pairs)) if free else [[min(pair, key=lambda times: times[1]) for pair in pairs]])
+            every = np.array(
+                list(product(*pairs))
+                if free
+                else [[min(pair, key=lambda times: times[1]) for pair in pairs]]
+            )
             forward, backward = every[:, :, 0], every[:, :, 1]
             time = pipeline_of_stages_s(
                 schedule=SCHEDULES.index("1f1b"),
@@ -166,10 +221,22 @@ class Prices:
                 p2p_s=np.broadcast_to(links, (len(every), pp - 1)),
                 p2p=self.site.stack.p2p,
             ).pipeline_s
-            best = min(best, float((time + self._once_s(parts, split, forward[:, 0], backward[:, 0], vpp)).min()))
+            best = min(
+                best,
+                float(
+                    (time + self._once_s(parts, split, forward[:, 0], backward[:, 0], vpp)).min()
+                ),
+            )
         return best + self.site.stack.step_overhead_s
 
-    def _once_s(self, parts: Sequence[Stage], split: Sequence[int], forward: Floats, backward: Floats, vpp: int) -> Floats:
+    def _once_s(
+        self,
+        parts: Sequence[Stage],
+        split: Sequence[int],
+        forward: Floats,
+        backward: Floats,
+        vpp: int,
+    ) -> Floats:
         """Exchange and optimizer of the stage where they take longest."""
         overlap = self.site.stack.dp_overlap
         found = np.zeros_like(forward)
@@ -187,7 +254,11 @@ class Prices:
 def _stages(rows: Layouts, index: Ints, layers: Ints) -> Stages:
     """Stages of all places and layers, for each row."""
     pp, vpp, micro = rows.pp[:, None], rows.vpp[:, None], rows.num_microbatches[:, None]
-    held = np.where(vpp == 1, np.minimum(pp - index, micro), np.minimum(2 * (pp - index - 1) + (vpp - 1) * pp + 1, micro * vpp) / vpp)
+    held = np.where(
+        vpp == 1,
+        np.minimum(pp - index, micro),
+        np.minimum(2 * (pp - index - 1) + (vpp - 1) * pp + 1, micro * vpp) / vpp,
+    )
     shape = held.shape
     return Stages(
         index=np.broadcast_to(index, shape),
@@ -207,21 +278,31 @@ def compositions(total: int, parts: int, *, least: int) -> Iterator[tuple[int, .
 
 
 def classes(grid: Grid) -> list[list[Choice]]:
-    """Options of all pools that could share a pipeline: of equal batch, micro batches and everything but tp, dp and mbs."""
+    """Options of all pools that could share a pipeline: of equal batch, micro batches and
+    everything but tp, dp and mbs."""
     found: dict[tuple[int, ...], list[Choice]] = {}
     for pool, options in enumerate(grid.options):
         rows = options.layouts
         for option in range(len(rows)):
-            key = (int(rows.gbs[option]), int(rows.dp[option] * rows.mbs[option]), int(rows.sharding[option]), int(rows.cp[option]))
+            key = (
+                int(rows.gbs[option]),
+                int(rows.dp[option] * rows.mbs[option]),
+                int(rows.sharding[option]),
+                int(rows.cp[option]),
+            )
             found.setdefault(key, []).append((pool, option))
     return list(found.values())
 
 
-def sequences(problem: MixedProblem, grid: Grid, choices: Sequence[Choice], *, wide: bool) -> Iterator[tuple[Choice, ...]]:
+def sequences(
+    problem: MixedProblem, grid: Grid, choices: Sequence[Choice], *, wide: bool
+) -> Iterator[tuple[Choice, ...]]:
     """Pipelines that the chips allow; those of the stated space alone where not `wide`."""
     caps = [pool.num_chips for pool in problem.cluster.pools]
 
-    def longer(plan: tuple[Choice, ...], left: list[int], spare: int) -> Iterator[tuple[Choice, ...]]:
+    def longer(
+        plan: tuple[Choice, ...], left: list[int], spare: int
+    ) -> Iterator[tuple[Choice, ...]]:
         if plan:
             yield plan
         if len(plan) == problem.site.model.total_layers:
@@ -253,7 +334,8 @@ def faults(grid: Grid, plan: Sequence[Choice]) -> frozenset[str]:
 
 
 def brute_force(problem: MixedProblem, grid: Grid, *, wide: bool) -> dict[frozenset[str], float]:
-    """The least seconds per step by what is outside of the stated space, and how many pipelines were looked at."""
+    """The least seconds per step by what is outside of the stated space, and how many pipelines
+    were looked at."""
     prices = Prices(problem, grid)
     best: dict[frozenset[str], float] = {}
     for choices in classes(grid):
@@ -261,18 +343,30 @@ def brute_force(problem: MixedProblem, grid: Grid, *, wide: bool) -> dict[frozen
             kind = faults(grid, plan)
             micro = int(grid.options[plan[0][0]].layouts.num_microbatches[plan[0][1]])
             for vpp in grid.vpp or (1,):
-                if vpp > 1 and (len(plan) == 1 or micro % len(plan) or vpp * len(plan) > prices.layers):
+                if vpp > 1 and (
+                    len(plan) == 1 or micro % len(plan) or vpp * len(plan) > prices.layers
+                ):
                     continue
                 best[kind] = min(best.get(kind, np.inf), prices.least_s(plan, vpp, free=False))
                 if wide and not kind:
-                    best[RECOMPUTE] = min(best.get(RECOMPUTE, np.inf), prices.least_s(plan, vpp, free=True))
+                    best[RECOMPUTE] = min(
+                        best.get(RECOMPUTE, np.inf), prices.least_s(plan, vpp, free=True)
+                    )
     return best
 
 
 def returns(problem: MixedProblem, grid: Grid, outcome: Outcome) -> float:
     """Seconds per step of the best plan of the second phase, in which a kind comes back."""
-    around = {frozenset(found.cuts): found for found in reversed(outcome.best) if len(found.cuts) > 1}
-    plans = returning_plans([*around.values()][::-1][:AROUND], problem, grid, Score(rates=None), below=outcome.best[0].score)
+    around = {
+        frozenset(found.cuts): found for found in reversed(outcome.best) if len(found.cuts) > 1
+    }
+    plans = returning_plans(
+        [*around.values()][::-1][:AROUND],
+        problem,
+        grid,
+        Score(rates=None),
+        below=outcome.best[0].score,
+    )
     return min((found.step_s for found in plans), default=np.inf)
 
 
@@ -291,36 +385,57 @@ def main() -> None:
         problem = resolve_mixed(request)
         grid = make_grid(problem, Rejections())
         best = brute_force(problem, grid, wide=number < asked.wide)
-        stated, outcome = best.get(frozenset(), np.inf), search_mixed(problem, grid, Score(rates=None))
+        stated, outcome = (
+            best.get(frozenset(), np.inf),
+            search_mixed(problem, grid, Score(rates=None)),
+        )
         if not np.isfinite(stated):
             assert not outcome.best, f"{request}: a plan where none fits"
             none += 1
             continue
         answered += 1
         gbs = int(grid.gbs[0])
-        assert outcome.bound * gbs <= stated * (1 + SAME), f"{request}: the bound {outcome.bound * gbs} is above a plan of {stated}"
+        assert outcome.bound * gbs <= stated * (1 + SAME), (
+            f"{request}: the bound {outcome.bound * gbs} is above a plan of {stated}"
+        )
         is_found = bool(outcome.best) and outcome.best[0].score * gbs <= stated * (1 + SAME)
         found, proven = found + is_found, proven + (is_found and outcome.gap == 0)
         if not is_found:
-            print(f"missed: {stated} s, found {outcome.best[0].score * gbs if outcome.best else None}: {request}")
+            print(
+                f"missed: {stated} s, found"
+                f" {outcome.best[0].score * gbs if outcome.best else None}: {request}"
+            )
         if (number + 1) % 100 == 0:
-            print(f"{number + 1} cases: {answered} with a plan, {found} found, {proven} proven, {process_time() - start:.0f} s", flush=True)
+            print(
+                f"{number + 1} cases: {answered} with a plan, {found} found, {proven} proven,"
+                f" {process_time() - start:.0f} s",
+                flush=True,
+            )
         if number < asked.wide:
             back = best.get(frozenset({"order"}), np.inf)
             faster += back < stated * (1 - SAME)
-            reached += back < stated * (1 - SAME) and returns(problem, grid, outcome) <= back * (1 + SAME)
+            reached += back < stated * (1 - SAME) and returns(problem, grid, outcome) <= back * (
+                1 + SAME
+            )
             for name in ("order", "tp", "batch", "recompute"):
-                lost.setdefault(name, []).append(stated / min(stated, best.get(frozenset({name}), np.inf)) - 1)
+                lost.setdefault(name, []).append(
+                    stated / min(stated, best.get(frozenset({name}), np.inf)) - 1
+                )
             lost.setdefault("all", []).append(stated / min(best.values()) - 1)
     print(
-        f"{asked.cases} cases, {process_time() - start:.0f} s of processor time: nothing fits in {none}, as brute force and the search say"
+        f"{asked.cases} cases, {process_time() - start:.0f} s of processor time: nothing fits in"
+        f" {none}, as brute force and the search say"
     )
     print(f"of {answered} others: as fast as brute force in {found}, gap 0 in {proven}")
-    print(f"a kind that comes back is faster in {faster} of {len(lost.get('order', []))}; the second phase finds the best in {reached}")
+    print(
+        f"a kind that comes back is faster in {faster} of {len(lost.get('order', []))}; the second"
+        f" phase finds the best in {reached}"
+    )
     for name, shares in lost.items():
         better, tail = sum(share > SAME for share in shares), np.quantile(shares, 0.95)
         print(
-            f"left out, {name:<9} faster in {better} of {len(shares)}; mean {np.mean(shares):.3%}, 95 % {tail:.2%}, most {max(shares):.2%}"
+            f"left out, {name:<9} faster in {better} of {len(shares)}; mean {np.mean(shares):.3%},"
+            f" 95 % {tail:.2%}, most {max(shares):.2%}"
         )
 
 

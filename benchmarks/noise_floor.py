@@ -1,11 +1,13 @@
-"""How well any prediction of the published runs could do: spread of runs told alike, and regret beside the networks of its runs.
+"""How well any prediction of the published runs could do: spread of runs told alike, and regret
+beside the networks of its runs.
 
     python benchmarks/noise_floor.py [TRUTH.csv...]
-
-Runs are alike where every column but the measured ones, notes, provenance, release and row_id agrees. Of each set the median is the best
-that one prediction can say; printed is how far its runs lie from it. A second table lists the sets of runs that differ in layout only in
-which the run predicted to be the fastest was not: what it lost, and what NCCL reached at the start of its job and of the fastest run's,
-where notes tell ("NCCL bench GB/s at job start AR/AG/RS=..."). Predictions read none of that. docs/noise.md holds what it printed.
+ Runs are alike where every column but the measured ones, notes, provenance, release and row_id
+agrees. Of each set the median is the best that one prediction can say; printed is how far its runs
+lie from it. A second table lists the sets of runs that differ in layout only in which the run
+predicted to be the fastest was not: what it lost, and what NCCL reached at the start of its job and
+of the fastest run's, where notes tell ("NCCL bench GB/s at job start AR/AG/RS=..."). Predictions
+read none of that. docs/noise.md holds what it printed.
 """
 
 from __future__ import annotations
@@ -25,8 +27,28 @@ from meshwright.accuracy.run import read_measured
 from meshwright.accuracy.score import SMALLEST_GROUP, step_time_of
 from meshwright.accuracy.tables import TruthTable
 
-_DESCRIBED_BY_HAND = ("row_id", "source", "provenance", "measured_by", "notes", "release", "group", "mem_def", "mem_other", "tflops_def")
-_MEASURED = ("oom", "error", "step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "mfu_peak_tflops", "peak_mem_gib")
+_DESCRIBED_BY_HAND = (
+    "row_id",
+    "source",
+    "provenance",
+    "measured_by",
+    "notes",
+    "release",
+    "group",
+    "mem_def",
+    "mem_other",
+    "tflops_def",
+)
+_MEASURED = (
+    "oom",
+    "error",
+    "step_time_s",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "mfu_peak_tflops",
+    "peak_mem_gib",
+)
 TOLD_LATER = frozenset((*_DESCRIBED_BY_HAND, *_MEASURED))
 """Columns that may differ between runs that are told alike."""
 LAYOUT_ONLY = ("group", "gpu", "num_gpus", "seq_len", "gbs", "precision", "release", "task")
@@ -45,14 +67,19 @@ class Lost:
 
 
 def repeats(table: TruthTable) -> tuple[int, list[float]]:
-    """Count the sets of runs told alike, and return each run's distance from its set's median, as a share."""
+    """Count the sets of runs told alike, and return each run's distance from its set's median, as a
+    share."""
     sets = defaultdict(list)
     for row in table.rows:
         step_s = step_time_of(table.name, row)
         if step_s is not None:
-            sets[tuple(value for name, value in row.items() if name not in TOLD_LATER)].append(step_s)
+            sets[tuple(value for name, value in row.items() if name not in TOLD_LATER)].append(
+                step_s
+            )
     alike = [times for times in sets.values() if len(times) > 1]
-    return len(alike), [abs(time / statistics.median(times) - 1) for times in alike for time in times]
+    return len(alike), [
+        abs(time / statistics.median(times) - 1) for times in alike for time in times
+    ]
 
 
 def lost(table: TruthTable) -> list[Lost]:
@@ -68,7 +95,14 @@ def lost(table: TruthTable) -> list[Lost]:
         best = min(rows, key=lambda row: float(row["step_time_s"]))
         share = 1 - float(best["step_time_s"]) / float(chosen["step_time_s"])
         if len(rows) >= SMALLEST_GROUP and share > 0:
-            found.append(Lost(name=chosen["group"], share=share, chosen_gb_per_s=_nccl(chosen), best_gb_per_s=_nccl(best)))
+            found.append(
+                Lost(
+                    name=chosen["group"],
+                    share=share,
+                    chosen_gb_per_s=_nccl(chosen),
+                    best_gb_per_s=_nccl(best),
+                )
+            )
     return sorted(found, key=lambda one: -one.share)
 
 
@@ -79,23 +113,37 @@ def _nccl(row: Mapping[str, str]) -> str:
 
 def truth_files(words: Sequence[str]) -> list[Path]:
     """Return the files named, else those of the folder of published runs."""
-    folder = Path(os.environ.get("MESHWRIGHT_TRUTH") or Path(__file__).resolve().parents[2] / "shared" / "truth")
+    folder = Path(
+        os.environ.get("MESHWRIGHT_TRUTH")
+        or Path(__file__).resolve().parents[2] / "shared" / "truth"
+    )
     return [Path(word) for word in words] or sorted(folder.glob("*.csv"))
 
 
 def main(words: Sequence[str]) -> None:
     """Print both tables."""
     tables = read_measured(truth_files(words)).kept
-    print("| table | sets told alike | runs | mean distance | largest |\n| --- | ---: | ---: | ---: | ---: |")
+    print(
+        "| table | sets told alike | runs | mean distance | largest |\n| --- | ---: | ---: | ---: |"
+        " ---: |"
+    )
     for table in tables:
         sets, distances = repeats(table)
         if sets:
-            print(f"| {table.name} | {sets} | {len(distances)} | {statistics.fmean(distances):.1%} | {max(distances):.0%} |")
-    print("\n| set | lost | NCCL of the chosen, GB/s | of the fastest |\n| --- | ---: | ---: | ---: |")
+            print(
+                f"| {table.name} | {sets} | {len(distances)} | {statistics.fmean(distances):.1%} |"
+                f" {max(distances):.0%} |"
+            )
+    print(
+        "\n| set | lost | NCCL of the chosen, GB/s | of the fastest |\n| --- | ---: | ---: | ---: |"
+    )
     for table in tables:
         for one in lost(table):
             if one.share >= 0.01 and one.chosen_gb_per_s:
-                print(f"| {one.name} | {one.share:.1%} | {one.chosen_gb_per_s} | {one.best_gb_per_s} |")
+                print(
+                    f"| {one.name} | {one.share:.1%} | {one.chosen_gb_per_s} |"
+                    f" {one.best_gb_per_s} |"
+                )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """How many runs `tune` needs: published sets of layouts answer in place of a cluster.
 
     python benchmarks/replay.py TRUTH_DIR [--seeds 20]
-
-A set is what score.py --groups compares: at least 8 finished runs that differ in layout only; rows that ran out of memory belong to it
-and cost a run. Each strategy runs layouts of a set until one within 2 % of the set's best has been measured; the mean number of runs is
-printed by table. `predicted` is what `tune` does; `predicted order` learns nothing; grid is the mean over --seeds orders of the axes,
-Optuna's TPE that over as many seeds. Rows that can't be predicted come last, in any order.
-
-No figure that a table was part of is used on it: calibration priors, intervals and the sustained share of the chip are fitted again
-without the table, and host times and fragmentation of a software that were fitted on it are the median of its family.
+ A set is what score.py --groups compares: at least 8 finished runs that differ in layout only; rows
+that ran out of memory belong to it and cost a run. Each strategy runs layouts of a set until one
+within 2 % of the set's best has been measured; the mean number of runs is printed by table.
+`predicted` is what `tune` does; `predicted order` learns nothing; grid is the mean over --seeds
+orders of the axes, Optuna's TPE that over as many seeds. Rows that can't be predicted come last, in
+any order.
+ No figure that a table was part of is used on it: calibration priors, intervals and the sustained
+share of the chip are fitted again without the table, and host times and fragmentation of a software
+that were fitted on it are the median of its family.
 """
 
 from __future__ import annotations
@@ -47,7 +48,12 @@ NEAR = 0.02
 FITTED_FIELDS = {
     "aleph_alpha_layouts": {"eager": ("fragmentation_frac",)},
     "nanotron_ultrascale": {
-        "nanotron": ("fragmentation_frac", "step_overhead_s", "kernels_per_layer_scale", "pipelined_collective_host_s")
+        "nanotron": (
+            "fragmentation_frac",
+            "step_overhead_s",
+            "kernels_per_layer_scale",
+            "pipelined_collective_host_s",
+        )
     },
     "vtrain": {"megatron-deepspeed": ("step_overhead_s", "kernels_per_layer_scale")},
     "amp": {},
@@ -96,8 +102,16 @@ def sets_of(table: TruthTable) -> Iterator[Set]:
         if sum(math.isfinite(step_s) for _, step_s in rows) >= score.SMALLEST_GROUP:
             found = [read_row(row, source=table.name) for row, _ in rows]
             answered = {p.row_id for p in predict_rows(found).predictions}
-            cases = tuple(case if isinstance(case, Case) and case.row_id in answered else None for case in found)
-            yield Set(table=table.name, name=" ".join(filter(None, key)), measured=tuple(s for _, s in rows), cases=cases)
+            cases = tuple(
+                case if isinstance(case, Case) and case.row_id in answered else None
+                for case in found
+            )
+            yield Set(
+                table=table.name,
+                name=" ".join(filter(None, key)),
+                measured=tuple(s for _, s in rows),
+                cases=cases,
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,12 +127,26 @@ class Elsewhere:
     def applied(self, case: Case) -> Case:
         """Return the run as somebody would predict it who never saw the table."""
         nodes = tuple(
-            replace(node, chip=replace(node.chip, sustained_share=self.shares.get(node.chip.name, node.chip.sustained_share)))
+            replace(
+                node,
+                chip=replace(
+                    node.chip,
+                    sustained_share=self.shares.get(node.chip.name, node.chip.sustained_share),
+                ),
+            )
             for node in case.machines.nodes
         )
         given = {name for name, _ in case.stack_changes}
-        changes = [(name, repr(value)) for name, value in self.stack_fields.get(case.stack_name, {}).items() if name not in given]
-        return replace(case, machines=replace(case.machines, nodes=nodes), stack_changes=(*case.stack_changes, *changes))
+        changes = [
+            (name, repr(value))
+            for name, value in self.stack_fields.get(case.stack_name, {}).items()
+            if name not in given
+        ]
+        return replace(
+            case,
+            machines=replace(case.machines, nodes=nodes),
+            stack_changes=(*case.stack_changes, *changes),
+        )
 
 
 def elsewhere(tables: Sequence[TruthTable], paths: Sequence[Path], without: str) -> Elsewhere:
@@ -127,16 +155,32 @@ def elsewhere(tables: Sequence[TruthTable], paths: Sequence[Path], without: str)
     read = [(table, read_table(table)) for table in others]
     residuals = residuals_of(read, predict_rows(case for _, cases in read for case in cases))
     spreads = fit_spreads(
-        residuals, factors={q: widening_of([r for r in residuals if r.quantity == q]) for q in ("step_time", "peak_memory")}
+        residuals,
+        factors={
+            q: widening_of([r for r in residuals if r.quantity == q])
+            for q in ("step_time", "peak_memory")
+        },
     )
-    fields = {stack: {name: family_median(stack, name) for name in names} for stack, names in FITTED_FIELDS[without].items()}
-    return Elsewhere(priors=priors_of(others), spreads=spreads, shares=shares_of(paths, without), stack_fields=fields)
+    fields = {
+        stack: {name: family_median(stack, name) for name in names}
+        for stack, names in FITTED_FIELDS[without].items()
+    }
+    return Elsewhere(
+        priors=priors_of(others),
+        spreads=spreads,
+        shares=shares_of(paths, without),
+        stack_fields=fields,
+    )
 
 
 def family_median(stack: str, name: str) -> float:
     """The field's median over the other softwares of the family."""
     family = find_stack(stack).family
-    return statistics.median(float(getattr(find_stack(o), name)) for o in stack_names() if o != stack and find_stack(o).family == family)
+    return statistics.median(
+        float(getattr(find_stack(o), name))
+        for o in stack_names()
+        if o != stack and find_stack(o).family == family
+    )
 
 
 def priors_of(tables: Sequence[TruthTable]) -> Priors:
@@ -147,7 +191,10 @@ def priors_of(tables: Sequence[TruthTable]) -> Priors:
     runs = [run for run in runs if (run.case.source, run.case.row_id) in answered]
     timed = fit.studies([run for run in runs if run.step_s is not None], fit.time_problem)
     weighed = fit.studies([run for run in runs if run.peak_bytes is not None], fit.memory_problem)
-    lines = [*fit.lines_of(fit.TIME_FACTORS, timed, "step time"), *fit.lines_of(fit.MEMORY_FACTORS, weighed, "peak memory")]
+    lines = [
+        *fit.lines_of(fit.TIME_FACTORS, timed, "step time"),
+        *fit.lines_of(fit.MEMORY_FACTORS, weighed, "peak memory"),
+    ]
     found = {name: float(width) for name, width, _ in lines}
     noise = {name: found.pop(name) for name in ("step_time_noise", "peak_memory_noise")}
     return Priors(widths=found, **noise)
@@ -181,12 +228,23 @@ def options_for(found: Set, known: Elsewhere) -> tuple[Options, list[int]]:
             memory_error="",
         )
         limit = min(node.chip.usable_bytes for node in case.machines.nodes)
-        forecasts.append(Forecast(case=case, step_s=answer.step_s, used_bytes=answer.used_bytes, limit_bytes=limit, intervals=intervals))
+        forecasts.append(
+            Forecast(
+                case=case,
+                step_s=answer.step_s,
+                used_bytes=answer.used_bytes,
+                limit_bytes=limit,
+                intervals=intervals,
+            )
+        )
     return options_of(forecasts, priors=known.priors), rows
 
 
-def runs_needed(found: Set, options: Options, rows: Sequence[int], strategy: Strategy, *, seed: int = 0) -> float:
-    """Run layouts until one is near the best; layouts that can't be predicted come last, in any order."""
+def runs_needed(
+    found: Set, options: Options, rows: Sequence[int], strategy: Strategy, *, seed: int = 0
+) -> float:
+    """Run layouts until one is near the best; layouts that can't be predicted come last, in any
+    order."""
     tried: dict[int, Tried] = {}
     while len(tried) < len(rows):
         choice = choose(options, tried, strategy=strategy, tolerance=-math.inf, seed=seed)
@@ -205,14 +263,19 @@ def expected_at_random(steps: Sequence[float], goal: float) -> float:
 
 
 def by_predicted_order(found: Set, known: Elsewhere) -> float:
-    """Runs where nothing is learnt: predicted times in order, those that are predicted not to fit last."""
+    """Runs where nothing is learnt: predicted times in order, those that are predicted not to fit
+    last."""
     rows = [i for i, case in enumerate(found.cases) if case is not None]
-    answers = predict_rows([known.applied(case) for i in rows if (case := found.cases[i]) is not None]).predictions
+    answers = predict_rows(
+        [known.applied(case) for i in rows if (case := found.cases[i]) is not None]
+    ).predictions
     order = sorted(range(len(rows)), key=lambda i: (not answers[i].fits, answers[i].step_s))
     for count, i in enumerate(order, start=1):
         if found.measured[rows[i]] <= found.goal:
             return count
-    return len(rows) + expected_at_random([s for i, s in enumerate(found.measured) if i not in rows], found.goal)
+    return len(rows) + expected_at_random(
+        [s for i, s in enumerate(found.measured) if i not in rows], found.goal
+    )
 
 
 def grid_runs(found: Set, seeds: int) -> float:
@@ -222,7 +285,9 @@ def grid_runs(found: Set, seeds: int) -> float:
     for seed in range(seeds):
         order = np.random.default_rng(seed).permutation(len(keys[0]) - 1)
         walk = sorted(range(len(keys)), key=lambda i: (*(keys[i][k] for k in order), keys[i][-1]))
-        counts.append(next(n for n, i in enumerate(walk, start=1) if found.measured[i] <= found.goal))
+        counts.append(
+            next(n for n, i in enumerate(walk, start=1) if found.measured[i] <= found.goal)
+        )
     return statistics.fmean(counts)
 
 
@@ -231,12 +296,23 @@ def row_axes(case: Case | None, place: int) -> tuple[float, ...]:
     if case is None:
         return (*(0.0,) * 7, float(place))
     layout = case.layout
-    return (layout.tp, layout.pp, layout.dp, layout.mbs, layout.sp, layout.sharding != "none", layout.recompute != "none", float(place))
+    return (
+        layout.tp,
+        layout.pp,
+        layout.dp,
+        layout.mbs,
+        layout.sp,
+        layout.sharding != "none",
+        layout.recompute != "none",
+        float(place),
+    )
 
 
 def main() -> int:
     """Replay every set by every strategy and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("truth", type=Path)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--sets", action="store_true", help="Print a line per set.")
@@ -254,7 +330,11 @@ def main() -> int:
             for name, runs in replayed(found, known, options.seeds).items():
                 columns[table.name][name].append(runs)
             if options.sets:
-                print(found.name, {name: round(values[-1], 1) for name, values in columns[table.name].items()}, file=sys.stderr)
+                print(
+                    found.name,
+                    {name: round(values[-1], 1) for name, values in columns[table.name].items()},
+                    file=sys.stderr,
+                )
     show(columns)
     return 0
 
@@ -266,11 +346,15 @@ def replayed(found: Set, known: Elsewhere, seeds: int) -> dict[str, float]:
 
     def mean(strategy: Strategy) -> float:
         assert asked is not None
-        return statistics.fmean(runs_needed(found, asked, rows, strategy, seed=seed) for seed in range(seeds))
+        return statistics.fmean(
+            runs_needed(found, asked, rows, strategy, seed=seed) for seed in range(seeds)
+        )
 
     blind = expected_at_random(found.measured, found.goal)
     steps: dict[str, Callable[[], float]] = {
-        "predicted": lambda: blind if asked is None else runs_needed(found, asked, rows, "predicted"),
+        "predicted": lambda: (
+            blind if asked is None else runs_needed(found, asked, rows, "predicted")
+        ),
         "predicted order": lambda: by_predicted_order(found, known),
         "TPE": lambda: blind if asked is None else mean("optuna"),
         "random": lambda: blind,

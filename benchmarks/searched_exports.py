@@ -1,13 +1,13 @@
 """Can every plan that is searched for a training software be written for it?
-
-`python benchmarks/searched_exports.py [TARGET ...]` plans each model on each cluster with the stack of each export target and writes the
-ten best plans for it. A refusal that names the model, or what no plan says (data, tokenizer), is the model's or the user's; one that names
-the layout is a fault of the search, which should not have offered it.
-
-2026-11-21, 14 models and clusters, 140 plans a target: megatron-lm, megatron-bridge, nemo2, nanotron and torchtitan-toml refuse no layout,
-torchtitan the two that cut experts by tp (its TOML form takes them). NeMo 1.x has no uneven stages; DeepSpeed and Accelerate as
-Transformers' trainer starts them have no tensor, pipeline, context or expert parallelism, while their stacks do: `meshwright export MODEL
---to ...` takes the best plan that they can run.
+ `python benchmarks/searched_exports.py [TARGET ...]` plans each model on each cluster with the
+stack of each export target and writes the ten best plans for it. A refusal that names the model, or
+what no plan says (data, tokenizer), is the model's or the user's; one that names the layout is a
+fault of the search, which should not have offered it.
+ 2026-11-21, 14 models and clusters, 140 plans a target: megatron-lm, megatron-bridge, nemo2,
+nanotron and torchtitan-toml refuse no layout, torchtitan the two that cut experts by tp (its TOML
+form takes them). NeMo 1.x has no uneven stages; DeepSpeed and Accelerate as Transformers' trainer
+starts them have no tensor, pipeline, context or expert parallelism, while their stacks do:
+`meshwright export MODEL --to ...` takes the best plan that they can run.
 """
 
 from __future__ import annotations
@@ -41,8 +41,12 @@ PLANS = 10
 
 def main() -> None:
     """Print, for each target, how many plans it writes and why it refuses the others."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("targets", nargs="*", default=[target.name for target in TARGETS], metavar="TARGET")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "targets", nargs="*", default=[target.name for target in TARGETS], metavar="TARGET"
+    )
     for name in parser.parse_args().targets:
         outcomes = Counter(outcome for case in CASES for outcome in outcomes_of(name, *case))
         print(f"{name}: {outcomes.pop('written', 0)} written")
@@ -52,7 +56,12 @@ def main() -> None:
 
 def outcomes_of(target: str, model: str, cluster: str, seq_len: int, gbs: int) -> list[str]:
     """Return `written` or the reason of the refusal, for each plan."""
-    asked = {"model": model, "cluster": cluster, "seq_len": seq_len, "stack": find_target(target).stacks[0]}
+    asked = {
+        "model": model,
+        "cluster": cluster,
+        "seq_len": seq_len,
+        "stack": find_target(target).stacks[0],
+    }
     try:
         plans = meshwright.plan(gbs=gbs, top=PLANS, **asked).plans
     except MeshwrightError as error:

@@ -1,9 +1,10 @@
-"""Loss curves of the trainer's layouts against that of one process: every axis alone, every pair of axes, uneven stages, experts.
+"""Loss curves of the trainer's layouts against that of one process: every axis alone, every pair of
+axes, uneven stages, experts.
 
     python -m benchmarks.trainer_curves [--only WORDS] [--processes 2]
-
-Needs torch; the whole list takes about half an hour on two cores. Prints for each layout the largest difference of the loss over 20 steps
-in fp32, and exits with 1 where one is above 1e-4. A few of them are tests (tests/trainer/test_same_mathematics.py).
+ Needs torch; the whole list takes about half an hour on two cores. Prints for each layout the
+largest difference of the loss over 20 steps in fp32, and exits with 1 where one is above 1e-4. A
+few of them are tests (tests/trainer/test_same_mathematics.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ AXES: dict[str, tuple[str, ...]] = {
     "data": ("dp=2", "dp=2,sharding=zero1", "dp=2,sharding=zero2", "dp=2,sharding=zero3"),
     "tensor": ("tp=2", "tp=2,sp=1"),
     "context": ("cp=2", "cp=2:ring"),
-    "pipeline": ("pp=2", "pp=2,vpp=2", "pp=2,schedule=gpipe", "pp=2,schedule=zero-bubble", "pp=2,vpp=2,schedule=zero-bubble"),
+    "pipeline": (
+        "pp=2",
+        "pp=2,vpp=2",
+        "pp=2,schedule=gpipe",
+        "pp=2,schedule=zero-bubble",
+        "pp=2,vpp=2,schedule=zero-bubble",
+    ),
 }
 REFUSED = (("zero2", "pp="), ("zero3", "zero-bubble"))
 """Words that the trainer does not take together."""
@@ -79,7 +86,9 @@ def cases() -> Iterator[tuple[int, str]]:
         yield from ((2, _joined("dense", words)) for words in choices)
     for first, second in combinations(AXES.values(), 2):
         for pair in product(first, second):
-            if not any(all(any(word in words for words in pair) for word in refused) for refused in REFUSED):
+            if not any(
+                all(any(word in words for words in pair) for word in refused) for refused in REFUSED
+            ):
                 yield 4, _joined("dense", *pair)
     yield 4, "dense:dp=4,mbs=1,sharding=hybrid,shard_size=2"
     yield 4, "dense:cp=4:ring"
@@ -89,7 +98,12 @@ def cases() -> Iterator[tuple[int, str]]:
         for processes, some in group.items()
         for case in some
     )
-    yield from ((2, _joined(model, words)) for model in MODELS if model not in ("dense", "moe") for words in OTHER_MODELS)
+    yield from (
+        (2, _joined(model, words))
+        for model in MODELS
+        if model not in ("dense", "moe")
+        for words in OTHER_MODELS
+    )
 
 
 def _joined(model: str, *words: str) -> str:
@@ -97,20 +111,34 @@ def _joined(model: str, *words: str) -> str:
     return f"{model}:{plain}" + (":ring" if any(word.endswith(":ring") for word in words) else "")
 
 
-def differences(processes: int, some: list[str], alone: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def differences(
+    processes: int, some: list[str], alone: dict[str, Any]
+) -> Iterator[tuple[str, float]]:
     """The largest difference of the loss of each layout."""
     for case, found in zip(some, curves(processes, some), strict=True):
         expected = alone[case.partition(":")[0]]
-        yield case, max(abs(ours["loss"] - theirs["loss"]) for ours, theirs in zip(found, expected, strict=True))
+        yield (
+            case,
+            max(
+                abs(ours["loss"] - theirs["loss"])
+                for ours, theirs in zip(found, expected, strict=True)
+            ),
+        )
 
 
 def main() -> int:
     """Run, print, and say whether all agree."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="", help="layouts that contain these words")
     parser.add_argument("--processes", type=int, help="layouts of as many processes")
     given = parser.parse_args()
-    wanted = [(count, case) for count, case in cases() if given.only in case and given.processes in (None, count)]
+    wanted = [
+        (count, case)
+        for count, case in cases()
+        if given.only in case and given.processes in (None, count)
+    ]
     models = sorted({case.partition(":")[0] for _, case in wanted})
     alone = dict(zip(models, curves(1, [f"{model}:" for model in models]), strict=True))
     worst = 0.0

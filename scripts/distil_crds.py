@@ -1,10 +1,10 @@
 """Distil the published schemas of Kubernetes' custom resources into small ones for the tests.
 
 Usage: scripts/distil_crds.py OUT_DIR FILE.yaml=VERSION_OF_ITS_PROJECT...
-
-Each file is a CustomResourceDefinition as its project publishes it. Descriptions are dropped; objects are closed, so that a misspelt field
-is an error instead of being pruned by the API server in silence; templates of pods are cut out, as they are Kubernetes' own and are
-checked by its schema.
+ Each file is a CustomResourceDefinition as its project publishes it. Descriptions are dropped;
+objects are closed, so that a misspelt field is an error instead of being pruned by the API server
+in silence; templates of pods are cut out, as they are Kubernetes' own and are checked by its
+schema.
 """
 
 from __future__ import annotations
@@ -16,7 +16,19 @@ from typing import Any
 
 import yaml
 
-_KEPT = ("type", "enum", "format", "required", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern")
+_KEPT = (
+    "type",
+    "enum",
+    "format",
+    "required",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "pattern",
+)
 
 
 def distil(schema: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +50,11 @@ def distil(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _is_pod_template(schema: dict[str, Any]) -> bool:
     spec = schema.get("properties", {}).get("spec", {}).get("properties", {})
-    return "containers" in spec and "initContainers" in spec and "containers" in schema["properties"]["spec"].get("required", [])
+    return (
+        "containers" in spec
+        and "initContainers" in spec
+        and "containers" in schema["properties"]["spec"].get("required", [])
+    )
 
 
 def main(out: str, *files: str) -> None:
@@ -51,7 +67,12 @@ def main(out: str, *files: str) -> None:
             schema["properties"] |= {"metadata": {"type": "object"}}
             schema["properties"].pop("status", None)
             kind = definition["names"]["kind"]
-            content = {"apiVersion": f"{definition['group']}/{served['name']}", "kind": kind, "project": version, "schema": schema}
+            content = {
+                "apiVersion": f"{definition['group']}/{served['name']}",
+                "kind": kind,
+                "project": version,
+                "schema": schema,
+            }
             text = json.dumps(content, separators=(",", ":")) + "\n"
             Path(out, f"{kind.lower()}.json").write_text(text, encoding="utf-8")
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Make the operator tables that the package ships from the measurements in aiconfigurator-core.
 
-    pip install -r requirements-tables.txt
-    scripts/distil_operators.py                      # from the installed package
-    scripts/distil_operators.py --package FOLDER     # from an unpacked one
-    scripts/distil_operators.py --check              # nothing is written; errors of the shipped tables are printed
-
-docs/operators.md says what the tables hold and how they are fitted; this script writes its accuracy section.
+    pip install -r requirements-tables.txt scripts/distil_operators.py                      # from
+    the installed package scripts/distil_operators.py --package FOLDER     # from an unpacked one
+    scripts/distil_operators.py --check              # nothing is written; errors of the shipped
+    tables are printed
+ docs/operators.md says what the tables hold and how they are fitted; this script writes its
+accuracy section.
 """
 
 from __future__ import annotations
@@ -37,10 +37,20 @@ MARKS = ("<!-- accuracy: written by scripts/distil_operators.py -->", "<!-- accu
 
 def main() -> int:
     """Read the flags, make or check the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--package", type=Path, help="folder of an unpacked or installed package (default: the installed one)")
-    parser.add_argument("--chip", action="append", choices=sorted(SYSTEMS), help="only this chip (default: all)")
-    parser.add_argument("--check", action="store_true", help="print the errors of the shipped tables, write nothing")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--package",
+        type=Path,
+        help="folder of an unpacked or installed package (default: the installed one)",
+    )
+    parser.add_argument(
+        "--chip", action="append", choices=sorted(SYSTEMS), help="only this chip (default: all)"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="print the errors of the shipped tables, write nothing"
+    )
     flags = parser.parse_args()
     folder = find_package(flags.package)
     results: list[Accuracy] = []
@@ -50,7 +60,10 @@ def main() -> int:
             write_archive(DATA / f"{chip}.npz", facts_of(chip, fits), fits)
         shipped = read_tables(DATA / f"{chip}.npz")
         results += [accuracy(chip, name, fit, shipped.grids[name]) for name, fit in fits.items()]
-        print(f"{chip}: {len(fits)} tables, {(DATA / f'{chip}.npz').stat().st_size} bytes", file=sys.stderr)
+        print(
+            f"{chip}: {len(fits)} tables, {(DATA / f'{chip}.npz').stat().st_size} bytes",
+            file=sys.stderr,
+        )
     print("\n".join(accuracy_lines(results)))
     if not flags.check and not flags.chip:
         write_docs(results)
@@ -71,7 +84,9 @@ def fit_chip(chip: str, source: Source) -> dict[str, Fit]:
 def facts_of(chip: str, fits: dict[str, Fit]) -> dict[str, object]:
     """What the tables are, where they come from, and the constants beside them."""
     row = find_row(chip)
-    blocks_are_hardware = "gemm/nvfp4" in fits  # chips with fp4 units apply block scales in the product itself
+    blocks_are_hardware = (
+        "gemm/nvfp4" in fits
+    )  # chips with fp4 units apply block scales in the product itself
     same = {"gemm/fp16": "gemm/bf16", "experts/fp16": "experts/bf16"}
     if blocks_are_hardware:
         same |= {"gemm/mxfp8": "gemm/fp8-blockwise", "experts/mxfp8": "experts/fp8-blockwise"}
@@ -94,7 +109,10 @@ def write_docs(results: list[Accuracy]) -> None:
     """Replace the accuracy section of docs/operators.md."""
     text = DOCS.read_text(encoding="utf-8")
     head, tail = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
-    DOCS.write_text("\n".join([head + MARKS[0], "", *accuracy_lines(results), "", MARKS[1]]) + tail, encoding="utf-8")
+    DOCS.write_text(
+        "\n".join([head + MARKS[0], "", *accuracy_lines(results), "", MARKS[1]]) + tail,
+        encoding="utf-8",
+    )
 
 
 if __name__ == "__main__":

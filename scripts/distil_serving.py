@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Make the tables of serving operators that the package ships from the measurements in aiconfigurator-core.
+"""Make the tables of serving operators that the package ships from the measurements in
+aiconfigurator-core.
 
-    pip install -r requirements-tables.txt
-    scripts/distil_serving.py                      # from the installed package
-    scripts/distil_serving.py --package FOLDER     # from an unpacked one
-    scripts/distil_serving.py --check              # nothing is written; errors of the shipped tables are printed
-
-Only operator tables are read, never the source's file of end-to-end runs. docs/operators.md says what the tables hold; this script
-writes the accuracy section of serving there.
+    pip install -r requirements-tables.txt scripts/distil_serving.py                      # from the
+    installed package scripts/distil_serving.py --package FOLDER     # from an unpacked one
+    scripts/distil_serving.py --check              # nothing is written; errors of the shipped
+    tables are printed
+ Only operator tables are read, never the source's file of end-to-end runs. docs/operators.md says
+what the tables hold; this script writes the accuracy section of serving there.
 """
 
 from __future__ import annotations
@@ -29,15 +29,28 @@ from meshwright.hardware.tables._store import read_tables  # noqa: E402
 
 DATA = ROOT / "src" / "meshwright" / "hardware" / "data" / "serving"
 DOCS = ROOT / "docs" / "operators.md"
-MARKS = ("<!-- serving accuracy: written by scripts/distil_serving.py -->", "<!-- serving accuracy ends -->")
+MARKS = (
+    "<!-- serving accuracy: written by scripts/distil_serving.py -->",
+    "<!-- serving accuracy ends -->",
+)
 
 
 def main() -> int:
     """Read the flags, make or check the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--package", type=Path, help="folder of an unpacked or installed package (default: the installed one)")
-    parser.add_argument("--chip", action="append", choices=sorted(SYSTEMS), help="only this chip (default: all)")
-    parser.add_argument("--check", action="store_true", help="print the errors of the shipped tables, write nothing")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--package",
+        type=Path,
+        help="folder of an unpacked or installed package (default: the installed one)",
+    )
+    parser.add_argument(
+        "--chip", action="append", choices=sorted(SYSTEMS), help="only this chip (default: all)"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="print the errors of the shipped tables, write nothing"
+    )
     flags = parser.parse_args()
     folder = find_package(flags.package)
     results: list[Accuracy] = []
@@ -71,7 +84,10 @@ def write_docs(results: list[Accuracy]) -> None:
     """Replace the accuracy section of serving in docs/operators.md."""
     text = DOCS.read_text(encoding="utf-8")
     head, tail = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
-    DOCS.write_text("\n".join([head + MARKS[0], "", *accuracy_lines(results), "", MARKS[1]]) + tail, encoding="utf-8")
+    DOCS.write_text(
+        "\n".join([head + MARKS[0], "", *accuracy_lines(results), "", MARKS[1]]) + tail,
+        encoding="utf-8",
+    )
 
 
 if __name__ == "__main__":

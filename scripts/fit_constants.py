@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Fit the constants of chips and training software to published runs, and say by cross-validation how well that holds.
+"""Fit the constants of chips and training software to published runs, and say by cross-validation
+how well that holds.
 
     scripts/fit_constants.py TRUTH.csv... [--write] [--folds 5]
-
-Each constant belongs to a chip (with the kin that share it) or to a stack, never to a row, a table or a model. The objective is the mean
+ Each constant belongs to a chip (with the kin that share it) or to a stack, never to a row, a table
+or a model. The objective is the mean
 |log(predicted / measured)| of the step time, each row capped at log 2 so that failed runs do not steer, averaged by table with the
 square root of its rows as weight, plus a pull towards the constant's present value. Constants are searched one after another, each
 inside its physical range.
 Cross-validation leaves out whole (table, model) groups, so that a fold never sees the model it is judged by.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ PRESETS = Path(__file__).resolve().parent.parent / "src" / "meshwright" / "prese
 CAP = math.log(2.0)
 """A row counts at most this much."""
 PULL = 0.02
-"""Cost of moving a constant by a factor of e from its present value: constants that the runs do not tell stay where they are."""
+"""Cost of moving a constant by a factor of e from its present value: constants that the runs do not
+tell stay where they are."""
 STACK_FIELDS = {
     "kernels_per_layer_scale": (2.0, 40.0),
     "tp_overlap": (0.0, 0.9),
@@ -81,12 +83,26 @@ def batches(paths: Iterable[Path]) -> list[Batch]:
     for path in paths:
         table = read_truth(path)
         for row, case in zip(table.rows, read_table(table), strict=True):
-            if not isinstance(case, Case) or case.machines.mixed or not score._time_counts(table.name, row):
+            if (
+                not isinstance(case, Case)
+                or case.machines.mixed
+                or not score._time_counts(table.name, row)
+            ):
                 continue
-            key = case.model, case.machines.nodes[0], replace(case.workload, gbs=None), case.stack_name, table.name
+            key = (
+                case.model,
+                case.machines.nodes[0],
+                replace(case.workload, gbs=None),
+                case.stack_name,
+                table.name,
+            )
             found[key].append((case, float(row["step_time_s"]), (table.name, row["model"])))
     return [
-        Batch(cases=tuple(c for c, _, _ in rows), measured=np.array([t for _, t, _ in rows]), groups=tuple(g for _, _, g in rows))
+        Batch(
+            cases=tuple(c for c, _, _ in rows),
+            measured=np.array([t for _, t, _ in rows]),
+            groups=tuple(g for _, _, g in rows),
+        )
         for rows in found.values()
     ]
 
@@ -97,10 +113,14 @@ def errors(batch: Batch, values: dict[tuple[str, str, str], float]) -> np.ndarra
     node = case.machines.nodes[0]
     stack = replace(find_stack(case.stack_name), **_of("stack", case.stack_name, values))
     chip = replace(node.chip, **_of("chip", _kin_of(node.chip.name), values))
-    pool = Pool(node=replace(node, chip=chip), num_chips=max(c.layout.num_chips for c in batch.cases))
+    pool = Pool(
+        node=replace(node, chip=chip), num_chips=max(c.layout.num_chips for c in batch.cases)
+    )
     layouts = Layouts.of([c.layout for c in batch.cases])
     with np.errstate(all="ignore"):
-        predicted = price(layouts, model=case.model, pool=pool, work=replace(case.workload, gbs=None), stack=stack).step_s
+        predicted = price(
+            layouts, model=case.model, pool=pool, work=replace(case.workload, gbs=None), stack=stack
+        ).step_s
     return np.minimum(np.nan_to_num(np.abs(np.log(predicted / batch.measured)), nan=CAP), CAP)
 
 
@@ -116,7 +136,9 @@ def _kin_of(chip: str) -> str:
     if not _KIN:
         for row in chip_rows():
             source = row.cells["sustained_source"]
-            _KIN[row.chip.name] = source.removeprefix("as ") if source.startswith("as ") else row.chip.name
+            _KIN[row.chip.name] = (
+                source.removeprefix("as ") if source.startswith("as ") else row.chip.name
+            )
     return _KIN[chip]
 
 
@@ -127,7 +149,9 @@ def constants(data: list[Batch]) -> list[Constant]:
         case = batch.cases[0]
         narrow = case.workload.precision in ("fp8", "fp8-blockwise", "mxfp8", "nvfp4")
         chip = _kin_of(case.machines.nodes[0].chip.name)
-        rows["chip", chip, "narrow_sustained_share" if narrow else "sustained_share"] += len(batch.cases)
+        rows["chip", chip, "narrow_sustained_share" if narrow else "sustained_share"] += len(
+            batch.cases
+        )
         for field in STACK_FIELDS:
             rows["stack", case.stack_name, field] += sum(_tells(field, c) for c in batch.cases)
     told = [_constant(*key) for key, count in sorted(rows.items()) if count >= LEAST_ROWS]
@@ -146,17 +170,26 @@ def _tells(field: str, case: Case) -> bool:
 
 def _constant(kind: str, name: str, field: str) -> Constant:
     low, high = (STACK_FIELDS if kind == "stack" else CHIP_FIELDS)[field]
-    owner: Any = find_stack(name) if kind == "stack" else next(r.chip for r in chip_rows() if r.chip.name == name)
-    return Constant(kind=kind, name=name, field=field, low=low, high=high, present=_present(owner, field))
+    owner: Any = (
+        find_stack(name)
+        if kind == "stack"
+        else next(r.chip for r in chip_rows() if r.chip.name == name)
+    )
+    return Constant(
+        kind=kind, name=name, field=field, low=low, high=high, present=_present(owner, field)
+    )
 
 
 def _present(owner: Any, field: str) -> float:
-    """The field's value; a chip without a share of its own for narrow products has that of the wide ones."""
+    """The field's value; a chip without a share of its own for narrow products has that of the wide
+    ones."""
     value = getattr(owner, field)
     return float(owner.sustained_share if value is None else value)
 
 
-def fit(data: list[Batch], what: list[Constant], *, rounds: int = 3) -> dict[tuple[str, str, str], float]:
+def fit(
+    data: list[Batch], what: list[Constant], *, rounds: int = 3
+) -> dict[tuple[str, str, str], float]:
     """Search the constants one after another for some rounds; return their values."""
     values = {(c.kind, c.name, c.field): c.present for c in what}
     state = [errors(batch, values) for batch in data]
@@ -164,7 +197,9 @@ def fit(data: list[Batch], what: list[Constant], *, rounds: int = 3) -> dict[tup
         for constant in what:
             touched = [i for i, batch in enumerate(data) if _touches(constant, batch)]
 
-            def cost(value: float, constant: Constant = constant, touched: list[int] = touched) -> float:
+            def cost(
+                value: float, constant: Constant = constant, touched: list[int] = touched
+            ) -> float:
                 trial = {**values, (constant.kind, constant.name, constant.field): value}
                 now = list(state)
                 for i in touched:
@@ -180,7 +215,9 @@ def fit(data: list[Batch], what: list[Constant], *, rounds: int = 3) -> dict[tup
 
 def _touches(constant: Constant, batch: Batch) -> bool:
     case = batch.cases[0]
-    return constant.name == (case.stack_name if constant.kind == "stack" else _kin_of(case.machines.nodes[0].chip.name))
+    return constant.name == (
+        case.stack_name if constant.kind == "stack" else _kin_of(case.machines.nodes[0].chip.name)
+    )
 
 
 def _moved(constant: Constant, value: float) -> float:
@@ -195,16 +232,22 @@ def _search(cost: Callable[[float], float], constant: Constant, present: float) 
     grid = [constant.low + width * i for i in range(9)] + [present]
     for _ in range(3):
         best = min(grid, key=cost)
-        grid = [min(max(best + width * step, constant.low), constant.high) for step in (-0.5, -0.25, 0.0, 0.25, 0.5)]
+        grid = [
+            min(max(best + width * step, constant.low), constant.high)
+            for step in (-0.5, -0.25, 0.0, 0.25, 0.5)
+        ]
         width /= 4
     return round(min([*grid, best], key=cost), 4)
 
 
 def objective(data: list[Batch], state: list[np.ndarray]) -> float:
-    """Mean over tables, each with the square root of its rows as weight: big tables do not drown small ones, nor small ones steer."""
+    """Mean over tables, each with the square root of its rows as weight: big tables do not drown
+    small ones, nor small ones steer."""
     tables = by_table(data, state)
     weights = {table: math.sqrt(rows) for table, (rows, _) in tables.items()}
-    return sum(weights[table] * error for table, (_, error) in tables.items()) / sum(weights.values())
+    return sum(weights[table] * error for table, (_, error) in tables.items()) / sum(
+        weights.values()
+    )
 
 
 def by_table(data: list[Batch], state: list[np.ndarray]) -> dict[str, tuple[int, float]]:
@@ -231,7 +274,8 @@ def cross_validated(data: list[Batch], what: list[Constant], folds: int) -> list
 
 
 def write(values: dict[tuple[str, str, str], float]) -> None:
-    """Put the fitted values into the presets; chips that name a fitted one as kin take its value."""
+    """Put the fitted values into the presets; chips that name a fitted one as kin take its
+    value."""
     stacks, chips = _read(PRESETS / "stacks.csv"), _read(PRESETS / "chips.csv")
     for (kind, name, field), value in values.items():
         if kind == "stack":
@@ -259,7 +303,9 @@ def _write(path: Path, rows: list[dict[str, str]]) -> None:
 
 def main() -> int:
     """Fit, print, and write where asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("truth", type=Path, nargs="+")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--folds", type=int, default=0)
@@ -267,7 +313,10 @@ def main() -> int:
     data = batches(args.truth)
     what = constants(data)
     before = [errors(batch, {}) for batch in data]
-    print(f"{sum(len(b.cases) for b in data)} rows, {len(what)} constants; objective before {objective(data, before):.4f}")
+    print(
+        f"{sum(len(b.cases) for b in data)} rows, {len(what)} constants; objective before"
+        f" {objective(data, before):.4f}"
+    )
     values = fit(data, what)
     after = [errors(batch, values) for batch in data]
     print(f"objective after {objective(data, after):.4f}")
@@ -275,9 +324,15 @@ def main() -> int:
     first, last = by_table(data, before), by_table(data, after)
     for table, (rows, error) in last.items():
         held_out = f"  left out {checked[table][1]:.3f}" if table in checked else ""
-        print(f"{table:26s} {rows:5d} rows  before {first[table][1]:.3f}  fitted {error:.3f}{held_out}")
+        print(
+            f"{table:26s} {rows:5d} rows  before {first[table][1]:.3f}  fitted"
+            f" {error:.3f}{held_out}"
+        )
     for c in what:
-        print(f"{c.kind:6s} {c.name:20s} {c.field:26s} {c.present:8.4g} -> {values[c.kind, c.name, c.field]:.4g}")
+        print(
+            f"{c.kind:6s} {c.name:20s} {c.field:26s} {c.present:8.4g} ->"
+            f" {values[c.kind, c.name, c.field]:.4g}"
+        )
     if args.write:
         write(values)
     return 0

@@ -2,10 +2,10 @@
 """Write `presets/residuals.csv`: how far predictions of published runs are off, by kind of run.
 
     scripts/fit_residuals.py [TRUTH.csv...]
-
-Without tables it reads the folder MESHWRIGHT_TRUTH, else ../shared/truth beside the repository. Run it again whenever a formula or a
-constant has moved. It prints how many runs of each table lie inside the 80 % intervals that were made without that table, and without the
-run's model. The rules are those of `meshwright.accuracy.spreads`.
+ Without tables it reads the folder MESHWRIGHT_TRUTH, else ../shared/truth beside the repository.
+Run it again whenever a formula or a constant has moved. It prints how many runs of each table lie
+inside the 80 % intervals that were made without that table, and without the run's model. The rules
+are those of `meshwright.accuracy.spreads`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from meshwright.accuracy.predict import predict_rows  # noqa: E402
 from meshwright.accuracy.residuals import Residual, residuals_of  # noqa: E402
 from meshwright.accuracy.rows import read_table  # noqa: E402
 from meshwright.accuracy.run import read_measured  # noqa: E402
-from meshwright.accuracy.spreads import coverage, fit_spreads, spreads_csv, widening_of  # noqa: E402
+from meshwright.accuracy.spreads import (  # noqa: E402
+    coverage,
+    fit_spreads,
+    spreads_csv,
+    widening_of,
+)
 from meshwright.confidence import QUANTITIES  # noqa: E402
 
 PRESET = ROOT / "src" / "meshwright" / "presets" / "residuals.csv"
@@ -44,11 +49,21 @@ def measured_residuals(paths: Sequence[Path]) -> list[Residual]:
 def main() -> None:
     """Write the preset and print the coverage."""
     residuals = measured_residuals(truth_tables(sys.argv[1:]))
-    factors = {quantity: widening_of([r for r in residuals if r.quantity == quantity]) for quantity in QUANTITIES}
+    factors = {
+        quantity: widening_of([r for r in residuals if r.quantity == quantity])
+        for quantity in QUANTITIES
+    }
     spreads = fit_spreads(residuals, factors=factors)
     PRESET.write_text(spreads_csv(spreads), encoding="utf-8")
-    print(f"{PRESET.relative_to(ROOT)}: {len(spreads)} kinds, {len({r.table for r in residuals})} tables")
-    found = {quantity: held for quantity in QUANTITIES if (held := coverage(residuals, quantity)) is not None}
+    print(
+        f"{PRESET.relative_to(ROOT)}: {len(spreads)} kinds, {len({r.table for r in residuals})}"
+        " tables"
+    )
+    found = {
+        quantity: held
+        for quantity in QUANTITIES
+        if (held := coverage(residuals, quantity)) is not None
+    }
     print("\n".join(coverage_lines(found)))
 
 

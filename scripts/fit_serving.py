@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Fit an engine's constants on published closed loops, and say how they hold on models that were left out.
+"""Fit an engine's constants on published closed loops, and say how they hold on models that were
+left out.
 
     scripts/fit_serving.py ../shared/truth/inference_serving_silicon.csv --engine vllm
-    scripts/fit_serving.py ../shared/truth/inference_serving_silicon.csv --engine vllm --check    # errors of the shipped constants alone
-
-Coordinate descent on the constants of `presets/engines.csv` that no kernel table tells, on runs whose pools are told. Models are cut into
-two halves; each half is predicted with constants fitted on the other. Nothing is written: copy what it prints into the preset.
+    scripts/fit_serving.py ../shared/truth/inference_serving_silicon.csv --engine vllm --check    #
+    errors of the shipped constants alone
+ Coordinate descent on the constants of `presets/engines.csv` that no kernel table tells, on runs
+whose pools are told. Models are cut into two halves; each half is predicted with constants fitted
+on the other. Nothing is written: copy what it prints into the preset.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from meshwright.accuracy.serving.predict import predict_case  # noqa: E402
-from meshwright.accuracy.serving.rows import ServingCase, read_serving_row, read_serving_table  # noqa: E402
+from meshwright.accuracy.serving.rows import (  # noqa: E402
+    ServingCase,
+    read_serving_row,
+    read_serving_table,
+)
 from meshwright.serving.engine import find_engine  # noqa: E402
 
 CONSTANTS = ("request_s", "launch_s", "kernel_s", "host_s", "host_per_sequence_s")
@@ -29,7 +35,8 @@ STEPS = (0.25, 0.5, 0.75, 1.4, 2.0, 4.0)
 PER_SET = 8
 """Runs of each model, chip and precision, so that no study outweighs the others."""
 CLIP = 1.0
-"""Errors beyond it count as this: some published runs hold a warm-up or drafted tokens that no column tells."""
+"""Errors beyond it count as this: some published runs hold a warm-up or drafted tokens that no
+column tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +50,9 @@ class Run:
 
 def main() -> int:
     """Read the flags, fit, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", type=Path)
     parser.add_argument("--engine", required=True)
     parser.add_argument("--rounds", type=int, default=2)
@@ -59,13 +68,16 @@ def main() -> int:
         seen = [run for run in runs if run.case.model.name not in left_out]
         fitted = fit(seen, shipped, flags.rounds)
         print(f"fitted without {', '.join(left_out)}: {show(fitted)}")
-        print("  on them:", summary([run for run in runs if run.case.model.name in left_out], fitted))
+        print(
+            "  on them:", summary([run for run in runs if run.case.model.name in left_out], fitted)
+        )
     print("fitted on all:", show(fitted := fit(runs, shipped, flags.rounds)), summary(runs, fitted))
     return 0
 
 
 def runs_of(path: Path, engine: str) -> list[Run]:
-    """Every few of the closed loops on one pool or on two that are told in full, the same number of each study, without repeats."""
+    """Every few of the closed loops on one pool or on two that are told in full, the same number of
+    each study, without repeats."""
     sets: dict[tuple[str, ...], dict[ServingCase, Run]] = {}
     for row in read_serving_table(path).rows:
         case = read_serving_row(row, source="")
@@ -76,7 +88,11 @@ def runs_of(path: Path, engine: str) -> list[Run]:
         key = (case.model.name, row["gpu"], row["precision"], row["mode"])
         run = Run(case=case, ttft_s=float(row["ttft_ms"]) / 1e3, tpot_s=float(row["tpot_ms"]) / 1e3)
         sets.setdefault(key, {}).setdefault(replace(case, row_id=""), run)
-    return [run for runs in sets.values() for run in list(runs.values())[:: max(1, len(runs) // PER_SET)]]
+    return [
+        run
+        for runs in sets.values()
+        for run in list(runs.values())[:: max(1, len(runs) // PER_SET)]
+    ]
 
 
 def errors(runs: Sequence[Run], constants: Mapping[str, float]) -> tuple[list[float], list[float]]:
@@ -110,7 +126,10 @@ def loss(runs: Sequence[Run], constants: Mapping[str, float]) -> float:
 def summary(runs: Sequence[Run], constants: Mapping[str, float]) -> str:
     """Errors in words."""
     first, later = errors(runs, constants)
-    parts = (f"{name} {100 * fmean(e):.1f} / {100 * median(e):.1f} %" for name, e in (("TTFT", first), ("TPOT", later)))
+    parts = (
+        f"{name} {100 * fmean(e):.1f} / {100 * median(e):.1f} %"
+        for name, e in (("TTFT", first), ("TPOT", later))
+    )
     return f"{len(runs)} runs, mean / median: " + ", ".join(parts)
 
 

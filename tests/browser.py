@@ -24,8 +24,11 @@ FLAGS = (
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start Chromium with a profile of its own; skip the test where it, or Playwright, is absent."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    """Start Chromium with a profile of its own; skip the test where it, or Playwright, is
+    absent."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("chromium is not installed: apt-get install chromium")
@@ -37,8 +40,11 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def opened(browser: Browser, place: Path | str, **options: Any) -> Iterator[tuple[Page, list[str]]]:
-    """Open a file or an address in a window of its own, with a list that everything its console says is put in; downloads go to memory."""
-    context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True, **options)
+    """Open a file or an address in a window of its own, with a list that everything its console
+    says is put in; downloads go to memory."""
+    context = browser.new_context(
+        viewport={"width": 1400, "height": 900}, accept_downloads=True, **options
+    )
     page = context.new_page()
     page.set_default_timeout(10_000)
     said: list[str] = []
@@ -52,6 +58,8 @@ def opened(browser: Browser, place: Path | str, **options: Any) -> Iterator[tupl
 
 def faults_of(page: Page) -> list[str]:
     """Return what axe-core finds wrong for readers with other senses or means, one line each."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    )
     found = axe.Axe().run(page).response["violations"]
     return [f"{fault['id']}: {node['html'][:120]}" for fault in found for node in fault["nodes"]]

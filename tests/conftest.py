@@ -16,18 +16,23 @@ settings.load_profile("meshwright")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files with slow tests first: a process takes a whole file, and none should be left with a long one at the end."""
+    """Put files with slow tests first: a process takes a whole file, and none should be left with a
+    long one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")
 def truth_dir() -> Path:
-    """Folder of published measured runs: MESHWRIGHT_TRUTH, else ../shared/truth beside the repository."""
+    """Folder of published measured runs: MESHWRIGHT_TRUTH, else ../shared/truth beside the
+    repository."""
     named = os.environ.get("MESHWRIGHT_TRUTH")
     folder = Path(named) if named else ROOT.parent / "shared" / "truth"
     if folder.is_dir():
         return folder
     if named:
         pytest.fail(f"MESHWRIGHT_TRUTH={named}: no such folder")
-    pytest.skip("published runs are absent: set MESHWRIGHT_TRUTH to their folder, or put it at ../shared/truth beside the repository")
+    pytest.skip(
+        "published runs are absent: set MESHWRIGHT_TRUTH to their folder, or put it at"
+        " ../shared/truth beside the repository"
+    )

@@ -1,4 +1,5 @@
-"""A Slurm of our own for tests: four nodes of eight chips, all of them on this machine, the chips being devices of no use."""
+"""A Slurm of our own for tests: four nodes of eight chips, all of them on this machine, the chips
+being devices of no use."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ ReturnToService=2
 KillWait=2
 NodeName=n[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=16 RealMemory=1000 Gres=gpu:8
 PartitionName=gpu Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP
-"""
+"""  # noqa: E501
 
 
 NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none"
@@ -75,9 +76,15 @@ PidFile={folder}/dbd.pid
 
 def require_slurm(daemons: tuple[str, ...] = DAEMONS) -> None:
     """Skip what needs a Slurm where none is installed."""
-    absent = [name for name in daemons if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
+    absent = [
+        name
+        for name in daemons
+        if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None
+    ]
     if absent:
-        packages = "slurmctld slurmd slurm-client munge" + (" slurmdbd mariadb-server" if daemons != DAEMONS else "")
+        packages = "slurmctld slurmd slurm-client munge" + (
+            " slurmdbd mariadb-server" if daemons != DAEMONS else ""
+        )
         pytest.skip(f"{', '.join(absent)} not installed: apt-get install {packages}")
 
 
@@ -116,7 +123,8 @@ class Cluster:
     """A Slurm of our own, apart from any other on this machine."""
 
     def __init__(self, folder: Path, *, accounting: bool = False) -> None:
-        """Start it; with accounting it has a database, and the controller forgets jobs within seconds of their end."""
+        """Start it; with accounting it has a database, and the controller forgets jobs within
+        seconds of their end."""
         self.folder, self.processes = folder, list[subprocess.Popen[bytes]]()
         try:
             self._start(accounting=accounting)
@@ -126,17 +134,33 @@ class Cluster:
 
     def _start(self, *, accounting: bool) -> None:
         folder, first, host = self.folder, free_ports(7), socket.gethostname().partition(".")[0]
-        database = WITH_ACCOUNTING.format(port=first + 5, folder=folder) if accounting else NO_ACCOUNTING
+        database = (
+            WITH_ACCOUNTING.format(port=first + 5, folder=folder) if accounting else NO_ACCOUNTING
+        )
         values = {"folder": folder, "host": host, "user": getpass.getuser(), "accounting": database}
-        (folder / "slurm.conf").write_text(CONF.format(**values, port=first, first=first + 1, last=first + 4))
+        (folder / "slurm.conf").write_text(
+            CONF.format(**values, port=first, first=first + 1, last=first + 4)
+        )
         (folder / "gres.conf").write_text("NodeName=n[1-4] Name=gpu File=/dev/tty1[0-7]\n")
         (folder / "key").write_bytes(os.urandom(1024))
         (folder / "key").chmod(0o400)
         (folder / "state").mkdir()
-        self.env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "SEEN": str(folder / "seen")}
+        self.env = {
+            **os.environ,
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "SEEN": str(folder / "seen"),
+        }
         self.env["PATH"] = f"{folder}/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
-        munge = {"key-file": "key", "socket": "munge.socket", "pid-file": "munge.pid", "log-file": "munge.log", "seed-file": "munge.seed"}
-        self.start("munged", "-F", "-f", *(f"--{name}={folder / file}" for name, file in munge.items()))
+        munge = {
+            "key-file": "key",
+            "socket": "munge.socket",
+            "pid-file": "munge.pid",
+            "log-file": "munge.log",
+            "seed-file": "munge.seed",
+        }
+        self.start(
+            "munged", "-F", "-f", *(f"--{name}={folder / file}" for name, file in munge.items())
+        )
         wait_for("munged", (folder / "munge.socket").exists)
         if accounting:
             self.start_accounting(first + 5, database=first + 6)
@@ -148,8 +172,19 @@ class Cluster:
     def start_accounting(self, port: int, *, database: int) -> None:
         """Start a database and what writes jobs into it."""
         data, user = self.folder / "data", getpass.getuser()
-        self.ask("mariadb-install-db", "--no-defaults", f"--datadir={data}", f"--user={user}", "--auth-root-authentication-method=normal")
-        places = [f"--datadir={data}", f"--socket={self.folder}/db.socket", f"--port={database}", "--bind-address=127.0.0.1"]
+        self.ask(
+            "mariadb-install-db",
+            "--no-defaults",
+            f"--datadir={data}",
+            f"--user={user}",
+            "--auth-root-authentication-method=normal",
+        )
+        places = [
+            f"--datadir={data}",
+            f"--socket={self.folder}/db.socket",
+            f"--port={database}",
+            "--bind-address=127.0.0.1",
+        ]
         self.start("mariadbd", "--no-defaults", f"--user={user}", *places)
         wait_for("mariadbd", lambda: answers(database))
         conf = self.folder / "slurmdbd.conf"
@@ -162,12 +197,22 @@ class Cluster:
     def start(self, *words: str) -> None:
         """Start a daemon."""
         log = (self.folder / f"{words[0]}.out").open("ab")
-        self.processes.append(subprocess.Popen(words, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        self.processes.append(
+            subprocess.Popen(words, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        )
         log.close()
 
     def ask(self, *words: str) -> str:
         """Return what a command prints."""
-        done = subprocess.run(words, env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            words,
+            env=self.env,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return done.stdout.strip() if done.returncode == 0 else done.stderr.strip()
 
     def run(self, job: Job) -> list[dict[str, object]]:
@@ -178,8 +223,13 @@ class Cluster:
         seen.mkdir()
         (self.folder / text.file_name).write_text(text.text)
         answer = self.ask("sbatch", "--wait", "--parsable", text.file_name)
-        assert answer.isdecimal(), f"{answer}\n{''.join(path.read_text() for path in self.folder.glob('*.log') if job.name in path.name)}"
-        return [json.loads(path.read_text()) for path in sorted(seen.iterdir(), key=lambda path: int(path.stem))]
+        assert answer.isdecimal(), (
+            f"{answer}\n{''.join(path.read_text() for path in self.folder.glob('*.log') if job.name in path.name)}"  # noqa: E501
+        )
+        return [
+            json.loads(path.read_text())
+            for path in sorted(seen.iterdir(), key=lambda path: int(path.stem))
+        ]
 
     def stop(self) -> None:
         """End every daemon."""

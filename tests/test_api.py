@@ -1,4 +1,5 @@
-"""The Python API is exactly what `__all__` names: loaded when asked for, typed, documented, with examples that run."""
+"""The Python API is exactly what `__all__` names: loaded when asked for, typed, documented, with
+examples that run."""
 
 from __future__ import annotations
 
@@ -21,8 +22,28 @@ from meshwright.search.result import PlanResult
 from meshwright.serving.result import ServingPlan
 
 ROOT = Path(__file__).resolve().parent.parent
-FUNCTIONS = ["apss", "calibrate", "ckpt_plan", "describe_chip", "describe_model", "diff", "doctor", "estimate", "explain", "export"]
-FUNCTIONS += ["list_chips", "list_models", "list_servers", "plan", "plan_front", "predict", "profile", "validate"]
+FUNCTIONS = [
+    "apss",
+    "calibrate",
+    "ckpt_plan",
+    "describe_chip",
+    "describe_model",
+    "diff",
+    "doctor",
+    "estimate",
+    "explain",
+    "export",
+]
+FUNCTIONS += [
+    "list_chips",
+    "list_models",
+    "list_servers",
+    "plan",
+    "plan_front",
+    "predict",
+    "profile",
+    "validate",
+]
 FUNCTIONS += ["size", "train", "tune", "ui", "watch_run", "why_oom", "workflow", "write_report"]
 OTHERS = ["ConfigError", "MeshwrightError", "PlanRequest", "__version__", "data", "serving"]
 STEPS = [
@@ -40,7 +61,16 @@ STEPS = [
     "verify",
     "wiki",
 ]
-SERVING = ["ServingRequest", "export_serving", "measure_server", "plan", "predict", "read_results", "simulate_load", "tune"]
+SERVING = [
+    "ServingRequest",
+    "export_serving",
+    "measure_server",
+    "plan",
+    "predict",
+    "read_results",
+    "simulate_load",
+    "tune",
+]
 ROOMS: list[tuple[ModuleType, list[str]]] = [
     (meshwright, FUNCTIONS + OTHERS),
     (meshwright.data, [*STEPS, "EncoderSpec", "TokenizeRequest"]),
@@ -49,19 +79,36 @@ ROOMS: list[tuple[ModuleType, list[str]]] = [
         SERVING,
     ),
 ]
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(
+    r"^```python\n(.*?)^```",
+    (ROOT / "docs" / "api.md").read_text(encoding="utf-8"),
+    flags=re.MULTILINE | re.DOTALL,
+)
 
 
 def typed_names(module: ModuleType) -> set[str]:
-    """What a type checker sees: the imports of `if TYPE_CHECKING`, and what is defined in the file."""
+    """What a type checker sees: the imports of `if TYPE_CHECKING`, and what is defined in the
+    file."""
     assert module.__file__ is not None
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
-    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    return {alias.name for block in blocks for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    blocks = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    return {
+        alias.name
+        for block in blocks
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 @pytest.mark.parametrize(("room", "names"), ROOMS, ids=lambda found: getattr(found, "__name__", ""))
-def test_names_are_exactly_these_and_a_type_checker_sees_them(room: ModuleType, names: list[str]) -> None:
+def test_names_are_exactly_these_and_a_type_checker_sees_them(
+    room: ModuleType, names: list[str]
+) -> None:
     assert sorted(room.__all__) == sorted(names)
     assert dir(room) == room.__all__
     assert typed_names(room) == set(names) - {"__version__"}
@@ -75,7 +122,10 @@ def test_every_name_is_there_typed_and_documented(room: ModuleType, names: list[
             signature = inspect.signature(found)
             assert found.__doc__, name
             assert signature.return_annotation not in (inspect.Signature.empty, "Any"), name
-            assert all(parameter.annotation is not inspect.Parameter.empty for parameter in signature.parameters.values()), name
+            assert all(
+                parameter.annotation is not inspect.Parameter.empty
+                for parameter in signature.parameters.values()
+            ), name
 
 
 @pytest.mark.parametrize("room", [room for room, _ in ROOMS], ids=lambda room: room.__name__)
@@ -88,35 +138,71 @@ def test_a_type_checker_knows_what_comes_back() -> None:
     """Checked by mypy in scripts/check; here the calls alone."""
     result = meshwright.plan(model="tiny-llama", cluster="h100:8", seq_len=512, gbs=8, top=1)
     assert_type(result, PlanResult)
-    assert_type(meshwright.explain("tp=1", model="tiny-llama", cluster="h100:8", seq_len=512, gbs=8), Explanation)
+    assert_type(
+        meshwright.explain("tp=1", model="tiny-llama", cluster="h100:8", seq_len=512, gbs=8),
+        Explanation,
+    )
     assert_type(meshwright.diff("tp=1", "tp=2"), Comparison)
-    served = meshwright.serving.plan(model="llama3-8b", cluster="h100:1", input_len=100, output_len=10)
+    served = meshwright.serving.plan(
+        model="llama3-8b", cluster="h100:1", input_len=100, output_len=10
+    )
     assert_type(served, ServingPlan)
     assert_type(meshwright.doctor(), Health)
 
 
 def test_importing_the_package_loads_no_room() -> None:
-    code = "import sys, meshwright; print([name for name in sys.modules if name.startswith('meshwright.') or name == 'numpy'])"
-    found = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    code = (
+        "import sys, meshwright; print([name for name in sys.modules if"
+        " name.startswith('meshwright.') or name == 'numpy'])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert found.stdout == "[]\n"
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model": "llama3-8b", "cluster": "h100:8"}, "a serving request needs input_len and output_len, such as input_len=1000"),
-        ({"model": "llama3-8b", "cluster": "h100:8", "input": 1}, "'input' is no known field of a serving request"),
-        ({"model": "llama3-9b", "cluster": "h100:8", "input_len": 1, "output_len": 1}, "'llama3-9b' is no known model"),
-        ({"model": "llama3-8b", "cluster": "h100:8", "input_len": 1, "output_len": 1, "engine": "vlm"}, "'vlm' is no known"),
+        (
+            {"model": "llama3-8b", "cluster": "h100:8"},
+            "a serving request needs input_len and output_len, such as input_len=1000",
+        ),
+        (
+            {"model": "llama3-8b", "cluster": "h100:8", "input": 1},
+            "'input' is no known field of a serving request",
+        ),
+        (
+            {"model": "llama3-9b", "cluster": "h100:8", "input_len": 1, "output_len": 1},
+            "'llama3-9b' is no known model",
+        ),
+        (
+            {
+                "model": "llama3-8b",
+                "cluster": "h100:8",
+                "input_len": 1,
+                "output_len": 1,
+                "engine": "vlm",
+            },
+            "'vlm' is no known",
+        ),
     ],
 )
-def test_a_serving_request_of_wrong_words_is_one_sentence(fields: dict[str, object], message: str) -> None:
+def test_a_serving_request_of_wrong_words_is_one_sentence(
+    fields: dict[str, object], message: str
+) -> None:
     with pytest.raises(meshwright.ConfigError) as error:
         meshwright.serving.plan(**fields)
     assert str(error.value).startswith(message)
 
 
-def test_blocks_of_the_page_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_the_page_run_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     assert len(BLOCKS) > 5

@@ -1,4 +1,5 @@
-"""Documentation that is checked: generated pages are current, commands and formulas are documented, examples run, links resolve."""
+"""Documentation that is checked: generated pages are current, commands and formulas are documented,
+examples run, links resolve."""
 
 from __future__ import annotations
 
@@ -25,19 +26,37 @@ from meshwright.hardware.profile import profile_to_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MEASURED = {"step_time_s": "10", "peak_mem_gib": "30", "oom": "0", "notes": "", "source": "", "group": "g", "release": "", "task": ""}
+MEASURED = {
+    "step_time_s": "10",
+    "peak_mem_gib": "30",
+    "oom": "0",
+    "notes": "",
+    "source": "",
+    "group": "g",
+    "release": "",
+    "task": "",
+}
 NOT_HERE = {
-    "autoconfigurator": "starts runs and takes its time; tests/doors/autoconfigurator runs its words",
+    "autoconfigurator": (
+        "starts runs and takes its time; tests/doors/autoconfigurator runs its words"
+    ),
     "ui": "serves until it is stopped; tests/whatif/test_page.py does so for a browser",
-    "doctor": "answers for the machine that it runs on; tests/cli/test_doctor.py asks it on an empty one",
+    "doctor": (
+        "answers for the machine that it runs on; tests/cli/test_doctor.py asks it on an empty one"
+    ),
     "bcp": "asks NGC CLI; tests/basecommand has a stand-in for it",
     "data": "works on corpora and the network; tests/data runs the steps on small ones",
     "train": "starts jobs; tests/cli/test_train.py does so with a torchrun of its own",
     "tune": "starts runs; tests/cli/test_tune.py does so with a torchrun of its own",
     "watch": "follows a run until its end; tests/watch runs it",
-    "profile": "measures a machine for minutes, with torch; tests/trainer/test_profile.py runs it on small shapes",
+    "profile": (
+        "measures a machine for minutes, with torch; tests/trainer/test_profile.py runs it on small"
+        " shapes"
+    ),
     "serving measure": "asks a server; tests/cli/test_serving_loads.py asks one that stands in",
-    "serving read": "reads what other tools wrote; tests/cli/test_serving_loads.py reads such files",
+    "serving read": (
+        "reads what other tools wrote; tests/cli/test_serving_loads.py reads such files"
+    ),
     "serving tune": "starts engines; tests/runs/serving does so with one that stands in",
 }
 """Commands, by one word or two, whose examples are not run, and why."""
@@ -68,7 +87,9 @@ FUNCTIONS = DOCS.public_functions()
 
 @pytest.mark.parametrize("page", list(DOCS.pages()), ids=lambda page: str(page.relative_to(ROOT)))
 def test_generated_page_is_current(page: Path) -> None:
-    assert page.read_text(encoding="utf-8") == DOCS.pages()[page], "run scripts/docs, and read what changed"
+    assert page.read_text(encoding="utf-8") == DOCS.pages()[page], (
+        "run scripts/docs, and read what changed"
+    )
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -82,34 +103,49 @@ def test_command_says_what_it_does_with_three_examples(name: str) -> None:
 
 
 def test_public_formulas_have_the_five_headings() -> None:
-    missing = {f"{f.module}.{f.name}": [h for h in DOCS.HEADINGS if h not in f.sections] for f in FUNCTIONS}
-    lines = [f"cost/{name}: no {', '.join(headings)}" for name, headings in missing.items() if headings]
+    missing = {
+        f"{f.module}.{f.name}": [h for h in DOCS.HEADINGS if h not in f.sections] for f in FUNCTIONS
+    }
+    lines = [
+        f"cost/{name}: no {', '.join(headings)}" for name, headings in missing.items() if headings
+    ]
     assert not lines, "\n".join(lines)
 
 
 def test_formulas_name_tests_that_exist() -> None:
-    named = {f"{f.module}.{f.name}": f.sections["Checked"] for f in FUNCTIONS if "Checked" in f.sections}
-    lines = [f"cost/{name}: {fault}" for name, text in named.items() for fault in faults_of_checked(text)]
+    named = {
+        f"{f.module}.{f.name}": f.sections["Checked"] for f in FUNCTIONS if "Checked" in f.sections
+    }
+    lines = [
+        f"cost/{name}: {fault}" for name, text in named.items() for fault in faults_of_checked(text)
+    ]
     assert not lines, "\n".join(lines)
 
 
 def faults_of_checked(text: str) -> list[str]:
-    """Say what is wrong with `tests/cost/test_x.py::test_y`, or with the words that stand there instead."""
+    """Say what is wrong with `tests/cost/test_x.py::test_y`, or with the words that stand there
+    instead."""
     places = re.findall(r"tests/[\w/]+\.py(?:::\w+)?", text)
     faults = [] if places else [f"no test is named: {text}"]
     for place in places:
         path, _, name = place.partition("::")
         if not (ROOT / path).is_file():
             faults.append(f"{path} does not exist")
-        elif name and not re.search(rf"^def {name}\b", (ROOT / path).read_text(encoding="utf-8"), flags=re.MULTILINE):
+        elif name and not re.search(
+            rf"^def {name}\b", (ROOT / path).read_text(encoding="utf-8"), flags=re.MULTILINE
+        ):
             faults.append(f"{path} has no {name}")
     return faults
 
 
 def anchors(page: Path) -> set[str]:
     """Return what a link can point at inside a page, as GitHub makes it of headings."""
-    headings = re.findall(r"^#+ +(.*)$", without_code(page.read_text(encoding="utf-8")), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+    headings = re.findall(
+        r"^#+ +(.*)$", without_code(page.read_text(encoding="utf-8")), flags=re.MULTILINE
+    )
+    return {
+        re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings
+    }
 
 
 def without_code(text: str) -> str:
@@ -134,9 +170,16 @@ def commands_in(text: str) -> list[str]:
     """Return the lines of bash blocks that run meshwright; of `a && b` the part that does."""
     blocks = re.findall(r"^```(?:bash|console|sh)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     parts = [
-        part.strip().removeprefix("$ ") for block in blocks for line in block.replace("\\\n", " ").splitlines() for part in line.split("&&")
+        part.strip().removeprefix("$ ")
+        for block in blocks
+        for line in block.replace("\\\n", " ").splitlines()
+        for part in line.split("&&")
     ]
-    return [part.removeprefix(".venv/bin/") for part in parts if part.removeprefix(".venv/bin/").startswith("meshwright ")]
+    return [
+        part.removeprefix(".venv/bin/")
+        for part in parts
+        if part.removeprefix(".venv/bin/").startswith("meshwright ")
+    ]
 
 
 def shown() -> list[str]:
@@ -160,8 +203,12 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = [2**n for n in range(20, 33, 2)]
     (folder / "train.log").write_text(megatron_log([42_000, 9_100, *[8_600] * 8]))
     (folder / "nemo.log").write_text(nemo_log([40.0, *[12.6] * 9]))
-    (folder / "all_reduce_8.txt").write_text(nccl_output({size: 40 + size / 2.2e5 for size in sizes}))
-    (folder / "all_reduce_64.txt").write_text(nccl_output({size: 300 + size / 1.6e5 for size in sizes}, hosts=8, factor=2 * 63 / 64))
+    (folder / "all_reduce_8.txt").write_text(
+        nccl_output({size: 40 + size / 2.2e5 for size in sizes})
+    )
+    (folder / "all_reduce_64.txt").write_text(
+        nccl_output({size: 300 + size / 1.6e5 for size in sizes}, hosts=8, factor=2 * 63 / 64)
+    )
     (folder / "here.npz").write_bytes(profile_to_bytes(ON_H100, form="npz"))
     row = {**LLAMA, **MEASURED}
     for name in ("runs.csv", "tables/a.csv", "truth/a.csv"):
@@ -181,12 +228,44 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made_first(command: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Make the files that other commands would have written."""
     makers = {
-        "plans.json": ["plan", "llama3-8b", "--cluster", "h100:16", "--seq", "8192", "--gbs", "64", "--json"],
+        "plans.json": [
+            "plan",
+            "llama3-8b",
+            "--cluster",
+            "h100:16",
+            "--seq",
+            "8192",
+            "--gbs",
+            "64",
+            "--json",
+        ],
         "earlier.json": ["validate", "truth/a.csv", "--json"],
         "predictions.csv": ["predict", "runs.csv", "-o", "predictions.csv"],
-        "serving_plans.json": ["serving", "plan", "llama3.1-70b", "--cluster", "h100:8", "--mode", "aggregated", "--json"],
-        "serving_predictions.csv": ["serving", "predict", "served.csv", "-o", "serving_predictions.csv"],
-        "calibration.yaml": ["calibrate", "train.log", "--cluster", "h100:16", "-o", "calibration.yaml"],
+        "serving_plans.json": [
+            "serving",
+            "plan",
+            "llama3.1-70b",
+            "--cluster",
+            "h100:8",
+            "--mode",
+            "aggregated",
+            "--json",
+        ],
+        "serving_predictions.csv": [
+            "serving",
+            "predict",
+            "served.csv",
+            "-o",
+            "serving_predictions.csv",
+        ],
+        "calibration.yaml": [
+            "calibrate",
+            "train.log",
+            "--cluster",
+            "h100:16",
+            "-o",
+            "calibration.yaml",
+        ],
     }
     for name, maker in makers.items():
         if any(word.partition("#")[0] == name for word in command) and not (folder / name).exists():
@@ -196,11 +275,17 @@ def made_first(command: list[str], folder: Path, capsys: pytest.CaptureFixture[s
                 (folder / name).write_text(out)
 
 
-@pytest.mark.parametrize("example", [pytest.param(line, marks=SLOW) if "--pareto" in line else line for line in shown()])
-def test_example_runs(example: str, sandbox: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "example", [pytest.param(line, marks=SLOW) if "--pareto" in line else line for line in shown()]
+)
+def test_example_runs(
+    example: str, sandbox: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(sandbox)
     words = shlex.split(example.split(" > ", maxsplit=1)[0].split(" | ", maxsplit=1)[0])[1:]
-    expanded = [found for word in words for found in (sorted(glob.glob(word)) if "*" in word else [word])]
+    expanded = [
+        found for word in words for found in (sorted(glob.glob(word)) if "*" in word else [word])
+    ]
     for command in (words[0], " ".join(words[:2])):
         if command in NOT_HERE:
             pytest.skip(f"`meshwright {command}` {NOT_HERE[command]}")

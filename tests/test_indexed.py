@@ -1,4 +1,5 @@
-"""Megatron's .bin/.idx: by hand, and byte for byte with Megatron-Core's own builder and reader where it is installed."""
+"""Megatron's .bin/.idx: by hand, and byte for byte with Megatron-Core's own builder and reader
+where it is installed."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from meshwright.errors import ConfigError
 from meshwright.indexed import IndexedFile, dtype_code, index_bytes, token_dtype, write_index
 
-DOCUMENTS = st.lists(st.lists(st.lists(st.integers(0, 65_499), min_size=1, max_size=6), max_size=4), max_size=8)
+DOCUMENTS = st.lists(
+    st.lists(st.lists(st.integers(0, 65_499), min_size=1, max_size=6), max_size=4), max_size=8
+)
 """Documents of sentences of ids; some documents are empty."""
 
 
@@ -26,14 +29,22 @@ def write(prefix: Path, documents: list[list[list[int]]], dtype: str) -> None:
     ids = [token for document in documents for sentence in document for token in sentence]
     prefix.with_suffix(".bin").write_bytes(np.array(ids, dtype=dtype).tobytes())
     with prefix.with_suffix(".idx").open("wb") as handle:
-        write_index(handle, dtype=np.dtype(dtype), lengths=np.array(lengths, dtype=np.int32), bounds=bounds.astype(np.int64))
+        write_index(
+            handle,
+            dtype=np.dtype(dtype),
+            lengths=np.array(lengths, dtype=np.int32),
+            bounds=bounds.astype(np.int64),
+        )
 
 
 def megatron() -> Any:
     """Megatron-Core's module of indexed data sets, or a skip."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        reason = "megatron-core and torch are not installed: the format is compared with its builder where they are"
+        reason = (
+            "megatron-core and torch are not installed: the format is compared with its builder"
+            " where they are"
+        )
         return pytest.importorskip("megatron.core.datasets.indexed_dataset", reason=reason)
 
 
@@ -45,33 +56,49 @@ def test_two_documents_by_hand(tmp_path: Path) -> None:
     assert (
         index.hex()
         == (
-            "4d4d49444944580000" + "0100000000000000" + "08" + "0200000000000000" + "0300000000000000"
-            "03000000" + "02000000"  # lengths
+            "4d4d49444944580000"
+            + "0100000000000000"
+            + "08"
+            + "0200000000000000"
+            + "030000000000000003000000"
+            + "02000000"  # lengths
             "0000000000000000" + "0600000000000000"  # bytes before each sequence
-            "0000000000000000" + "0100000000000000" + "0200000000000000"  # first sequence of each document, and the end
+            "0000000000000000"
+            + "0100000000000000"
+            + "0200000000000000"  # first sequence of each document, and the end
         )
     )
 
 
 def test_small_vocabularies_are_u16() -> None:
     assert (token_dtype(65_499), token_dtype(65_500)) == (np.dtype("<u2"), np.dtype("<i4"))
-    assert (dtype_code(np.dtype("<u2")), dtype_code(np.dtype("<i4")), dtype_code(np.dtype("u1"))) == (8, 4, 1)
+    assert (
+        dtype_code(np.dtype("<u2")),
+        dtype_code(np.dtype("<i4")),
+        dtype_code(np.dtype("u1")),
+    ) == (8, 4, 1)
     with pytest.raises(ConfigError, match="no code"):
         dtype_code(np.dtype("<u4"))
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(documents=DOCUMENTS, dtype=st.sampled_from(["<u2", "<i4", "<i8"]))
-def test_what_is_written_is_read(tmp_path: Path, documents: list[list[list[int]]], dtype: str) -> None:
+def test_what_is_written_is_read(
+    tmp_path: Path, documents: list[list[list[int]]], dtype: str
+) -> None:
     write(tmp_path / "text", documents, dtype)
     file = IndexedFile(tmp_path / "text")
     joined = [list(chain(*document)) for document in documents]
     assert [file.document(number).tolist() for number in range(file.num_documents)] == joined
-    assert [file.sequence(number).tolist() for number in range(file.num_sequences)] == list(chain(*documents))
+    assert [file.sequence(number).tolist() for number in range(file.num_sequences)] == list(
+        chain(*documents)
+    )
     assert file.num_tokens == sum(map(len, joined))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(documents=DOCUMENTS, dtype=st.sampled_from(["<u2", "<i4"]))
 def test_bytes_are_megatrons(tmp_path: Path, documents: list[list[list[int]]], dtype: str) -> None:
     module = megatron()
@@ -81,7 +108,9 @@ def test_bytes_are_megatrons(tmp_path: Path, documents: list[list[list[int]]], d
     builder.finalize(str(tmp_path / "theirs.idx"))
     write(tmp_path / "ours", documents, dtype)
     for ending in ("bin", "idx"):
-        assert (tmp_path / f"ours.{ending}").read_bytes() == (tmp_path / f"theirs.{ending}").read_bytes()
+        assert (tmp_path / f"ours.{ending}").read_bytes() == (
+            tmp_path / f"theirs.{ending}"
+        ).read_bytes()
     if any(documents):  # their reader can't map an empty file
         theirs = module.IndexedDataset(str(tmp_path / "ours"))
         assert [theirs[number].tolist() for number in range(len(theirs))] == list(chain(*documents))

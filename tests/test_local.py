@@ -42,7 +42,11 @@ def test_unknown_and_none() -> None:
 
 def test_this_machine(fake_smi: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"no nvidia-smi here, so no accelerator was found; name a cluster such as h100:8, or .* `meshwright profile"
+        ConfigError,
+        match=(
+            r"no nvidia-smi here, so no accelerator was found; name a cluster such as h100:8, or .*"
+            r" `meshwright profile"
+        ),
     ):
         local_cluster()
     answer(fake_smi, "NVIDIA L40S")
@@ -53,9 +57,15 @@ def test_this_machine(fake_smi: Path) -> None:
 
 
 def test_other_forms_pass_through() -> None:
-    assert cluster_from_flag("h100:12", gpus_per_node=4) == parse_cluster("h100:12", gpus_per_node=4)
+    assert cluster_from_flag("h100:12", gpus_per_node=4) == parse_cluster(
+        "h100:12", gpus_per_node=4
+    )
     with pytest.raises(
-        ConfigError, match=r"cluster 'local:4': local is this machine with all it holds; write it alone, add --profile FILE"
+        ConfigError,
+        match=(
+            r"cluster 'local:4': local is this machine with all it holds; write it alone, add"
+            r" --profile FILE"
+        ),
     ):
         cluster_from_flag("local:4")
     with pytest.raises(ConfigError, match="--gpus-per-node has no effect with --cluster local"):

@@ -25,13 +25,19 @@ def test_ends_move_one_constant(uncertain: Uncertain) -> None:
 
 
 def test_shares_stay_shares() -> None:
-    """Worked: 0.92 of a network's rate times 1.05 is 0.966, 1.2 times would be more than all of it."""
+    """Worked: 0.92 of a network's rate times 1.05 is 0.966, 1.2 times would be more than all of
+    it."""
     by_name = {uncertain.constant: uncertain for uncertain in uncertain_constants()}
     network = by_name["network_link.efficiency"]
     low, high = (end for end, _ in network.ends(SITE))
     now = network.value(SITE)
     assert low == pytest.approx(0.75 * now) and high == pytest.approx(min(1.0, 1.05 * now))
-    assert all(0 <= end <= 1 for name in by_name if name.startswith("stack.") for end, _ in by_name[name].ends(SITE))
+    assert all(
+        0 <= end <= 1
+        for name in by_name
+        if name.startswith("stack.")
+        for end, _ in by_name[name].ends(SITE)
+    )
 
 
 def test_narrow_formats_move_along() -> None:

@@ -26,7 +26,10 @@ def test_what_is_written_reads_back(values: dict[str, Any]) -> None:
 
 def test_equal_parts_are_written_twice_and_lines_as_lines() -> None:
     part = {"name": "a"}
-    assert write_yaml({"one": part, "two": part, "run": "set -e\necho\n"}) == "one:\n  name: a\ntwo:\n  name: a\nrun: |\n  set -e\n  echo\n"
+    assert (
+        write_yaml({"one": part, "two": part, "run": "set -e\necho\n"})
+        == "one:\n  name: a\ntwo:\n  name: a\nrun: |\n  set -e\n  echo\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["- a", "a: [", "", "\0"])

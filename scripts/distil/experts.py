@@ -14,11 +14,24 @@ from meshwright.workload import Precision
 
 __all__ = ["fit_experts"]
 
-_DTYPES: dict[Precision, str] = {"bf16": "bfloat16", "fp8": "fp8", "fp8-blockwise": "fp8_block", "nvfp4": "nvfp4"}
-_KEYS = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+_DTYPES: dict[Precision, str] = {
+    "bf16": "bfloat16",
+    "fp8": "fp8",
+    "fp8-blockwise": "fp8_block",
+    "nvfp4": "nvfp4",
+}
+_KEYS = (
+    "num_tokens",
+    "hidden_size",
+    "inter_size",
+    "topk",
+    "num_experts",
+    "moe_tp_size",
+    "moe_ep_size",
+)
 _GATED = ["moe_torch_flow", "moe_torch_flow_cutlass", "deepgemm"]
-"""TensorRT-LLM's kernels for gated layers at training sizes; its rows of layers without a gate and of the low-latency kernel
-for a few tokens have other names."""
+"""TensorRT-LLM's kernels for gated layers at training sizes; its rows of layers without a gate and
+of the low-latency kernel for a few tokens have other names."""
 _HALVES = tuple(sorted({round(2 ** (i / 2)) for i in range(31)}))
 _EXPERTS = tuple(2**i for i in range(10))
 _HIDDEN = (2048, 3072, 4096, 5120, 6144, 7168, 8192)
@@ -32,7 +45,13 @@ def fit_experts(chip: str, source: Source) -> dict[str, Fit]:
     file = source.frameworks("moe", "moe_perf").get("trtllm")
     fits = {}
     for precision, dtype in _DTYPES.items():
-        rows = None if file is None else _rows(read(file, _KEYS, moe_dtype=dtype, distribution="balanced", kernel_source=_GATED))
+        rows = (
+            None
+            if file is None
+            else _rows(
+                read(file, _KEYS, moe_dtype=dtype, distribution="balanced", kernel_source=_GATED)
+            )
+        )
         if file is not None and rows is not None and len(rows.seconds) > _FEW:
             fits[f"experts/{precision}"] = _fit(chip, precision, rows, version_of(file))
     return fits
@@ -49,19 +68,24 @@ def _rows(rows: Rows) -> Rows:
 
 _LEAST_TOKENS = 8
 _READS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
-"""How often the kernel may pass over all tokens of the group, in bytes of 16-bit tokens at the peak bandwidth: candidates."""
+"""How often the kernel may pass over all tokens of the group, in bytes of 16-bit tokens at the peak
+bandwidth: candidates."""
 
 
 def _fit(chip: str, precision: Precision, rows: Rows, version: str) -> Fit:
-    """The surface with that share of time for tokens that are not routed here which makes the rows agree best, on a coarse grid.
+    """The surface with that share of time for tokens that are not routed here which makes the rows
+    agree best, on a coarse grid.
 
-    With 256 experts over 256 ranks the kernel still walks over the tokens of all ranks; in training only routed ones arrive.
+    With 256 experts over 256 ranks the kernel still walks over the tokens of all ranks; in training
+    only routed ones arrive.
     """
     columns = _columns(rows)
     held = split(len(rows.seconds))
     seen = [c[~held] for c in columns]
     coarse = _surface(chip, precision, columns, inter=_POWERS, stiffness=0.01)
-    disagreement = {reads: _disagreement(coarse, seen, _net(chip, rows, reads)[~held]) for reads in _READS}
+    disagreement = {
+        reads: _disagreement(coarse, seen, _net(chip, rows, reads)[~held]) for reads in _READS
+    }
     reads = min(_READS, key=lambda count: disagreement[count])
     surface = _surface(chip, precision, columns, inter=_INTER, stiffness=0.003, twist=0.003)
     table, moved = fit(surface, seen, _net(chip, rows, reads)[~held])
@@ -95,10 +119,19 @@ def _net(chip: str, rows: Rows, reads: float) -> Floats:
 
 
 def _surface(
-    chip: str, precision: Precision, columns: tuple[Floats, ...], *, inter: tuple[int, ...], stiffness: float, twist: float = 0.0
+    chip: str,
+    precision: Precision,
+    columns: tuple[Floats, ...],
+    *,
+    inter: tuple[int, ...],
+    stiffness: float,
+    twist: float = 0.0,
 ) -> Surface:
     return Surface(
-        points=tuple(_within(points, column) for points, column in zip((_HALVES, _EXPERTS, _HIDDEN, inter), columns, strict=True)),
+        points=tuple(
+            _within(points, column)
+            for points, column in zip((_HALVES, _EXPERTS, _HIDDEN, inter), columns, strict=True)
+        ),
         growth=(1.0, 1.0, 1.0, 1.0),
         stiffness=(stiffness,) * 4,
         twist=(twist,) * 6 if twist else (),
@@ -120,9 +153,13 @@ def _within(points: tuple[int, ...], column: Floats) -> tuple[int, ...]:
     return tuple(p for p in points if low <= p <= high)
 
 
-def _roofline(name: str, precision: Precision, tokens: Floats, experts: Floats, hidden: Floats, inter: Floats) -> Floats:
+def _roofline(
+    name: str, precision: Precision, tokens: Floats, experts: Floats, hidden: Floats, inter: Floats
+) -> Floats:
     chip = find_chip(name)
     work_s = 6 * tokens * experts * hidden * inter / (0.6 * chip.peak_flops_per_s(precision))
-    weights_s = element_bytes(precision) * 3 * experts * hidden * inter / (0.85 * chip.memory_bytes_per_s)
+    weights_s = (
+        element_bytes(precision) * 3 * experts * hidden * inter / (0.85 * chip.memory_bytes_per_s)
+    )
     tokens_s = tokens * experts * (10 * hidden + 8 * inter) / (0.85 * chip.memory_bytes_per_s)
     return np.asarray(np.log(np.maximum(work_s, weights_s) + tokens_s + 2e-5))

@@ -66,5 +66,9 @@ def accuracy_lines(rows: list[Accuracy]) -> list[str]:
     ]
     for row in rows:
         figures = (row.median, row.p90, row.large_median, row.bias, row.moved_median, row.moved_p99)
-        lines.append(f"| {row.chip} | {row.table} | {row.rows} | {row.held} | " + " | ".join(f"{100 * f:.2f}" for f in figures) + " |")
+        lines.append(
+            f"| {row.chip} | {row.table} | {row.rows} | {row.held} | "
+            + " | ".join(f"{100 * f:.2f}" for f in figures)
+            + " |"
+        )
     return lines

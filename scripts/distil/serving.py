@@ -1,4 +1,5 @@
-"""Operators of serving engines: attention over a cache, expert layers of a few tokens, the engines' own all-reduce."""
+"""Operators of serving engines: attention over a cache, expert layers of a few tokens, the engines'
+own all-reduce."""
 
 from __future__ import annotations
 
@@ -24,11 +25,27 @@ _WEIGHTS: dict[str, tuple[str, ...]] = {
     "int4": ("int4_wo",),
     "mxfp4": ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8"),
 }
-"""Our word for the weights' type, and the source's: of mxfp4 the faster of 16- and 8-bit activations, which engines choose."""
-_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8-blockwise": 1.0, "nvfp4": 0.5625, "int4": 0.5625, "mxfp4": 0.53125}
+"""Our word for the weights' type, and the source's: of mxfp4 the faster of 16- and 8-bit
+activations, which engines choose."""
+_BYTES = {
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "fp8-blockwise": 1.0,
+    "nvfp4": 0.5625,
+    "int4": 0.5625,
+    "mxfp4": 0.53125,
+}
 _CACHE_KEYS = ("head_dim", "num_heads", "num_key_value_heads", "batch_size", "isl", "step")
 _LATENT_KEYS = ("num_heads", "batch_size", "isl", "step")
-_EXPERT_KEYS = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+_EXPERT_KEYS = (
+    "num_tokens",
+    "hidden_size",
+    "inter_size",
+    "topk",
+    "num_experts",
+    "moe_tp_size",
+    "moe_ep_size",
+)
 _HEAD_DIMS = (64, 128, 192, 256)
 _GROUPS = (1, 2, 4, 8, 16)
 _POWERS = tuple(2**i for i in range(21))
@@ -72,7 +89,12 @@ def _cached_attention(chip: str, source: Source, framework: str) -> dict[str, Fi
         dim, heads, kv_heads, batch, new, step = rows.keys.T.astype(np.float64)
         columns = (dim, heads / kv_heads, batch * kv_heads, new + step)
         surface = Surface(
-            points=(_within(_HEAD_DIMS, dim), _GROUPS, _within(_POWERS, columns[2]), _within(_POWERS, columns[3])),
+            points=(
+                _within(_HEAD_DIMS, dim),
+                _GROUPS,
+                _within(_POWERS, columns[2]),
+                _within(_POWERS, columns[3]),
+            ),
             growth=(1.0, 0.5, 1.0, 1.0),
             stiffness=(0.003, 0.003, 0.003, 0.003),
             twist=(0.0, 0.0, 0.0, 0.0, 0.0, 0.003),
@@ -80,7 +102,9 @@ def _cached_attention(chip: str, source: Source, framework: str) -> dict[str, Fi
             base=partial(_cache_roofline, chip, _BYTES[name]),
             doubt=0.1,
         )
-        fits[f"decode_attention/{name}/{framework}"] = _fit(surface, columns, rows.seconds, columns[3] >= _LARGE_CONTEXT, files)
+        fits[f"decode_attention/{name}/{framework}"] = _fit(
+            surface, columns, rows.seconds, columns[3] >= _LARGE_CONTEXT, files
+        )
     return fits
 
 
@@ -103,7 +127,9 @@ def _latent(chip: str, source: Source, framework: str) -> dict[str, Fit]:
             base=partial(_latent_roofline, chip, _BYTES[name]),
             doubt=0.1,
         )
-        fits[f"decode_mla/{name}/{framework}"] = _fit(surface, columns, rows.seconds, columns[2] >= _LARGE_CONTEXT, files)
+        fits[f"decode_mla/{name}/{framework}"] = _fit(
+            surface, columns, rows.seconds, columns[2] >= _LARGE_CONTEXT, files
+        )
     return fits
 
 
@@ -130,13 +156,16 @@ def _experts(chip: str, source: Source, framework: str) -> dict[str, Fit]:
             base=partial(_expert_roofline, chip, _BYTES[name]),
             doubt=0.1,
         )
-        fits[f"experts/{name}/{framework}"] = _fit(surface, columns, rows.seconds, columns[0] >= _LARGE_TOKENS, used)
+        fits[f"experts/{name}/{framework}"] = _fit(
+            surface, columns, rows.seconds, columns[0] >= _LARGE_TOKENS, used
+        )
     return fits
 
 
 def _spread_experts(chip: str, source: Source, framework: str) -> dict[str, Fit]:
-    """The same layer where every rank has tokens of its own and few of each reach an expert (DeepEP's low-latency exchange and grouped
-    products that skip the empty places): measured on DeepSeek's layer alone."""
+    """The same layer where every rank has tokens of its own and few of each reach an expert
+    (DeepEP's low-latency exchange and grouped products that skip the empty places): measured on
+    DeepSeek's layer alone."""
     files = _files(source, "moe", "wideep_generation_moe_perf", framework)
     if not files:
         return {}
@@ -154,7 +183,9 @@ def _spread_experts(chip: str, source: Source, framework: str) -> dict[str, Fit]
         doubt=0.1,
     )
     return {
-        f"spread_experts/fp8-blockwise/{framework}": _fit(surface, (tokens, experts), rows.seconds, tokens >= _LARGE_TOKENS, files[-1:])
+        f"spread_experts/fp8-blockwise/{framework}": _fit(
+            surface, (tokens, experts), rows.seconds, tokens >= _LARGE_TOKENS, files[-1:]
+        )
     }
 
 
@@ -166,17 +197,25 @@ def _spread_roofline(chip: str, tokens: Floats, experts: Floats) -> Floats:
 _TOKENS = tuple(2.0**i for i in range(-9, 13))
 _UNGATED = "moe_torch_flow_nongated"
 _ROUTING = ["power_law_1.01", "power_law_1.2"]
-"""Shares of the experts fall as a power of their rank: what the source plans with for trained routers. Few tokens then reach fewer
-experts than balanced ones would, and the busiest of several ranks sets the time."""
+"""Shares of the experts fall as a power of their rank: what the source plans with for trained
+routers. Few tokens then reach fewer experts than balanced ones would, and the busiest of several
+ranks sets the time."""
 
 
 def _gated(files: list[Path], dtypes: tuple[str, ...]) -> tuple[list[Path], Rows | None]:
-    """Of each shape of layer the rows of the newest version that measured it: a new version may measure new models' shapes alone."""
+    """Of each shape of layer the rows of the newest version that measured it: a new version may
+    measure new models' shapes alone."""
     used: list[Path] = []
     found: list[Rows] = []
     shapes: set[tuple[int, ...]] = set()
     for file in reversed(files):
-        rows = read(file, _EXPERT_KEYS, without_kernel=_UNGATED, moe_dtype=list(dtypes), distribution=_ROUTING)
+        rows = read(
+            file,
+            _EXPERT_KEYS,
+            without_kernel=_UNGATED,
+            moe_dtype=list(dtypes),
+            distribution=_ROUTING,
+        )
         each = [tuple(shape) for shape in rows.keys[:, _SHAPE].tolist()]
         rows = rows.where(np.array([shape not in shapes for shape in each], dtype=bool))
         shapes |= set(each)
@@ -210,17 +249,26 @@ def _all_reduce(source: Source, framework: str) -> dict[str, Fit]:
         rising=(False, True),
         base=lambda ranks, size: np.log(5e-6 + size * 4e-12 + 0 * ranks),
     )
-    return {f"all_reduce/bf16/{framework}": _fit(surface, columns, rows.seconds, columns[1] >= _LARGE_BYTES, files[-1:])}
+    return {
+        f"all_reduce/bf16/{framework}": _fit(
+            surface, columns, rows.seconds, columns[1] >= _LARGE_BYTES, files[-1:]
+        )
+    }
 
 
-def _fit(surface: Surface, columns: tuple[Floats, ...], seconds: Floats, large: object, files: list[Path]) -> Fit:
+def _fit(
+    surface: Surface, columns: tuple[Floats, ...], seconds: Floats, large: object, files: list[Path]
+) -> Fit:
     held = split(len(seconds))
     table, moved = fit(surface, [c[~held] for c in columns], seconds[~held])
     return Fit(
         surface=surface,
         log_seconds=table,
         held=Held(
-            columns=tuple(c[held] for c in columns), seconds=seconds[held], added=np.zeros(int(held.sum())), large=np.asarray(large)[held]
+            columns=tuple(c[held] for c in columns),
+            seconds=seconds[held],
+            added=np.zeros(int(held.sum())),
+            large=np.asarray(large)[held],
         ),
         rows=int((~held).sum()),
         moved=moved,
@@ -235,8 +283,11 @@ def _within(points: tuple[float, ...], column: Floats) -> tuple[float, ...]:
     return tuple(p for p in points if low <= p <= high)
 
 
-def _cache_roofline(name: str, size: float, dim: Floats, group: Floats, sequences: Floats, context: Floats) -> Floats:
-    """Log of the cache's bytes at 80 % of the bandwidth, arithmetic at a third of the peak, and 5 us."""
+def _cache_roofline(
+    name: str, size: float, dim: Floats, group: Floats, sequences: Floats, context: Floats
+) -> Floats:
+    """Log of the cache's bytes at 80 % of the bandwidth, arithmetic at a third of the peak, and 5
+    us."""
     chip = find_chip(name)
     read_s = 2 * size * sequences * context * dim / (0.8 * chip.memory_bytes_per_s)
     work_s = 4 * sequences * group * context * dim / (0.33 * chip.peak_flops_per_s("bf16"))
@@ -247,15 +298,20 @@ _LATENT = 512 + 64
 """Values of a token in the cache: DeepSeek V2 and V3."""
 
 
-def _latent_roofline(name: str, size: float, heads: Floats, batch: Floats, context: Floats) -> Floats:
+def _latent_roofline(
+    name: str, size: float, heads: Floats, batch: Floats, context: Floats
+) -> Floats:
     chip = find_chip(name)
     read_s = size * batch * context * _LATENT / (0.8 * chip.memory_bytes_per_s)
     work_s = 2 * batch * heads * context * (_LATENT + 512) / (0.5 * chip.peak_flops_per_s("bf16"))
     return np.asarray(np.log(np.maximum(read_s, work_s) + 1e-5))
 
 
-def _expert_roofline(name: str, size: float, tokens: Floats, experts: Floats, hidden: Floats, inter: Floats) -> Floats:
-    """Log of the weights of the experts hit, arithmetic at half the peak, traffic of the tokens, and 15 us."""
+def _expert_roofline(
+    name: str, size: float, tokens: Floats, experts: Floats, hidden: Floats, inter: Floats
+) -> Floats:
+    """Log of the weights of the experts hit, arithmetic at half the peak, traffic of the tokens,
+    and 15 us."""
     chip = find_chip(name)
     hit = np.maximum(experts * -np.expm1(-tokens), 1.0)
     weights_s = 3 * size * hit * hidden * inter / (0.8 * chip.memory_bytes_per_s)

@@ -1,4 +1,5 @@
-"""Reading the Parquet files of aiconfigurator-core: rows of one operator on one chip, by serving framework."""
+"""Reading the Parquet files of aiconfigurator-core: rows of one operator on one chip, by serving
+framework."""
 
 from __future__ import annotations
 
@@ -13,7 +14,19 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PACKAGE", "SYSTEMS", "VERSION", "Rows", "Source", "age_of", "find_package", "merged", "read", "version_of", "versions_in"]
+__all__ = [
+    "PACKAGE",
+    "SYSTEMS",
+    "VERSION",
+    "Rows",
+    "Source",
+    "age_of",
+    "find_package",
+    "merged",
+    "read",
+    "version_of",
+    "versions_in",
+]
 
 PACKAGE = "aiconfigurator-core"
 VERSION = "0.12.0"
@@ -61,8 +74,13 @@ def merged(parts: Iterable[Rows], choice: Literal["least", "median"] = "least") 
     """One row per key of any part: the least of their times, or the median."""
     parts = list(parts)
     keys = np.unique(np.concatenate([part.keys for part in parts]), axis=0)
-    times = np.array([[part.by_key.get(key, np.nan) for key in map(tuple, keys.tolist())] for part in parts])
-    return Rows(keys=keys, seconds=np.nanmin(times, axis=0) if choice == "least" else np.nanmedian(times, axis=0))
+    times = np.array(
+        [[part.by_key.get(key, np.nan) for key in map(tuple, keys.tolist())] for part in parts]
+    )
+    return Rows(
+        keys=keys,
+        seconds=np.nanmin(times, axis=0) if choice == "least" else np.nanmedian(times, axis=0),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +90,8 @@ class Source:
     folder: Path
 
     def frameworks(self, operator: str, table: str) -> dict[str, Path]:
-        """The file of each framework that measured an operator: its largest one (later versions may add a few rows alone)."""
+        """The file of each framework that measured an operator: its largest one (later versions may
+        add a few rows alone)."""
         found: dict[str, Path] = {}
         for file in sorted((self.folder / operator).glob(f"*/*/{table}.parquet"), key=_age):
             name = file.parent.parent.name
@@ -82,7 +101,8 @@ class Source:
 
 
 def read(file: Path, keys: Iterable[str], *, without_kernel: str = "", **equal: object) -> Rows:
-    """Rows of a file in which these columns have these values (a list: one of them); latencies are milliseconds there."""
+    """Rows of a file in which these columns have these values (a list: one of them); latencies are
+    milliseconds there."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -96,7 +116,10 @@ def read(file: Path, keys: Iterable[str], *, without_kernel: str = "", **equal: 
         table = table.filter(pc.field("kernel_source") != without_kernel)
     columns = [table.column(key).to_numpy().astype(np.int64) for key in keys]
     seconds = table.column("latency").to_numpy().astype(np.float64) * 1e-3
-    rows = Rows(keys=np.stack(columns, axis=1) if columns else np.zeros((0, len(keys)), dtype=np.int64), seconds=seconds)
+    rows = Rows(
+        keys=np.stack(columns, axis=1) if columns else np.zeros((0, len(keys)), dtype=np.int64),
+        seconds=seconds,
+    )
     return rows.where(np.isfinite(seconds) & (seconds > 0)).least()
 
 
@@ -112,12 +135,19 @@ def find_package(path: Path | None) -> Path:
             found = distribution(PACKAGE)
         except PackageNotFoundError as error:
             raise SystemExit(
-                f"{PACKAGE}=={VERSION} is not installed: pip install -r requirements-tables.txt, or give --package PATH"
+                f"{PACKAGE}=={VERSION} is not installed: pip install -r requirements-tables.txt, or"
+                " give --package PATH"
             ) from error
         if found.version != VERSION:
-            raise SystemExit(f"{PACKAGE} {found.version} is installed; the tables are made from {VERSION}")
+            raise SystemExit(
+                f"{PACKAGE} {found.version} is installed; the tables are made from {VERSION}"
+            )
         path = Path(str(found.locate_file("")))
-    for folder in (path / "aiconfigurator_core" / "systems" / "data", path / "systems" / "data", path):
+    for folder in (
+        path / "aiconfigurator_core" / "systems" / "data",
+        path / "systems" / "data",
+        path,
+    ):
         if (folder / "h100_sxm").is_dir():
             return folder
     raise SystemExit(f"{path}: holds no aiconfigurator_core/systems/data")

@@ -24,18 +24,22 @@ class Surface:
     """Grid points per axis, rising."""
     growth: tuple[float, ...]
     stiffness: tuple[float, ...]
-    """Weight per axis of a difference between neighbours (over the distance of their logarithms) against one measured row."""
+    """Weight per axis of a difference between neighbours (over the distance of their logarithms)
+    against one measured row."""
     rising: tuple[bool, ...]
     """In which axes time can't fall."""
     base: Callable[..., Floats]
     """Log seconds of a roofline; the surface smooths what measurements differ from it."""
     twist: tuple[float, ...] = ()
-    """Weight per pair of axes, (0, 1), (0, 2), ..., of a difference of differences: the waste of partly filled waves of tiles hangs
-    on two dimensions of a product and little on the third, so what one row shows holds for its neighbours along that."""
+    """Weight per pair of axes, (0, 1), (0, 2), ..., of a difference of differences: the waste of
+    partly filled waves of tiles hangs on two dimensions of a product and little on the third, so
+    what one row shows holds for its neighbours along that."""
     doubt: float | None = None
-    """Log miss at which a row counts half (Cauchy's weights), for sources in which single kernels ran badly; None trusts all alike."""
+    """Log miss at which a row counts half (Cauchy's weights), for sources in which single kernels
+    ran badly; None trusts all alike."""
     shortest: float = 0.2
-    """Least distance of logarithms between neighbours for the stiffness: 4096 and 4097 rows may differ by a whole wave of tiles."""
+    """Least distance of logarithms between neighbours for the stiffness: 4096 and 4097 rows may
+    differ by a whole wave of tiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +88,9 @@ def fit(surface: Surface, columns: Sequence[Floats], seconds: Floats) -> tuple[F
         miss = rest - mean - (solved.ravel()[place] * share).sum(axis=0)
         trust = 1 / (1 + (miss / (surface.doubt or 1.0)) ** 2)
         solved = _solve(surface, shape, place, share, rest - mean, trust)
-    mesh = np.meshgrid(*(np.asarray(points, dtype=np.float64) for points in surface.points), indexing="ij")
+    mesh = np.meshgrid(
+        *(np.asarray(points, dtype=np.float64) for points in surface.points), indexing="ij"
+    )
     table = solved + mean + surface.base(*mesh)
     level = _monotone(table, surface.rising)
     return level, level - table
@@ -96,12 +102,18 @@ def misses(surface: Surface, table: Floats, columns: Sequence[Floats], seconds: 
     return np.asarray(np.log(seconds) - (table.ravel()[place] * share).sum(axis=0))
 
 
-def _weights(points: Sequence[Sequence[float]], columns: Sequence[Floats]) -> tuple[NDArray[np.int64], Floats]:
+def _weights(
+    points: Sequence[Sequence[float]], columns: Sequence[Floats]
+) -> tuple[NDArray[np.int64], Floats]:
     """Flat places and multilinear shares of the corners around each row: (corners, rows)."""
     place = np.zeros((1, len(columns[0])), dtype=np.int64)
     share = np.ones((1, len(columns[0])))
     for axis, column in zip(points, columns, strict=True):
-        position = np.interp(np.log(column), np.log(np.asarray(axis, dtype=np.float64)), np.arange(len(axis), dtype=np.float64))
+        position = np.interp(
+            np.log(column),
+            np.log(np.asarray(axis, dtype=np.float64)),
+            np.arange(len(axis), dtype=np.float64),
+        )
         cell = np.minimum(position.astype(np.int64), max(len(axis) - 2, 0))
         part = position - cell
         step = 1 if len(axis) > 1 else 0
@@ -113,10 +125,20 @@ def _weights(points: Sequence[Sequence[float]], columns: Sequence[Floats]) -> tu
 _ROUNDS = 6
 
 
-def _solve(surface: Surface, shape: tuple[int, ...], place: NDArray[np.int64], share: Floats, target: Floats, trust: Floats) -> Floats:
-    """Conjugate gradients on: squared misses of the rows + stiffness * squared differences of neighbours."""
+def _solve(
+    surface: Surface,
+    shape: tuple[int, ...],
+    place: NDArray[np.int64],
+    share: Floats,
+    target: Floats,
+    trust: Floats,
+) -> Floats:
+    """Conjugate gradients on: squared misses of the rows + stiffness * squared differences of
+    neighbours."""
     size = int(np.prod(shape))
-    inverse_gaps = [1 / np.maximum(np.diff(np.log(points)), surface.shortest) for points in surface.points]
+    inverse_gaps = [
+        1 / np.maximum(np.diff(np.log(points)), surface.shortest) for points in surface.points
+    ]
     springs = [weight * gaps for weight, gaps in zip(surface.stiffness, inverse_gaps, strict=True)]
     pairs = list(zip(combinations(range(len(shape)), 2), surface.twist, strict=False))
 
@@ -125,13 +147,24 @@ def _solve(surface: Surface, shape: tuple[int, ...], place: NDArray[np.int64], s
         for axis, spring in enumerate(springs):
             pull += _spread(_along(spring, axis, len(shape)) * np.diff(grid, axis=axis), axis)
         for (one, two), weight in pairs:
-            torque = weight * _along(inverse_gaps[one], one, len(shape)) * _along(inverse_gaps[two], two, len(shape))
+            torque = (
+                weight
+                * _along(inverse_gaps[one], one, len(shape))
+                * _along(inverse_gaps[two], two, len(shape))
+            )
             pull += _spread(_spread(torque * np.diff(np.diff(grid, axis=one), axis=two), two), one)
-        rows = np.bincount(place.ravel(), (share * trust * (x[place] * share).sum(axis=0)).ravel(), size)
+        rows = np.bincount(
+            place.ravel(), (share * trust * (x[place] * share).sum(axis=0)).ravel(), size
+        )
         return np.asarray(rows + pull.ravel() + _ANCHOR * x)
 
     right = np.bincount(place.ravel(), (share * trust * target).ravel(), size)
-    weight = np.bincount(place.ravel(), (share**2 * trust).ravel(), size) + _diagonal(shape, springs) + 4 * sum(surface.twist) + _ANCHOR
+    weight = (
+        np.bincount(place.ravel(), (share**2 * trust).ravel(), size)
+        + _diagonal(shape, springs)
+        + 4 * sum(surface.twist)
+        + _ANCHOR
+    )
     return _conjugate(product, right, 1 / weight).reshape(shape)
 
 
@@ -181,10 +214,12 @@ _SWEEPS = 300
 
 
 def _monotone(table: Floats, rising: Sequence[bool]) -> Floats:
-    """A rising surface near the table: neighbours that fall are set to their mean, in many sweeps over all axes.
+    """A rising surface near the table: neighbours that fall are set to their mean, in many sweeps
+    over all axes.
 
-    What is left of falls then goes half way between the least rising surface above and the greatest below (each of which rises, hence
-    their mean), which alone would let one outlier lift or lower all that follows it.
+    What is left of falls then goes half way between the least rising surface above and the greatest
+    below (each of which rises, hence their mean), which alone would let one outlier lift or lower
+    all that follows it.
     """
     axes = [axis for axis, rises in enumerate(rising) if rises]
     level = table.copy()

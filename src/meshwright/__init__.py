@@ -1,8 +1,7 @@
 """Find the fastest way to train or serve a large language model on a given cluster.
-
-Commands have a function of their name here, which takes the same words:
-`meshwright.plan(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)`. Steps of a corpus are in `meshwright.data`, inference
-in `meshwright.serving`.
+ Commands have a function of their name here, which takes the same words:
+`meshwright.plan(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)`. Steps of a corpus
+are in `meshwright.data`, inference in `meshwright.serving`.
 """
 
 from __future__ import annotations
@@ -12,8 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from meshwright import data, serving
-    from meshwright.api import diff, doctor, estimate, explain, export, plan, plan_front, size, train, tune, ui, why_oom
-    from meshwright.catalogues import describe_chip, describe_model, list_chips, list_models, list_servers
+    from meshwright.api import (
+        diff,
+        doctor,
+        estimate,
+        explain,
+        export,
+        plan,
+        plan_front,
+        size,
+        train,
+        tune,
+        ui,
+        why_oom,
+    )
+    from meshwright.catalogues import (
+        describe_chip,
+        describe_model,
+        list_chips,
+        list_models,
+        list_servers,
+    )
     from meshwright.ckpt import ckpt_plan
     from meshwright.doors.apss import apss
     from meshwright.errors import ConfigError, MeshwrightError
@@ -62,7 +80,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     **dict.fromkeys(("ConfigError", "MeshwrightError"), "errors"),
-    **dict.fromkeys(("describe_chip", "describe_model", "list_chips", "list_models", "list_servers"), "catalogues"),
+    **dict.fromkeys(
+        ("describe_chip", "describe_model", "list_chips", "list_models", "list_servers"),
+        "catalogues",
+    ),
     **dict.fromkeys(("calibrate", "predict", "profile", "validate"), "measured"),
     "PlanRequest": "search.request",
     "apss": "doors.apss",
@@ -71,7 +92,8 @@ _HOMES = {
     "workflow": "workflows",
     "write_report": "reporting",
 }
-"""Modules of the names that are not of `api`; each is loaded when first asked for, so that `--help` stays light."""
+"""Modules of the names that are not of `api`; each is loaded when first asked for, so that `--help`
+stays light."""
 _ROOMS = ("data", "serving")
 
 

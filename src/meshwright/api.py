@@ -73,39 +73,61 @@ SOME_PARAMS = 1e9
 """A size that every series has a shape for; only its cluster is looked at."""
 
 
-def plan(request: PlanRequest | None = None, /, *, progress: Callable[[int, int], None] | None = None, **fields: Any) -> PlanResult:
-    """Return the ranked layouts of a request, or of its fields: `plan(model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)`.
+def plan(
+    request: PlanRequest | None = None,
+    /,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    **fields: Any,
+) -> PlanResult:
+    """Return the ranked layouts of a request, or of its fields: `plan(model="llama3-70b",
+    cluster="h100:256", seq_len=8192, gbs=512)`.
 
-    `progress` is called with the layouts priced so far and a bound of all. ConfigError says what is wrong with a request;
-    a result without plans has `rejected` and `nearest_miss`. Several kinds of chips, `cluster="a800:128,h800:160"`, are searched together,
-    and `num_gpus` makes their counts caps; the plans then have `mixed`, and the result its `proof`.
+    `progress` is called with the layouts priced so far and a bound of all. ConfigError says what is
+    wrong with a request; a result without plans has `rejected` and `nearest_miss`. Several kinds of
+    chips, `cluster="a800:128,h800:160"`, are searched together, and `num_gpus` makes their counts
+    caps; the plans then have `mixed`, and the result its `proof`.
     """
     start = perf_counter()
     asked = _one_request("plan", request, fields)
-    result = search_mixed_plans(asked) if is_mixed(asked) else search_plans(asked, files=files_of(asked), progress=progress)
+    result = (
+        search_mixed_plans(asked)
+        if is_mixed(asked)
+        else search_plans(asked, files=files_of(asked), progress=progress)
+    )
     return replace(result, seconds=perf_counter() - start)
 
 
-def plan_front(request: PlanRequest | None = None, /, *, points: int = MOST_POINTS, **fields: Any) -> tuple[Plan, ...]:
-    """Return plans of which no other is both faster and cheaper, the cheapest first: the Pareto front of throughput and cost.
+def plan_front(
+    request: PlanRequest | None = None, /, *, points: int = MOST_POINTS, **fields: Any
+) -> tuple[Plan, ...]:
+    """Return plans of which no other is both faster and cheaper, the cheapest first: the Pareto
+    front of throughput and cost.
 
-    The arguments are those of `plan`; each of `points` plans at most costs a search. Chips in use are paid, and others may be left idle.
-    ConfigError where a chip has no price.
+    The arguments are those of `plan`; each of `points` plans at most costs a search. Chips in use
+    are paid, and others may be left idle. ConfigError where a chip has no price.
     """
     return found_front(_one_request("plan_front", request, fields), points=points)
 
 
-def explain(layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any) -> Explanation:
-    """Return where time and memory of a layout go: `explain("tp=8,pp=4", model="llama3-70b", cluster="h100:256", seq_len=8192, gbs=512)`.
+def explain(
+    layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any
+) -> Explanation:
+    """Return where time and memory of a layout go: `explain("tp=8,pp=4", model="llama3-70b",
+    cluster="h100:256", seq_len=8192, gbs=512)`.
 
-    What the layout (words, or fields) leaves open follows from the request. LayoutError says which rule it breaks.
+    What the layout (words, or fields) leaves open follows from the request. LayoutError says which
+    rule it breaks.
     """
     asked = ask(layout, problem_of(_one_request("explain", request, fields)))
     return explain_layout(asked.layout, asked.problem)
 
 
-def why_oom(layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any) -> Ladder:
-    """Return what fills a layout's memory and a ladder of fixes, each priced; the arguments are those of `explain`."""
+def why_oom(
+    layout: str | Mapping[str, Any], /, request: PlanRequest | None = None, **fields: Any
+) -> Ladder:
+    """Return what fills a layout's memory and a ladder of fixes, each priced; the arguments are
+    those of `explain`."""
     asked = ask(layout, problem_of(_one_request("why_oom", request, fields)))
     return mend_layout(asked.layout, asked.problem)
 
@@ -120,10 +142,11 @@ def export(
     details: ModelDetails | None = None,
     **fields: Any,
 ) -> Exported:
-    """Return a layout in the words of a training software: `export("tp=8,pp=4", to="megatron-lm", model="llama3-70b", ...)`.
+    """Return a layout in the words of a training software: `export("tp=8,pp=4", to="megatron-lm",
+    model="llama3-70b", ...)`.
 
-    The other fields are those of `explain`; settings and details that are left out follow published rules. CannotExpress names the
-    nearest plan that the software takes. Nothing is written.
+    The other fields are those of `explain`; settings and details that are left out follow published
+    rules. CannotExpress names the nearest plan that the software takes. Nothing is written.
     """
     from meshwright.exports import export_plan, plan_of
     from meshwright.exports.registry import find_target
@@ -141,10 +164,12 @@ def estimate(
     tflops: float | None = None,
     **fields: Any,
 ) -> RunEstimate:
-    """Return days, cost and energy of a training under its best plan: `estimate(training=15 * 10**12, model="llama3-70b", ...)`.
+    """Return days, cost and energy of a training under its best plan: `estimate(training=15 *
+    10**12, model="llama3-70b", ...)`.
 
-    `training` is the tokens, or a Training with all constants; the other fields are those of `plan`. Where a limit is broken, other
-    numbers of the same chips are estimated too. `tflops` is what the closed form beside it assumes of one chip.
+    `training` is the tokens, or a Training with all constants; the other fields are those of
+    `plan`. Where a limit is broken, other numbers of the same chips are estimated too. `tflops` is
+    what the closed form beside it assumes of one chip.
     """
     from meshwright.search.plan import search_problem
     from meshwright.sizing.duration import Training
@@ -153,7 +178,12 @@ def estimate(
     problem = problem_of(_one_request("estimate", request, fields))
     trained = Training(tokens=training) if isinstance(training, int) else training
     return estimate_run(
-        problem, trained, limits or Limits(), search=search_problem, series=series_of(problem.setting.model.name), tflops=tflops
+        problem,
+        trained,
+        limits or Limits(),
+        search=search_problem,
+        series=series_of(problem.setting.model.name),
+        tflops=tflops,
     )
 
 
@@ -168,10 +198,11 @@ def size(
     vocab: int | None = None,
     **fields: Any,
 ) -> SizeResult:
-    """Return the largest model of a series that trains in some days: `size(cluster="a100-80:160", days=5, tokens=300 * 10**9)`.
+    """Return the largest model of a series that trains in some days: `size(cluster="a100-80:160",
+    days=5, tokens=300 * 10**9)`.
 
-    Without `tokens` 20 per parameter are trained on; `training` has the other constants. The other fields are those of `plan`, with
-    2,048 tokens a sequence where none are given.
+    Without `tokens` 20 per parameter are trained on; `training` has the other constants. The other
+    fields are those of `plan`, with 2,048 tokens a sequence where none are given.
     """
     from meshwright.search.plan import search_problem
     from meshwright.sizing.closed_form import Budget
@@ -191,7 +222,12 @@ def size(
         problem = problem_with(shape)
         plan = next(iter(plans_or_none(search_problem, problem)), None)
         length = Training(tokens=trained) if training is None else replace(training, tokens=trained)
-        return Sized(shape=shape, problem=problem, plan=plan, run=None if plan is None else run_of(problem, plan, length))
+        return Sized(
+            shape=shape,
+            problem=problem,
+            plan=plan,
+            run=None if plan is None else run_of(problem, plan, length),
+        )
 
     some = problem_with(shape_of(SOME_PARAMS, series=series, vocab=vocab))
     budget = Budget(
@@ -223,23 +259,36 @@ def tune(
     show: Callable[[View], None] | None = None,
     **fields: Any,
 ) -> StudyResult:
-    """Return how a study ended: short real runs of the layouts that gain most by prediction, until none is likely to gain more.
+    """Return how a study ended: short real runs of the layouts that gain most by prediction, until
+    none is likely to gain more.
 
-    `tune(model="tiny-llama", cluster="local")`; the fields are those of `plan`, with `gbs`. `show` is called with each moment of the study.
-    The same call goes on where an earlier one stopped. A run that a tracker
-    refuses is a warning. StudyError where the folder is another study's, or in use.
+    `tune(model="tiny-llama", cluster="local")`; the fields are those of `plan`, with `gbs`. `show`
+    is called with each moment of the study. The same call goes on where an earlier one stopped. A
+    run that a tracker refuses is a warning. StudyError where the folder is another study's, or in
+    use.
     """
     from meshwright.runs.tune import Tuning, default_folder, run_study
 
     asked = fields if request is None else _one_request("tune", request, fields).to_dict()
     parts = {"trial": trial, "limits": limits, "job": job, "tracking": tracking}
     chosen: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
-    tuning = Tuning(folder=Path(folder) if folder is not None else default_folder(asked), launcher=launcher, **chosen)
+    tuning = Tuning(
+        folder=Path(folder) if folder is not None else default_folder(asked),
+        launcher=launcher,
+        **chosen,
+    )
     prepared = prepare_study(asked, tuning)
-    return run_study(prepared, tuning, show=show or (lambda view: None), warn=lambda line: warnings.warn(line, stacklevel=3))
+    return run_study(
+        prepared,
+        tuning,
+        show=show or (lambda view: None),
+        warn=lambda line: warnings.warn(line, stacklevel=3),
+    )
 
 
-def prepare_study(fields: Mapping[str, Any], tuning: Tuning, *, find: Finder | None = None) -> Prepared:
+def prepare_study(
+    fields: Mapping[str, Any], tuning: Tuning, *, find: Finder | None = None
+) -> Prepared:
     """Return a study before its first run; ConfigError where nothing can be run.
 
     `find` searches the candidates in another way than `tune` does.
@@ -248,12 +297,17 @@ def prepare_study(fields: Mapping[str, Any], tuning: Tuning, *, find: Finder | N
     from meshwright.runs.trial import stack_of
     from meshwright.runs.tune import prepare
 
-    problem, machine = _problem_here(fields, tuning.folder, stack=stack_of(tuning.trial.software, tuning.trial.settings))
+    problem, machine = _problem_here(
+        fields, tuning.folder, stack=stack_of(tuning.trial.software, tuning.trial.settings)
+    )
     return prepare(problem, tuning.trial, machine=machine, find=find)
 
 
-def _problem_here(fields: Mapping[str, Any], folder: Path, *, stack: str | None) -> tuple[Problem, Profile | None]:
-    """Return a problem; where `local` has no GPU, that of the cores, and what they were probed to do, now or when the folder was begun.
+def _problem_here(
+    fields: Mapping[str, Any], folder: Path, *, stack: str | None
+) -> tuple[Problem, Profile | None]:
+    """Return a problem; where `local` has no GPU, that of the cores, and what they were probed to
+    do, now or when the folder was begun.
 
     `stack` is what the software's runs are predicted with where the fields name none.
     """
@@ -263,11 +317,18 @@ def _problem_here(fields: Mapping[str, Any], folder: Path, *, stack: str | None)
 
     fields = fields if stack is None else {"stack": stack, **fields}
     word, colon, count = str(fields.get("cluster", "")).strip().lower().partition(":")
-    if word != LOCAL or fields.get("profile") is not None or (not colon and find_local_cluster() is not None):
+    if (
+        word != LOCAL
+        or fields.get("profile") is not None
+        or (not colon and find_local_cluster() is not None)
+    ):
         return problem_of(PlanRequest.of(fields)), None
     cores = parse_count(count, kind=LOCAL) if colon else None
     machine = kept_machine(folder) or probed_processors(cores=cores)
-    return resolve(PlanRequest.of({**ON_PROCESSORS, **fields}), files=Files(profile=machine)), machine
+    return (
+        resolve(PlanRequest.of({**ON_PROCESSORS, **fields}), files=Files(profile=machine)),
+        machine,
+    )
 
 
 def train(
@@ -280,39 +341,52 @@ def train(
     allow: Collection[str] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> TrainState:
-    """Return how a training is after its next job was sent: `train(TrainRequest(plan={...}, settings={...}), folder="run")`.
+    """Return how a training is after its next job was sent: `train(TrainRequest(plan={...},
+    settings={...}), folder="run")`.
 
-    The plan's best layout is taken unless one is given. With `follow`, return when the last token is trained, or nobody can go on. The
-    same call goes on where an earlier one stopped. ConfigError where preflight finds a problem that `allow` does not name.
+    The plan's best layout is taken unless one is given. With `follow`, return when the last token
+    is trained, or nobody can go on. The same call goes on where an earlier one stopped. ConfigError
+    where preflight finds a problem that `allow` does not name.
     """
     from meshwright.training.preflight import preflight, require_clear
     from meshwright.training.session import start_training
 
     start = prepare_training(request, folder=folder, layout=layout)
     require_clear(preflight(start.prepared), allow=allow)
-    return start_training(start.prepared, plan=start.plan, machine=start.machine, follow=follow, say=say)
+    return start_training(
+        start.prepared, plan=start.plan, machine=start.machine, follow=follow, say=say
+    )
 
 
-def prepare_training(request: TrainRequest, *, folder: str | Path, layout: Mapping[str, Any] | None = None) -> Start:
-    """Return a training before its next job: of the given layout, of the one that the folder has, else of the best that its software runs.
+def prepare_training(
+    request: TrainRequest, *, folder: str | Path, layout: Mapping[str, Any] | None = None
+) -> Start:
+    """Return a training before its next job: of the given layout, of the one that the folder has,
+    else of the best that its software runs.
 
     ConfigError where nothing can be run, NothingFits where no layout fits.
     """
     from meshwright.runs.trial import stack_of
     from meshwright.training.start import begin
 
-    problem, machine = _problem_here(request.plan, Path(folder), stack=stack_of(request.software, request.settings))
+    problem, machine = _problem_here(
+        request.plan, Path(folder), stack=stack_of(request.software, request.settings)
+    )
     return begin(request, folder=Path(folder), problem=problem, machine=machine, layout=layout)
 
 
-def diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], /, *, has_experts: bool = False) -> Comparison:
-    """Return what differs between two layouts (words, or fields; those of a Workload too), and what each difference means for a run."""
+def diff(
+    a: str | Mapping[str, Any], b: str | Mapping[str, Any], /, *, has_experts: bool = False
+) -> Comparison:
+    """Return what differs between two layouts (words, or fields; those of a Workload too), and what
+    each difference means for a run."""
     left, right = (parse_layout(side) if isinstance(side, str) else side for side in (a, b))
     return compare(left, right, has_experts=has_experts)
 
 
 def doctor(*, calibration: str | Path | None = None, profile: str | Path | None = None) -> Health:
-    """Return what this installation and this machine have. ConfigError for a file that can't be read.
+    """Return what this installation and this machine have. ConfigError for a file that can't be
+    read.
 
     Calibration and profile are those that plans are to use.
     """
@@ -333,9 +407,11 @@ def ui(
     profile: str | Path | None = None,
     ready: Callable[[str], None] = print,
 ) -> None:
-    """Serve the what-if page on 127.0.0.1 until interrupted: `ui("model=llama3-8b&cluster=h100:64")`.
+    """Serve the what-if page on 127.0.0.1 until interrupted:
+    `ui("model=llama3-8b&cluster=h100:64")`.
 
-    `ready` is called once with its address. ConfigError where the port is taken, MissingExtraError without the extra `ui`.
+    `ready` is called once with its address. ConfigError where the port is taken, MissingExtraError
+    without the extra `ui`.
     """
     from meshwright.whatif.answer import Answers
     from meshwright.whatif.server import serve
@@ -345,7 +421,9 @@ def ui(
         calibration=None if calibration is None else read_calibration(calibration),
         profile=None if profile is None else load_profile(Path(profile)),
     )
-    answers = Answers(files, **{name: str(path) for name, path in names.items() if path is not None})
+    answers = Answers(
+        files, **{name: str(path) for name, path in names.items() if path is not None}
+    )
     serve(answers, port=port, state=state, ready=ready)
 
 
@@ -359,17 +437,25 @@ def read_calibration(path: str | Path) -> Calibration:
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"calibration {str(path)!r}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}") from None
+        raise ConfigError(
+            f"calibration {str(path)!r}:"
+            f" {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
+        ) from None
     return parse_calibration(text, source=f"calibration {str(path)!r}")
 
 
 def files_of(request: PlanRequest) -> Files:
-    """Return what the files that a request names hold, and what this machine is where its cluster is `local`."""
+    """Return what the files that a request names hold, and what this machine is where its cluster
+    is `local`."""
     is_local = request.cluster.strip().lower() == LOCAL
     return Files(
         calibration=None if request.calibration is None else read_calibration(request.calibration),
         profile=None if request.profile is None else load_profile(Path(request.profile)),
-        local=cluster_from_flag(LOCAL, gpus_per_node=request.gpus_per_node) if is_local and request.profile is None else None,
+        local=(
+            cluster_from_flag(LOCAL, gpus_per_node=request.gpus_per_node)
+            if is_local and request.profile is None
+            else None
+        ),
     )
 
 

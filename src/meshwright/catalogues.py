@@ -1,4 +1,5 @@
-"""What is known by name, in the Python API: the functions behind `meshwright models` and `meshwright chips`."""
+"""What is known by name, in the Python API: the functions behind `meshwright models` and
+`meshwright chips`."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ def list_models() -> list[ModelRow]:
 
 
 def describe_model(name: str | None = None, /, *, hf: str | Path | None = None) -> ModelInfo:
-    """Return a model's dims and parameters by part: `describe_model("qwen3-30b-a3b")`, or its dims, `"layers=32,hidden=4096,..."`.
+    """Return a model's dims and parameters by part: `describe_model("qwen3-30b-a3b")`, or its dims,
+    `"layers=32,hidden=4096,..."`.
 
-    `hf` is a config.json of Hugging Face, or its folder, to read instead; the notes say what the shape leaves out of it.
+    `hf` is a config.json of Hugging Face, or its folder, to read instead; the notes say what the
+    shape leaves out of it.
     """
     if (name is None) == (hf is None):
         raise ConfigError("a model: give either a name or a config")
@@ -34,15 +37,18 @@ def describe_model(name: str | None = None, /, *, hf: str | Path | None = None) 
 
 
 def list_chips() -> tuple[ChipRow, ...]:
-    """Return the chips that clusters are made of, each with its server, its links and its sources."""
+    """Return the chips that clusters are made of, each with its server, its links and its
+    sources."""
     return chip_rows()
 
 
 def describe_chip(name: str, /) -> ChipRow:
-    """Return one chip by name or alias: `describe_chip("h100")`; UnknownNameError with the nearest names."""
+    """Return one chip by name or alias: `describe_chip("h100")`; UnknownNameError with the nearest
+    names."""
     return find_row(name)
 
 
 def list_servers() -> tuple[Server, ...]:
-    """Return the servers that clouds and makers sell, by the names that `cluster` takes: `p5.48xlarge:32`."""
+    """Return the servers that clouds and makers sell, by the names that `cluster` takes:
+    `p5.48xlarge:32`."""
     return servers()

@@ -1,4 +1,5 @@
-"""How far predictions of a kind of run were off: intervals from published runs, by `presets/residuals.csv`."""
+"""How far predictions of a kind of run were off: intervals from published runs, by
+`presets/residuals.csv`."""
 
 from __future__ import annotations
 
@@ -49,12 +50,14 @@ _SHARED: Mapping[Level, tuple[str, ...]] = {
     "all": (),
 }
 MOST_HEADROOM = 0.2
-"""Share of a chip's memory that is kept free at most where nobody asks for more. Where less is known of a kind, plans that are safe by its
-interval would leave half of the chip unused; the interval itself is always shown."""
+"""Share of a chip's memory that is kept free at most where nobody asks for more. Where less is
+known of a kind, plans that are safe by its interval would leave half of the chip unused; the
+interval itself is always shown."""
 SMALL_PARAMETERS = 1e9
-"""Below it a step is mostly what host and software do around its kernels, which predictions know least: among published runs, times
-reach 2.5 times the prediction there, 1.3 times above. Of 0.3, 0.5, 1 and 2 billion this one needed the least widening for intervals that
-hold 80 % of the runs left out."""
+"""Below it a step is mostly what host and software do around its kernels, which predictions know
+least: among published runs, times reach 2.5 times the prediction there, 1.3 times above. Of 0.3,
+0.5, 1 and 2 billion this one needed the least widening for intervals that hold 80 % of the runs
+left out."""
 ANY_RUN = "any run"
 """The name of the coarsest kind."""
 
@@ -72,8 +75,13 @@ class Kind:
     vendor: str
 
     def of(self, quantity: Quantity) -> Kind:
-        """Return the kind that decides for a quantity: the size of the model does not for memory."""
-        return self if quantity == "step_time" else replace(self, model="moe" if self.model.endswith("moe") else "dense")
+        """Return the kind that decides for a quantity: the size of the model does not for
+        memory."""
+        return (
+            self
+            if quantity == "step_time"
+            else replace(self, model="moe" if self.model.endswith("moe") else "dense")
+        )
 
     def at(self, level: Level) -> str:
         """Return the name of the kind at a level, such as `megatron, dense, hopper`."""
@@ -94,7 +102,8 @@ class Spread:
     p75: float
     p90: float
     low: float
-    """A run elsewhere lies above this in nine of ten cases: p10, widened for the few tables and models that are known."""
+    """A run elsewhere lies above this in nine of ten cases: p10, widened for the few tables and
+    models that are known."""
     high: float
     """And below this."""
     runs: int
@@ -112,12 +121,26 @@ class Spread:
         return predicted * self.low, predicted * self.high
 
     def words(self, kind: Kind) -> str:
-        """Say how wrong predictions of this kind were, and whether the runs are of another kind than asked."""
+        """Say how wrong predictions of this kind were, and whether the runs are of another kind
+        than asked."""
         name, took = _NAMES[self.level].format(kind=self.kind), _VERBS[self.quantity]
         own = f"{self.kind}: " if self.is_own else ""
-        known = f"80 % of published runs {name} {took} between x{self.p10:.2f} and x{self.p90:.2f} of the prediction"
-        known_by = f"({own}{counted(self.runs, 'run')}, {counted(self.tables, 'table')}); allow x{self.low:.2f} to x{self.high:.2f}"
-        outside = "" if self.is_own else f"too few published runs of {kind.of(self.quantity).at('generation')}: lower confidence; "
+        known = (
+            f"80 % of published runs {name} {took} between x{self.p10:.2f} and x{self.p90:.2f} of"
+            " the prediction"
+        )
+        known_by = (
+            f"({own}{counted(self.runs, 'run')}, {counted(self.tables, 'table')}); allow"
+            f" x{self.low:.2f} to x{self.high:.2f}"
+        )
+        outside = (
+            ""
+            if self.is_own
+            else (
+                f"too few published runs of {kind.of(self.quantity).at('generation')}: lower"
+                " confidence; "
+            )
+        )
         return f"{outside}{known} {known_by}"
 
 
@@ -154,11 +177,16 @@ def _size_and_experts(model: ModelSpec) -> Literal["dense", "moe", "small dense"
 
 def find_spread(spreads: Spreads, kind: Kind, quantity: Quantity) -> Spread:
     """Return the finest known kind that a run belongs to."""
-    return next(spread for level in LEVELS if (spread := spreads.get((quantity, kind.of(quantity).at(level)))) is not None)
+    return next(
+        spread
+        for level in LEVELS
+        if (spread := spreads.get((quantity, kind.of(quantity).at(level)))) is not None
+    )
 
 
 def spread_of(kind: Kind, quantity: Quantity) -> Spread:
-    """Return what published runs say of this kind, or of the finest coarser kind with enough of them."""
+    """Return what published runs say of this kind, or of the finest coarser kind with enough of
+    them."""
     return find_spread(_published(), kind, quantity)
 
 
@@ -181,7 +209,10 @@ class Intervals:
 
     def to_dict(self) -> dict[str, Any]:
         """Return them as the contract of `plan --json` has it."""
-        return {"step_s": list(self.step_s), "peak_memory_gib": [size / GIB for size in self.peak_bytes]}
+        return {
+            "step_s": list(self.step_s),
+            "peak_memory_gib": [size / GIB for size in self.peak_bytes],
+        }
 
 
 def intervals_of(kind: Kind, *, step_s: float, peak_bytes: float) -> Intervals:
@@ -195,15 +226,18 @@ def intervals_of(kind: Kind, *, step_s: float, peak_bytes: float) -> Intervals:
 
 
 def headroom_bytes(spread: Spread, limit_bytes: float) -> float:
-    """Return what a run must leave free of its limit, so that the upper end of its memory interval stays within.
+    """Return what a run must leave free of its limit, so that the upper end of its memory interval
+    stays within.
 
-    Formula:  limit * (1 - 1 / high), 0 where predictions of the kind have been too high, at most MOST_HEADROOM * limit
+    Formula:  limit * (1 - 1 / high), 0 where predictions of the kind have been too high, at most
+              MOST_HEADROOM * limit
     """
     return limit_bytes * min(MOST_HEADROOM, 1.0 - 1.0 / max(1.0, spread.high))
 
 
 def fits_within(peak_bytes: float, *, limit_bytes: float, headroom_bytes: float) -> Fits:
-    """Say whether a predicted peak leaves the headroom free, needs a part of it, or is beyond the limit."""
+    """Say whether a predicted peak leaves the headroom free, needs a part of it, or is beyond the
+    limit."""
     if peak_bytes > limit_bytes:
         return "no"
     return "yes" if peak_bytes <= limit_bytes - headroom_bytes else "at risk"
@@ -211,7 +245,11 @@ def fits_within(peak_bytes: float, *, limit_bytes: float, headroom_bytes: float)
 
 @cache
 def _published() -> Spreads:
-    text = resources.files("meshwright").joinpath("presets", "residuals.csv").read_text(encoding="utf-8")
+    text = (
+        resources.files("meshwright")
+        .joinpath("presets", "residuals.csv")
+        .read_text(encoding="utf-8")
+    )
     found = [_spread(line) for line in csv.DictReader(text.splitlines())]
     return {(spread.quantity, spread.kind): spread for spread in found}
 

@@ -1,15 +1,14 @@
 """Every error that Meshwright raises on purpose.
-
-MeshwrightError
-├── ConfigError (also ValueError)    what the user gave is wrong: one clear line, exit code 2
-│   ├── UnknownNameError             a model, chip, key or option that does not exist, with the nearest names
-│   ├── LayoutError                  a layout that breaks a rule of the training software
-│   └── CannotExpress                a plan that the training software it is exported to has no words for
-├── LauncherError                    what starts jobs is not there, or refuses one
-│   └── LauncherSilent               it does not answer now; asking again later may do
-├── ServerError                      a server that is to be measured does not start, answers nothing, or refuses every request
-├── StudyError                       a study that can't go on: its folder is another's, in use, or can't be written; exit code 2
-└── MissingExtraError                an optional dependency is not installed
+ MeshwrightError ├── ConfigError (also ValueError)    what the user gave is wrong: one clear line,
+exit code 2 │   ├── UnknownNameError             a model, chip, key or option that does not exist,
+with the nearest names │   ├── LayoutError                  a layout that breaks a rule of the
+training software │   └── CannotExpress                a plan that the training software it is
+exported to has no words for ├── LauncherError                    what starts jobs is not there, or
+refuses one │   └── LauncherSilent               it does not answer now; asking again later may do
+├── ServerError                      a server that is to be measured does not start, answers
+nothing, or refuses every request ├── StudyError                       a study that can't go on: its
+folder is another's, in use, or can't be written; exit code 2 └── MissingExtraError
+an optional dependency is not installed
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ class MeshwrightError(Exception):
 
 
 class ConfigError(MeshwrightError, ValueError):
-    """The user's input is wrong; the message says what was given, what was expected and what to do."""
+    """The user's input is wrong; the message says what was given, what was expected and what to
+    do."""
 
 
 class LayoutError(ConfigError):
@@ -62,7 +62,11 @@ class UnknownNameError(ConfigError):
         """Say that `name` is no `kind`, with the nearest of `choices`."""
         known = list(choices)
         near = nearest_names(name, known)
-        advice = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else f"; known: {_some(known)}"
+        advice = (
+            f"; did you mean {' or '.join(repr(n) for n in near)}?"
+            if near
+            else f"; known: {_some(known)}"
+        )
         super().__init__(f"{name!r} is no known {kind}{advice}{hint}")
 
 
@@ -75,7 +79,8 @@ class LauncherError(MeshwrightError):
 
 
 class LauncherSilent(LauncherError):
-    """What starts jobs does not answer now. A job that was being submitted may exist nevertheless: `Executor.find` tells."""
+    """What starts jobs does not answer now. A job that was being submitted may exist nevertheless:
+    `Executor.find` tells."""
 
 
 class ServerError(MeshwrightError):
@@ -87,13 +92,18 @@ class MissingExtraError(MeshwrightError):
 
     def __init__(self, module: str, extra: str) -> None:
         """Say which extra brings `module`."""
-        super().__init__(f"this needs {module}, which is not installed: pip install 'meshwright[{extra}]'")
+        super().__init__(
+            f"this needs {module}, which is not installed: pip install 'meshwright[{extra}]'"
+        )
 
 
 def nearest_names(name: str, choices: Iterable[str], *, most: int = 3) -> list[str]:
     """Return the choices closest in spelling to `name`, best first."""
     by_lower = {c.lower(): c for c in choices}
-    return [by_lower[m] for m in difflib.get_close_matches(name.lower(), list(by_lower), n=most, cutoff=0.6)]
+    return [
+        by_lower[m]
+        for m in difflib.get_close_matches(name.lower(), list(by_lower), n=most, cutoff=0.6)
+    ]
 
 
 def _some(names: list[str], most: int = 12) -> str:

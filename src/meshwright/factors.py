@@ -1,4 +1,5 @@
-"""Factors: how one cluster's own runs differ from the model, where no fact of a chip, a link or a stack says it."""
+"""Factors: how one cluster's own runs differ from the model, where no fact of a chip, a link or a
+stack says it."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ LEAST, MOST = 0.05, 20.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factors:
-    """Multiples of the model's own times and bytes; 1 is the model. A calibration fits them to measured runs."""
+    """Multiples of the model's own times and bytes; 1 is the model. A calibration fits them to
+    measured runs."""
 
     compute: float = 1.0
-    """Time of the chip's work: products, attention, element-wise passes, recompute, embedding, head and loss, optimizer."""
+    """Time of the chip's work: products, attention, element-wise passes, recompute, embedding, head
+    and loss, optimizer."""
     tensor: float = 1.0
     """Time of tensor-parallel collectives, before what hides them."""
     context: float = 1.0
@@ -37,4 +40,6 @@ class Factors:
         for field in fields(self):
             value = getattr(self, field.name)
             if not LEAST <= value <= MOST:
-                raise ConfigError(f"factor {field.name}={value}: expected a number from {LEAST} to {MOST}")
+                raise ConfigError(
+                    f"factor {field.name}={value}: expected a number from {LEAST} to {MOST}"
+                )

@@ -1,6 +1,7 @@
-"""Megatron's .bin/.idx files: token ids one after the other, and an index of the sequences and documents in them.
-
-The .bin file holds the ids alone. The .idx file, little-endian throughout (Megatron-Core, core/datasets/indexed_dataset.py):
+"""Megatron's .bin/.idx files: token ids one after the other, and an index of the sequences and
+documents in them.
+ The .bin file holds the ids alone. The .idx file, little-endian throughout (Megatron-Core,
+core/datasets/indexed_dataset.py):
 
     offset      size                what
     0           9                   magic `MMIDIDX\\0\\0`
@@ -11,8 +12,8 @@ The .bin file holds the ids alone. The .idx file, little-endian throughout (Mega
     34          4 S                 length of each sequence in ids, i32
     34 + 4 S    8 S                 first byte of each sequence in the .bin file, i64
     34 + 12 S   8 D                 first sequence of each document, and S at the end, i64
-
-A document without text has no sequence. A document that was split into sentences has one sequence for each.
+ A document without text has no sequence. A document that was split into sentences has one sequence
+for each.
 """
 
 from __future__ import annotations
@@ -80,10 +81,12 @@ def index_bytes(sequences: int, bounds: int) -> int:
 
 
 class IndexedFile:
-    """One pair of files, mapped: documents are runs of sequences, sequences runs of ids. Nothing is read before it is asked for."""
+    """One pair of files, mapped: documents are runs of sequences, sequences runs of ids. Nothing is
+    read before it is asked for."""
 
     def __init__(self, prefix: str | Path) -> None:
-        """Open `PREFIX.idx` and `PREFIX.bin`; ConfigError where one is absent, no such file, or shorter than the index says."""
+        """Open `PREFIX.idx` and `PREFIX.bin`; ConfigError where one is absent, no such file, or
+        shorter than the index says."""
         self.prefix = str(prefix)
         self.index_path, self.tokens_path = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
         for file in (self.index_path, self.tokens_path):
@@ -92,14 +95,23 @@ class IndexedFile:
         self.dtype, sequences, bounds = self._read_header()
         self.lengths: NDArray[np.int32] = _mapped(self.index_path, "<i4", sequences, HEADER_BYTES)
         """Ids of each sequence, (sequences,)."""
-        self.pointers: NDArray[np.int64] = _mapped(self.index_path, "<i8", sequences, HEADER_BYTES + 4 * sequences)
+        self.pointers: NDArray[np.int64] = _mapped(
+            self.index_path, "<i8", sequences, HEADER_BYTES + 4 * sequences
+        )
         """First byte of each sequence, (sequences,)."""
-        self.bounds: NDArray[np.int64] = _mapped(self.index_path, "<i8", bounds, HEADER_BYTES + 12 * sequences)
-        """First sequence of each document, and the number of sequences at the end, (documents + 1,)."""
+        self.bounds: NDArray[np.int64] = _mapped(
+            self.index_path, "<i8", bounds, HEADER_BYTES + 12 * sequences
+        )
+        """First sequence of each document, and the number of sequences at the end, (documents +
+        1,)."""
         held = self.tokens_path.stat().st_size // self.dtype.itemsize
         self.tokens: NDArray[Any] = _mapped(self.tokens_path, self.dtype, held, 0)
         """Ids of the whole .bin file."""
-        named = int(self.pointers[-1]) // self.dtype.itemsize + int(self.lengths[-1]) if sequences else 0
+        named = (
+            int(self.pointers[-1]) // self.dtype.itemsize + int(self.lengths[-1])
+            if sequences
+            else 0
+        )
         if held < named:
             raise ConfigError(f"{self.tokens_path}: holds {held} tokens, its index names {named}")
 
@@ -111,11 +123,15 @@ class IndexedFile:
             raise ConfigError(f"{self.index_path}: {size_bytes} bytes are no index")
         magic, version, code, sequences, bounds = _HEADER.unpack(head)
         if magic != MAGIC or version != VERSION or code not in DTYPES:
-            raise ConfigError(f"{self.index_path}: no index of Megatron's (magic {magic!r}, version {version}, token type {code})")
+            raise ConfigError(
+                f"{self.index_path}: no index of Megatron's (magic {magic!r}, version {version},"
+                f" token type {code})"
+            )
         if size_bytes != index_bytes(sequences, bounds) or not bounds:
             raise ConfigError(
-                f"{self.index_path}: {size_bytes} bytes, expected {index_bytes(sequences, bounds)} for {sequences} sequences"
-                f" and {bounds} document bounds; the file is cut off or of another kind"
+                f"{self.index_path}: {size_bytes} bytes, expected {index_bytes(sequences, bounds)}"
+                f" for {sequences} sequences and {bounds} document bounds; the file is cut off or"
+                " of another kind"
             )
         return np.dtype(DTYPES[code]).newbyteorder("<"), sequences, bounds
 
@@ -148,18 +164,28 @@ class IndexedFile:
 
     def document(self, index: int) -> NDArray[Any]:
         """Return the ids of one document, its sequences joined."""
-        parts = [self.sequence(number) for number in range(int(self.bounds[index]), int(self.bounds[index + 1]))]
+        parts = [
+            self.sequence(number)
+            for number in range(int(self.bounds[index]), int(self.bounds[index + 1]))
+        ]
         return np.concatenate(parts) if parts else self.tokens[:0]
 
 
-def write_index(handle: IO[bytes], *, dtype: np.dtype[Any], lengths: NDArray[np.int32], bounds: NDArray[np.int64]) -> None:
+def write_index(
+    handle: IO[bytes],
+    *,
+    dtype: np.dtype[Any],
+    lengths: NDArray[np.int32],
+    bounds: NDArray[np.int64],
+) -> None:
     """Write an .idx file.
 
     Args:
         handle: where to.
         dtype: of the ids.
         lengths: of each sequence in ids, (sequences,); may be mapped, it is read a piece at a time.
-        bounds: first sequence of each document, and the number of sequences at the end, (documents + 1,); may be mapped.
+        bounds: first sequence of each document, and the number of sequences at the end, (documents
+                + 1,); may be mapped.
     """
     handle.write(_HEADER.pack(MAGIC, VERSION, dtype_code(dtype), len(lengths), len(bounds)))
     for part in chunks_of(lengths):

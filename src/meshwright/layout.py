@@ -1,6 +1,6 @@
 """Layout: how one model is cut over the chips; and Layouts, the same as columns.
-
-One name everywhere: a field of `Layout`, a column of `Layouts`, a key of `--layout`, a heading of the CSV.
+ One name everywhere: a field of `Layout`, a column of `Layouts`, a key of `--layout`, a heading of
+the CSV.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ __all__ = [
 ]
 
 Sharding = Literal["none", "zero1", "zero2", "zero3", "hybrid"]
-"""What data parallel ranks split: nothing; optimizer states (Megatron's distributed optimizer); and gradients; and weights
-(fsdp is another word for zero3); `hybrid` is zero3 inside groups of `shard_size` ranks, replicas across (HSDP)."""
+"""What data parallel ranks split: nothing; optimizer states (Megatron's distributed optimizer); and
+gradients; and weights (fsdp is another word for zero3); `hybrid` is zero3 inside groups of
+`shard_size` ranks, replicas across (HSDP)."""
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
@@ -40,9 +41,20 @@ RecomputeMethod = Literal["uniform", "block"]
 Schedule = Literal["1f1b", "zero-bubble", "gpipe"]
 """1f1b is interleaved where vpp > 1."""
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
-RECOMPUTE_MODULES = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts", "mlp_act", "ops")
-"""Megatron-Core's `--recompute-modules`; `mlp_act`: the activation function alone; `ops`: torchtitan's selective checkpointing,
-which keeps every second matrix product and the attention output and computes the rest again."""
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "layernorm",
+    "mlp",
+    "moe",
+    "moe_act",
+    "mla_up_proj",
+    "shared_experts",
+    "mlp_act",
+    "ops",
+)
+"""Megatron-Core's `--recompute-modules`; `mlp_act`: the activation function alone; `ops`:
+torchtitan's selective checkpointing, which keeps every second matrix product and the attention
+output and computes the rest again."""
 
 Ints = NDArray[np.int64]
 
@@ -74,18 +86,21 @@ class Layout:
     dp: int = 1
     sharding: Sharding = "none"
     shard_size: int | None = None
-    """Ranks that share one copy of what is split; None is all of dp * cp. Fewer: replicas across (HSDP, several optimizer instances)."""
+    """Ranks that share one copy of what is split; None is all of dp * cp. Fewer: replicas across
+    (HSDP, several optimizer instances)."""
     mbs: int = 1
     gbs: int = 1
     recompute: Recompute = "none"
     recompute_method: RecomputeMethod = "uniform"
     recompute_layers: int | None = None
-    """With `full`: layers per recomputed unit (uniform), or recomputed layers per chunk (block); None is every layer, one by one."""
+    """With `full`: layers per recomputed unit (uniform), or recomputed layers per chunk (block);
+    None is every layer, one by one."""
     recompute_modules: tuple[str, ...] = ()
     """With `selective`."""
     schedule: Schedule = "1f1b"
     layers_per_stage: tuple[int, ...] | None = None
-    """Layers of each of the pp stages, or of each of the pp * vpp chunks in model order; None splits as evenly as can be."""
+    """Layers of each of the pp stages, or of each of the pp * vpp chunks in model order; None
+    splits as evenly as can be."""
 
     def __post_init__(self) -> None:
         for name in ("tp", "cp", "ep", "pp", "vpp", "dp", "mbs", "gbs"):
@@ -129,7 +144,13 @@ class Layout:
         parts = []
         for field in fields(self):
             value = getattr(self, field.name)
-            if value == getattr(default, field.name) and field.name not in ("tp", "pp", "dp", "mbs", "gbs"):
+            if value == getattr(default, field.name) and field.name not in (
+                "tp",
+                "pp",
+                "dp",
+                "mbs",
+                "gbs",
+            ):
                 continue
             if isinstance(value, tuple):
                 value = "+".join(str(v) for v in value)
@@ -137,7 +158,12 @@ class Layout:
         return ",".join(parts)
 
 
-_ALIASES = {"dp_shard": "shard_size", "zero": "sharding", "layers": "layers_per_stage", "recompute_num_layers": "recompute_layers"}
+_ALIASES = {
+    "dp_shard": "shard_size",
+    "zero": "sharding",
+    "layers": "layers_per_stage",
+    "recompute_num_layers": "recompute_layers",
+}
 _SHARDING_WORDS: Mapping[str, Sharding] = {
     "0": "none",
     "1": "zero1",
@@ -151,7 +177,8 @@ _SHARDING_WORDS: Mapping[str, Sharding] = {
 
 
 def head_alone(chunks: tuple[int, ...]) -> bool:
-    """Whether the last two chunks hold no layer: the head has the last to itself, multi-token prediction the one before."""
+    """Whether the last two chunks hold no layer: the head has the last to itself, multi-token
+    prediction the one before."""
     return len(chunks) > 2 and chunks[-2:] == (0, 0)
 
 
@@ -191,7 +218,8 @@ def _parse_value(name: str, value: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layouts:
-    """A column per field of Layout, all of shape (N,), int64; choices are indices into their tuples.
+    """A column per field of Layout, all of shape (N,), int64; choices are indices into their
+    tuples.
 
     `stages` is None where every layout splits its layers as evenly as can be.
     """
@@ -252,13 +280,16 @@ class Layouts:
 
     @property
     def expert_shard_size(self) -> Ints:
-        """Ranks that share the states of an expert shard, (N,): its replicas over the groups of shards."""
+        """Ranks that share the states of an expert shard, (N,): its replicas over the groups of
+        shards."""
         groups = np.maximum(1, self.dp * self.cp // self.shard_size)
         return np.asarray(np.maximum(1, self.expert_dp // groups), dtype=np.int64)
 
     def take(self, index: NDArray[Any]) -> Layouts:
         """Return the rows that `index` (integers or a mask) selects."""
-        columns = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "chunk_layers"}
+        columns = {
+            f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "chunk_layers"
+        }
         chosen = None
         if self.chunk_layers is not None:
             chosen = tuple(self.chunk_layers[i] for i in np.arange(len(self))[index])
@@ -266,11 +297,20 @@ class Layouts:
 
     def row(self, index: int) -> Layout:
         """Return one row as a Layout."""
-        at = {f.name: int(getattr(self, f.name)[index]) for f in fields(self) if f.name != "chunk_layers"}
-        modules = tuple(m for bit, m in enumerate(RECOMPUTE_MODULES) if at["recompute_modules"] >> bit & 1)
+        at = {
+            f.name: int(getattr(self, f.name)[index])
+            for f in fields(self)
+            if f.name != "chunk_layers"
+        }
+        modules = tuple(
+            m for bit, m in enumerate(RECOMPUTE_MODULES) if at["recompute_modules"] >> bit & 1
+        )
         partial = at["shard_size"] != at["dp"] * at["cp"]
         return Layout(
-            **{name: at[name] for name in ("tp", "cp", "ep", "etp", "pp", "vpp", "dp", "mbs", "gbs")},
+            **{
+                name: at[name]
+                for name in ("tp", "cp", "ep", "etp", "pp", "vpp", "dp", "mbs", "gbs")
+            },
             sp=bool(at["sp"]),
             sharding=SHARDINGS[at["sharding"]],
             shard_size=at["shard_size"] if partial else None,
@@ -290,7 +330,10 @@ class Layouts:
         def column(value: Any) -> Ints:
             return np.array([value(r) for r in rows], dtype=np.int64)
 
-        plain = {n: column(lambda r, n=n: getattr(r, n)) for n in ("tp", "cp", "ep", "pp", "vpp", "dp", "mbs", "gbs")}
+        plain = {
+            n: column(lambda r, n=n: getattr(r, n))
+            for n in ("tp", "cp", "ep", "pp", "vpp", "dp", "mbs", "gbs")
+        }
         explicit = tuple(r.layers_per_stage for r in rows)
         return Layouts(
             **plain,
@@ -300,7 +343,9 @@ class Layouts:
             shard_size=column(lambda r: r.shard_size if r.shard_size is not None else r.dp * r.cp),
             recompute=column(lambda r: RECOMPUTES.index(r.recompute)),
             block_recompute=column(lambda r: int(r.recompute_method == "block")),
-            recompute_layers=column(lambda r: -1 if r.recompute_layers is None else r.recompute_layers),
+            recompute_layers=column(
+                lambda r: -1 if r.recompute_layers is None else r.recompute_layers
+            ),
             recompute_modules=column(lambda r: module_bits(r.recompute_modules)),
             schedule=column(lambda r: SCHEDULES.index(r.schedule)),
             chunk_layers=explicit if any(e is not None for e in explicit) else None,
@@ -310,8 +355,12 @@ class Layouts:
     def concat(parts: Iterable[Layouts]) -> Layouts:
         """Return the rows of several, in order; explicit stage splits are kept."""
         blocks = list(parts)
-        columns = {f.name: np.concatenate([getattr(b, f.name) for b in blocks]) for f in fields(Layouts) if f.name != "chunk_layers"}
+        columns = {
+            f.name: np.concatenate([getattr(b, f.name) for b in blocks])
+            for f in fields(Layouts)
+            if f.name != "chunk_layers"
+        }
         explicit: tuple[tuple[int, ...] | None, ...] | None = None
         if any(b.chunk_layers is not None for b in blocks):
-            explicit = tuple(entry for b in blocks for entry in (b.chunk_layers or (None,) * len(b)))
+            explicit = tuple(entry for b in blocks for entry in b.chunk_layers or (None,) * len(b))
         return Layouts(**columns, chunk_layers=explicit)

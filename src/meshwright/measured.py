@@ -1,4 +1,5 @@
-"""Measured figures in the Python API: the functions behind `predict`, `validate`, `calibrate` and `profile`."""
+"""Measured figures in the Python API: the functions behind `predict`, `validate`, `calibrate` and
+`profile`."""
 
 from __future__ import annotations
 
@@ -15,7 +16,17 @@ from meshwright.accuracy.measured import Runs
 from meshwright.accuracy.predict import Answers, predictions_csv
 from meshwright.accuracy.profiled import profiled_runs
 from meshwright.accuracy.results import read_results
-from meshwright.accuracy.run import NOTHING, Own, Tables, Validation, own_rows, predict_tables, read_measured, read_tables, validate_tables
+from meshwright.accuracy.run import (
+    NOTHING,
+    Own,
+    Tables,
+    Validation,
+    own_rows,
+    predict_tables,
+    read_measured,
+    read_tables,
+    validate_tables,
+)
 from meshwright.api import problem_of, read_calibration
 from meshwright.calibration import check_profile
 from meshwright.calibration.file import calibration_to_yaml
@@ -51,9 +62,11 @@ def predict(
     warn: Callable[[str], None] = _warn,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Answers:
-    """Return step time, peak memory and fit of the runs that tables describe: `predict("runs.csv", output="predictions.csv")`.
+    """Return step time, peak memory and fit of the runs that tables describe: `predict("runs.csv",
+    output="predictions.csv")`.
 
-    Measured columns are never read. `warn` is told of files that are left out, `tell` for how many rows a calibration or a profile holds.
+    Measured columns are never read. `warn` is told of files that are left out, `tell` for how many
+    rows a calibration or a profile holds.
     """
     tables = _kept(read_tables(_paths(rows)), warn)
     answers = predict_tables(tables.kept, own=_own(tables, calibration, profile, tell))
@@ -72,15 +85,21 @@ def validate(
     warn: Callable[[str], None] = _warn,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Validation:
-    """Return how wrong predictions of measured runs are, by table: `validate(["truth/a.csv", "truth/b.csv"])`.
+    """Return how wrong predictions of measured runs are, by table: `validate(["truth/a.csv",
+    "truth/b.csv"])`.
 
     `predictions` are scored instead where they are given; warn and tell are those of `predict`.
     """
     tables = _kept(read_measured(_paths(truth)), warn)
     if predictions is not None and (calibration, profile) != (None, None):
-        raise ConfigError("--calibration and --profile have no effect on --predictions, which are made; leave them out")
+        raise ConfigError(
+            "--calibration and --profile have no effect on --predictions, which are made; leave"
+            " them out"
+        )
     own = _own(tables, calibration, profile, tell)
-    return validate_tables(tables.kept, predictions=None if predictions is None else Path(predictions), own=own)
+    return validate_tables(
+        tables.kept, predictions=None if predictions is None else Path(predictions), own=own
+    )
 
 
 def calibrate(
@@ -93,21 +112,32 @@ def calibrate(
     warn: Callable[[str], None] = _warn,
     **described: Any,
 ) -> FitReport:
-    """Return a calibration fitted to measured runs: `calibrate("train.log", cluster="h100:16", output="mine.yaml")`.
+    """Return a calibration fitted to measured runs: `calibrate("train.log", cluster="h100:16",
+    output="mine.yaml")`.
 
-    The results are studies, logs, tables of runs and outputs of nccl-tests. The other fields (model, cluster, gpus_per_node, seq_len, gbs,
-    precision, layout) say what a log does not. `warn` is told of runs that are left out.
+    The results are studies, logs, tables of runs and outputs of nccl-tests. The other fields
+    (model, cluster, gpus_per_node, seq_len, gbs, precision, layout) say what a log does not. `warn`
+    is told of runs that are left out.
     """
     given, paths = _given({"stack": stack, **described}), _paths(results)
     studies = [path for path in paths if is_study(path)]
     if len(studies) == len(paths) and given != Given(stack=stack):
-        raise ConfigError("a study says all of its runs: of the flags that describe them --stack alone has an effect")
+        raise ConfigError(
+            "a study says all of its runs: of the flags that describe them --stack alone has an"
+            " effect"
+        )
     found = read_results([path for path in paths if path not in studies], given)
     tuned = [study_runs(path, stack=stack) for path in studies]
     measured = (*found.runs, *(run for part in tuned for run in part.runs))
     runs = measured if profile is None else profiled_runs(measured, load_profile(Path(profile)))
-    report = fit_runs(runs, links=found.links, chip=found.chip, stack=stack or "megatron", version=__version__)
-    for line in (*found.left_out, *(line for part in tuned for line in part.left_out), *report.left_out):
+    report = fit_runs(
+        runs, links=found.links, chip=found.chip, stack=stack or "megatron", version=__version__
+    )
+    for line in (
+        *found.left_out,
+        *(line for part in tuned for line in part.left_out),
+        *report.left_out,
+    ):
         warn(f"left out: {line}")
     if output is not None:
         _write(Path(output), calibration_to_yaml(report.calibration).encode("utf-8"))
@@ -117,7 +147,9 @@ def calibrate(
 def _given(described: Mapping[str, Any]) -> Given:
     known = tuple(Given.__dataclass_fields__)
     if unknown := [name for name in described if name not in known]:
-        raise ConfigError(f"calibrate: {unknown[0]!r} describes no run; known are {', '.join(known)}")
+        raise ConfigError(
+            f"calibrate: {unknown[0]!r} describes no run; known are {', '.join(known)}"
+        )
     return Given(**described)
 
 
@@ -131,24 +163,30 @@ def profile(
     overwrite: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Profile:
-    """Return what the operators of training take on this machine: `profile(output="here.npz", effort="quick")`. Needs torch.
+    """Return what the operators of training take on this machine: `profile(output="here.npz",
+    effort="quick")`. Needs torch.
 
-    Where `output` (a .npz or a .json) exists, only what it lacks is measured, unless `overwrite`; it is written as the measuring goes, by
-    the first of several processes. `dtype` is a list such as "bf16,fp8"; `model` has its own shapes measured too. `tell` gets a line per
-    series. Interrupted, the profile that came so far is returned, and not `complete`.
+    Where `output` (a .npz or a .json) exists, only what it lacks is measured, unless `overwrite`;
+    it is written as the measuring goes, by the first of several processes. `dtype` is a list such
+    as "bf16,fp8"; `model` has its own shapes measured too. `tell` gets a line per series.
+    Interrupted, the profile that came so far is returned, and not `complete`.
     """
     path = None if output is None else _checked_output(Path(output))
     request = _profile_request(device=device, dtype=dtype, effort=effort, model=model)
     from meshwright.trainer.profile import profile_device
 
     earlier = load_profile(path) if path is not None and path.exists() and not overwrite else None
-    found = profile_device(request, earlier=earlier, tell=tell, keep=lambda so_far: _keep(so_far, path))
+    found = profile_device(
+        request, earlier=earlier, tell=tell, keep=lambda so_far: _keep(so_far, path)
+    )
     if os.environ.get("RANK", "0") == "0":
         _keep(found, path)
     return found
 
 
-def _profile_request(*, device: str | None, dtype: str | None, effort: Effort, model: str | None) -> ProfileRequest:
+def _profile_request(
+    *, device: str | None, dtype: str | None, effort: Effort, model: str | None
+) -> ProfileRequest:
     from meshwright.models.presets import find_model
     from meshwright.trainer.profile.request import ProfileRequest, read_dtypes
 
@@ -185,7 +223,8 @@ def _keep(found: Profile, path: Path | None) -> None:
 
 
 def read_own(*, calibration: str | Path | None = None, profile: str | Path | None = None) -> Own:
-    """Return what the user measured, for rows of tables; ConfigError where the calibration was not fitted with this profile."""
+    """Return what the user measured, for rows of tables; ConfigError where the calibration was not
+    fitted with this profile."""
     fitted = None if calibration is None else read_calibration(calibration)
     measured = None if profile is None else load_profile(Path(profile))
     if fitted is not None:
@@ -194,15 +233,24 @@ def read_own(*, calibration: str | Path | None = None, profile: str | Path | Non
 
 
 def study_runs(folder: str | Path, *, stack: str | None = None) -> Runs:
-    """Return what a study measured, for a calibration; ConfigError for one on processors, whose figures hold for no cluster."""
+    """Return what a study measured, for a calibration; ConfigError for one on processors, whose
+    figures hold for no cluster."""
     store = read_store(Path(folder))
     request = PlanRequest.of({**store.study.request, "calibration": None, "profile": None})
     if request.cluster.partition(":")[0] == LOCAL and find_local_cluster() is None:
-        raise ConfigError(f"{folder}: a study of this machine's processors; calibrate takes studies on accelerators")
+        raise ConfigError(
+            f"{folder}: a study of this machine's processors; calibrate takes studies on"
+            " accelerators"
+        )
     return runs_of_study(store, problem_of(request), stack=stack)
 
 
-def _own(tables: Tables, calibration: str | Path | None, profile: str | Path | None, tell: Callable[[str], None]) -> Own:
+def _own(
+    tables: Tables,
+    calibration: str | Path | None,
+    profile: str | Path | None,
+    tell: Callable[[str], None],
+) -> Own:
     """Read what the user measured, and say for how many rows it holds."""
     own = read_own(calibration=calibration, profile=profile)
     if own == NOTHING:
@@ -211,7 +259,10 @@ def _own(tables: Tables, calibration: str | Path | None, profile: str | Path | N
     if own.calibration is not None:
         tell(f"{own.calibration.words()}; holds for {counted(calibrated, 'row')}")
     if own.profile is not None:
-        tell(f"profile of {own.profile.machine.device_name}, {own.profile.machine.date}; holds for {counted(profiled, 'row')}")
+        tell(
+            f"profile of {own.profile.machine.device_name}, {own.profile.machine.date}; holds for"
+            f" {counted(profiled, 'row')}"
+        )
     return own
 
 

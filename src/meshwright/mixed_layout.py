@@ -1,4 +1,5 @@
-"""MixedLayout: one model cut over stages that differ in chip, tensor parallelism, batch and recomputation."""
+"""MixedLayout: one model cut over stages that differ in chip, tensor parallelism, batch and
+recomputation."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ class StageLayout:
         """Say how it recomputes."""
         if self.recompute == "selective":
             return "+".join(self.recompute_modules)
-        return "full" if self.recompute_layers is None else f"{self.recompute} {self.recompute_layers}"
+        return (
+            "full" if self.recompute_layers is None else f"{self.recompute} {self.recompute_layers}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +55,8 @@ class MixedLayout:
     sharding: Sharding = "none"
     schedule: Schedule = "1f1b"
     chunks: tuple[int, ...] | None = None
-    """Layers of each chunk in model order; None: a stage's layers are dealt to its chunks as evenly as can be."""
+    """Layers of each chunk in model order; None: a stage's layers are dealt to its chunks as evenly
+    as can be."""
 
     @property
     def pp(self) -> int:
@@ -80,14 +84,19 @@ class MixedLayout:
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """Pool and number of stages of each run of stages on one pool; a pool that comes back has several."""
-        return tuple((pool, len(list(run))) for pool, run in groupby(stage.pool for stage in self.stages))
+        """Pool and number of stages of each run of stages on one pool; a pool that comes back has
+        several."""
+        return tuple(
+            (pool, len(list(run))) for pool, run in groupby(stage.pool for stage in self.stages)
+        )
 
     @property
     def chunk_layers(self) -> tuple[int, ...]:
         """Layers of each chunk in model order."""
         return self.chunks or tuple(
-            stage.layers // self.vpp + (chunk < stage.layers % self.vpp) for chunk in range(self.vpp) for stage in self.stages
+            stage.layers // self.vpp + (chunk < stage.layers % self.vpp)
+            for chunk in range(self.vpp)
+            for stage in self.stages
         )
 
     def row(self, stage: int) -> Layout:
@@ -116,9 +125,20 @@ class MixedLayout:
     def uniform(self) -> Layout | None:
         """The same as a Layout, where all stages are alike but for their layers; else None."""
         first = self.stages[0]
-        return self.row(0) if all(replace(stage, layers=first.layers) == first for stage in self.stages) else None
+        return (
+            self.row(0)
+            if all(replace(stage, layers=first.layers) == first for stage in self.stages)
+            else None
+        )
 
     def unrolled(self) -> MixedLayout:
-        """A pipeline as deep as this one has chunks, in model order: its stages take what those chunks take."""
+        """A pipeline as deep as this one has chunks, in model order: its stages take what those
+        chunks take."""
         chunks = zip(self.chunk_layers, self.stages * self.vpp, strict=True)
-        return replace(self, vpp=1, schedule="1f1b", chunks=None, stages=tuple(replace(stage, layers=layers) for layers, stage in chunks))
+        return replace(
+            self,
+            vpp=1,
+            schedule="1f1b",
+            chunks=None,
+            stages=tuple(replace(stage, layers=layers) for layers, stage in chunks),
+        )

@@ -1,4 +1,5 @@
-"""`python -m meshwright.pretrain`: Megatron-LM with the fastest strategy of parallelism; docs/llmacc.md."""
+"""`python -m meshwright.pretrain`: Megatron-LM with the fastest strategy of parallelism;
+docs/llmacc.md."""
 
 from __future__ import annotations
 

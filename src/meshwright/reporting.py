@@ -19,18 +19,33 @@ if TYPE_CHECKING:
     from meshwright.search.mixed.problem import MixedProblem
     from meshwright.search.problem import Problem
 
-__all__ = ["FORMATS", "Format", "chart_bytes", "find_chart", "page_bytes", "read_result", "report_parts", "write_report"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "chart_bytes",
+    "find_chart",
+    "page_bytes",
+    "read_result",
+    "report_parts",
+    "write_report",
+]
 
 Format = Literal["html", "png", "svg", "md"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 STANDARD_INPUT = "-"
 
 
-def write_report(results: Iterable[str | Path | Mapping[str, Any]], *, output: str | Path, title: str | None = None) -> Path:
-    """Write a page about some results: what commands print with --json (files, or the objects), and directories of studies.
+def write_report(
+    results: Iterable[str | Path | Mapping[str, Any]],
+    *,
+    output: str | Path,
+    title: str | None = None,
+) -> Path:
+    """Write a page about some results: what commands print with --json (files, or the objects), and
+    directories of studies.
 
-    `write_report(["plan.json", meshwright.plan(...).to_dict()], output="report.html")`. Returns the page's path. ConfigError where a
-    result cannot be read; MissingExtraError without jinja2.
+    `write_report(["plan.json", meshwright.plan(...).to_dict()], output="report.html")`. Returns the
+    page's path. ConfigError where a result cannot be read; MissingExtraError without jinja2.
     """
     path = Path(output)
     content = page_bytes(report_parts(results), title=title)
@@ -47,7 +62,9 @@ def report_parts(results: Iterable[str | Path | Mapping[str, Any]]) -> list[Part
 
     read = [(read_result(result), _name(result)) for result in results]
     if not read:
-        raise ConfigError("report needs a RESULT: what a command printed with --json, or the directory of a study")
+        raise ConfigError(
+            "report needs a RESULT: what a command printed with --json, or the directory of a study"
+        )
     return [part_of(record, name=name, resolve=_resolve) for record, name in read]
 
 
@@ -59,7 +76,11 @@ def _resolve(request: Record) -> Problem | MixedProblem:
 
 
 def _name(result: str | Path | Mapping[str, Any]) -> str:
-    return "values" if isinstance(result, Mapping) or str(result) == STANDARD_INPUT else Path(result).name
+    return (
+        "values"
+        if isinstance(result, Mapping) or str(result) == STANDARD_INPUT
+        else Path(result).name
+    )
 
 
 def read_result(result: str | Path | Mapping[str, Any]) -> Record:
@@ -71,15 +92,25 @@ def read_result(result: str | Path | Mapping[str, Any]) -> Record:
 
         return study_record(Path(result))
     try:
-        text = sys.stdin.read() if str(result) == STANDARD_INPUT else Path(result).read_bytes().decode("utf-8")
+        text = (
+            sys.stdin.read()
+            if str(result) == STANDARD_INPUT
+            else Path(result).read_bytes().decode("utf-8")
+        )
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{result}: cannot be read ({getattr(error, 'strerror', None) or 'not a text in UTF-8'})") from None
+        raise ConfigError(
+            f"{result}: cannot be read"
+            f" ({getattr(error, 'strerror', None) or 'not a text in UTF-8'})"
+        ) from None
     try:
         content = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{result}: not what a command prints with --json ({error})") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{result}: expected one JSON object, as commands print with --json, got {type(content).__name__}")
+        raise ConfigError(
+            f"{result}: expected one JSON object, as commands print with --json, got"
+            f" {type(content).__name__}"
+        )
     return content
 
 
@@ -98,12 +129,21 @@ def _title(parts: list[Part]) -> str:
 
 
 def find_chart(parts: list[Part], key: str) -> Chart:
-    """Return a chart by its key; of several parts the first that has it, or the one that `2:time` names."""
+    """Return a chart by its key; of several parts the first that has it, or the one that `2:time`
+    names."""
     number, colon, rest = key.partition(":")
-    chosen, name = (parts, key) if not colon else (parts[int(number) - 1 : int(number)] if number.isdigit() else [], rest)
+    chosen, name = (
+        (parts, key)
+        if not colon
+        else (parts[int(number) - 1 : int(number)] if number.isdigit() else [], rest)
+    )
     found = {chart.key: chart for part in reversed(chosen) for chart in part.charts}
     if name not in found:
-        every = [chart.key if len(parts) == 1 else f"{n}:{chart.key}" for n, part in enumerate(parts, 1) for chart in part.charts]
+        every = [
+            chart.key if len(parts) == 1 else f"{n}:{chart.key}"
+            for n, part in enumerate(parts, 1)
+            for chart in part.charts
+        ]
         raise UnknownNameError("chart of this report", key, every)
     return found[name]
 
@@ -128,12 +168,24 @@ def _png(drawn: str) -> bytes:
         raise MissingExtraError("resvg_py", "report") from None
     fonts: dict[str, Any] = {"font_family": "DejaVu Sans", "sans_serif_family": "DejaVu Sans"}
     with_words, without = (
-        bytes(resvg_py.svg_to_bytes(svg_string=_PROBE.format(words=words), style_sheet=chart_css("light"), **fonts)) for words in ("Wg", "")
+        bytes(
+            resvg_py.svg_to_bytes(
+                svg_string=_PROBE.format(words=words), style_sheet=chart_css("light"), **fonts
+            )
+        )
+        for words in ("Wg", "")
     )
     if with_words == without:
-        raise ConfigError("--format png: no font was found to write with; apt-get install fonts-dejavu-core, or --format svg")
+        raise ConfigError(
+            "--format png: no font was found to write with; apt-get install fonts-dejavu-core, or"
+            " --format svg"
+        )
     return bytes(resvg_py.svg_to_bytes(svg_string=drawn, zoom=2, **fonts))
 
 
-_PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"><text x="2" y="15" class="ink">{words}</text></svg>'
-"""Words that nothing draws where there are no fonts: a chart would come out without any, in silence."""
+_PROBE = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"><text x="2" y="15"'
+    ' class="ink">{words}</text></svg>'
+)
+"""Words that nothing draws where there are no fonts: a chart would come out without any, in
+silence."""

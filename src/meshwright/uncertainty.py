@@ -1,4 +1,5 @@
-"""How far the constants that decide between layouts may be from their values: `presets/uncertainties.csv`."""
+"""How far the constants that decide between layouts may be from their values:
+`presets/uncertainties.csv`."""
 
 from __future__ import annotations
 
@@ -53,13 +54,21 @@ class Uncertain:
         return float(getattr(_holder(site, self._place), self._field))
 
     def ends(self, site: Site) -> Iterator[tuple[float, Site]]:
-        """Yield both ends of its interval, and the site with the constant there; an end that changes nothing is left out."""
+        """Yield both ends of its interval, and the site with the constant there; an end that
+        changes nothing is left out."""
         now = self.value(site)
         for step in (self.low, self.high):
             moved = now * step if self.change == "times" else now + step
             moved = max(0.0, moved) if self._field.endswith("_s") else min(1.0, max(0.0, moved))
             if moved != now:
-                yield moved, _with(site, self._place, {self._field: moved, **self._companions(site, moved / now if now else 1.0)})
+                yield (
+                    moved,
+                    _with(
+                        site,
+                        self._place,
+                        {self._field: moved, **self._companions(site, moved / now if now else 1.0)},
+                    ),
+                )
 
     def _companions(self, site: Site, factor: float) -> dict[str, float]:
         """Fields that move along: the narrow formats' own sustained share."""
@@ -94,9 +103,16 @@ def _with(site: Site, place: str, changes: dict[str, float]) -> Site:
 @cache
 def uncertain_constants() -> tuple[Uncertain, ...]:
     """Return every constant of the table."""
-    text = resources.files("meshwright").joinpath("presets", "uncertainties.csv").read_text(encoding="utf-8")
+    text = (
+        resources.files("meshwright")
+        .joinpath("presets", "uncertainties.csv")
+        .read_text(encoding="utf-8")
+    )
     names = [field.name for field in fields(Uncertain)]
-    return tuple(_uncertain({name: line[name] for name in names}) for line in csv.DictReader(text.splitlines()))
+    return tuple(
+        _uncertain({name: line[name] for name in names})
+        for line in csv.DictReader(text.splitlines())
+    )
 
 
 def _uncertain(line: dict[str, str]) -> Uncertain:

@@ -12,14 +12,16 @@ __all__ = ["PRECISIONS", "ROUTINGS", "AttentionKernel", "Precision", "Routing", 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Routing = Literal["balanced", "in-turn", "typical", "worst"]
-"""How tokens spread over experts. balanced: alike and at random, as benchmarks force it; in-turn: alike, each token's choices on
-neighbouring experts, which few ranks hold (NeMo AutoModel's `fake_balanced_gate`, torchtitan's `debug.moe_force_load_balance`);
-typical: as a trained router with a balancing loss does, the busiest rank gating all; worst: every token chooses the experts of one rank as
-far as it can."""
+"""How tokens spread over experts. balanced: alike and at random, as benchmarks force it; in-turn:
+alike, each token's choices on neighbouring experts, which few ranks hold (NeMo AutoModel's
+`fake_balanced_gate`, torchtitan's `debug.moe_force_load_balance`); typical: as a trained router
+with a balancing loss does, the busiest rank gating all; worst: every token chooses the experts of
+one rank as far as it can."""
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 AttentionKernel = Literal["flash", "flash1", "fused-softmax", "unfused"]
-"""flash: FlashAttention-2 or later, or the vendor's equal; flash1: FlashAttention 1; fused-softmax: scores in memory, one softmax
-kernel (Megatron-LM's); unfused: scores in memory, softmax, mask and dropout apart."""
+"""flash: FlashAttention-2 or later, or the vendor's equal; flash1: FlashAttention 1; fused-softmax:
+scores in memory, one softmax kernel (Megatron-LM's); unfused: scores in memory, softmax, mask and
+dropout apart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +33,8 @@ class Workload:
     gbs: int | None = None
     """Global batch in sequences; None where it is searched."""
     decoder_seq_len: int | None = None
-    """Tokens in one sequence of the decoder (encoder-decoder models); None is a quarter of `seq_len`, T5's 512/128."""
+    """Tokens in one sequence of the decoder (encoder-decoder models); None is a quarter of
+    `seq_len`, T5's 512/128."""
     precision: Precision = "bf16"
     """What the linear layers compute in."""
     attention: AttentionKernel = "flash"
@@ -53,4 +56,6 @@ class Workload:
         if self.routing not in ROUTINGS:
             raise UnknownNameError("routing", self.routing, ROUTINGS)
         if self.lora_rank < 0:
-            raise ConfigError(f"lora_rank={self.lora_rank}: expected 0 (train all weights) or a positive rank")
+            raise ConfigError(
+                f"lora_rank={self.lora_rank}: expected 0 (train all weights) or a positive rank"
+            )

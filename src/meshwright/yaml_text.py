@@ -18,7 +18,8 @@ _ODD = re.compile(r"[^\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]|[\u2028\u2029\ufeff]"
 
 
 def read_yaml(text: str, *, what: str) -> dict[str, Any]:
-    """Return the mapping that a text holds; ConfigError in one line where it holds something else."""
+    """Return the mapping that a text holds; ConfigError in one line where it holds something
+    else."""
     import yaml
 
     try:
@@ -31,7 +32,8 @@ def read_yaml(text: str, *, what: str) -> dict[str, Any]:
 
 
 def write_yaml(values: dict[str, Any]) -> str:
-    """Return a mapping as text, in its order: several lines are a block, and whatever is in a text reads back as it was."""
+    """Return a mapping as text, in its order: several lines are a block, and whatever is in a text
+    reads back as it was."""
     import yaml
 
     return yaml.dump(values, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=140)
@@ -42,7 +44,8 @@ def _dumper() -> type[yaml.SafeDumper]:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Writes each text so that YAML's own ideas of lines and blanks do not change it, and equal parts twice."""
+        """Writes each text so that YAML's own ideas of lines and blanks do not change it, and equal
+        parts twice."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True

@@ -17,7 +17,16 @@ from meshwright.errors import ConfigError
 APP = typer.Typer()
 APP.command()(predict)
 APP.command()(validate)
-MEASURED = {"step_time_s": "10", "peak_mem_gib": "30", "oom": "0", "notes": "", "source": "", "group": "g", "release": "", "task": ""}
+MEASURED = {
+    "step_time_s": "10",
+    "peak_mem_gib": "30",
+    "oom": "0",
+    "notes": "",
+    "source": "",
+    "group": "g",
+    "release": "",
+    "task": "",
+}
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -62,7 +71,9 @@ def test_validate_prints_writes_and_compares(tmp_path: Path) -> None:
     figures = json.loads(out)["tables"]["runs"]
     assert figures["t_ans"] == 1.0 and "medape" in figures
     (tmp_path / "before.json").write_text(out)
-    code, out = run("validate", table, "--before", tmp_path / "before.json", "-o", tmp_path / "accuracy.md")
+    code, out = run(
+        "validate", table, "--before", tmp_path / "before.json", "-o", tmp_path / "accuracy.md"
+    )
     assert code == 0 and "runs" in out
     assert "| figure | before | now |" in (tmp_path / "accuracy.md").read_text()
 
@@ -88,7 +99,10 @@ def test_validate_scores_a_predictions_file_alike(tmp_path: Path) -> None:
 def test_bad_files_get_one_clear_line(tmp_path: Path, text: str, part: str) -> None:
     path = tmp_path / "x.csv"
     path.write_text(text)
-    commands: list[list[str | Path]] = [["predict", path, "-o", tmp_path / "p.csv"], ["validate", path]]
+    commands: list[list[str | Path]] = [
+        ["predict", path, "-o", tmp_path / "p.csv"],
+        ["validate", path],
+    ]
     for words in commands:
         with pytest.raises(ConfigError) as error:
             run(*words)
@@ -100,8 +114,14 @@ OTHERS = {
         {"row_id": "1", "model": "m", "gpu": "h100", "ttft_ms": "3"},
         "a table of serving runs; expected a table of training runs",
     ),
-    "hetero": ({"kind": "trial", "model": "m", "iter_time_s": "2"}, "column row_id, gpu is missing; expected a table of training runs"),
-    "expert_layouts": ({"model": "m", "gpu": "h100", "tp": "2"}, "column row_id is missing; expected a table of training runs"),
+    "hetero": (
+        {"kind": "trial", "model": "m", "iter_time_s": "2"},
+        "column row_id, gpu is missing; expected a table of training runs",
+    ),
+    "expert_layouts": (
+        {"model": "m", "gpu": "h100", "tp": "2"},
+        "column row_id is missing; expected a table of training runs",
+    ),
 }
 """Tables of something else, and why they are left out."""
 
@@ -109,7 +129,10 @@ OTHERS = {
 def others(folder: Path) -> tuple[list[Path], list[str]]:
     """Write them, and return the warnings that they give."""
     paths = [write(folder / f"{name}.csv", [row]) for name, (row, _) in OTHERS.items()]
-    return paths, [f"warning: {path}: left out: {reason}" for path, (_, reason) in zip(paths, OTHERS.values(), strict=True)]
+    return paths, [
+        f"warning: {path}: left out: {reason}"
+        for path, (_, reason) in zip(paths, OTHERS.values(), strict=True)
+    ]
 
 
 def test_tables_of_something_else_are_left_out(tmp_path: Path) -> None:
@@ -128,17 +151,32 @@ def test_tables_of_something_else_are_left_out(tmp_path: Path) -> None:
 
 
 def test_tables_without_measurements_are_left_out_of_a_comparison(tmp_path: Path) -> None:
-    measured, blank = write(tmp_path / "a.csv", [{**LLAMA, **MEASURED}]), write(tmp_path / "b.csv", [LLAMA])
-    result = CliRunner().invoke(APP, ["validate", str(measured), str(blank), "--json"], catch_exceptions=False)
-    assert result.stderr.startswith("warning: b: left out: no measured column (step_time_s, peak_mem_gib, oom)")
+    measured, blank = (
+        write(tmp_path / "a.csv", [{**LLAMA, **MEASURED}]),
+        write(tmp_path / "b.csv", [LLAMA]),
+    )
+    result = CliRunner().invoke(
+        APP, ["validate", str(measured), str(blank), "--json"], catch_exceptions=False
+    )
+    assert result.stderr.startswith(
+        "warning: b: left out: no measured column (step_time_s, peak_mem_gib, oom)"
+    )
     assert list(json.loads(result.stdout)["tables"]) == ["a"]
 
 
 def test_nothing_left_is_a_bad_request(tmp_path: Path) -> None:
     paths, _ = others(tmp_path)
-    commands: list[list[str | Path]] = [["predict", *paths, "-o", tmp_path / "p.csv"], ["validate", *paths]]
+    commands: list[list[str | Path]] = [
+        ["predict", *paths, "-o", tmp_path / "p.csv"],
+        ["validate", *paths],
+    ]
     for words in commands:
-        with pytest.raises(ConfigError, match=r"inference.csv: a table of serving runs; .* \(and nothing to work on in 2 more\)"):
+        with pytest.raises(
+            ConfigError,
+            match=(
+                r"inference.csv: a table of serving runs; .* \(and nothing to work on in 2 more\)"
+            ),
+        ):
             run(*words)
     assert not (tmp_path / "p.csv").exists()
 
@@ -147,9 +185,16 @@ def test_a_broken_table_is_not_left_out(tmp_path: Path) -> None:
     table = write(tmp_path / "runs.csv", [{**LLAMA, **MEASURED}])
     (tmp_path / "empty.csv").write_text("row_id,model,gpu\n")
     (tmp_path / "quote.csv").write_text('row_id,model,gpu\n1,"llama\n')
-    for name, part in {"empty": "no rows", "quote": "not a CSV file", "absent": "cannot be read"}.items():
+    for name, part in {
+        "empty": "no rows",
+        "quote": "not a CSV file",
+        "absent": "cannot be read",
+    }.items():
         path = tmp_path / f"{name}.csv"
-        commands: list[list[str | Path]] = [["predict", table, path, "-o", tmp_path / "p.csv"], ["validate", table, path]]
+        commands: list[list[str | Path]] = [
+            ["predict", table, path, "-o", tmp_path / "p.csv"],
+            ["validate", table, path],
+        ]
         for words in commands:
             with pytest.raises(ConfigError, match=f"{name}.csv: {part}"):
                 run(*words)
@@ -158,7 +203,11 @@ def test_a_broken_table_is_not_left_out(tmp_path: Path) -> None:
 def test_every_published_table_can_be_named(truth_dir: Path) -> None:
     """The scorer leaves out what has no step_time_s; the same files are left out here."""
     paths = sorted(truth_dir.glob("*.csv"))
-    scored = [path.stem for path in paths if "step_time_s" in path.read_text(encoding="utf-8").split("\n", 1)[0].split(",")]
+    scored = [
+        path.stem
+        for path in paths
+        if "step_time_s" in path.read_text(encoding="utf-8").split("\n", 1)[0].split(",")
+    ]
     for found in (read_tables(paths), read_measured(paths)):
         assert [table.name for table in found.kept] == scored
         assert len(found.left_out) == len(paths) - len(scored) > 0

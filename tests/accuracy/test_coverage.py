@@ -16,7 +16,10 @@ NOT_A_LANGUAGE_MODEL = {"amp": ("transgan",)}
 
 
 def training_tables(truth_dir: Path) -> list[TruthTable]:
-    headings = {path: path.read_text(encoding="utf-8").split("\n", 1)[0].split(",") for path in sorted(truth_dir.glob("*.csv"))}
+    headings = {
+        path: path.read_text(encoding="utf-8").split("\n", 1)[0].split(",")
+        for path in sorted(truth_dir.glob("*.csv"))
+    }
     found = [path for path, names in headings.items() if "step_time_s" in names]
     assert found
     return [read_truth(path) for path in found]
@@ -32,7 +35,10 @@ def test_nearly_every_row_becomes_a_case(truth_dir: Path) -> None:
     low = {}
     for table in training_tables(truth_dir):
         left_out = NOT_A_LANGUAGE_MODEL.get(table.name, ())
-        kept = TruthTable(table.name, tuple(row for row in table.rows if not row["model"].startswith(left_out or ("-",))))
+        kept = TruthTable(
+            table.name,
+            tuple(row for row in table.rows if not row["model"].startswith(left_out or ("-",))),
+        )
         figures = shares(kept)
         for kind in ("t_ans", "m_ans", "o_ans"):
             share = getattr(figures, kind)

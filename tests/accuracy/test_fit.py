@@ -33,23 +33,38 @@ LAYOUTS = (
 
 
 def cases(layouts: Sequence[Mapping[str, str]] = LAYOUTS) -> list[Case]:
-    return [case_of({**LLAMA, "framework": "Megatron-LM no tp/p2p overlap"}, row_id=f"r{i}", **cells) for i, cells in enumerate(layouts)]
+    return [
+        case_of({**LLAMA, "framework": "Megatron-LM no tp/p2p overlap"}, row_id=f"r{i}", **cells)
+        for i, cells in enumerate(layouts)
+    ]
 
 
-def perturbed(cases: Sequence[Case], factors: Mapping[str, float], *, noise: float = 0.0) -> list[MeasuredRun]:
+def perturbed(
+    cases: Sequence[Case], factors: Mapping[str, float], *, noise: float = 0.0
+) -> list[MeasuredRun]:
     """Runs as a model with these factors would have them."""
-    known = tuple(Fitted(name=name, value=value, prior_width=1.0, width=0.0) for name, value in factors.items())
+    known = tuple(
+        Fitted(name=name, value=value, prior_width=1.0, width=0.0)
+        for name, value in factors.items()
+    )
     truth = Calibration(chip="h100", stack=cases[0].stack_name, factors=known)
     found = predict_rows(replace(case, calibration=truth) for case in cases).predictions
     errors = np.exp(noise * np.random.default_rng(7).standard_normal(2 * len(found)))
     return [
-        MeasuredRun(case=case, step_s=p.step_s * errors[2 * i], peak_bytes=p.peak_memory_bytes * errors[2 * i + 1], fitted=True)
+        MeasuredRun(
+            case=case,
+            step_s=p.step_s * errors[2 * i],
+            peak_bytes=p.peak_memory_bytes * errors[2 * i + 1],
+            fitted=True,
+        )
         for i, (case, p) in enumerate(zip(cases, found, strict=True))
     ]
 
 
 def test_known_factors_are_recovered() -> None:
-    found = fit_runs(perturbed(cases(), {"compute": 1.2, "tensor": 1.3, "activations": 1.3, "states": 0.9})).calibration
+    found = fit_runs(
+        perturbed(cases(), {"compute": 1.2, "tensor": 1.3, "activations": 1.3, "states": 0.9})
+    ).calibration
     assert found.value("compute") == pytest.approx(1.2, rel=0.02)
     assert found.value("tensor") == pytest.approx(1.3, rel=0.08)
     assert found.value("activations") == pytest.approx(1.3, rel=0.08)
@@ -62,7 +77,13 @@ def test_known_factors_are_recovered() -> None:
 
 def test_what_runs_do_not_tell_stays() -> None:
     found = fit_runs(perturbed(cases(LAYOUTS[:1]), {"compute": 1.2, "tensor": 2.0})).calibration
-    assert found.value("tensor") == found.value("context") == found.value("expert") == found.value("pipeline") == 1.0
+    assert (
+        found.value("tensor")
+        == found.value("context")
+        == found.value("expert")
+        == found.value("pipeline")
+        == 1.0
+    )
     assert "tensor" not in {factor.name for factor in found.factors}
     assert found.value("constant") == 1.0
 
@@ -74,7 +95,9 @@ def test_one_run_moves_the_estimate_part_of_the_way() -> None:
     assert time.before < time.after < 1.0
     taken = 1.0 - math.log(time.after) / math.log(time.before)
     priors = read_priors()
-    share = 1.0 / (1.0 + (priors.step_time_noise / priors.widths["compute"]) ** 2)  # were the whole step compute
+    share = 1.0 / (
+        1.0 + (priors.step_time_noise / priors.widths["compute"]) ** 2
+    )  # were the whole step compute
     assert 0.8 * share < taken < 1.2 * share
     assert 1.0 < report.calibration.value("tensor") < report.calibration.value("compute") < 1.3
     misses = report.calibration.step_time
@@ -89,15 +112,23 @@ def test_one_node_anchors_a_cluster() -> None:
     [truth] = perturbed([cluster], {"compute": 1.2, "activations": 1.4})
     before, after = predict_rows([cluster, replace(cluster, calibration=calibration)]).predictions
     assert truth.step_s is not None and truth.peak_bytes is not None
-    assert abs(math.log(after.step_s / truth.step_s)) < 0.5 * abs(math.log(before.step_s / truth.step_s))
-    assert abs(math.log(after.peak_memory_bytes / truth.peak_bytes)) < 0.5 * abs(math.log(before.peak_memory_bytes / truth.peak_bytes))
+    assert abs(math.log(after.step_s / truth.step_s)) < 0.5 * abs(
+        math.log(before.step_s / truth.step_s)
+    )
+    assert abs(math.log(after.peak_memory_bytes / truth.peak_bytes)) < 0.5 * abs(
+        math.log(before.peak_memory_bytes / truth.peak_bytes)
+    )
 
 
 @pytest.mark.slow
 def test_a_run_left_out_is_one_that_the_fit_has_not_seen() -> None:
     runs = perturbed(cases(LAYOUTS[:4]), {"compute": 1.2, "tensor": 1.3}, noise=0.03)
     report = fit_runs(runs)
-    [line] = [line for line in report.runs if line.quantity == "step time" and line.words == runs[2].words()]
+    [line] = [
+        line
+        for line in report.runs
+        if line.quantity == "step time" and line.words == runs[2].words()
+    ]
     alone = fit_runs([run for run in runs if run is not runs[2]]).calibration
     [prediction] = predict_rows([replace(runs[2].case, calibration=alone)]).predictions
     assert runs[2].step_s is not None
@@ -140,7 +171,15 @@ def test_a_bound_that_the_fit_keeps_has_told_something(cells: dict[str, str]) ->
 
 
 def test_links_go_in_first() -> None:
-    slow = LinkRates(level="domain", name="nvlink4", bytes_per_s=1e11, latency_s=2e-6, setup_s=0.0, half_message_bytes=1e6, source="test")
+    slow = LinkRates(
+        level="domain",
+        name="nvlink4",
+        bytes_per_s=1e11,
+        latency_s=2e-6,
+        setup_s=0.0,
+        half_message_bytes=1e6,
+        source="test",
+    )
     runs = perturbed(cases(LAYOUTS[3:4]), {"compute": 1.0})
     with_link = fit_runs(runs, links=[slow], chip="h100").calibration
     assert with_link.links == (slow,)
@@ -169,7 +208,11 @@ def test_a_table_gives_runs_and_says_what_it_leaves_out(tmp_path: Path) -> None:
         {**LLAMA, "row_id": "failed", "oom": "1"},
     )
     names = list(dict.fromkeys(name for row in rows for name in row))
-    path.write_text("\n".join([",".join(names), *(",".join(row.get(name, "") for name in names) for row in rows)]))
+    path.write_text(
+        "\n".join(
+            [",".join(names), *(",".join(row.get(name, "") for name in names) for row in rows)]
+        )
+    )
     found = runs_of_table(read_truth(path), stack="megatron-no-overlap")
     assert [run.case.row_id for run in found.runs] == ["timed", "rated", "failed"]
     assert found.runs[1].step_s == pytest.approx(128 * 8192 / 8192 / 64)
@@ -190,7 +233,10 @@ def studies(folder: Path) -> list[list[MeasuredRun]]:
             if run.step_s is not None:
                 groups[table, run.case.model.name, run.case.machines.nodes[0].chip.name].append(run)
     kept = [runs for runs in groups.values() if len(runs) >= LEAST]
-    return [[runs[i] for i in np.unique(np.linspace(0, len(runs) - 1, MOST).astype(int))] for runs in kept]
+    return [
+        [runs[i] for i in np.unique(np.linspace(0, len(runs) - 1, MOST).astype(int))]
+        for runs in kept
+    ]
 
 
 def held_out(runs: Sequence[MeasuredRun]) -> tuple[float, float]:
@@ -202,20 +248,30 @@ def held_out(runs: Sequence[MeasuredRun]) -> tuple[float, float]:
     for _ in range(DRAWS):
         rest = np.setdiff1d(rows, chosen := chance.choice(rows, ROWS, replace=False))
         logs = (np.zeros(len(problem.names)), posterior(problem, chosen, slopes).logs)
-        errors.append([np.abs(np.exp(problem.predict(found, rest) - problem.measured[rest]) - 1).mean() for found in logs])
+        errors.append(
+            [
+                np.abs(np.exp(problem.predict(found, rest) - problem.measured[rest]) - 1).mean()
+                for found in logs
+            ]
+        )
     before, after = np.mean(errors, axis=0)
     return float(before), float(after)
 
 
 @pytest.mark.slow
 def test_three_runs_of_a_study_predict_its_others(truth_dir: Path) -> None:
-    """Published studies, each with one model, chip and software: the rows that are scored were not fitted."""
+    """Published studies, each with one model, chip and software: the rows that are scored were not
+    fitted."""
     before, after = np.mean([held_out(runs) for runs in studies(truth_dir)], axis=0)
     assert after < 0.93 * before
 
 
 def test_memory_problem_takes_bounds_by_what_the_chip_shows() -> None:
     [case] = cases(LAYOUTS[:1])
-    problem = memory_problem([MeasuredRun(case=case, fitted=False)], Calibration(chip="h100", stack=case.stack_name), read_priors())
+    problem = memory_problem(
+        [MeasuredRun(case=case, fitted=False)],
+        Calibration(chip="h100", stack=case.stack_name),
+        read_priors(),
+    )
     assert problem.bound.tolist() == [1]
     assert math.exp(problem.measured[0]) == pytest.approx(case.machines.nodes[0].chip.usable_bytes)

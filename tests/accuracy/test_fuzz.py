@@ -12,13 +12,53 @@ from meshwright.accuracy.rows import Case, read_row
 
 COLUMNS = [
     *dict.fromkeys([*LLAMA, *SMALL_GPT]),
-    *("task", "params_b", "ffn", "kv_heads", "vocab", "experts", "topk", "gpus_per_node", "interconnect", "vpp", "cp", "ep", "dp", "zero"),
-    *("dp_shard", "sp", "ga", "recompute", "recompute_detail", "attention_kernel", "rmsnorm_kernel", "release", "mem_def", "notes"),
+    *(
+        "task",
+        "params_b",
+        "ffn",
+        "kv_heads",
+        "vocab",
+        "experts",
+        "topk",
+        "gpus_per_node",
+        "interconnect",
+        "vpp",
+        "cp",
+        "ep",
+        "dp",
+        "zero",
+    ),
+    *(
+        "dp_shard",
+        "sp",
+        "ga",
+        "recompute",
+        "recompute_detail",
+        "attention_kernel",
+        "rmsnorm_kernel",
+        "release",
+        "mem_def",
+        "notes",
+    ),
 ]
 NUMBERS = st.one_of(
     st.integers(-3, 70).map(str),
     st.integers(1, 20).map(lambda n: str(2**n)),
-    st.sampled_from(["0", "1.0", "1e300", "1e15", "inf", "nan", "-1", "0x10", "1_000", "٣", "999999999999999999999"]),
+    st.sampled_from(
+        [
+            "0",
+            "1.0",
+            "1e300",
+            "1e15",
+            "inf",
+            "nan",
+            "-1",
+            "0x10",
+            "1_000",
+            "٣",
+            "999999999999999999999",
+        ]
+    ),
 )
 WORDS = st.sampled_from(
     [
@@ -84,14 +124,21 @@ def test_any_cell_gives_a_case_or_a_reason(base: dict[str, str], changes: dict[s
         hash(found.model)
 
 
-@given(changes=st.dictionaries(st.sampled_from(MEASURED), st.text(max_size=20)), base=st.sampled_from([LLAMA, SMALL_GPT]))
-def test_measured_columns_do_not_change_the_case(changes: dict[str, str], base: dict[str, str]) -> None:
+@given(
+    changes=st.dictionaries(st.sampled_from(MEASURED), st.text(max_size=20)),
+    base=st.sampled_from([LLAMA, SMALL_GPT]),
+)
+def test_measured_columns_do_not_change_the_case(
+    changes: dict[str, str], base: dict[str, str]
+) -> None:
     assert read_row({**base, **changes}, source="t") == read_row(base, source="t")
 
 
 @given(base=st.sampled_from([LLAMA, SMALL_GPT]), changes=CHANGES)
 @settings(max_examples=150)
-def test_any_case_is_predicted_or_has_a_reason(base: dict[str, str], changes: dict[str, str]) -> None:
+def test_any_case_is_predicted_or_has_a_reason(
+    base: dict[str, str], changes: dict[str, str]
+) -> None:
     found = read_row({**base, **changes}, source="t")
     if isinstance(found, Case) and (found.layout.pp > 64 or found.layout.num_microbatches > 4096):
         return  # rows beyond any real run; the simulator of mixed chips would take long

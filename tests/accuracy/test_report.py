@@ -9,11 +9,24 @@ from meshwright.accuracy.report import accuracy_page, read_earlier, show
 from meshwright.accuracy.score import Figures
 from meshwright.errors import ConfigError
 
-FIGURES = Figures(rows=4, t_ans=1.0, n_time=4, medape=0.125, bias=-0.05, in20=0.75, spearman=0.5, groups=1, n_mem=0)
+FIGURES = Figures(
+    rows=4,
+    t_ans=1.0,
+    n_time=4,
+    medape=0.125,
+    bias=-0.05,
+    in20=0.75,
+    spearman=0.5,
+    groups=1,
+    n_mem=0,
+)
 
 
 def test_figures_for_people() -> None:
-    assert [show(name, getattr(FIGURES, name)) for name in ("n_time", "medape", "bias", "spearman", "mem_mape")] == [
+    assert [
+        show(name, getattr(FIGURES, name))
+        for name in ("n_time", "medape", "bias", "spearman", "mem_mape")
+    ] == [
         "4",
         "12.5 %",
         "-5.0 %",

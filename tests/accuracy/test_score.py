@@ -14,20 +14,50 @@ from meshwright.accuracy.score import Figures, Guess, read_predictions, score_ta
 from meshwright.accuracy.tables import TruthTable
 from meshwright.errors import ConfigError
 
-BLANK = dict.fromkeys(("source", "notes", "group", "gpu", "num_gpus", "seq_len", "gbs", "precision", "release", "task", "tp", "pp"), "")
+BLANK = dict.fromkeys(
+    (
+        "source",
+        "notes",
+        "group",
+        "gpu",
+        "num_gpus",
+        "seq_len",
+        "gbs",
+        "precision",
+        "release",
+        "task",
+        "tp",
+        "pp",
+    ),
+    "",
+)
 
 
-def row(number: int, *, step: str = "", peak: str = "", oom: str = "0", **cells: str) -> dict[str, str]:
+def row(
+    number: int, *, step: str = "", peak: str = "", oom: str = "0", **cells: str
+) -> dict[str, str]:
     layout = {"tp": "1", "pp": "1", "gbs": "8", "num_gpus": "8"}
-    return {**BLANK, **layout, "row_id": f"r{number}", "step_time_s": step, "peak_mem_gib": peak, "oom": oom, **cells}
+    return {
+        **BLANK,
+        **layout,
+        "row_id": f"r{number}",
+        "step_time_s": step,
+        "peak_mem_gib": peak,
+        "oom": oom,
+        **cells,
+    }
 
 
 def score(rows: list[dict[str, str]], guesses: dict[str, Guess], *, name: str = "t") -> Figures:
-    return score_table(TruthTable(name, tuple(rows)), {(name, row_id): guess for row_id, guess in guesses.items()})
+    return score_table(
+        TruthTable(name, tuple(rows)), {(name, row_id): guess for row_id, guess in guesses.items()}
+    )
 
 
 def test_errors_of_two_rows() -> None:
-    figures = score([row(1, step="2"), row(2, step="4")], {"r1": Guess(step_s=2.2), "r2": Guess(step_s=2.0)})
+    figures = score(
+        [row(1, step="2"), row(2, step="4")], {"r1": Guess(step_s=2.2), "r2": Guess(step_s=2.0)}
+    )
     assert (figures.t_ans, figures.n_time) == (1.0, 2)
     assert figures.medape == pytest.approx(0.3)
     assert figures.mape == pytest.approx(0.3)
@@ -36,20 +66,31 @@ def test_errors_of_two_rows() -> None:
 
 
 def test_rows_without_an_answer_lower_the_share_only() -> None:
-    figures = score([row(1, step="2", peak="10"), row(2, step="4", peak="20")], {"r1": Guess(2.0, 11.0, False)})
+    figures = score(
+        [row(1, step="2", peak="10"), row(2, step="4", peak="20")], {"r1": Guess(2.0, 11.0, False)}
+    )
     assert (figures.t_ans, figures.m_ans, figures.o_ans, figures.medape) == (0.5, 0.5, 0.5, 0.0)
     assert figures.mem_mape == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
-    "cells", [{"notes": "TRAP: x"}, {"notes": "BEFORE the fix"}, {"tp": ""}, {"gbs": ""}, {"source": "mindspeed-llm-ci"}]
+    "cells",
+    [
+        {"notes": "TRAP: x"},
+        {"notes": "BEFORE the fix"},
+        {"tp": ""},
+        {"gbs": ""},
+        {"source": "mindspeed-llm-ci"},
+    ],
 )
 def test_doubtful_and_incomplete_times_are_left_out(cells: dict[str, str]) -> None:
     assert score([row(1, step="2", **cells)], {"r1": Guess(2.0)}).t_ans is None
 
 
 def test_tables_for_memory_only() -> None:
-    figures = score([row(1, step="2", peak="10")], {"r1": Guess(2.0, 10.0)}, name="megatron_functional")
+    figures = score(
+        [row(1, step="2", peak="10")], {"r1": Guess(2.0, 10.0)}, name="megatron_functional"
+    )
     assert (figures.t_ans, figures.m_ans) == (None, 1.0)
 
 
@@ -92,7 +133,10 @@ def test_equal_values_share_their_rank() -> None:
 def test_predictions_file(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     path.write_text("source,row_id,step_time_s,peak_mem_gib,oom\nt,r1,1.5,,1\nt,r2,,inf,\n")
-    assert read_predictions(path) == {("t", "r1"): Guess(1.5, None, True), ("t", "r2"): Guess(None, None, None)}
+    assert read_predictions(path) == {
+        ("t", "r1"): Guess(1.5, None, True),
+        ("t", "r2"): Guess(None, None, None),
+    }
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ConfigError, match="step_time_s"):
         read_predictions(path)
@@ -132,10 +176,24 @@ figures_of_rows = st.lists(
 
 @given(rows=figures_of_rows)
 def test_equal_to_the_reference_script(reference: ModuleType, rows: list[tuple]) -> None:  # type: ignore[type-arg]
-    truth = [row(i, oom=o, step=s, peak=p, group=g, notes=n) for i, (o, s, p, g, n, *_) in enumerate(rows)]
+    truth = [
+        row(i, oom=o, step=s, peak=p, group=g, notes=n)
+        for i, (o, s, p, g, n, *_) in enumerate(rows)
+    ]
     ours = {f"r{i}": Guess(*r[5:]) for i, r in enumerate(rows)}
-    theirs = {("t", k): {"step_time_s": _text(g.step_s), "peak_mem_gib": _text(g.peak_gib), "oom": _flag(g.oom)} for k, g in ours.items()}
-    expected = {key: value for key, value in reference.score("t", truth, theirs)[0].items() if value is not None}
+    theirs = {
+        ("t", k): {
+            "step_time_s": _text(g.step_s),
+            "peak_mem_gib": _text(g.peak_gib),
+            "oom": _flag(g.oom),
+        }
+        for k, g in ours.items()
+    }
+    expected = {
+        key: value
+        for key, value in reference.score("t", truth, theirs)[0].items()
+        if value is not None
+    }
     assert score(truth, ours).present() == expected
 
 

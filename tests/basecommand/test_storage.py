@@ -39,7 +39,9 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def sent(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,9 @@ def sent(folder: Path) -> list[str]:
         (["deep/raw"], [".git/config", "a.jsonl", "b.tmp", "raw/c.jsonl", "raw/d.tmp"]),
     ],
 )
-def test_patterns_leave_out_names_or_paths(corpus: Path, patterns: list[str], left: list[str]) -> None:
+def test_patterns_leave_out_names_or_paths(
+    corpus: Path, patterns: list[str], left: list[str]
+) -> None:
     chosen = choose(corpus, exclude=patterns)
     assert sorted(chosen.files) == left
     assert chosen.excluded == 6 - len(left)
@@ -78,47 +82,123 @@ def test_nothing_to_send(corpus: Path) -> None:
         choose(corpus / "none")
 
 
-def test_a_workspace_is_made_once_filled_and_listed(state: Path, corpus: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_workspace_is_made_once_filled_and_listed(
+    state: Path, corpus: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(["bcp", "create", "workspace=flow"]) == 0
     assert run(["bcp", "create", "workspace=flow"]) == 0
     assert capfd.readouterr().out == "id-flow  flow\nid-flow  flow: was there already\n"
-    assert run(["bcp", "upload", "workspace=flow", str(corpus), "--exclude", "*.tmp", "--exclude", ".git", "--to", "/in"]) == 0
+    assert (
+        run(
+            [
+                "bcp",
+                "upload",
+                "workspace=flow",
+                str(corpus),
+                "--exclude",
+                "*.tmp",
+                "--exclude",
+                ".git",
+                "--to",
+                "/in",
+            ]
+        )
+        == 0
+    )
     assert "3 files, 34 B, 3 left out\n" in capfd.readouterr().out
-    assert sent(state / "workspaces" / "flow") == ["in/a.jsonl", "in/deep/raw/e.jsonl", "in/raw/c.jsonl"]
+    assert sent(state / "workspaces" / "flow") == [
+        "in/a.jsonl",
+        "in/deep/raw/e.jsonl",
+        "in/raw/c.jsonl",
+    ]
     assert run(["bcp", "list", "workspaces", "--name", "fl*"]) == 0
     assert capfd.readouterr().out == "id-flow  flow  2.05 kB  ace-1\n"
     assert run(["bcp", "list", "workspaces", "--name", "other"]) == 1
 
 
-def test_a_dataset_leaves_out_files_too(state: Path, corpus: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_dataset_leaves_out_files_too(
+    state: Path, corpus: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """NGC CLI itself has no --exclude for them."""
     assert run(["bcp", "upload", "dataset=mine", str(corpus), "--exclude", "*.tmp", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert (found["excluded"], found["code"]) == (2, 0)
-    assert sent(state / "datasets" / "mine") == [".git/config", "a.jsonl", "deep/raw/e.jsonl", "raw/c.jsonl"]
+    assert sent(state / "datasets" / "mine") == [
+        ".git/config",
+        "a.jsonl",
+        "deep/raw/e.jsonl",
+        "raw/c.jsonl",
+    ]
 
 
 def test_a_dry_run_lists_files_and_the_command_and_asks_nothing(
     corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert run(["bcp", "upload", "workspace=flow", str(corpus), "--exclude", "raw", "--org", "o", "--dry-run"]) == 0
+    assert (
+        run(
+            [
+                "bcp",
+                "upload",
+                "workspace=flow",
+                str(corpus),
+                "--exclude",
+                "raw",
+                "--org",
+                "o",
+                "--dry-run",
+            ]
+        )
+        == 0
+    )
     command = f"ngc base-command workspace upload flow --source {corpus} --org o"
-    assert capsys.readouterr().out == f".git/config\na.jsonl\nb.tmp\n3 files, 23 B, 3 left out\n{command}\n"
-    assert run(["bcp", "mount", "workspace=flow", "/mnt/flow", "--remote-path", "/in", "--dry-run"]) == 0
-    assert capsys.readouterr().out == "ngc base-command workspace mount flow /mnt/flow --mode RO --remote-path /in\n"
+    assert (
+        capsys.readouterr().out
+        == f".git/config\na.jsonl\nb.tmp\n3 files, 23 B, 3 left out\n{command}\n"
+    )
+    assert (
+        run(["bcp", "mount", "workspace=flow", "/mnt/flow", "--remote-path", "/in", "--dry-run"])
+        == 0
+    )
+    assert (
+        capsys.readouterr().out
+        == "ngc base-command workspace mount flow /mnt/flow --mode RO --remote-path /in\n"
+    )
     assert run(["bcp", "create", "workspace=flow", "--ace", "a", "--dry-run"]) == 0
-    assert capsys.readouterr().out == "ngc base-command workspace create --name flow --ace a --format_type json\n"
+    assert (
+        capsys.readouterr().out
+        == "ngc base-command workspace create --name flow --ace a --format_type json\n"
+    )
 
 
-def test_ngc_takes_every_other_command(state: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_ngc_takes_every_other_command(
+    state: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert run(["bcp", "mount", "workspace=flow", str(tmp_path / "there"), "--rw"]) == 0
     assert '"mode": "RW"' in capfd.readouterr().out
     assert run(["bcp", "unmount", str(tmp_path / "there")]) == 0
-    assert run(["bcp", "download", "result=5000001:1", "-o", str(tmp_path / "r"), "--exclude", "*.ckpt", "--dir", "logs"]) == 0
+    assert (
+        run(
+            [
+                "bcp",
+                "download",
+                "result=5000001:1",
+                "-o",
+                str(tmp_path / "r"),
+                "--exclude",
+                "*.ckpt",
+                "--dir",
+                "logs",
+            ]
+        )
+        == 0
+    )
     assert '"target": "5000001:1"' in capfd.readouterr().out
     assert run(["bcp", "upload", "workspace=none", str(tmp_path / "bin")]) == 3
-    assert "NGC CLI ended with code 1: ngc base-command workspace upload none" in capfd.readouterr().err
+    assert (
+        "NGC CLI ended with code 1: ngc base-command workspace upload none"
+        in capfd.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,14 +215,18 @@ def test_ngc_takes_every_other_command(state: Path, capfd: pytest.CaptureFixture
         ("list jobs", "'jobs' is no known kind of storage"),
     ],
 )
-def test_bad_requests_are_one_line(words: str, message: str, state: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bad_requests_are_one_line(
+    words: str, message: str, state: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(["bcp", *words.split()]) == 2
     err = capfd.readouterr().err
     assert err.count("\n") == 1
     assert message in err
 
 
-def test_a_later_ngc_is_refused(state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_later_ngc_is_refused(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("NGC_VERSION", "4.20.0")
     assert run(["bcp", "list", "workspaces"]) == 2
     assert "NGC CLI 4.20.0 has no base-command any more" in capsys.readouterr().err

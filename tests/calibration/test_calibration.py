@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.calibration import FACTORS, Calibration, Fitted, LinkRates, Misses, apply_calibration, layers_key, measured_share
+from meshwright.calibration import (
+    FACTORS,
+    Calibration,
+    Fitted,
+    LinkRates,
+    Misses,
+    apply_calibration,
+    layers_key,
+    measured_share,
+)
 from meshwright.calibration.file import calibration_to_yaml, parse_calibration
 from meshwright.cost.memory import MEMORY_TERMS
 from meshwright.cost.step import TIME_TERMS
@@ -16,7 +25,13 @@ from meshwright.models.presets import find_model
 from meshwright.stack import find_stack
 
 NVLINK = LinkRates(
-    level="domain", name="nvlink4", bytes_per_s=480e9, latency_s=2e-6, setup_s=1e-5, half_message_bytes=2e6, source="all_reduce_perf"
+    level="domain",
+    name="nvlink4",
+    bytes_per_s=480e9,
+    latency_s=2e-6,
+    setup_s=1e-5,
+    half_message_bytes=2e6,
+    source="all_reduce_perf",
 )
 SMALL = Calibration(
     chip="h100",
@@ -77,19 +92,29 @@ def test_an_empty_calibration_changes_nothing() -> None:
     assert (found.pool, found.stack) == (pool, stack)
 
 
-@pytest.mark.parametrize(("cluster", "stack", "words"), [("b200:8", "megatron", "h100 on b200"), ("h100:8", "fsdp", "stack megatron")])
+@pytest.mark.parametrize(
+    ("cluster", "stack", "words"),
+    [("b200:8", "megatron", "h100 on b200"), ("h100:8", "fsdp", "stack megatron")],
+)
 def test_another_chip_or_software_is_refused(cluster: str, stack: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         apply_calibration(SMALL, pool=parse_cluster(cluster).pools[0], stack=find_stack(stack))
 
 
 def test_words_name_what_moved() -> None:
-    assert SMALL.words() == "calibrated on 1 run with megatron on h100: compute x0.9, constant x2, nvlink4 480 GB/s"
+    assert (
+        SMALL.words()
+        == "calibrated on 1 run with megatron on h100: compute x0.9, constant x2, nvlink4 480 GB/s"
+    )
 
 
 def test_measured_share_is_weighted_by_terms() -> None:
-    assert measured_share(SMALL, {"matmul": 3.0, "tp_comm": 1.0, "bubble": 5.0}, of="time") == pytest.approx(0.75 * 0.75)
-    assert measured_share(SMALL, {"context": 1.0, "weights": 1.0}, of="memory") == pytest.approx(0.375)
+    assert measured_share(
+        SMALL, {"matmul": 3.0, "tp_comm": 1.0, "bubble": 5.0}, of="time"
+    ) == pytest.approx(0.75 * 0.75)
+    assert measured_share(SMALL, {"context": 1.0, "weights": 1.0}, of="memory") == pytest.approx(
+        0.375
+    )
     assert measured_share(SMALL, {"bubble": 1.0}, of="time") == 0.0
 
 
@@ -162,9 +187,27 @@ def test_the_file_reads_back_to_the_same_calibration(calibration: Calibration) -
         ("{", "no YAML"),
         ("calibration: 2\nchip: h100\nstack: megatron", "calibration: input should be 1"),
         ("calibration: 1\nchip: h100", "stack: field required"),
-        ("calibration: 1\nchip: h100\nstack: m\nfactors: {comput: {value: 1.0, prior_width: 1.0, width: 0.1}}", "'compute'"),
-        ("calibration: 1\nchip: h100\nstack: m\nfactors: {compute: {value: 99.0, prior_width: 1.0, width: 0.1}}", "0.05 to 20"),
-        ("calibration: 1\nchip: h100\nstack: m\nfactors: {compute: {value: 1.0, prior_width: 0.1, width: 0.2}}", "0 to its prior_width"),
+        (
+            (
+                "calibration: 1\nchip: h100\nstack: m\nfactors: {comput: {value: 1.0, prior_width:"
+                " 1.0, width: 0.1}}"
+            ),
+            "'compute'",
+        ),
+        (
+            (
+                "calibration: 1\nchip: h100\nstack: m\nfactors: {compute: {value: 99.0,"
+                " prior_width: 1.0, width: 0.1}}"
+            ),
+            "0.05 to 20",
+        ),
+        (
+            (
+                "calibration: 1\nchip: h100\nstack: m\nfactors: {compute: {value: 1.0, prior_width:"
+                " 0.1, width: 0.2}}"
+            ),
+            "0 to its prior_width",
+        ),
         ("calibration: 1\nchip: h100\nstack: m\nlinks: {rack: {}}", "links.rack"),
         ("calibration: 1\nchip: h100\nstack: m\nsecret: 1", "secret: extra inputs"),
     ],

@@ -23,10 +23,13 @@ def planned(**words: Any) -> CheckpointPlan:
 
 
 def test_times_by_hand() -> None:
-    """5.05 B * 14 bytes over 8 nodes at 1 GB/s; 64 chips fail every 1,000 / 64 h; Young's interval is within 5 % of Daly's here."""
+    """5.05 B * 14 bytes over 8 nodes at 1 GB/s; 64 chips fail every 1,000 / 64 h; Young's interval
+    is within 5 % of Daly's here."""
     found = planned(
         schedule=Schedule(step_s=3.0, save_every=100),
-        reliability=Reliability(chip_mtbf_s=1000 * 3600, restart_s=600, write_bytes_per_s_per_node=1e9),
+        reliability=Reliability(
+            chip_mtbf_s=1000 * 3600, restart_s=600, write_bytes_per_s_per_node=1e9
+        ),
     )
     assert found.write_s == pytest.approx(found.size.params * 14 / 8e9)
     assert found.mtbf_s == pytest.approx(56250)
@@ -45,7 +48,10 @@ def test_peak_disk_is_best_last_and_one_being_written() -> None:
     assert (planned().peak_full, planned().peak_bytes) == (12, 12 * size)
     few = planned(schedule=Schedule(steps=6001))
     assert (few.schedule.saves, few.peak_full) == (4, 4)
-    marked = planned(schedule=Schedule(steps=20_000), retention=Retention(best=2, keep_every=8000, drop_states=True))
+    marked = planned(
+        schedule=Schedule(steps=20_000),
+        retention=Retention(best=2, keep_every=8000, drop_states=True),
+    )
     assert (marked.peak_full, marked.peak_stripped) == (2, 4)
     assert marked.peak_bytes == 2 * size + 4 * marked.size.without_states_bytes
     with pytest.raises(ConfigError, match="say of how many steps"):
@@ -61,17 +67,25 @@ def test_a_quota_that_is_too_small_names_what_fits() -> None:
 
 
 def test_losses_from_words_and_files(tmp_path: Path) -> None:
-    assert ckpt.read_losses("2.5,-,nan", save_every=100)[:2] == [Saved(step=100, loss=2.5), Saved(step=200)]
+    assert ckpt.read_losses("2.5,-,nan", save_every=100)[:2] == [
+        Saved(step=100, loss=2.5),
+        Saved(step=200),
+    ]
     path = tmp_path / "losses.csv"
     path.write_text("step,loss\n500,2.5\n\n1000,2.25\n", encoding="utf-8")
-    assert ckpt.read_losses(str(path), save_every=100) == [Saved(step=500, loss=2.5), Saved(step=1000, loss=2.25)]
+    assert ckpt.read_losses(str(path), save_every=100) == [
+        Saved(step=500, loss=2.5),
+        Saved(step=1000, loss=2.25),
+    ]
     path.write_text("500 2.5\n400 2.25\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"step 400 follows step 500.*line 2"):
         ckpt.read_losses(str(path), save_every=100)
     path.write_text("2.5 good\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"'2\.5 good': expected `LOSS`"):
         ckpt.read_losses(str(path), save_every=100)
-    with pytest.raises(ConfigError, match=r"nowhere: expected numbers between commas, or a file \(No such file"):
+    with pytest.raises(
+        ConfigError, match=r"nowhere: expected numbers between commas, or a file \(No such file"
+    ):
         ckpt.read_losses("nowhere", save_every=100)
 
 
@@ -94,9 +108,15 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words, "--seq", "4096", "--gbs", "64", "--step-s", "3"]) == 2
     assert "of no effect with --step-s" in capsys.readouterr().err
     assert run([*words, "--tokens", "1T"]) == 2
-    assert capsys.readouterr().err == "error: --tokens: needs --seq and --gbs, and goes without --steps\n"
+    assert (
+        capsys.readouterr().err
+        == "error: --tokens: needs --seq and --gbs, and goes without --steps\n"
+    )
     assert run([*words, "--tokens", "1T", "--seq", "0", "--gbs", "8"]) == 2
-    assert capsys.readouterr().err == "error: --tokens with --seq 0 --gbs 8: expected 1 or more of each\n"
+    assert (
+        capsys.readouterr().err
+        == "error: --tokens with --seq 0 --gbs 8: expected 1 or more of each\n"
+    )
 
 
 def test_the_step_of_the_best_plan_is_taken() -> None:

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.checkpoints.retention import Choice, Retention, Saved, choose, peak_checkpoints, simulate
+from meshwright.checkpoints.retention import (
+    Choice,
+    Retention,
+    Saved,
+    choose,
+    peak_checkpoints,
+    simulate,
+)
 from meshwright.errors import ConfigError
 
 
@@ -15,14 +22,23 @@ def saves(*losses: float | None) -> list[Saved]:
 
 
 RULES = st.builds(
-    Retention, best=st.integers(0, 3), last=st.integers(1, 3), keep_every=st.sampled_from([None, 200, 300]), drop_states=st.booleans()
+    Retention,
+    best=st.integers(0, 3),
+    last=st.integers(1, 3),
+    keep_every=st.sampled_from([None, 200, 300]),
+    drop_states=st.booleans(),
 )
-LOSSES = st.lists(st.one_of(st.none(), st.sampled_from([1.0, 2.0, 2.5, 3.0, float("nan")])), max_size=12)
+LOSSES = st.lists(
+    st.one_of(st.none(), st.sampled_from([1.0, 2.0, 2.5, 3.0, float("nan")])), max_size=12
+)
 
 
 def test_a_run_by_hand() -> None:
-    """The best two and the newest: of 3.0 2.0 2.5 2.0 none 2.2 stay 200 and 400 (equal, both best) and 600."""
-    found = simulate(saves(3.0, 2.0, 2.5, 2.0, None, 2.2), Retention(best=2), full_bytes=10, stripped_bytes=2)
+    """The best two and the newest: of 3.0 2.0 2.5 2.0 none 2.2 stay 200 and 400 (equal, both best)
+    and 600."""
+    found = simulate(
+        saves(3.0, 2.0, 2.5, 2.0, None, 2.2), Retention(best=2), full_bytes=10, stripped_bytes=2
+    )
     kept = [[one.step for one in moment.kept] for moment in found]
     assert kept == [[100], [100, 200], [200, 300], [200, 400], [200, 400, 500], [200, 400, 600]]
     assert [moment.peak_bytes for moment in found] == [10, 20, 30, 30, 30, 40]
@@ -52,7 +68,9 @@ def test_what_a_run_can_not_go_on_from_is_not_the_newest() -> None:
 
 
 @given(RULES, LOSSES)
-def test_the_newest_always_stays_whole_and_the_disk_keeps_its_bound(rule: Retention, losses: list[float | None]) -> None:
+def test_the_newest_always_stays_whole_and_the_disk_keeps_its_bound(
+    rule: Retention, losses: list[float | None]
+) -> None:
     given_saves = saves(*losses)
     found = simulate(given_saves, rule, full_bytes=10, stripped_bytes=2)
     marked = sum(1 for one in given_saves if rule.keep_every and one.step % rule.keep_every == 0)
@@ -61,7 +79,9 @@ def test_the_newest_always_stays_whole_and_the_disk_keeps_its_bound(rule: Retent
         assert moment.kept[-1] == moment.saved
         assert moment.saved.has_states
         assert moment.peak_bytes <= full * 10 + stripped * 2
-        assert choose(moment.kept, rule) == Choice(delete=(), strip=())  # a second look changes nothing
+        assert choose(moment.kept, rule) == Choice(
+            delete=(), strip=()
+        )  # a second look changes nothing
 
 
 @given(RULES, LOSSES)
@@ -69,7 +89,9 @@ def test_the_best_of_all_losses_is_kept(rule: Retention, losses: list[float | No
     found = simulate(saves(*losses), rule, full_bytes=10, stripped_bytes=2)
     rated = [one.loss for one in saves(*losses) if one.loss is not None and one.loss == one.loss]
     if rated and rule.best:
-        assert min(one.loss for one in found[-1].kept if one.loss is not None and one.loss == one.loss) == min(rated)
+        assert min(
+            one.loss for one in found[-1].kept if one.loss is not None and one.loss == one.loss
+        ) == min(rated)
 
 
 def test_rules_that_keep_nothing_are_refused() -> None:

@@ -33,20 +33,28 @@ def test_the_checkpoint_of_nemos_8b() -> None:
         ("nemo-automodel", "bf16", (2, 0, 4)),  # updates bf16 weights, moments in bf16
     ],
 )
-def test_bytes_of_a_parameter_follow_the_software(stack: str, precision: str, parts: tuple[int, int, int]) -> None:
+def test_bytes_of_a_parameter_follow_the_software(
+    stack: str, precision: str, parts: tuple[int, int, int]
+) -> None:
     model = find_model("gpt3-5b")
     size = checkpoint_size(model, stack=find_stack(stack), precision=precision)  # type: ignore[arg-type]  # of the parameters above
-    assert (size.weight_bytes, size.master_bytes, size.state_bytes) == tuple(part * size.params for part in parts)
+    assert (size.weight_bytes, size.master_bytes, size.state_bytes) == tuple(
+        part * size.params for part in parts
+    )
 
 
-@pytest.mark.parametrize(("optimizer", "states"), [("adam-bf16", 4), ("adam-8bit", 2.03125), ("lion", 4), ("sgd-momentum", 4), ("sgd", 0)])
+@pytest.mark.parametrize(
+    ("optimizer", "states"),
+    [("adam-bf16", 4), ("adam-8bit", 2.03125), ("lion", 4), ("sgd-momentum", 4), ("sgd", 0)],
+)
 def test_other_optimizers(optimizer: Optimizer, states: float) -> None:
     size = checkpoint_size(find_model("gpt3-5b"), stack=find_stack("megatron"), optimizer=optimizer)
     assert size.state_bytes == states * size.params
 
 
 def test_muon_has_adam_outside_the_layers() -> None:
-    """By hand: 2 layers of 4 h^2 + 3 h ffn = 16 h^2, a table of V h, five norms of h: 4 bytes inside, 8 outside."""
+    """By hand: 2 layers of 4 h^2 + 3 h ffn = 16 h^2, a table of V h, five norms of h: 4 bytes
+    inside, 8 outside."""
     words = "layers=2,hidden=64,heads=4,ffn=256,vocab=1000,gated=true,tied=true"
     size = checkpoint_size(parse_dims(words), stack=find_stack("megatron"), optimizer="muon")
     matrices, outside = 2 * 16 * 64**2, 1000 * 64 + 5 * 64

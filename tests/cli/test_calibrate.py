@@ -30,7 +30,14 @@ def calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def test_one_log_says_what_it_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.log").write_text(megatron_log([42_000, 9_100, *[8_600] * 8]))
-    words = ["calibrate", str(tmp_path / "train.log"), "--cluster", "h100:16", "-o", str(tmp_path / "c.yaml")]
+    words = [
+        "calibrate",
+        str(tmp_path / "train.log"),
+        "--cluster",
+        "h100:16",
+        "-o",
+        str(tmp_path / "c.yaml"),
+    ]
     assert run(words) == 0
     out = capsys.readouterr().out
     assert out.startswith("calibrated on 1 run with megatron on h100: compute x")
@@ -38,7 +45,10 @@ def test_one_log_says_what_it_tells(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["calibration"]["chip"] == "h100"
-    assert {factor["name"] for factor in found["calibration"]["factors"]} >= {"compute", "activations"}
+    assert {factor["name"] for factor in found["calibration"]["factors"]} >= {
+        "compute",
+        "activations",
+    }
     assert [line["quantity"] for line in found["runs"]] == ["step time", "peak memory"]
 
 
@@ -57,7 +67,9 @@ def test_plan_stands_on_it(calibration: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("command", ["explain", "why-oom"])
-def test_one_layout_stands_on_it(command: str, calibration: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_layout_stands_on_it(
+    command: str, calibration: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [command, *PLAN, *LAYOUT]
     assert run([*words, "--json"]) == 0
     plain = capsys.readouterr().out
@@ -67,7 +79,9 @@ def test_one_layout_stands_on_it(command: str, calibration: Path, capsys: pytest
     assert "calibrated on 1 run" in capsys.readouterr().out
 
 
-def test_predict_uses_it_for_its_own_kind(calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_uses_it_for_its_own_kind(
+    calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = tmp_path / "runs.csv"
     with table.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, list(LLAMA))
@@ -84,7 +98,21 @@ def test_predict_uses_it_for_its_own_kind(calibration: Path, tmp_path: Path, cap
 
 def test_a_request_with_it_reads_back(calibration: Path, tmp_path: Path) -> None:
     saved = tmp_path / "request.yaml"
-    assert run(["plan", *PLAN, "--calibration", str(calibration), "--save-request", str(saved), "--top", "1"]) == 0
+    assert (
+        run(
+            [
+                "plan",
+                *PLAN,
+                "--calibration",
+                str(calibration),
+                "--save-request",
+                str(saved),
+                "--top",
+                "1",
+            ]
+        )
+        == 0
+    )
     request = PlanRequest.of(read_request(saved))
     assert request.calibration == str(calibration)
     assert PlanRequest.of(read_request(saved)) == request
@@ -92,7 +120,9 @@ def test_a_request_with_it_reads_back(calibration: Path, tmp_path: Path) -> None
 
 
 def test_links_alone_make_a_calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "all_reduce.txt").write_text(nccl_output({2**n: 40 + 2**n / 1e5 for n in range(16, 33, 2)}))
+    (tmp_path / "all_reduce.txt").write_text(
+        nccl_output({2**n: 40 + 2**n / 1e5 for n in range(16, 33, 2)})
+    )
     path = tmp_path / "links.yaml"
     assert run(["calibrate", str(tmp_path / "all_reduce.txt"), "-o", str(path)]) == 0
     assert "GB/s" in capsys.readouterr().out
@@ -103,18 +133,38 @@ REFUSED = {
     "no file": (["calibrate", "absent.log", "-o", "c.yaml"], "absent.log: cannot be read"),
     "no form": (["calibrate", "notes.txt", "-o", "c.yaml"], "no form that is known"),
     "no cluster": (["calibrate", "train.log", "-o", "c.yaml"], "give --cluster"),
-    "unknown chip": (["calibrate", "train.log", "--cluster", "h1000:16", "-o", "c.yaml"], "did you mean"),
-    "another count": (["calibrate", "train.log", "--cluster", "h100:32", "-o", "c.yaml"], "16 chips"),
-    "batch of none": (["calibrate", "train.log", "--cluster", "h100:16", "--gbs", "0", "-o", "c.yaml"], "gbs=0: expected 1 or more"),
-    "nowhere": (["calibrate", "train.log", "--cluster", "h100:16", "-o", "no/where.yaml"], "cannot be written"),
+    "unknown chip": (
+        ["calibrate", "train.log", "--cluster", "h1000:16", "-o", "c.yaml"],
+        "did you mean",
+    ),
+    "another count": (
+        ["calibrate", "train.log", "--cluster", "h100:32", "-o", "c.yaml"],
+        "16 chips",
+    ),
+    "batch of none": (
+        ["calibrate", "train.log", "--cluster", "h100:16", "--gbs", "0", "-o", "c.yaml"],
+        "gbs=0: expected 1 or more",
+    ),
+    "nowhere": (
+        ["calibrate", "train.log", "--cluster", "h100:16", "-o", "no/where.yaml"],
+        "cannot be written",
+    ),
     "no calibration": (["plan", *PLAN, "--calibration", "notes.txt"], "no calibration"),
-    "absent calibration": (["explain", *PLAN, *LAYOUT, "--calibration", "absent.yaml"], "No such file"),
-    "predict without": (["predict", "notes.txt", "-o", "p.csv", "--calibration", "absent.yaml"], "notes.txt"),
+    "absent calibration": (
+        ["explain", *PLAN, *LAYOUT, "--calibration", "absent.yaml"],
+        "No such file",
+    ),
+    "predict without": (
+        ["predict", "notes.txt", "-o", "p.csv", "--calibration", "absent.yaml"],
+        "notes.txt",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_bad_input_is_one_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.log").write_text(megatron_log([42_000, 9_100, *[8_600] * 8]))
     Path("notes.txt").write_text("nothing to see")
@@ -126,7 +176,23 @@ def test_bad_input_is_one_line(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_another_chip_is_refused(calibration: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "llama3-8b", "--cluster", "b200:64", "--seq", "8192", "--gbs", "128", "--calibration", str(calibration)]) == 2
+    assert (
+        run(
+            [
+                "plan",
+                "llama3-8b",
+                "--cluster",
+                "b200:64",
+                "--seq",
+                "8192",
+                "--gbs",
+                "128",
+                "--calibration",
+                str(calibration),
+            ]
+        )
+        == 2
+    )
     assert "calibration of h100 on b200" in capsys.readouterr().err
 
 
@@ -143,10 +209,14 @@ def test_the_functions_say_what_the_commands_print(tmp_path: Path, calibration: 
         writer.writeheader()
         writer.writerow({**LLAMA, "step_time_s": "5.0"})
     with pytest.warns(UserWarning, match=r"other\.csv: left out"):
-        answers = meshwright.predict([tmp_path / "runs.csv", tmp_path / "other.csv"], calibration=calibration)
+        answers = meshwright.predict(
+            [tmp_path / "runs.csv", tmp_path / "other.csv"], calibration=calibration
+        )
     plain = meshwright.predict(tmp_path / "runs.csv", output=tmp_path / "predictions.csv")
     assert answers.predictions[0].step_s != plain.predictions[0].step_s
     again = meshwright.validate(tmp_path / "runs.csv", predictions=tmp_path / "predictions.csv")
     assert again.figures == meshwright.validate([tmp_path / "runs.csv"]).figures
     with pytest.raises(ConfigError, match="no effect on --predictions"):
-        meshwright.validate(tmp_path / "runs.csv", predictions=tmp_path / "predictions.csv", calibration=calibration)
+        meshwright.validate(
+            tmp_path / "runs.csv", predictions=tmp_path / "predictions.csv", calibration=calibration
+        )

@@ -19,7 +19,8 @@ class Completions(Protocol):
 
 @pytest.fixture
 def completions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Completions:
-    """What a shell is told for a line whose last word is incomplete; bash has cut words at `=` and `:` before."""
+    """What a shell is told for a line whose last word is incomplete; bash has cut words at `=` and
+    `:` before."""
 
     def ask(*words: str, shell: str = "bash") -> list[str]:
         line = ("meshwright", *words)
@@ -44,7 +45,10 @@ def completions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         (("plan", "llama2-7"), ["llama2-7b", "llama2-70b"]),
         (("plan", "x", "--cluster", "gb200"), ["gb200:8", "gb200:256"]),
         (("plan", "x", "--cluster", "h100", ":", "2"), ["256", "2048"]),
-        (("explain", "x", "--layout", "tp", "=", "8,sche"), [f"8,schedule={word}" for word in ("1f1b", "zero-bubble", "gpipe")]),
+        (
+            ("explain", "x", "--layout", "tp", "=", "8,sche"),
+            [f"8,schedule={word}" for word in ("1f1b", "zero-bubble", "gpipe")],
+        ),
         (("explain", "x", "--layout", "tp", "=", "8,sp", "="), ["0", "1"]),
         (("export", "x", "--to", "nemo1-"), ["nemo1-script"]),
         (("tune", "x", "--launcher", "s"), ["slurm"]),
@@ -57,7 +61,9 @@ def completions(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         (("nope", "x"), []),
     ],
 )
-def test_bash_is_told_the_values_of_an_option(words: tuple[str, ...], found: list[str], completions: Completions) -> None:
+def test_bash_is_told_the_values_of_an_option(
+    words: tuple[str, ...], found: list[str], completions: Completions
+) -> None:
     assert completions(*words) == found
 
 
@@ -66,7 +72,9 @@ def test_zsh_is_told_whole_words(completions: Completions) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is absent")
-def test_bash_takes_the_script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bash_takes_the_script(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("_MESHWRIGHT_COMPLETE", "source_bash")
     with pytest.raises(SystemExit) as end:
         run([])
@@ -74,9 +82,17 @@ def test_bash_takes_the_script(capsys: pytest.CaptureFixture[str], monkeypatch: 
     (tmp_path / "meshwright").write_text(f'#!/bin/sh\nexec {sys.executable} -m meshwright "$@"\n')
     (tmp_path / "meshwright").chmod(0o755)
     ask = (
-        f'{capsys.readouterr().out}\nCOMP_WORDS=(meshwright chi) COMP_CWORD=1\n_meshwright_completion meshwright\necho "${{COMPREPLY[@]}}"'
+        f"{capsys.readouterr().out}\nCOMP_WORDS=(meshwright chi)"
+        ' COMP_CWORD=1\n_meshwright_completion meshwright\necho "${COMPREPLY[@]}"'
     )
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     del env["_MESHWRIGHT_COMPLETE"]
-    result = subprocess.run(["bash", "-c", ask], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        ["bash", "-c", ask],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (result.stdout, result.stderr) == ("chips\n", "")

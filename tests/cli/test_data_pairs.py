@@ -23,7 +23,10 @@ def test_merge_then_verify(pairs: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run(["data", "merge", "--input", "a", "b", "-o", "m"]) == 0
     assert capsys.readouterr().out == "m: 2 pairs, 3 documents, 6 tokens\n"
     assert run(["data", "verify", "m", "--vocab-size", "50257"]) == 0
-    assert "m: all is well\n  ok    header and sizes: version 1, ids uint16, 3 sequences, 3 documents\n" in capsys.readouterr().out
+    assert (
+        "m: all is well\n  ok    header and sizes: version 1, ids uint16, 3 sequences, 3"
+        " documents\n" in capsys.readouterr().out
+    )
     assert run(["data", "verify", "m", "--vocab-size", "50256"]) == 1
     assert "  FAIL  ids: the highest is 50,256, vocabulary 50,256\n" in capsys.readouterr().out
     assert run(["data", "merge", "a", "-o", "m"]) == 2
@@ -48,12 +51,17 @@ def test_stats_and_blend(pairs: Path, capsys: pytest.CaptureFixture[str]) -> Non
         ("blend a --by size", "'size' is no known value of --by"),
         ("blend a --weights 1,b=2", "--weights 1,b=2: expected numbers"),
         ("blend a --temperature nan", "--temperature nan: expected more than 0"),
-        ("blend a b --weights 1,2 --temperature 2", "--by and --temperature have no effect on them"),
+        (
+            "blend a b --weights 1,2 --temperature 2",
+            "--by and --temperature have no effect on them",
+        ),
         ("blend a --train-tokens 0", "--train-tokens 0: expected 1 or more"),
         ("verify a --vocab-size 0", "vocab_size=0: expected 1 or more"),
     ],
 )
-def test_bad_requests_are_one_line(pairs: Path, capsys: pytest.CaptureFixture[str], words: str, says: str) -> None:
+def test_bad_requests_are_one_line(
+    pairs: Path, capsys: pytest.CaptureFixture[str], words: str, says: str
+) -> None:
     assert run(["data", *words.split()]) == 2
     printed = capsys.readouterr().err
     assert says in printed
@@ -71,7 +79,21 @@ def test_a_step_is_read_back(pairs: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run(["data", "merge", "a", "b", "-o", "m"]) == 0
     assert run(["data", "check", "m.manifest.json"]) == 0
     assert capsys.readouterr().out.endswith("2 files, 114 B: all are well\n")
-    assert run(["data", "check", "m.manifest.json", "--corpus", "slimpajama", "--chunks", "1", "--json"]) == 1
+    assert (
+        run(
+            [
+                "data",
+                "check",
+                "m.manifest.json",
+                "--corpus",
+                "slimpajama",
+                "--chunks",
+                "1",
+                "--json",
+            ]
+        )
+        == 1
+    )
     assert len(json.loads(capsys.readouterr().out)["faults"]) == 5912
     (pairs / "m.bin").write_bytes((pairs / "m.bin").read_bytes()[::-1])
     assert run(["data", "check", "m.manifest.json"]) == 1

@@ -32,7 +32,9 @@ def answer(capsys: Capture, *args: str) -> dict[str, Any]:
         (["diff", "tp=4", "tp=2", "--model"], ASKED),
     ],
 )
-def test_dims_are_priced_as_the_name_is(before: list[str], after: list[str], capsys: Capture) -> None:
+def test_dims_are_priced_as_the_name_is(
+    before: list[str], after: list[str], capsys: Capture
+) -> None:
     by_name, by_hand = (answer(capsys, *before, model, *after) for model in ("llama3-8b", DIMS))
     for found in (by_name, by_hand):
         found.pop("request", None)

@@ -12,7 +12,9 @@ def test_commands_of_a_group_are_listed_with_the_others() -> None:
 
 
 @pytest.mark.parametrize("words", [["nope"], ["data", "nope"]])
-def test_an_unknown_command_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(words) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: 'nope' is no known command")
@@ -31,6 +33,19 @@ def test_an_empty_value_is_no_default(words: list[str], capsys: pytest.CaptureFi
 
 
 def test_a_platform_s_own_option_may_be_empty(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["export", "llama3-8b", "--cluster", "h100:8", "--seq", "4096", "--gbs", "8", "--layout", "tp=8", "--to", "megatron-lm"]
+    asked = [
+        "export",
+        "llama3-8b",
+        "--cluster",
+        "h100:8",
+        "--seq",
+        "4096",
+        "--gbs",
+        "8",
+        "--layout",
+        "tp=8",
+        "--to",
+        "megatron-lm",
+    ]
     assert run([*asked, "--launcher", "slurm", "--launcher-word", "--comment=", "--dry-run"]) == 0
     assert "#SBATCH --comment=\n" in capsys.readouterr().out

@@ -42,7 +42,9 @@ def test_explain_agrees_with_plan(capsys: pytest.CaptureFixture[str]) -> None:
     plans = answer(capsys, "plan", *ASKED, "--top", "3")["plans"]
     assert isinstance(plans, list)
     for best in plans:
-        words = ",".join(_word(key, value) for key, value in best["layout"].items() if value not in (None, []))
+        words = ",".join(
+            _word(key, value) for key, value in best["layout"].items() if value not in (None, [])
+        )
         found = answer(capsys, "explain", *ASKED, "--layout", words)
         assert found["layout"] == best["layout"]
         assert found["step_s"] == pytest.approx(best["step_s"])
@@ -51,7 +53,11 @@ def test_explain_agrees_with_plan(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def _word(key: str, value: object) -> str:
-    text = "+".join(map(str, value)) if isinstance(value, list) else str(int(value) if isinstance(value, bool) else value)
+    text = (
+        "+".join(map(str, value))
+        if isinstance(value, list)
+        else str(int(value) if isinstance(value, bool) else value)
+    )
     return f"{key}={text}"
 
 
@@ -64,10 +70,14 @@ def test_json_sums(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(ladder["ladder"]) >= 4  # type: ignore[arg-type]
 
 
-def test_a_rung_explained_by_itself_has_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rung_explained_by_itself_has_the_same_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     rungs = answer(capsys, "why-oom", *ASKED, "--layout", "mbs=4")["ladder"]
     rung = next(r for r in rungs if r["kinds"] == ["tp"])  # type: ignore[attr-defined]
-    words = ",".join(_word(key, value) for key, value in rung["layout"].items() if value not in (None, []))
+    words = ",".join(
+        _word(key, value) for key, value in rung["layout"].items() if value not in (None, [])
+    )
     found = answer(capsys, "explain", *ASKED, "--layout", words)
     assert found["step_s"] == pytest.approx(rung["step_s"])
     assert max(found["peak_memory_gib"]) == pytest.approx(rung["peak_memory_gib"])  # type: ignore[call-overload]
@@ -77,7 +87,11 @@ def test_trace_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     path = tmp_path / "step.json"
     assert run(["explain", *ASKED, "--layout", LAYOUT, "--trace", str(path)]) == 0
     assert "ui.perfetto.dev" in capsys.readouterr().err
-    events = [e for e in json.loads(path.read_text())["traceEvents"] if e.get("cat") in ("forward", "backward")]
+    events = [
+        e
+        for e in json.loads(path.read_text())["traceEvents"]
+        if e.get("cat") in ("forward", "backward")
+    ]
     assert len(events) == 2 * 2 * 32  # forward and backward of 64 / 2 micro batches on 2 stages
 
 
@@ -86,10 +100,14 @@ def test_diff_of_plan_files_prices_both(tmp_path: Path, capsys: pytest.CaptureFi
     path = tmp_path / "plans.json"
     path.write_text(json.dumps(plans))
     found = answer(capsys, "diff", f"{path}#1", f"{path}#2")
-    assert [price["step_s"] for price in found["prices"]] == pytest.approx([plan["step_s"] for plan in plans["plans"]])  # type: ignore[attr-defined]
+    assert [price["step_s"] for price in found["prices"]] == pytest.approx(  # type: ignore[attr-defined]
+        [plan["step_s"] for plan in plans["plans"]]  # type: ignore[attr-defined]
+    )
     assert answer(capsys, "diff", str(path), f"{path}#1")["differences"] == []
     path.with_name("plan.json").write_text(json.dumps(plans["plans"][1]))  # type: ignore[index]
-    assert answer(capsys, "diff", str(path.with_name("plan.json")), f"{path}#2")["differences"] == []
+    assert (
+        answer(capsys, "diff", str(path.with_name("plan.json")), f"{path}#2")["differences"] == []
+    )
 
 
 def test_diff_with_a_model_fills_in_what_follows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,10 +149,15 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", list(BAD))
-def test_bad_input_is_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for file, text in FILES.items():
         (tmp_path / file).write_text(text)
-    args = [arg.format(**{file: tmp_path / file for file in FILES}) if "{" in arg else arg for arg in BAD[name]]
+    args = [
+        arg.format(**{file: tmp_path / file for file in FILES}) if "{" in arg else arg
+        for arg in BAD[name]
+    ]
     assert run(args) == 2
     streams = capsys.readouterr()
     assert streams.out == ""
@@ -148,12 +171,58 @@ def test_broken_json_names_its_place(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "line 2, column 3" in capsys.readouterr().err
 
 
-keys = st.sampled_from(["tp", "pp", "vpp", "cp", "ep", "etp", "mbs", "dp", "gbs", "sp", "sharding", "recompute", "recompute_modules"])
-keys |= st.sampled_from(["recompute_layers", "recompute_method", "schedule", "layers_per_stage", "shard_size", "zero", "?"])
-words = st.sampled_from(
-    ["1", "2", "4", "8", "0", "-1", "3", "none", "full", "selective", "block", "zero3", "hybrid", "mlp", "2+2", "x", ""]
+keys = st.sampled_from(
+    [
+        "tp",
+        "pp",
+        "vpp",
+        "cp",
+        "ep",
+        "etp",
+        "mbs",
+        "dp",
+        "gbs",
+        "sp",
+        "sharding",
+        "recompute",
+        "recompute_modules",
+    ]
 )
-layouts = st.lists(st.tuples(keys, words), max_size=5).map(lambda pairs: ",".join(f"{key}={word}" for key, word in pairs))
+keys |= st.sampled_from(
+    [
+        "recompute_layers",
+        "recompute_method",
+        "schedule",
+        "layers_per_stage",
+        "shard_size",
+        "zero",
+        "?",
+    ]
+)
+words = st.sampled_from(
+    [
+        "1",
+        "2",
+        "4",
+        "8",
+        "0",
+        "-1",
+        "3",
+        "none",
+        "full",
+        "selective",
+        "block",
+        "zero3",
+        "hybrid",
+        "mlp",
+        "2+2",
+        "x",
+        "",
+    ]
+)
+layouts = st.lists(st.tuples(keys, words), max_size=5).map(
+    lambda pairs: ",".join(f"{key}={word}" for key, word in pairs)
+)
 
 
 sizes = st.sampled_from(["1", "2", "4"])
@@ -172,16 +241,37 @@ plausible = st.fixed_dictionaries(
 @example(model="llama3-8b", words="pp=16,vpp=4,schedule=zero-bubble")
 @example(model="mixtral-8x7b", words="tp=2,etp=4,ep=2")
 @example(model="t5-3b", words="pp=2,recompute=selective")
-@given(model=st.sampled_from(["llama3-8b", "mixtral-8x7b", "t5-3b", "deepseek-v2-lite", "nemotron-h-8b"]), words=layouts | plausible)
+@given(
+    model=st.sampled_from(
+        ["llama3-8b", "mixtral-8x7b", "t5-3b", "deepseek-v2-lite", "nemotron-h-8b"]
+    ),
+    words=layouts | plausible,
+)
 def test_any_layout_answers_or_is_refused(model: str, words: str) -> None:
     for command in ("explain", "why-oom"):
-        assert run([command, model, "--cluster", "a100-80:16", "--seq", "2048", "--gbs", "32", "--layout", words, "--json"]) in (0, 2)
+        assert run(
+            [
+                command,
+                model,
+                "--cluster",
+                "a100-80:16",
+                "--seq",
+                "2048",
+                "--gbs",
+                "32",
+                "--layout",
+                words,
+                "--json",
+            ]
+        ) in (0, 2)
     assert run(["diff", "tp=2", words, "--json"]) in (0, 2)
 
 
 def test_hugging_face_config_is_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS["llama3-8b"]))
     named = answer(capsys, "explain", *ASKED, "--layout", LAYOUT)
-    read = answer(capsys, "explain", "--hf", str(tmp_path / "config.json"), *ASKED[1:], "--layout", LAYOUT)
+    read = answer(
+        capsys, "explain", "--hf", str(tmp_path / "config.json"), *ASKED[1:], "--layout", LAYOUT
+    )
     assert read["step_s"] == named["step_s"]
     assert read["memory"] == named["memory"]

@@ -35,7 +35,9 @@ def error_of(arguments: list[str], capsys: Capture) -> str:
         (["--headroom", "some"], "--headroom some: expected a number, such as 0.5"),
     ],
 )
-def test_a_value_that_is_no_number_is_named(words: list[str], message: str, capsys: Capture) -> None:
+def test_a_value_that_is_no_number_is_named(
+    words: list[str], message: str, capsys: Capture
+) -> None:
     assert error_of([*SMALL, *words], capsys) == message
 
 
@@ -46,12 +48,24 @@ def test_table(capsys: Capture) -> None:
     lines = out.splitlines()
     assert lines[0] == "llama3-8b (8.03B parameters), seq 4096, gbs 32, bf16, stack megatron"
     free = r"\d+\.\d of them kept free"
-    assert re.fullmatch(rf"16 x h100, 8 a node, 989 TFLOPS dense peak, 79\.1 GiB usable, {free}", lines[1])
+    assert re.fullmatch(
+        rf"16 x h100, 8 a node, 989 TFLOPS dense peak, 79\.1 GiB usable, {free}", lines[1]
+    )
     assert lines[3].split()[:3] == ["#", "tp", "pp"] or lines[3].split()[:3] == ["#", "tp", "cp"]
-    assert [found[1] for line in lines[4:] if (found := re.match(r" ?(\d+)~? ", line))][:3] == ["1", "2", "3"]
+    assert [found[1] for line in lines[4:] if (found := re.match(r" ?(\d+)~? ", line))][:3] == [
+        "1",
+        "2",
+        "3",
+    ]
     assert any(line.startswith("best: --layout tp=") for line in lines)
-    assert any(re.match(r"80 % interval of #1: step \S+ to \S+ s, memory \S+ to \S+ GiB", line) for line in lines)
-    of_this_kind = r"error against measured runs: 80 % of published runs of this kind took between x\S+ and x\S+ of the prediction"
+    assert any(
+        re.match(r"80 % interval of #1: step \S+ to \S+ s, memory \S+ to \S+ GiB", line)
+        for line in lines
+    )
+    of_this_kind = (
+        r"error against measured runs: 80 % of published runs of this kind took between x\S+ and"
+        r" x\S+ of the prediction"
+    )
     assert any(re.match(of_this_kind, line) for line in lines)
 
 
@@ -68,7 +82,9 @@ def test_table_is_narrow_on_a_narrow_terminal() -> None:
     lines = text.getvalue().splitlines()
     assert max(len(line) for line in lines) <= 80
     start = next(i for i, line in enumerate(lines) if line.split()[:2] == ["#", "tp"])
-    assert [line.split()[0].rstrip("~") for line in lines[start + 1 : start + 11]] == [str(rank) for rank in range(1, 11)]
+    assert [line.split()[0].rstrip("~") for line in lines[start + 1 : start + 11]] == [
+        str(rank) for rank in range(1, 11)
+    ]
     assert not any("…" in line for line in lines)
 
 
@@ -84,7 +100,12 @@ def test_json_and_csv(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_nothing_fits_is_exit_1(capsys: Capture) -> None:
-    assert cli.run(["plan", "llama3-70b", "--cluster", "h100:8", "--seq", "8192", "--gbs", "512", "--json"]) == 1
+    assert (
+        cli.run(
+            ["plan", "llama3-70b", "--cluster", "h100:8", "--seq", "8192", "--gbs", "512", "--json"]
+        )
+        == 1
+    )
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert found["plans"] == []
@@ -95,7 +116,21 @@ def test_nothing_fits_is_exit_1(capsys: Capture) -> None:
 
 def test_request_file_and_flags(tmp_path: Path, capsys: Capture) -> None:
     saved = tmp_path / "saved.yaml"
-    assert cli.run([*SMALL, "--set", "tp=1,2", "--set", "recompute=none", "--save-request", str(saved), "--json"]) == 0
+    assert (
+        cli.run(
+            [
+                *SMALL,
+                "--set",
+                "tp=1,2",
+                "--set",
+                "recompute=none",
+                "--save-request",
+                str(saved),
+                "--json",
+            ]
+        )
+        == 0
+    )
     first = json.loads(capsys.readouterr().out)
     assert PlanRequest.of(read_request(saved)).pins == {"tp": [1, 2], "recompute": ["none"]}
     assert cli.run(["plan", "--request", str(saved), "--json"]) == 0
@@ -108,31 +143,75 @@ def test_request_file_and_flags(tmp_path: Path, capsys: Capture) -> None:
 
 GOLDEN = {
     "plan llama3-8b": "plan needs --cluster, such as h100:256; --seq, such as 8192",
-    "plan llama3-8c --cluster h100:8 --seq 1": "'llama3-8c' is no known model; did you mean 'llama3-8b'",
+    "plan llama3-8c --cluster h100:8 --seq 1": (
+        "'llama3-8c' is no known model; did you mean 'llama3-8b'"
+    ),
     "plan llama3-8b --cluster h10:8 --seq 1": "'h10' is no known chip; did you mean 'h100'",
-    "plan llama3-8b --cluster h100:x --seq 1": "cluster 'h100:x': count 'x' of h100: expected a whole number of chips such as h100:256",
+    "plan llama3-8b --cluster h100:x --seq 1": (
+        "cluster 'h100:x': count 'x' of h100: expected a whole number of chips such as h100:256"
+    ),
     "plan llama3-8b --cluster h100:0 --seq 1": "cluster 'h100:0': count 0 of h100: expected 1 to",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set mb=1": "'mb' is no known layout key; did you mean 'mbs'",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp": "--set tp: expected key=value[,value...] such as tp=1,2",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=2,pp=2": "--set tp=2,pp=2: one key with its values; write --set once",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=x": "tp=x: expected a whole number",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=0": "pins: tp=0: expected a whole number of 1 or more",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=1 --set tp=2": "--set tp: given twice; join the values by commas",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set gbs=4": "pins: gbs is no pin; give gbs (--gbs) or max_gbs (--max-gbs)",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs -8": "gbs=-8: expected a whole number of 1 or more",
-    "plan llama3-8b --cluster h100:8 --seq 99999999999999999999 --gbs 8": "seq_len=99999999999999999999",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --precision fp7": "'fp7' is no known precision; did you mean",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --megatron-version new": "megatron_version=new: expected a version such as 0.15.1",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --megatron-version 0.99": "megatron_version=0.99: what Megatron-Core accepts was",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --attention flsh": "'flsh' is no known attention kernel; did you mean 'flash'",
-    "plan mixtral-8x7b --cluster h100:8 --seq 4096 --gbs 8 --routing wurst": "'wurst' is no known routing; did you mean 'worst'",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --routing worst": "routing=worst: of no effect on llama3-8b, which has no experts",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --decoder-seq 7": "decoder_seq_len=7: of no effect on llama3-8b, which is no",
-    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --stack=": "--stack: its value is empty (an unset variable of the shell?)",
-    "plan llama3-8b --cluster h100:37 --seq 4096 --gbs 8": "gbs=8: no data-parallel size of 37 chips divides it; nearest that work: gbs=37",
-    "plan llama3-8b --cluster h100:8 --seq 4098 --gbs 8 --set cp=2": "no layout keeps the rules under cp=2: seq_len=4098 is",
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set mb=1": (
+        "'mb' is no known layout key; did you mean 'mbs'"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp": (
+        "--set tp: expected key=value[,value...] such as tp=1,2"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=2,pp=2": (
+        "--set tp=2,pp=2: one key with its values; write --set once"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=x": (
+        "tp=x: expected a whole number"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=0": (
+        "pins: tp=0: expected a whole number of 1 or more"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set tp=1 --set tp=2": (
+        "--set tp: given twice; join the values by commas"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --set gbs=4": (
+        "pins: gbs is no pin; give gbs (--gbs) or max_gbs (--max-gbs)"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs -8": (
+        "gbs=-8: expected a whole number of 1 or more"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 99999999999999999999 --gbs 8": (
+        "seq_len=99999999999999999999"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --precision fp7": (
+        "'fp7' is no known precision; did you mean"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --megatron-version new": (
+        "megatron_version=new: expected a version such as 0.15.1"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --megatron-version 0.99": (
+        "megatron_version=0.99: what Megatron-Core accepts was"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --attention flsh": (
+        "'flsh' is no known attention kernel; did you mean 'flash'"
+    ),
+    "plan mixtral-8x7b --cluster h100:8 --seq 4096 --gbs 8 --routing wurst": (
+        "'wurst' is no known routing; did you mean 'worst'"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --routing worst": (
+        "routing=worst: of no effect on llama3-8b, which has no experts"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --decoder-seq 7": (
+        "decoder_seq_len=7: of no effect on llama3-8b, which is no"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4096 --gbs 8 --stack=": (
+        "--stack: its value is empty (an unset variable of the shell?)"
+    ),
+    "plan llama3-8b --cluster h100:37 --seq 4096 --gbs 8": (
+        "gbs=8: no data-parallel size of 37 chips divides it; nearest that work: gbs=37"
+    ),
+    "plan llama3-8b --cluster h100:8 --seq 4098 --gbs 8 --set cp=2": (
+        "no layout keeps the rules under cp=2: seq_len=4098 is"
+    ),
     "plan llama3-8b --request nowhere.yaml": "request 'nowhere.yaml': No such file or directory",
-    "plan llama3-8b --hf nowhere.json": "plan llama3-8b --hf nowhere.json: give either a name or a config",
+    "plan llama3-8b --hf nowhere.json": (
+        "plan llama3-8b --hf nowhere.json: give either a name or a config"
+    ),
     "plan llama3-8b --gsb 4": "No such option: --gsb",
     "pln": "'pln' is no known command; did you mean 'plan'",
 }
@@ -203,7 +282,11 @@ VALUES = [
 
 
 @settings(max_examples=60)
-@given(words=st.lists(st.one_of(st.sampled_from(FLAGS), st.sampled_from(VALUES), st.text(max_size=6)), max_size=10))
+@given(
+    words=st.lists(
+        st.one_of(st.sampled_from(FLAGS), st.sampled_from(VALUES), st.text(max_size=6)), max_size=10
+    )
+)
 def test_fuzzed_command_lines_never_end_in_a_traceback(words: list[str]) -> None:
     assert cli.run(["plan", "llama3-8b", *words]) in (0, 1, 2)
 
@@ -214,18 +297,51 @@ def test_fuzzed_command_lines_never_end_in_a_traceback(words: list[str]) -> None
     seq=st.sampled_from(["128", "4096", "4095"]),
     gbs=st.integers(1, 70),
     pins=st.lists(
-        st.sampled_from([*VALUES[7:11], "cp=2", "vpp=2", "recompute=full", "mbs=3", "ep=2", "dp=4", "sp=0", "schedule=gpipe"]), max_size=3
+        st.sampled_from(
+            [
+                *VALUES[7:11],
+                "cp=2",
+                "vpp=2",
+                "recompute=full",
+                "mbs=3",
+                "ep=2",
+                "dp=4",
+                "sp=0",
+                "schedule=gpipe",
+            ]
+        ),
+        max_size=3,
     ),
     stack=st.sampled_from(["megatron", "fsdp", "nanotron", "deepspeed"]),
 )
-def test_likely_command_lines_never_end_in_a_traceback(cluster: str, seq: str, gbs: int, pins: list[str], stack: str) -> None:
+def test_likely_command_lines_never_end_in_a_traceback(
+    cluster: str, seq: str, gbs: int, pins: list[str], stack: str
+) -> None:
     sets = [word for pin in pins for word in ("--set", pin)]
-    line = ["plan", "mixtral-8x7b", "--cluster", cluster, "--seq", seq, "--gbs", str(gbs), "--stack", stack, "--top", "1", *sets]
+    line = [
+        "plan",
+        "mixtral-8x7b",
+        "--cluster",
+        cluster,
+        "--seq",
+        seq,
+        "--gbs",
+        str(gbs),
+        "--stack",
+        stack,
+        "--top",
+        "1",
+        *sets,
+    ]
     assert cli.run(line) in (0, 1, 2)
 
 
 def test_closed_pipe_ends_quietly() -> None:
-    """`meshwright models | head -1` is no error of ours: the command ends by the signal, without a word."""
-    shell = f"{sys.executable} -m meshwright models --json | head -c 10 > /dev/null; echo ${{PIPESTATUS[0]}}"
+    """`meshwright models | head -1` is no error of ours: the command ends by the signal, without a
+    word."""
+    shell = (
+        f"{sys.executable} -m meshwright models --json | head -c 10 > /dev/null; echo"
+        " ${PIPESTATUS[0]}"
+    )
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == ("141", "")

@@ -22,7 +22,7 @@ torchrun --nproc_per_node 8 --nnodes $NODES pretrain_gpt.py --num-layers 32 --hi
   --vocab-size 128256 --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 \\
   --global-batch-size 128 --use-distributed-optimizer --overlap-grad-reduce --bf16 --hidden-dropout 0 --attention-dropout 0 \\
   --lr 1e-3 --dataset-impl mmap --wandb-project mine
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -38,36 +38,59 @@ def test_a_script_is_improved(script: Path, capsys: pytest.CaptureFixture[str]) 
     answer = json.loads(shown.out)
     assert answer["request"]["gbs"] == 128
     current, best = answer["current"], answer["plans"][0]
-    assert {name: current["layout"][name] for name in ("tp", "pp", "dp", "mbs")} == {"tp": 4, "pp": 2, "dp": 8, "mbs": 1}
+    assert {name: current["layout"][name] for name in ("tp", "pp", "dp", "mbs")} == {
+        "tp": 4,
+        "pp": 2,
+        "dp": 8,
+        "mbs": 1,
+    }
     assert best["step_s"] < current["step_s"]
     problem = problem_of(PlanRequest(model="llama3-8b", cluster="h100:64", seq_len=8192, gbs=128))
     setting = problem.setting
-    as_it_is = replace(problem, setting=replace(setting, stack=setting.stack.without(("tp_overlap", "cross_entropy_fused"))))
+    as_it_is = replace(
+        problem,
+        setting=replace(
+            setting, stack=setting.stack.without(("tp_overlap", "cross_entropy_fused"))
+        ),
+    )
     assert current["step_s"] == pytest.approx(price_of(ask("tp=4,pp=2,mbs=1", as_it_is)).step_s)
     assert "passed through: --wandb-project mine" in shown.err
     assert "--dataset-impl no longer exists" in shown.err
     assert answer["request"]["model"]["details"]["rope_base"] == 10000
-    assert "note: learning_rate" in shown.err and "of the file do not go with --json; --export DIR writes them" in shown.err
+    assert (
+        "note: learning_rate" in shown.err
+        and "of the file do not go with --json; --export DIR writes them" in shown.err
+    )
 
 
-def test_what_a_script_leaves_off_is_priced_without_it(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The script sets --overlap-grad-reduce alone; tensor-parallel exchanges hide behind nothing, and the loss makes an fp32 copy."""
+def test_what_a_script_leaves_off_is_priced_without_it(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script sets --overlap-grad-reduce alone; tensor-parallel exchanges hide behind nothing,
+    and the loss makes an fp32 copy."""
     assert run(["plan", "--from", str(script), "--cluster", "h100:64", "--top", "1", "--json"]) == 0
     shown = capsys.readouterr()
     for flag in ("--tp-comm-overlap", "--cross-entropy-loss-fusion"):
         assert f"{flag} is off: the file's layout is priced without it" in shown.err
     assert "--overlap-grad-reduce is off" not in shown.err
-    script.write_text(SCRIPT.replace("--bf16", "--bf16 --tp-comm-overlap --cross-entropy-loss-fusion"), encoding="utf-8")
+    script.write_text(
+        SCRIPT.replace("--bf16", "--bf16 --tp-comm-overlap --cross-entropy-loss-fusion"),
+        encoding="utf-8",
+    )
     assert run(["plan", "--from", str(script), "--cluster", "h100:64", "--top", "1", "--json"]) == 0
     switched = capsys.readouterr()
     assert "is off" not in switched.err
     today, then = json.loads(shown.out)["current"], json.loads(switched.out)["current"]
     assert then["step_s"] < today["step_s"]
-    explained = meshwright.explain("tp=4,pp=2,mbs=1", model="llama3-8b", cluster="h100:64", seq_len=8192, gbs=128)
+    explained = meshwright.explain(
+        "tp=4,pp=2,mbs=1", model="llama3-8b", cluster="h100:64", seq_len=8192, gbs=128
+    )
     assert then["step_s"] == pytest.approx(explained.quote.step_s)
 
 
-def test_both_layouts_and_what_differs_are_printed(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_layouts_and_what_differs_are_printed(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["plan", "--from", str(script), "--cluster", "h100:64", "--top", "1"]) == 0
     shown = capsys.readouterr().out
     assert "A, the file's layout: tp=4,sp=1,pp=2,dp=8" in shown
@@ -76,9 +99,26 @@ def test_both_layouts_and_what_differs_are_printed(script: Path, capsys: pytest.
     assert "faster than A" in shown
 
 
-def test_the_best_is_written_with_the_settings_of_the_script(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_is_written_with_the_settings_of_the_script(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "better"
-    assert run(["plan", "--from", str(script), "--cluster", "h100:64", "--top", "1", "--export", str(folder)]) == 0
+    assert (
+        run(
+            [
+                "plan",
+                "--from",
+                str(script),
+                "--cluster",
+                "h100:64",
+                "--top",
+                "1",
+                "--export",
+                str(folder),
+            ]
+        )
+        == 0
+    )
     written = folder / "train.sh"
     text = written.read_text(encoding="utf-8")
     assert "    --lr 0.001\n" in text
@@ -86,8 +126,12 @@ def test_the_best_is_written_with_the_settings_of_the_script(script: Path, tmp_p
     assert subprocess.run(["bash", "-n", str(written)], check=False).returncode == 0
 
 
-def test_other_chips_than_the_scripts_change_its_replicas_only(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "--from", str(script), "--cluster", "h100:128", "--top", "1", "--json"]) == 0
+def test_other_chips_than_the_scripts_change_its_replicas_only(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(["plan", "--from", str(script), "--cluster", "h100:128", "--top", "1", "--json"]) == 0
+    )
     layout = json.loads(capsys.readouterr().out)["current"]["layout"]
     assert (layout["tp"], layout["pp"], layout["dp"]) == (4, 2, 16)
 
@@ -97,19 +141,29 @@ def test_other_chips_than_the_scripts_change_its_replicas_only(script: Path, cap
     [
         ([], "the file does not say which chips it runs on; add --cluster"),
         (["--cluster", "h100:64", "llama3-8b"], "names a model of its own"),
-        (["--cluster", "h100:64", "--to", "megatron-lm"], "--to megatron-lm: of no effect without --export"),
-        (["--cluster", "h100:64", "--export", "x", "--to", "megatron"], "did you mean 'megatron-lm'"),
+        (
+            ["--cluster", "h100:64", "--to", "megatron-lm"],
+            "--to megatron-lm: of no effect without --export",
+        ),
+        (
+            ["--cluster", "h100:64", "--export", "x", "--to", "megatron"],
+            "did you mean 'megatron-lm'",
+        ),
         (["--cluster", "h100:12"], "its layout does not run as it is"),
     ],
 )
-def test_bad_requests_are_one_line(script: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_requests_are_one_line(
+    script: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["plan", "--from", str(script), *words]) == 2
     shown = capsys.readouterr().err
     assert message in shown
     assert "Traceback" not in shown
 
 
-def test_a_file_of_no_known_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_no_known_kind_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("hello", encoding="utf-8")
     assert run(["plan", "--from", str(path), "--cluster", "h100:64"]) == 2
@@ -119,19 +173,27 @@ def test_a_file_of_no_known_kind_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "; a config.json of Hugging Face goes with --hf" in capsys.readouterr().err
 
 
-def test_a_batch_that_the_file_leaves_to_its_software_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_that_the_file_leaves_to_its_software_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """torchtitan takes local_batch_size x data-parallel ranks: 4 x (16 / 2)."""
     path = tmp_path / "run.toml"
     path.write_text(
-        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 4\nseq_len = 8192\n'
-        '[activation_checkpoint]\nmode = "full"\n[parallelism]\ntensor_parallel_degree = 2\n',
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 4\nseq_len ='
+        ' 8192\n[activation_checkpoint]\nmode = "full"\n[parallelism]\ntensor_parallel_degree'
+        " = 2\n",
         encoding="utf-8",
     )
     assert run(["plan", "--from", str(path), "--cluster", "h100:16"]) == 2
-    assert "leaves the global batch to its software; add --gbs 32, which is 4 on each of 8 ranks" in capsys.readouterr().err
+    assert (
+        "leaves the global batch to its software; add --gbs 32, which is 4 on each of 8 ranks"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_python_function_writes_what_the_command_writes() -> None:
-    exported = meshwright.export("tp=2", to="megatron-lm", model="llama3-8b", cluster="h100:8", seq_len=8192, gbs=64)
+    exported = meshwright.export(
+        "tp=2", to="megatron-lm", model="llama3-8b", cluster="h100:8", seq_len=8192, gbs=64
+    )
     assert exported.command[0] == "pretrain_gpt.py"
     assert "--tensor-model-parallel-size" in exported.command

@@ -29,7 +29,9 @@ def profile(tmp_path: Path) -> Path:
     return written(tmp_path / "here.npz", ON_H100)
 
 
-def test_a_plan_says_how_much_of_it_was_measured_here(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_says_how_much_of_it_was_measured_here(
+    profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["plan", *PLAN, "--json", "--top", "1"]) == 0
     plain = json.loads(capsys.readouterr().out)["plans"][0]
     assert run(["plan", *PLAN, "--json", "--top", "1", "--profile", str(profile)]) == 0
@@ -47,7 +49,9 @@ def test_a_plan_says_how_much_of_it_was_measured_here(profile: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("command", ["explain", "why-oom"])
-def test_one_layout_stands_on_it(command: str, profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_layout_stands_on_it(
+    command: str, profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [command, *PLAN, "--layout", "tp=2,pp=2"]
     assert run([*words, "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
@@ -59,18 +63,26 @@ def test_one_layout_stands_on_it(command: str, profile: Path, capsys: pytest.Cap
     assert "of the step stands on your profile" in capsys.readouterr().out
 
 
-def test_both_sides_of_a_comparison_stand_on_it(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_sides_of_a_comparison_stand_on_it(
+    profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["diff", "tp=2", "tp=4", "--model", *PLAN, "--json"]
     assert run([*words, "--profile", str(profile)]) == 0
-    assert all(price["shares"]["profile"] > 0.4 for price in json.loads(capsys.readouterr().out)["prices"])
+    assert all(
+        price["shares"]["profile"] > 0.4 for price in json.loads(capsys.readouterr().out)["prices"]
+    )
     assert run(["diff", "tp=2", "tp=4", "--profile", str(profile)]) == 2
     assert "profile: of no effect without --model" in capsys.readouterr().err
 
 
-def test_rows_of_its_chip_are_predicted_with_it(profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_its_chip_are_predicted_with_it(
+    profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = tmp_path / "rows.csv"
     with rows.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, fieldnames=["row_id", *(key for key in LLAMA if key != "row_id")])
+        writer = csv.DictWriter(
+            stream, fieldnames=["row_id", *(key for key in LLAMA if key != "row_id")]
+        )
         writer.writeheader()
         writer.writerow({**LLAMA, "row_id": "1", "gpu": "H100-80GB-SXM"})
         writer.writerow({**LLAMA, "row_id": "2", "gpu": "A100-80GB-SXM"})
@@ -82,10 +94,15 @@ def test_rows_of_its_chip_are_predicted_with_it(profile: Path, tmp_path: Path, c
 
     plain, fitted = steps(), steps("--profile", str(profile))
     assert fitted[0] != plain[0] and fitted[1] == plain[1]
-    assert "profile of NVIDIA H100 80GB HBM3, 2026-11-21T00:00:00Z; holds for 1 row" in capsys.readouterr().err
+    assert (
+        "profile of NVIDIA H100 80GB HBM3, 2026-11-21T00:00:00Z; holds for 1 row"
+        in capsys.readouterr().err
+    )
 
 
-def test_a_calibration_with_a_profile_holds_with_it_alone(profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_calibration_with_a_profile_holds_with_it_alone(
+    profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log, file = tmp_path / "train.log", tmp_path / "c.yaml"
     log.write_text(megatron_log([42_000, 9_100, *[8_600] * 8]))
     words = ["calibrate", str(log), "--cluster", "h100:16", "-o", str(file)]
@@ -93,24 +110,59 @@ def test_a_calibration_with_a_profile_holds_with_it_alone(profile: Path, tmp_pat
     asked = ["plan", *PLAN, "--top", "1", "--calibration", str(file)]
     assert run([*asked, "--profile", str(profile)]) == 0
     out = capsys.readouterr().out
-    assert "of the step stands on your profile" in out and "calibrated on 1 run with megatron on h100" in out
+    assert (
+        "of the step stands on your profile" in out
+        and "calibrated on 1 run with megatron on h100" in out
+    )
     assert run(asked) == 2
     assert "calibration was fitted with a profile" in capsys.readouterr().err
     assert run(words) == 0
     assert run([*asked, "--profile", str(profile)]) == 2
     assert "calibration was fitted without a profile" in capsys.readouterr().err
-    assert run(["predict", str(log), "-o", str(tmp_path / "p.csv"), "--calibration", str(file), "--profile", str(profile)]) == 2
+    assert (
+        run(
+            [
+                "predict",
+                str(log),
+                "-o",
+                str(tmp_path / "p.csv"),
+                "--calibration",
+                str(file),
+                "--profile",
+                str(profile),
+            ]
+        )
+        == 2
+    )
 
 
-def test_runs_on_another_chip_are_no_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_on_another_chip_are_no_match(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "train.log"
     log.write_text(megatron_log([42_000, 9_100, *[8_600] * 8]))
     other = written(tmp_path / "cpu.npz", ON_CPU)
-    assert run(["calibrate", str(log), "--cluster", "h100:16", "-o", str(tmp_path / "c.yaml"), "--profile", str(other)]) == 2
+    assert (
+        run(
+            [
+                "calibrate",
+                str(log),
+                "--cluster",
+                "h100:16",
+                "-o",
+                str(tmp_path / "c.yaml"),
+                "--profile",
+                str(other),
+            ]
+        )
+        == 2
+    )
     assert "profile of Some CPU (4 cores), runs on h100" in capsys.readouterr().err
 
 
-def test_bad_files_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_files_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stale = profile_to_bytes(ON_H100, form="json").replace(b'"form": 1', b'"form": 0')
     cases = {
         "absent.npz": (None, "No such file"),
@@ -131,7 +183,12 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, capsys: pytest.Captur
 def faster(profile: Profile) -> Profile:
     """Ten times as fast as the card can be."""
     changed = tuple(
-        replace(series, samples=tuple(replace(sample, seconds=(sample.seconds or 1.0) / 10) for sample in series.samples))
+        replace(
+            series,
+            samples=tuple(
+                replace(sample, seconds=(sample.seconds or 1.0) / 10) for sample in series.samples
+            ),
+        )
         for series in profile.series
     )
     return replace(profile, series=changed)
@@ -143,23 +200,35 @@ def test_a_partial_profile_says_so(tmp_path: Path, capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert "the profile is partial" in out and "unsteady" not in out
     shaky = tuple(
-        replace(one, samples=tuple(replace(sample, spread_frac=0.5) for sample in one.samples)) if one.name == "gemm/bf16" else one
+        (
+            replace(one, samples=tuple(replace(sample, spread_frac=0.5) for sample in one.samples))
+            if one.name == "gemm/bf16"
+            else one
+        )
         for one in ON_H100.series
     )
     busy = written(tmp_path / "busy.npz", replace(ON_H100, series=shaky))
     assert run(["plan", *PLAN, "--top", "1", "--profile", str(busy)]) == 0
-    assert "of its shapes were unsteady, as on a busy machine: measure again" in capsys.readouterr().out
+    assert (
+        "of its shapes were unsteady, as on a busy machine: measure again"
+        in capsys.readouterr().out
+    )
 
 
 def test_the_request_file_keeps_it(profile: Path, tmp_path: Path) -> None:
     file = tmp_path / "request.yaml"
-    assert run(["plan", *PLAN, "--top", "1", "--profile", str(profile), "--save-request", str(file)]) == 0
+    assert (
+        run(["plan", *PLAN, "--top", "1", "--profile", str(profile), "--save-request", str(file)])
+        == 0
+    )
     asked = PlanRequest.of(read_request(file))
     assert asked.profile == str(profile)
     assert api.plan(asked).plans[0].provenance["shares"]["profile"] > 0.5
 
 
-def test_made_predictions_leave_no_place_for_a_profile(profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_made_predictions_leave_no_place_for_a_profile(
+    profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = tmp_path / "rows.csv"
     with rows.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=[*LLAMA, "step_time_s"])

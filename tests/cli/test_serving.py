@@ -7,8 +7,28 @@ import pytest
 
 from meshwright.cli import run
 
-PLAN = ["serving", "plan", "llama3.1-8b", "--cluster", "h100:2", "--input-len", "1000", "--output-len", "200"]
-SIMULATE = ["serving", "simulate", "llama3.1-8b", "--cluster", "h100:2", "--layout", "tp=1", "--requests", "50"]
+PLAN = [
+    "serving",
+    "plan",
+    "llama3.1-8b",
+    "--cluster",
+    "h100:2",
+    "--input-len",
+    "1000",
+    "--output-len",
+    "200",
+]
+SIMULATE = [
+    "serving",
+    "simulate",
+    "llama3.1-8b",
+    "--cluster",
+    "h100:2",
+    "--layout",
+    "tp=1",
+    "--requests",
+    "50",
+]
 
 
 def test_a_plan_as_a_table_says_what_its_figures_mean(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,8 +40,21 @@ def test_a_plan_as_a_table_says_what_its_figures_mean(capsys: pytest.CaptureFixt
     assert "narrower than 16 bits" in shown
 
 
-def test_on_two_kinds_of_chips_every_deployment_says_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--cluster", "h100:1,l40s:1", "--mode", "aggregated", "--weights", "bf16", "--cache", "bf16", "--concurrency", "4"]
+def test_on_two_kinds_of_chips_every_deployment_says_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [
+        "--cluster",
+        "h100:1,l40s:1",
+        "--mode",
+        "aggregated",
+        "--weights",
+        "bf16",
+        "--cache",
+        "bf16",
+        "--concurrency",
+        "4",
+    ]
     assert run(["serving", "plan", "llama3.1-8b", *words]) == 0
     shown = capsys.readouterr().out
     assert "1 x (tp=1) h100" in shown
@@ -59,21 +92,32 @@ def test_limits_that_nothing_keeps_exit_with_one(capsys: pytest.CaptureFixture[s
         ([*PLAN, "--speculate", "x"], "expected tokens drafted"),
         ([*PLAN, "--mode", "static", "--prefix-hits", "0.5"], "no effect on static batches"),
         ([*PLAN, "--chunk", "0"], "expected 1 token or more"),
-        (["serving", "simulate", "llama3.1-8b", "--cluster", "h100:1"], "give one of --rate, --concurrency and --trace"),
+        (
+            ["serving", "simulate", "llama3.1-8b", "--cluster", "h100:1"],
+            "give one of --rate, --concurrency and --trace",
+        ),
         ([*SIMULATE, "--rate", "0"], "expected a positive number of requests per second"),
         ([*SIMULATE, "--rate", "1", "--layout", "tq=1"], "'tq' is no known axis"),
         ([*SIMULATE, "--rate", "1", "--layout", "tp=x"], "expected a whole number"),
         ([*SIMULATE[:-2], "--trace", "absent.csv"], "cannot be read"),
         ([*SIMULATE, "--rate", "1", "--output-len", "-1"], "output_len=-1: expected 1 to"),
-        ([*SIMULATE, "--rate", "1", "--input-len", "99999999999999999999"], "input_len=99999999999999999999: expected 1 to"),
+        (
+            [*SIMULATE, "--rate", "1", "--input-len", "99999999999999999999"],
+            "input_len=99999999999999999999: expected 1 to",
+        ),
         ([*SIMULATE, "--rate", "1", "--seed", "-1"], "seed=-1: expected 0 or more"),
         ([*SIMULATE, "--concurrency", "0"], "concurrency=0: expected 1 client or more"),
         ([*SIMULATE, "--concurrency", "-5"], "concurrency=-5: expected 1 client or more"),
-        (["serving", "simulate", "llama3.1-8b", "--cluster", "h100:1,h200:1", "--rate", "1"], "on one kind of chip"),
+        (
+            ["serving", "simulate", "llama3.1-8b", "--cluster", "h100:1,h200:1", "--rate", "1"],
+            "on one kind of chip",
+        ),
         ([*PLAN, "--target-rate", "1", "--latency"], "give one of target_rate and latency"),
     ],
 )
-def test_bad_input_is_one_line_and_two(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line_and_two(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(words) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -84,7 +128,11 @@ def test_a_plan_at_a_rate_has_percentiles(capsys: pytest.CaptureFixture[str]) ->
     assert run([*PLAN, "--rate", "5"]) == 0
     shown = capsys.readouterr().out
     assert "under Poisson arrivals" in shown
-    assert all(f"{name} {share}" in shown for name in ("TTFT ms", "TPOT ms", "e2e s") for share in ("p50", "p90", "p99"))
+    assert all(
+        f"{name} {share}" in shown
+        for name in ("TTFT ms", "TPOT ms", "e2e s")
+        for share in ("p50", "p90", "p99")
+    )
     assert run([*PLAN, "--rate", "1e6"]) == 1
     assert "most requests per second" in capsys.readouterr().out
 
@@ -92,7 +140,10 @@ def test_a_plan_at_a_rate_has_percentiles(capsys: pytest.CaptureFixture[str]) ->
 def test_a_load_has_percentiles(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*SIMULATE, "--rate", "5"]) == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("p50", "p90", "p99", "TTFT", "TPOT", "end to end", "2 GPUs in 2 copies"))
+    assert all(
+        word in shown
+        for word in ("p50", "p90", "p99", "TTFT", "TPOT", "end to end", "2 GPUs in 2 copies")
+    )
     assert run([*SIMULATE, "--concurrency", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["requests"] == 50
 
@@ -108,7 +159,17 @@ def test_the_same_seed_is_the_same_load(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_trace_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "requests.csv"
     trace.write_text("sent_s,input_len,output_len\n10,500,20\n5,400,10\n11,300,1\n")
-    replay = ["serving", "simulate", "llama3.1-8b", "--cluster", "h100:2", "--layout", "tp=1", "--trace", str(trace)]
+    replay = [
+        "serving",
+        "simulate",
+        "llama3.1-8b",
+        "--cluster",
+        "h100:2",
+        "--layout",
+        "tp=1",
+        "--trace",
+        str(trace),
+    ]
     assert run([*SIMULATE, "--trace", str(trace), "--input-len", "9"]) == 2
     assert "--requests, --input-len: of no effect with --trace" in capsys.readouterr().err
     assert run([*replay, "--json"]) == 0

@@ -7,7 +7,18 @@ import pytest
 
 from meshwright.cli import run
 
-PLAN = ["serving", "plan", "llama3.1-8b", "--cluster", "h100:2", "--mode", "aggregated", "--concurrency", "8", "--json"]
+PLAN = [
+    "serving",
+    "plan",
+    "llama3.1-8b",
+    "--cluster",
+    "h100:2",
+    "--mode",
+    "aggregated",
+    "--concurrency",
+    "8",
+    "--json",
+]
 
 
 @pytest.fixture
@@ -18,8 +29,20 @@ def plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return path
 
 
-def test_a_plan_becomes_files_and_says_how_they_start(plans: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["serving", "export", str(plans), "--to", "vllm", "--model-path", "/models/8b", "-o", str(tmp_path / "serve")]
+def test_a_plan_becomes_files_and_says_how_they_start(
+    plans: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "serving",
+        "export",
+        str(plans),
+        "--to",
+        "vllm",
+        "--model-path",
+        "/models/8b",
+        "-o",
+        str(tmp_path / "serve"),
+    ]
     assert run(words) == 0
     script = (tmp_path / "serve" / "serve.sh").read_text()
     assert "exec vllm serve /models/8b" in script and "--max-num-seqs 8" in script
@@ -43,14 +66,18 @@ def test_a_plan_becomes_files_and_says_how_they_start(plans: Path, tmp_path: Pat
         (["nowhere.json", "--to", "vllm"], "nowhere.json: cannot be read"),
     ],
 )
-def test_bad_words_are_one_line(words: list[str], says: str, plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_words_are_one_line(
+    words: list[str], says: str, plans: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     named = [word.replace("PLANS", str(plans)) for word in words]
     assert run(["serving", "export", *named, "--model-path", "/models/8b"]) == 2
     error = capsys.readouterr().err
     assert says in error and len(error.strip().splitlines()) == 1
 
 
-def test_a_plan_of_training_is_none_of_serving(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_of_training_is_none_of_serving(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "plans.json"
     path.write_text('{"request": {"model": "llama3-8b"}, "plans": [{"rank": 1, "layout": {}}]}')
     assert run(["serving", "export", str(path), "--to", "vllm", "--model-path", "m"]) == 2

@@ -13,7 +13,20 @@ from meshwright.exports.engines.served import ServedWorker
 from meshwright.runs.serving import trial
 
 STANDIN = Path(__file__).parents[1] / "loads" / "standin.py"
-SMALL = ["--cluster", "local:1", "--set", "pp=1", "--concurrency", "1,2", "--requests", "4", "--input-len", "8", "--output-len", "4"]
+SMALL = [
+    "--cluster",
+    "local:1",
+    "--set",
+    "pp=1",
+    "--concurrency",
+    "1,2",
+    "--requests",
+    "4",
+    "--input-len",
+    "8",
+    "--output-len",
+    "4",
+]
 
 
 def command(served: ServedWorker) -> EngineCommand:
@@ -21,22 +34,31 @@ def command(served: ServedWorker) -> EngineCommand:
 
 
 @pytest.mark.slow
-def test_a_study_prints_a_line_for_each_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_prints_a_line_for_each_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(trial, "engine_command", command)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     words = ["serving", "tune", "tiny-llama", *SMALL, "-o", str(tmp_path / "study")]
     assert run(words) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
-    assert [line.split()[:2] for line in lines[1:3]] == [["tp=1,weights=fp32,cache=fp32", f"concurrency={n}"] for n in (1, 2)]
-    assert any(line.startswith("best: tp=1,weights=fp32,cache=fp32 at concurrency=") for line in lines)
+    assert [line.split()[:2] for line in lines[1:3]] == [
+        ["tp=1,weights=fp32,cache=fp32", f"concurrency={n}"] for n in (1, 2)
+    ]
+    assert any(
+        line.startswith("best: tp=1,weights=fp32,cache=fp32 at concurrency=") for line in lines
+    )
     assert "2 of 2 loads measured" in said.err
-    # Limits that nothing keeps: the same folder holds another study then, and a new one says what was nearest.
+    # Limits that nothing keeps: the same folder holds another study then, and a new one says what
+    # was nearest.
     assert run([*words, "--ttft", "0.001"]) == 2
     assert "holds another study" in capsys.readouterr().err
     assert run([*words[:-1], str(tmp_path / "other"), "--ttft", "0.001"]) == 1
     assert "no load kept the limits; nearest: TTFT" in capsys.readouterr().out
-    assert run([*words, "--json", "--quiet"]) == 0  # goes on with the first, where nothing is left to do
+    assert (
+        run([*words, "--json", "--quiet"]) == 0
+    )  # goes on with the first, where nothing is left to do
     said = capsys.readouterr()
     assert said.err == ""
     content = json.loads(said.out)
@@ -44,9 +66,22 @@ def test_a_study_prints_a_line_for_each_load(tmp_path: Path, monkeypatch: pytest
     assert [point["error"] for point in content["best"]["served"]["points"]] == [None, None]
 
 
-def test_a_dry_run_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["llama3.1-8b", "--cluster", "h100:8", "--engine", "vllm", "--model-path", "/models/8b", "--launcher", "slurm", "--dry-run"]
+    words = [
+        "llama3.1-8b",
+        "--cluster",
+        "h100:8",
+        "--engine",
+        "vllm",
+        "--model-path",
+        "/models/8b",
+        "--launcher",
+        "slurm",
+        "--dry-run",
+    ]
     assert run(["serving", "tune", *words]) == 0
     out = capsys.readouterr().out
     assert '"serve",\n  "/models/8b",\n  "--tensor-parallel-size"' in out
@@ -59,21 +94,44 @@ def test_a_dry_run_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ([], "give --cluster"),
         (["--cluster", "local:1", "--set", "dp=2"], "axis of a deployment"),
-        (["--cluster", "local:1", "--engine", "vllm"], "vllm loads a checkpoint: give --model-path"),
         (
-            ["--cluster", "h100:2", "--engine", "vllm", "--model-path", "m", "--engine-word", "--max-seqs"],
+            ["--cluster", "local:1", "--engine", "vllm"],
+            "vllm loads a checkpoint: give --model-path",
+        ),
+        (
+            [
+                "--cluster",
+                "h100:2",
+                "--engine",
+                "vllm",
+                "--model-path",
+                "m",
+                "--engine-word",
+                "--max-seqs",
+            ],
             "'--max-seqs' is no known option",
         ),
-        (["--cluster", "h100:2", "--engine", "fastertransformer", "--model-path", "m"], "engine that can be started"),
-        (["--cluster", "h100:4,a100-80:4", "--engine", "vllm", "--model-path", "m"], "one kind of chip at a time"),
+        (
+            ["--cluster", "h100:2", "--engine", "fastertransformer", "--model-path", "m"],
+            "engine that can be started",
+        ),
+        (
+            ["--cluster", "h100:4,a100-80:4", "--engine", "vllm", "--model-path", "m"],
+            "one kind of chip at a time",
+        ),
         (["--cluster", "local:1", "--port", "99999"], "port=99999: expected 1 to 65535"),
-        (["--cluster", "local:1", "--trace", "t.csv", "--input-len", "3"], "have no effect with --trace"),
+        (
+            ["--cluster", "local:1", "--trace", "t.csv", "--input-len", "3"],
+            "have no effect with --trace",
+        ),
         (["--cluster", "local:1", "--input-len", "0"], "input_len=0: expected 1 to"),
         (["--cluster", "local:1", "--launcher", "slrm"], "launcher"),
         (["--cluster", "local:1", "--max-runs", "0"], "max_runs=0: expected 1 or more"),
     ],
 )
-def test_bad_words_are_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_words_are_one_line(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["serving", "tune", "tiny-llama", *words]) == 2
     error = capsys.readouterr().err
     assert says in error

@@ -1,4 +1,5 @@
-"""`meshwright tune` from the command line, with a torchrun of the tests that prints what the embedded trainer prints."""
+"""`meshwright tune` from the command line, with a torchrun of the tests that prints what the
+embedded trainer prints."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ time.sleep({sleep_s})
 step_s = 0.5 + 0.25 * (layout["tp"] == 2) + 0.125 * (layout["recompute"] != "none") + 0.01 * layout["mbs"]
 for step in range(1, steps + 1):
     print(json.dumps({{"event": "step", "step": step, "loss": 7.0 - step / 10, "gradient_norm": 1.0, "step_s": step_s}}), flush=True)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -41,7 +42,9 @@ def torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(path: Path, *, fails: str = "False", sleep_s: float = 0.0) -> Path:
-    path.write_text(TORCHRUN.format(python=sys.executable, fails=fails, sleep_s=sleep_s), encoding="utf-8")
+    path.write_text(
+        TORCHRUN.format(python=sys.executable, fails=fails, sleep_s=sleep_s), encoding="utf-8"
+    )
     path.chmod(0o755)
     return path
 
@@ -67,7 +70,12 @@ def test_a_study_on_this_machine(torchrun: Path, capsys: Capture) -> None:
     assert err.count(" took ") >= 3
     best = Path("study/best.yaml").read_text(encoding="utf-8")
     assert lines[1].split()[1] in best
-    assert json.loads(Path("study/best/plan.json").read_text(encoding="utf-8"))["plans"][0]["layout"]["gbs"] == 8
+    assert (
+        json.loads(Path("study/best/plan.json").read_text(encoding="utf-8"))["plans"][0]["layout"][
+            "gbs"
+        ]
+        == 8
+    )
 
 
 def test_the_same_command_goes_on_and_repeats_nothing(torchrun: Path, capsys: Capture) -> None:
@@ -78,7 +86,9 @@ def test_the_same_command_goes_on_and_repeats_nothing(torchrun: Path, capsys: Ca
     second = json.loads(capsys.readouterr().out)
     assert [run["state"] for run in second["runs"]] == ["finished", "finished"]
     assert second["runs"][0] == first["runs"][0]
-    assert second["best"]["measured"]["step_s"] == min(run["measured"]["step_s"] for run in second["runs"])
+    assert second["best"]["measured"]["step_s"] == min(
+        run["measured"]["step_s"] for run in second["runs"]
+    )
 
 
 @pytest.mark.slow
@@ -92,10 +102,28 @@ def test_tables_hold_every_run_once(torchrun: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.slow
-def test_a_study_goes_on_from_what_the_machine_was_probed_to_do(torchrun: Path, capsys: Capture) -> None:
+def test_a_study_goes_on_from_what_the_machine_was_probed_to_do(
+    torchrun: Path, capsys: Capture
+) -> None:
     predicted = []
     for runs in ("1", "2"):
-        assert cli.run([*HERE, "--max-runs", runs, "--tolerance", "0", "--strategy", "grid", "--json", "-o", "study"]) == 0
+        assert (
+            cli.run(
+                [
+                    *HERE,
+                    "--max-runs",
+                    runs,
+                    "--tolerance",
+                    "0",
+                    "--strategy",
+                    "grid",
+                    "--json",
+                    "-o",
+                    "study",
+                ]
+            )
+            == 0
+        )
         assert cli.run([*HERE, "--dry-run", "-o", "study"]) == 0
         predicted.append(capsys.readouterr().out.rpartition("}\n")[2].split("\n\n")[0])
     assert predicted[0] == predicted[1]
@@ -112,13 +140,21 @@ def test_all_failed_is_an_answer_with_reasons(torchrun: Path, capsys: Capture) -
 
 def test_one_that_fails_stops_nothing(torchrun: Path, capsys: Capture) -> None:
     write(torchrun, fails='layout["tp"] == 1')
-    choices = [word for choice in ("mbs=8,4", "pp=1", "recompute=none", "sharding=zero1") for word in ("--set", choice)]
+    choices = [
+        word
+        for choice in ("mbs=8,4", "pp=1", "recompute=none", "sharding=zero1")
+        for word in ("--set", choice)
+    ]
     assert cli.run([*HERE, "--strategy", "grid", "--max-runs", "20", *choices, "--json"]) == 0
-    states = [(run["layout"]["tp"], run["state"]) for run in json.loads(capsys.readouterr().out)["runs"]]
+    states = [
+        (run["layout"]["tp"], run["state"]) for run in json.loads(capsys.readouterr().out)["runs"]
+    ]
     assert states == [(1, "failed"), (2, "finished"), (2, "finished")]
 
 
-def test_dry_run_prints_what_would_be_sent_and_writes_nothing(torchrun: Path, capsys: Capture) -> None:
+def test_dry_run_prints_what_would_be_sent_and_writes_nothing(
+    torchrun: Path, capsys: Capture
+) -> None:
     assert cli.run([*HERE, "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "first: tp=" in out
@@ -128,8 +164,29 @@ def test_dry_run_prints_what_would_be_sent_and_writes_nothing(torchrun: Path, ca
 
 
 def test_dry_run_of_another_software_on_slurm(capsys: Capture) -> None:
-    words = ["tune", "llama3-8b", "--cluster", "h100:16", "--seq", "8192", "--gbs", "64", "--launcher", "slurm", "--partition", "gpu"]
-    program = ["--to", "megatron-lm", "--program", "/opt/Megatron-LM/pretrain_gpt.py", "--max-steps-per-run", "7", "--dry-run"]
+    words = [
+        "tune",
+        "llama3-8b",
+        "--cluster",
+        "h100:16",
+        "--seq",
+        "8192",
+        "--gbs",
+        "64",
+        "--launcher",
+        "slurm",
+        "--partition",
+        "gpu",
+    ]
+    program = [
+        "--to",
+        "megatron-lm",
+        "--program",
+        "/opt/Megatron-LM/pretrain_gpt.py",
+        "--max-steps-per-run",
+        "7",
+        "--dry-run",
+    ]
     assert cli.run([*words, *program]) == 0
     out = capsys.readouterr().out
     assert "#SBATCH --partition=gpu" in out
@@ -137,7 +194,9 @@ def test_dry_run_of_another_software_on_slurm(capsys: Capture) -> None:
     assert "--train-iters 7" in out.replace("\\\n", "")
 
 
-def test_torchrun_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_torchrun_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("meshwright.runs.executors.local._path", lambda: "/usr/bin:/bin")
     assert "torchrun is not there" in error_of(HERE, capsys)
@@ -159,41 +218,71 @@ def test_a_second_process_is_refused(torchrun: Path, capsys: Capture) -> None:
         (["tune"], "give a model"),
         (["tune", "tiny-llama"], "tune needs a model such as llama3-8b and --cluster"),
         ([*HERE, "--launcher", "slrum"], "'slrum' is no known launcher; did you mean 'slurm'?"),
-        ([*HERE, "--strategy", "predict"], "'predict' is no known strategy; did you mean 'predicted'?"),
-        ([*HERE, "--to", "megatron"], "'megatron' is no known export target; did you mean 'megatron-lm'"),
+        (
+            [*HERE, "--strategy", "predict"],
+            "'predict' is no known strategy; did you mean 'predicted'?",
+        ),
+        (
+            [*HERE, "--to", "megatron"],
+            "'megatron' is no known export target; did you mean 'megatron-lm'",
+        ),
         ([*HERE, "--program", "x.py"], "--program x.py: of no effect without --to"),
-        ([*HERE, "--setting", "learning_rate=1"], "--setting learning_rate: of no effect with the embedded trainer"),
+        (
+            [*HERE, "--setting", "learning_rate=1"],
+            "--setting learning_rate: of no effect with the embedded trainer",
+        ),
         ([*HERE, "--max-runs", "0"], "max_runs=0: expected 1 or more"),
-        ([*HERE, "--max-steps-per-run", "3"], "max_steps_per_run=3: expected 4 or more, for the first are warm-up"),
+        (
+            [*HERE, "--max-steps-per-run", "3"],
+            "max_steps_per_run=3: expected 4 or more, for the first are warm-up",
+        ),
         ([*HERE, "--max-minutes-per-run", "0"], "minutes_per_run=0: expected a positive number"),
         ([*HERE, "--budget-gpu-hours", "nan"], "budget_gpu_hours=nan: expected a positive number"),
         ([*HERE, "--tolerance", "1"], "tolerance=1: expected a share of the step time"),
         ([*HERE, "--precision", "fp8"], "has no fp8 matrix unit"),
         ([*HERE, "--set", "tp=3"], "no layout of this model can be run"),
-        (["tune", "llama3-8b", "--cluster", "h100:16", "--seq", "8192"], "tune compares layouts of one batch: give --gbs"),
+        (
+            ["tune", "llama3-8b", "--cluster", "h100:16", "--seq", "8192"],
+            "tune compares layouts of one batch: give --gbs",
+        ),
         (["tune", "t5-220m", "--cluster", "local:2"], "the embedded trainer runs decoders"),
         ([*HERE, "-o", "foreign"], "foreign: holds thesis.tex and no study.yaml"),
-        ([*HERE, "-o", "other"], "other: holds another study, with model='tiny-moe' where 'tiny-llama' is asked for now"),
+        (
+            [*HERE, "-o", "other"],
+            "other: holds another study, with model='tiny-moe' where 'tiny-llama' is asked for now",
+        ),
     ],
 )
-def test_bad_input_is_one_clear_line(torchrun: Path, capsys: Capture, words: list[str], message: str) -> None:
+def test_bad_input_is_one_clear_line(
+    torchrun: Path, capsys: Capture, words: list[str], message: str
+) -> None:
     Path("foreign").mkdir()
     Path("foreign/thesis.tex").touch()
     if "other" in words:
-        assert cli.run(["tune", "tiny-moe", "--cluster", "local:2", "--max-runs", "1", "-o", "other"]) == 0
+        assert (
+            cli.run(["tune", "tiny-moe", "--cluster", "local:2", "--max-runs", "1", "-o", "other"])
+            == 0
+        )
         capsys.readouterr()
     assert message in error_of(words, capsys)
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_what_runs_and_the_next_start_picks_it_up(torchrun: Path, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_what_runs_and_the_next_start_picks_it_up(
+    torchrun: Path, tmp_path: Path
+) -> None:
     write(torchrun, sleep_s=4.0)
     code = "import sys; from meshwright import cli; from meshwright.runs import executors\n"
-    code += "import meshwright.runs.executors.local as local, os; local._path = lambda: os.environ['PATH']\n"
+    code += (
+        "import meshwright.runs.executors.local as local, os; local._path = lambda:"
+        " os.environ['PATH']\n"
+    )
     code += "sys.exit(cli.run(sys.argv[1:]))"
     words = [sys.executable, "-c", code, *HERE, "--max-runs", "1", "-o", "study"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    tuner = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
+    tuner = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("study/runs/*/job/start.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -201,8 +290,14 @@ def test_ctrl_c_leaves_what_runs_and_the_next_start_picks_it_up(torchrun: Path, 
     _, err = tuner.communicate(timeout=60)
     assert tuner.returncode == 130
     assert "go on without us; the same command picks them up" in err
-    done = subprocess.run(words, capture_output=True, env=environment, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        words, capture_output=True, env=environment, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("study/runs/*/run.json"))) == 1
-    events = [json.loads(line)["event"] for path in tmp_path.glob("study/runs/*/events.jsonl") for line in path.read_text().splitlines()]
+    events = [
+        json.loads(line)["event"]
+        for path in tmp_path.glob("study/runs/*/events.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     assert events == ["planned", "submitting", "submitted", "finished"]

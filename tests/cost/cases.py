@@ -1,4 +1,5 @@
-"""Hardware, stacks and models in round numbers, so that a worked test can be done on paper; nothing here comes from presets."""
+"""Hardware, stacks and models in round numbers, so that a worked test can be done on paper; nothing
+here comes from presets."""
 
 from __future__ import annotations
 
@@ -37,9 +38,23 @@ CHIP = Chip(
 )
 MEMORY_BYTES_PER_S = 1e12
 MATMUL_FLOPS_PER_S = 4e14
-FAST = Link(name="fast", bytes_per_s=500e9, efficiency=0.8, latency_s=1e-6, setup_s=10e-6, half_message_bytes=400e3)
+FAST = Link(
+    name="fast",
+    bytes_per_s=500e9,
+    efficiency=0.8,
+    latency_s=1e-6,
+    setup_s=10e-6,
+    half_message_bytes=400e3,
+)
 """400e9 bytes/s; a step of a ring takes 1 us and 400e3 / 400e9 = 1 us more."""
-SLOW = Link(name="slow", bytes_per_s=50e9, efficiency=0.8, latency_s=4e-6, setup_s=20e-6, half_message_bytes=40e3)
+SLOW = Link(
+    name="slow",
+    bytes_per_s=50e9,
+    efficiency=0.8,
+    latency_s=4e-6,
+    setup_s=20e-6,
+    half_message_bytes=40e3,
+)
 """40e9 bytes/s; a step takes 4 us and 40e3 / 40e9 = 1 us more."""
 NODE = Node(chip=CHIP, chips_per_node=8, domain_size=8, domain_link=FAST, network_link=SLOW)
 POOL = Pool(node=NODE, num_chips=4096)
@@ -61,18 +76,38 @@ GPT = ModelSpec(
     positions="learned",
     max_positions=2048,
 )
-LLAMA = ModelSpec(name="llama", num_layers=4, hidden=1024, ffn=3072, num_heads=16, num_kv_heads=4, head_dim=64, vocab=32000)
-MOE = replace(LLAMA, name="experts", moe=MoeSpec(num_experts=8, top_k=2, expert_ffn=512, shared_ffn=256))
+LLAMA = ModelSpec(
+    name="llama",
+    num_layers=4,
+    hidden=1024,
+    ffn=3072,
+    num_heads=16,
+    num_kv_heads=4,
+    head_dim=64,
+    vocab=32000,
+)
+MOE = replace(
+    LLAMA, name="experts", moe=MoeSpec(num_experts=8, top_k=2, expert_ffn=512, shared_ffn=256)
+)
 MLA = replace(
     LLAMA,
     name="latent",
     num_kv_heads=16,
-    mla=MlaSpec(kv_lora_rank=128, q_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64),
+    mla=MlaSpec(
+        kv_lora_rank=128, q_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64
+    ),
 )
 WORK = Workload(seq_len=2048)
 
 
-def site(model: ModelSpec, work: Workload = WORK, *, stack: Stack = STACK, pool: Pool = POOL, **layout: Any) -> Site:
+def site(
+    model: ModelSpec,
+    work: Workload = WORK,
+    *,
+    stack: Stack = STACK,
+    pool: Pool = POOL,
+    **layout: Any,
+) -> Site:
     """Return the place where parts of one layout are priced."""
     shapes, _ = distinct_shapes(Layouts.of([Layout(**layout)]))
     return Site(model=model, work=work, stack=stack, pool=pool, shapes=shapes)
@@ -86,7 +121,11 @@ def named(parts: list[Part] | tuple[Part, ...], name: str) -> Part:
 
 def saved(part: Part) -> float:
     """Bytes that a part of a single layout keeps."""
-    return float(np.asarray(part.saved_bytes).item()) if np.ndim(part.saved_bytes) else float(part.saved_bytes)
+    return (
+        float(np.asarray(part.saved_bytes).item())
+        if np.ndim(part.saved_bytes)
+        else float(part.saved_bytes)
+    )
 
 
 def frozen(layouts: Layouts) -> Layouts:

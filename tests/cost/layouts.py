@@ -1,4 +1,5 @@
-"""Any valid case of the cost model, for property tests: model, work, stack and layouts that keep the rules."""
+"""Any valid case of the cost model, for property tests: model, work, stack and layouts that keep
+the rules."""
 
 from __future__ import annotations
 
@@ -26,9 +27,19 @@ MODELS: dict[str, ModelSpec] = {
         *("nemotron-h-8b", "t5-2.8b", "bert-large", "deepseek-v3"),
     )
 }
-"""Dense, grouped queries, tied, windows; experts, biases and sinks, latent attention behind a dense layer, experts in every second layer;
-Mamba hybrid, encoder-decoder, encoder, multi-token prediction."""
-STACKS = ("megatron", "megatron-legacy", "dualpipe", "nanotron", "fsdp", "torchtitan", "deepspeed", "maxtext")
+"""Dense, grouped queries, tied, windows; experts, biases and sinks, latent attention behind a dense
+layer, experts in every second layer; Mamba hybrid, encoder-decoder, encoder, multi-token
+prediction."""
+STACKS = (
+    "megatron",
+    "megatron-legacy",
+    "dualpipe",
+    "nanotron",
+    "fsdp",
+    "torchtitan",
+    "deepspeed",
+    "maxtext",
+)
 CHIPS = ("a100-80", "h100", "gb200", "mi300x")
 
 
@@ -43,7 +54,9 @@ class Case:
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Names for hypothesis, where the whole would fill pages of a falsifying example."""
-        printer.text(f"{self.model.name} on {self.pool.node.chip.name} with {self.stack.name}, {self.work}")
+        printer.text(
+            f"{self.model.name} on {self.pool.node.chip.name} with {self.stack.name}, {self.work}"
+        )
 
 
 @st.composite
@@ -72,7 +85,8 @@ def cases(draw: st.DrawFn) -> Case:
 
 @st.composite
 def layouts(draw: st.DrawFn, case: Case, *, even: bool = False) -> Layout:
-    """Any layout that keeps the rules of the case's software; `even` ones give every stage as many layers."""
+    """Any layout that keeps the rules of the case's software; `even` ones give every stage as many
+    layers."""
     rules = stack_rules(case.stack)
     pp = draw(st.sampled_from([1, 1, 2, 4, 8]))
     contexts = [1, 1, 2, 4] if "cp" in rules.axes else [1]
@@ -84,7 +98,12 @@ def layouts(draw: st.DrawFn, case: Case, *, even: bool = False) -> Layout:
     recompute = draw(st.sampled_from(recomputes))
     schedules: list[Schedule] = ["1f1b", "1f1b", "gpipe", "zero-bubble"]
     schedule = draw(st.sampled_from(schedules))
-    interleaves = "vpp" in rules.axes and pp > 1 and schedule == "1f1b" and case.model.family != "encoder-decoder"
+    interleaves = (
+        "vpp" in rules.axes
+        and pp > 1
+        and schedule == "1f1b"
+        and case.model.family != "encoder-decoder"
+    )
     vpp = draw(st.sampled_from([1, 2])) if interleaves else 1
     block = recompute == "full" and draw(st.booleans())
     mbs = draw(st.sampled_from([1, 2]))
@@ -93,24 +112,42 @@ def layouts(draw: st.DrawFn, case: Case, *, even: bool = False) -> Layout:
         tp=tp,
         sp=tp > 1 and (case.model.moe is not None or draw(st.booleans())),
         cp=cp,
-        ep=draw(st.sampled_from([ep for ep in (1, 2, 4, 8) if experts % ep == 0 and (ep == 1 or "ep" in rules.axes)])),
-        etp=draw(st.sampled_from([None, 1])) if case.model.moe is not None and "etp" in rules.axes else None,
+        ep=draw(
+            st.sampled_from(
+                [ep for ep in (1, 2, 4, 8) if experts % ep == 0 and (ep == 1 or "ep" in rules.axes)]
+            )
+        ),
+        etp=(
+            draw(st.sampled_from([None, 1]))
+            if case.model.moe is not None and "etp" in rules.axes
+            else None
+        ),
         pp=pp,
         vpp=vpp,
         dp=dp,
         sharding=sharding,
-        shard_size=draw(st.sampled_from([n for n in (1, 2, 4, 8) if dp * cp % n == 0])) if sharding == "hybrid" else None,
+        shard_size=(
+            draw(st.sampled_from([n for n in (1, 2, 4, 8) if dp * cp % n == 0]))
+            if sharding == "hybrid"
+            else None
+        ),
         mbs=mbs,
         gbs=mbs * dp * pp * draw(st.integers(1, 4)),
         recompute=recompute,
         recompute_method="block" if block else "uniform",
         recompute_layers=1 if block else None,
-        recompute_modules=tuple(draw(st.lists(st.sampled_from(known), min_size=1, unique=True))) if recompute == "selective" else (),
+        recompute_modules=(
+            tuple(draw(st.lists(st.sampled_from(known), min_size=1, unique=True)))
+            if recompute == "selective"
+            else ()
+        ),
         schedule=schedule,
     )
     chunks = pp * vpp
     assume(chunks <= case.model.total_layers and not (even and case.model.total_layers % chunks))
     layout = explicit_layers(layout, case.model)
-    broken = check_layout(layout, model=case.model, work=case.work, num_chips=layout.num_chips, stack=case.stack)
+    broken = check_layout(
+        layout, model=case.model, work=case.work, num_chips=layout.num_chips, stack=case.stack
+    )
     assume(not broken)
     return layout

@@ -8,9 +8,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, MLA, NODE, POOL, STACK, WORK, named, saved, site
+from tests.cost.cases import (
+    CHIP,
+    GPT,
+    LLAMA,
+    MEMORY_BYTES_PER_S,
+    MLA,
+    NODE,
+    POOL,
+    STACK,
+    WORK,
+    named,
+    saved,
+    site,
+)
 
-from meshwright.cost.attention import FLASH_BACKWARD_PRODUCTS, FLASH_LENGTH_HALF, attention_parts, half_precision, scores_per_query
+from meshwright.cost.attention import (
+    FLASH_BACKWARD_PRODUCTS,
+    FLASH_LENGTH_HALF,
+    attention_parts,
+    half_precision,
+    scores_per_query,
+)
 from meshwright.cost.context import context_parts, ring_steps
 from meshwright.cost.operators import Part, Site
 from meshwright.hardware.catalogue import default_node
@@ -35,7 +54,8 @@ def kept(model: ModelSpec = GPT, **layout: Any) -> dict[str, float]:
 
 
 def test_flash_multiplies_half_the_keys() -> None:
-    """A query of a causal sequence sees half the keys, and half a tile of 128 more on the diagonal."""
+    """A query of a causal sequence sees half the keys, and half a tile of 128 more on the
+    diagonal."""
     assert scores_per_query(site(GPT), SELF) == 1024 + 64
     assert scores_per_query(site(GPT), Block(kind="attention", causal=False)) == 2048
     assert scores_per_query(site(GPT, replace(WORK, attention="unfused")), SELF) == 2048
@@ -44,8 +64,8 @@ def test_flash_multiplies_half_the_keys() -> None:
 
 
 def test_flash_time_of_a_bidirectional_layer() -> None:
-    """2 products of 2 FLOP, 2048 * 2048 * 1024 each, at 1e15 * 0.5 (attention) * 0.5 (sustained), slower where heads are narrow and
-    sequences short; the backward has 5 products for 2, at 0.4."""
+    """2 products of 2 FLOP, 2048 * 2048 * 1024 each, at 1e15 * 0.5 (attention) * 0.5 (sustained),
+    slower where heads are narrow and sequences short; the backward has 5 products for 2, at 0.4."""
     part = core(site(GPT), Block(kind="attention", causal=False))
     speed = 2048 / (2048 + FLASH_LENGTH_HALF / 2) * (64 / 128) ** 0.25
     flops = 2 * 2 * 2048 * 2048 * 1024
@@ -56,12 +76,15 @@ def test_flash_time_of_a_bidirectional_layer() -> None:
 
 def test_causal_attention_takes_about_half() -> None:
     long = replace(WORK, seq_len=65536)
-    half, whole = (core(site(GPT, long), Block(kind="attention", causal=causal)) for causal in (True, False))
+    half, whole = (
+        core(site(GPT, long), Block(kind="attention", causal=causal)) for causal in (True, False)
+    )
     assert half.forward_s / whole.forward_s == pytest.approx(0.5, rel=0.01)
 
 
 def test_older_kernels_are_slower() -> None:
-    """At a sustained share of 0.8: FlashAttention 2 at 0.8 of its benchmark, 1 at 0.56 of that benchmark, whatever the power limit."""
+    """At a sustained share of 0.8: FlashAttention 2 at 0.8 of its benchmark, 1 at 0.56 of that
+    benchmark, whatever the power limit."""
     pool = replace(POOL, node=replace(NODE, chip=replace(CHIP, sustained_share=0.8)))
     long, second_stack = replace(WORK, seq_len=65536), replace(STACK, attention_library="flash2")
     vendor = core(site(GPT, long, pool=pool)).forward_s
@@ -78,7 +101,8 @@ def test_a_power_limit_below_flash1_holds_for_both() -> None:
 
 
 def test_fused_attention_keeps_queries_keys_values_and_row_sums() -> None:
-    """arXiv:2205.05198, section 4.1: Q, K, V are 6 sbh, the output projection's input 2 sbh; a row sum is 4 bytes a head and token."""
+    """arXiv:2205.05198, section 4.1: Q, K, V are 6 sbh, the output projection's input 2 sbh; a row
+    sum is 4 bytes a head and token."""
     assert kept() == {
         "norm": 2 * SBH,
         "norm output": 2 * SBH,
@@ -102,8 +126,8 @@ def test_key_value_heads_are_copied_beyond_their_number() -> None:
 
 
 def test_scores_in_memory_are_kept() -> None:
-    """Softmax output 2 bytes a score, its dropout mask 1, the dropout's output 2 (arXiv:2205.05198: 5 a s^2 b); eager keeps the masked
-    scores, 2 more."""
+    """Softmax output 2 bytes a score, its dropout mask 1, the dropout's output 2 (arXiv:2205.05198:
+    5 a s^2 b); eager keeps the masked scores, 2 more."""
     by_hand: dict[AttentionKernel, tuple[int, int]] = {"fused-softmax": (2, 5), "unfused": (4, 7)}
     for attention, dropout in product(by_hand, (False, True)):
         work = replace(WORK, attention=attention, dropout=dropout)
@@ -112,31 +136,51 @@ def test_scores_in_memory_are_kept() -> None:
 
 def test_scores_in_memory_take_longer_than_fused() -> None:
     kernels: tuple[AttentionKernel, ...] = ("flash", "fused-softmax", "unfused")
-    flash, softmax, eager = (core(site(GPT, replace(WORK, attention=attention))) for attention in kernels)
+    flash, softmax, eager = (
+        core(site(GPT, replace(WORK, attention=attention))) for attention in kernels
+    )
     assert flash.forward_s < softmax.forward_s < eager.forward_s
 
 
 @pytest.mark.parametrize(
     ("attention", "causal", "forward", "backward"),
     [
-        ("fused-softmax", False, 2 + 4 + 2, 2 * (2 + 2) + 6),  # written, read and written by the softmax, read
-        ("fused-softmax", True, 2 + 3 + 2, 2 * (2 + 2) + 4),  # the softmax reads the lower triangle alone
+        (
+            "fused-softmax",
+            False,
+            2 + 4 + 2,
+            2 * (2 + 2) + 6,
+        ),  # written, read and written by the softmax, read
+        (
+            "fused-softmax",
+            True,
+            2 + 3 + 2,
+            2 * (2 + 2) + 4,
+        ),  # the softmax reads the lower triangle alone
         ("unfused", True, 2 + 28 + 2, 2 * (2 + 2) + 28),
     ],
 )
-def test_bytes_that_scores_in_memory_move(attention: AttentionKernel, causal: bool, forward: int, backward: int) -> None:
-    """Products of heads 64 wide wait for memory: 2 * 64 FLOP a score take less than its 2 bytes. 5 and 8 kernels start for 2 us each."""
-    part = core(site(GPT, replace(WORK, attention=attention)), Block(kind="attention", causal=causal))
+def test_bytes_that_scores_in_memory_move(
+    attention: AttentionKernel, causal: bool, forward: int, backward: int
+) -> None:
+    """Products of heads 64 wide wait for memory: 2 * 64 FLOP a score take less than its 2 bytes. 5
+    and 8 kernels start for 2 us each."""
+    part = core(
+        site(GPT, replace(WORK, attention=attention)), Block(kind="attention", causal=causal)
+    )
     assert part.forward_s == pytest.approx(SSA * forward / MEMORY_BYTES_PER_S + 5 * 2e-6)
     assert part.backward_s == pytest.approx(SSA * backward / MEMORY_BYTES_PER_S + 8 * 2e-6)
 
 
 def test_products_of_wide_heads_wait_for_arithmetic() -> None:
-    """Heads of 1024: 2 * 1024 FLOP a score at a quarter of the peak at most take longer than its 2 bytes."""
+    """Heads of 1024: 2 * 1024 FLOP a score at a quarter of the peak at most take longer than its 2
+    bytes."""
     wide = replace(GPT, num_heads=1, num_kv_heads=1, head_dim=1024)
     scores = 2048 * 2048
     memory_s = scores * 7 / MEMORY_BYTES_PER_S + 5 * 2e-6
-    assert core(site(wide, replace(WORK, attention="fused-softmax"))).forward_s > memory_s + 2 * scores * (2 * 1024 / 0.25e15 - 2e-12)
+    assert core(
+        site(wide, replace(WORK, attention="fused-softmax"))
+    ).forward_s > memory_s + 2 * scores * (2 * 1024 / 0.25e15 - 2e-12)
 
 
 def test_heads_split_over_tensor_parallel_ranks() -> None:
@@ -147,24 +191,30 @@ def test_heads_split_over_tensor_parallel_ranks() -> None:
 
 
 def test_latent_attention_keeps_whole_heads_and_latents() -> None:
-    """Queries and keys 96 wide, values 64, 16 heads of each; of the latents (256 and 128 wide) a norm's input and a product's, 2 bytes."""
+    """Queries and keys 96 wide, values 64, 16 heads of each; of the latents (256 and 128 wide) a
+    norm's input and a product's, 2 bytes."""
     parts = attention_parts(site(MLA), SELF)
     made = named(parts, "queries, keys and values")
     assert saved(made) == 2048 * 16 * (96 + 96 + 64) * 2
     assert made.freed_by == {"mla_up_proj"}
     latents = [saved(part) for part in parts if part.name == "latent up projection"]
     assert sorted(latents) == [2048 * 128 * 4, 2048 * 256 * 4]
-    assert all(part.redone_by == {"mla_up_proj"} for part in parts if part.name == "latent up projection")
+    assert all(
+        part.redone_by == {"mla_up_proj"} for part in parts if part.name == "latent up projection"
+    )
 
 
 def test_ring_of_keys_and_values() -> None:
-    """cp = 4 in a node: 3 messages of 512 tokens' keys and values (4 heads of 64 each, 2 bytes), and twice that backward."""
+    """cp = 4 in a node: 3 messages of 512 tokens' keys and values (4 heads of 64 each, 2 bytes),
+    and twice that backward."""
     parts = attention_parts(site(LLAMA, cp=4), SELF)
     hop = 1e-6 + 512 * 4 * 128 * 2 / 400e9
     ring = named(parts, "context parallel exchange")
     assert ring.forward_s == pytest.approx(3 * hop)
     assert ring.backward_s == pytest.approx(6 * hop)
-    assert "context parallel exchange" not in [part.name for part in attention_parts(site(LLAMA), SELF)]
+    assert "context parallel exchange" not in [
+        part.name for part in attention_parts(site(LLAMA), SELF)
+    ]
 
 
 def test_a_ring_that_leaves_the_node_uses_the_network() -> None:
@@ -173,11 +223,13 @@ def test_a_ring_that_leaves_the_node_uses_the_network() -> None:
 
 
 def test_keys_gathered_at_once_are_there_before_the_second_step() -> None:
-    """cp = 4: 3 messages of 512 tokens, 16 heads and not 4 of keys and values, behind one step of four; fp32 gradients, twice as large,
-    pass round behind three others."""
+    """cp = 4: 3 messages of 512 tokens, 16 heads and not 4 of keys and values, behind one step of
+    four; fp32 gradients, twice as large, pass round behind three others."""
     gather = replace(STACK, context_exchange="gather")
     hop, wide = (1e-6 + 512 * 16 * 128 * size / 400e9 for size in (2, 4))
-    shown = named(attention_parts(site(LLAMA, cp=4, stack=gather), SELF), "context parallel exchange")
+    shown = named(
+        attention_parts(site(LLAMA, cp=4, stack=gather), SELF), "context parallel exchange"
+    )
     assert shown.forward_s == pytest.approx(3 * hop)
     assert shown.backward_s == pytest.approx(3 * hop + 3 * wide)
     long = replace(WORK, seq_len=16384)
@@ -186,7 +238,9 @@ def test_keys_gathered_at_once_are_there_before_the_second_step() -> None:
     hop, wide = (1e-6 + 4096 * 16 * 128 * size / 400e9 for size in (2, 4))
     assert hidden.forward_s == pytest.approx(np.maximum(0.0, 3 * hop - core.forward_s / 4))
     again = np.maximum(0.0, 3 * hop - core.backward_s / 4)
-    assert hidden.backward_s == pytest.approx(again + 3 * np.maximum(0.0, wide - core.backward_s / 4))
+    assert hidden.backward_s == pytest.approx(
+        again + 3 * np.maximum(0.0, wide - core.backward_s / 4)
+    )
 
 
 def test_a_ring_hides_behind_the_core() -> None:
@@ -195,7 +249,8 @@ def test_a_ring_hides_behind_the_core() -> None:
 
 
 def test_cross_attention_keeps_the_encoders_keys() -> None:
-    """T5 small, 512 tokens in and 128 out: queries of 128 tokens, keys and values of 512, each 512 wide in 2 bytes."""
+    """T5 small, 512 tokens in and 128 out: queries of 128 tokens, keys and values of 512, each 512
+    wide in 2 bytes."""
     work = Workload(seq_len=512, decoder_seq_len=128)
     cross = Block(kind="cross_attention", stream="decoder", causal=False)
     parts = attention_parts(site(find_model("t5-small"), work), cross)
@@ -203,7 +258,8 @@ def test_cross_attention_keeps_the_encoders_keys() -> None:
 
 
 def test_ring_is_worked_in_pieces() -> None:
-    """cp = 4: the same products as on one rank of four, but each kernel sees a quarter of the keys, and three merges follow."""
+    """cp = 4: the same products as on one rank of four, but each kernel sees a quarter of the keys,
+    and three merges follow."""
     whole, ring = (attention_parts(site(LLAMA, cp=cp), SELF) for cp in (1, 4))
     core_whole, core_ring = (named(parts, "attention core") for parts in (whole, ring))
     assert float(core_ring.forward_s[0]) > float(core_whole.forward_s[0]) / 4
@@ -212,7 +268,9 @@ def test_ring_is_worked_in_pieces() -> None:
     assert all(part.name != "context parallel merge" for part in whole)
 
 
-@pytest.mark.parametrize(("attention", "kept_per_score"), [("fused-softmax", 4.0), ("unfused", 4.0)])
+@pytest.mark.parametrize(
+    ("attention", "kept_per_score"), [("fused-softmax", 4.0), ("unfused", 4.0)]
+)
 def test_scores_in_fp32_are_kept_in_fp32(attention: AttentionKernel, kept_per_score: float) -> None:
     """The softmax's output alone, 4 bytes; dropout adds a mask of 1 and a copy of 4."""
     plain = replace(WORK, attention=attention, precision="fp32")
@@ -221,26 +279,36 @@ def test_scores_in_fp32_are_kept_in_fp32(attention: AttentionKernel, kept_per_sc
 
 
 def test_a_fused_softmax_moves_twice_as_much_in_fp32() -> None:
-    """Of each score 2 * (4 - 1) bytes forward for 4 - 1; the products, at another speed, are not compared."""
-    half, full = (core(site(GPT, replace(WORK, attention="fused-softmax", precision=p))) for p in ("bf16", "fp32"))
-    products = (2 + 2) * SSA * 2  # each product's own pass over the scores counts in moved_bytes too
+    """Of each score 2 * (4 - 1) bytes forward for 4 - 1; the products, at another speed, are not
+    compared."""
+    half, full = (
+        core(site(GPT, replace(WORK, attention="fused-softmax", precision=p)))
+        for p in ("bf16", "fp32")
+    )
+    products = (
+        (2 + 2) * SSA * 2
+    )  # each product's own pass over the scores counts in moved_bytes too
     operands = half.moved_bytes - 3 * SSA - products / 2
     assert full.moved_bytes - 6 * SSA - products == pytest.approx(2 * operands)
 
 
 @pytest.mark.parametrize(
-    ("linear", "attention"), [("fp8", "bf16"), ("nvfp4", "bf16"), ("bf16", "bf16"), ("fp16", "fp16"), ("tf32", "tf32")]
+    ("linear", "attention"),
+    [("fp8", "bf16"), ("nvfp4", "bf16"), ("bf16", "bf16"), ("fp16", "fp16"), ("tf32", "tf32")],
 )
 def test_attention_stays_in_half_precision(linear: Precision, attention: Precision) -> None:
     assert half_precision(site(GPT, replace(WORK, precision=linear))) == attention
 
 
 def test_a_window_is_not_passed_on_a_ring() -> None:
-    """Over cp = 4 a model with a window pays what software that swaps tokens for heads pays; without one, a ring's exchange."""
+    """Over cp = 4 a model with a window pays what software that swaps tokens for heads pays;
+    without one, a ring's exchange."""
     swapping = replace(STACK, context_exchange="all-to-all")
 
     def exchange(model: ModelSpec, stack: Stack) -> Part:
-        parts = attention_parts(site(model, stack=stack, cp=4, dp=1), Block(kind="attention", window=model.window))
+        parts = attention_parts(
+            site(model, stack=stack, cp=4, dp=1), Block(kind="attention", window=model.window)
+        )
         return named(parts, "context parallel exchange")
 
     for model in (replace(LLAMA, window=512), replace(LLAMA, attention_sinks=True)):
@@ -249,8 +317,9 @@ def test_a_window_is_not_passed_on_a_ring() -> None:
 
 
 def test_rotations_with_a_factor_run_kernel_by_kernel() -> None:
-    """2048 tokens with 16 + 4 heads of 64: 24 bytes an element forward, 28 backward, in 26 and 16 kernels, where the software has no fused
-    kernel for them; elsewhere, and without the factor, 4 bytes in two kernels."""
+    """2048 tokens with 16 + 4 heads of 64: 24 bytes an element forward, 28 backward, in 26 and 16
+    kernels, where the software has no fused kernel for them; elsewhere, and without the factor, 4
+    bytes in two kernels."""
     sinks, plain = replace(LLAMA, attention_sinks=True), replace(STACK, rotation_factor_fused=False)
     elements = 2048 * 20 * 64
     rotary = named(attention_parts(site(sinks, stack=plain), SELF), "rotary")
@@ -262,12 +331,16 @@ def test_rotations_with_a_factor_run_kernel_by_kernel() -> None:
 
 
 def test_a_short_window_is_as_slow_as_the_short_sequences_that_it_cuts() -> None:
-    """On an H100's measured table, per product: a window of 128 makes every 128 queries see 256 keys, as 16 sequences of 256 do that see
-    each other whole; a window of a quarter of the sequence hardly loses anything; one as long as the sequence is none."""
+    """On an H100's measured table, per product: a window of 128 makes every 128 queries see 256
+    keys, as 16 sequences of 256 do that see each other whole; a window of a quarter of the sequence
+    hardly loses anything; one as long as the sequence is none.
+    """
     pool = replace(POOL, node=default_node("h100"))
 
     def seconds(seq_len: int, window: int | None = None, **changes: Any) -> float:
-        place = site(replace(LLAMA, head_dim=128), replace(WORK, seq_len=seq_len), pool=pool, **changes)
+        place = site(
+            replace(LLAMA, head_dim=128), replace(WORK, seq_len=seq_len), pool=pool, **changes
+        )
         return float(core(place, Block(kind="attention", window=window)).forward_s[0])
 
     whole = seconds(4096)
@@ -282,10 +355,19 @@ def test_a_short_window_is_as_slow_as_the_short_sequences_that_it_cuts() -> None
 
 @pytest.mark.parametrize(
     ("exchange", "changes", "steps"),
-    [("ring", {}, 4), ("gather", {}, 4), ("all-to-all", {}, 1), ("ring", {"window": 256}, 1), ("ring", {"attention_sinks": True}, 1)],
+    [
+        ("ring", {}, 4),
+        ("gather", {}, 4),
+        ("all-to-all", {}, 1),
+        ("ring", {"window": 256}, 1),
+        ("ring", {"attention_sinks": True}, 1),
+    ],
 )
-def test_tokens_are_swapped_for_heads_by_the_software_or_where_no_ring_goes(exchange: Any, changes: dict[str, Any], steps: int) -> None:
-    """A ring of 4 takes its keys in 4 pieces, and merges 4 outputs; after a swap every rank has all keys of its heads."""
+def test_tokens_are_swapped_for_heads_by_the_software_or_where_no_ring_goes(
+    exchange: Any, changes: dict[str, Any], steps: int
+) -> None:
+    """A ring of 4 takes its keys in 4 pieces, and merges 4 outputs; after a swap every rank has all
+    keys of its heads."""
     place = site(replace(LLAMA, **changes), stack=replace(STACK, context_exchange=exchange), cp=4)
     assert ring_steps(place).tolist() == [steps]
     found = context_parts(place, SELF, core(place))

@@ -1,4 +1,5 @@
-"""Communicators' buffers on paper: 544 MiB for two members, 688 for more, 288 a member where a switch reduces."""
+"""Communicators' buffers on paper: 544 MiB for two members, 688 for more, 288 a member where a
+switch reduces."""
 
 from __future__ import annotations
 
@@ -19,11 +20,20 @@ SWITCHED = replace(WIRED, in_switch_reductions=True)
 
 
 def on(generation: str, *, vendor: str = "NVIDIA", pool: Pool = POOL) -> Pool:
-    return replace(pool, node=replace(pool.node, chip=replace(CHIP, vendor=vendor, generation=generation)))
+    return replace(
+        pool, node=replace(pool.node, chip=replace(CHIP, vendor=vendor, generation=generation))
+    )
 
 
 def mib(stack: Stack = WIRED, *, pool: Pool = POOL, **layout: Any) -> float:
-    return float(communicator_bytes(Layouts.of([Layout(gbs=1024, **layout)]), pool=pool, stack=stack)[0, 0]) / MIB
+    return (
+        float(
+            communicator_bytes(Layouts.of([Layout(gbs=1024, **layout)]), pool=pool, stack=stack)[
+                0, 0
+            ]
+        )
+        / MIB
+    )
 
 
 def test_an_axis_has_a_communicator_and_megatron_one_of_all_ranks() -> None:
@@ -50,19 +60,32 @@ def test_fully_sharded_replicas_are_all_the_ranks_there_are() -> None:
 
 
 def test_switches_that_reduce_keep_a_buffer_for_each_member() -> None:
-    """tp and all ranks share the board of 8; the two replicas on other boards have no third member to reduce with."""
+    """tp and all ranks share the board of 8; the two replicas on other boards have no third member
+    to reduce with."""
     hopper = on("hopper")
-    assert mib(WIRED, pool=hopper, tp=8, dp=2) == mib(SWITCHED, pool=on("ampere"), tp=8, dp=2) == 688 + 544 + 688
+    assert (
+        mib(WIRED, pool=hopper, tp=8, dp=2)
+        == mib(SWITCHED, pool=on("ampere"), tp=8, dp=2)
+        == 688 + 544 + 688
+    )
     assert mib(SWITCHED, pool=hopper, tp=8, dp=2) == 688 + 544 + 688 + 288 * (8 + 8)
     assert mib(SWITCHED, pool=hopper, tp=2, dp=4) == 544 + 688 + 688 + 288 * (4 + 8)
-    assert mib(SWITCHED, pool=hopper, ep=8, dp=8) == 3 * 688 + 288 * (8 + 8), "an all-to-all reduces nothing"
+    assert mib(SWITCHED, pool=hopper, ep=8, dp=8) == 3 * 688 + 288 * (8 + 8), (
+        "an all-to-all reduces nothing"
+    )
     four = replace(hopper, node=replace(hopper.node, chips_per_node=4, domain_size=4))
-    assert mib(SWITCHED, pool=four, tp=4, dp=2) == mib(WIRED, pool=four, tp=4, dp=2), "four chips are wired to each other"
+    assert mib(SWITCHED, pool=four, tp=4, dp=2) == mib(WIRED, pool=four, tp=4, dp=2), (
+        "four chips are wired to each other"
+    )
     rack = on("blackwell", pool=RACK)
-    assert mib(SWITCHED, pool=rack, tp=8, dp=9) == 3 * 688 + 288 * (8 + 8 + 8), "members beyond a board of 8 are not counted"
+    assert mib(SWITCHED, pool=rack, tp=8, dp=9) == 3 * 688 + 288 * (8 + 8 + 8), (
+        "members beyond a board of 8 are not counted"
+    )
 
 
-@pytest.mark.parametrize(("vendor", "each"), [("Huawei", 400), ("Google", 0), ("AWS", 0), ("AMD", 688)])
+@pytest.mark.parametrize(
+    ("vendor", "each"), [("Huawei", 400), ("Google", 0), ("AWS", 0), ("AMD", 688)]
+)
 def test_other_libraries(vendor: str, each: int) -> None:
     assert mib(SWITCHED, pool=on("hopper", vendor=vendor), tp=4) == 2 * each
 
@@ -76,5 +99,8 @@ def test_no_context_no_communicators() -> None:
 def test_columns_equal_single_layouts() -> None:
     several = [Layout(gbs=64, tp=2, dp=4), Layout(gbs=64, pp=8), Layout(gbs=64, cp=4, tp=2)]
     together = communicator_bytes(Layouts.of(several), pool=on("hopper"), stack=SWITCHED)
-    alone = [float(communicator_bytes(Layouts.of([one]), pool=on("hopper"), stack=SWITCHED)[0, 0]) for one in several]
+    alone = [
+        float(communicator_bytes(Layouts.of([one]), pool=on("hopper"), stack=SWITCHED)[0, 0])
+        for one in several
+    ]
     assert together[:, 0].tolist() == alone

@@ -16,12 +16,20 @@ TOKENS, H, VOCAB = 2048, 1024, 32000
 
 
 def product(m: float, n: float, k: float) -> float:
-    return float(gemm_s(CHIP, m=np.array([m]), n=np.array([n]), k=np.array([k]), precision="bf16")[0])
+    return float(
+        gemm_s(CHIP, m=np.array([m]), n=np.array([n]), k=np.array([k]), precision="bf16")[0]
+    )
 
 
 def test_megatron_pads_gpt2s_vocabulary() -> None:
-    """50257 to a multiple of 128 tp: 50304, 50432, 50688, 51200 (Megatron-LM, --make-vocab-size-divisible-by 128)."""
-    assert padded_vocab(50257, np.array([1.0, 2.0, 4.0, 8.0]), 128).tolist() == [50304, 50432, 50688, 51200]
+    """50257 to a multiple of 128 tp: 50304, 50432, 50688, 51200 (Megatron-LM,
+    --make-vocab-size-divisible-by 128)."""
+    assert padded_vocab(50257, np.array([1.0, 2.0, 4.0, 8.0]), 128).tolist() == [
+        50304,
+        50432,
+        50688,
+        51200,
+    ]
     assert padded_vocab(32000, np.array([1.0, 8.0]), 1).tolist() == [32000, 32000]
     assert padded_vocab(50257, np.array([8.0]), 1).tolist() == [50264]
 
@@ -31,45 +39,64 @@ def test_head_is_a_linear_layer_and_the_passes_of_the_loss() -> None:
     ends = price_ends(site(GPT))
     loss = TOKENS * VOCAB * LOSS_PASSES_UNFUSED / MEMORY_BYTES_PER_S / 2
     assert ends.head_forward_s == pytest.approx(product(TOKENS, VOCAB, H) + loss)
-    assert ends.head_backward_s == pytest.approx(product(TOKENS, H, VOCAB) + product(VOCAB, H, TOKENS) + loss)
+    assert ends.head_backward_s == pytest.approx(
+        product(TOKENS, H, VOCAB) + product(VOCAB, H, TOKENS) + loss
+    )
     assert ends.head_weight_s == product(VOCAB, H, TOKENS)
 
 
 def test_a_fused_loss_moves_fewer_bytes() -> None:
-    fused, plain = (price_ends(site(GPT, stack=replace(STACK, cross_entropy_fused=flag))) for flag in (True, False))
+    fused, plain = (
+        price_ends(site(GPT, stack=replace(STACK, cross_entropy_fused=flag)))
+        for flag in (True, False)
+    )
     saved_s = TOKENS * VOCAB * (LOSS_PASSES_UNFUSED - LOSS_PASSES_FUSED) / 2 / MEMORY_BYTES_PER_S
     assert plain.head_forward_s - fused.head_forward_s == pytest.approx(saved_s)
 
 
 def test_embedding_gathers_and_scatters() -> None:
-    """Read, write and once more for positions: 3 elements of 2 bytes; the scatter of gradients twice that, and of the whole table zeros
-    written (2), read (2), and the sum read and written (4 + 4); no exchange on one rank."""
+    """Read, write and once more for positions: 3 elements of 2 bytes; the scatter of gradients
+    twice that, and of the whole table zeros written (2), read (2), and the sum read and written (4
+    + 4); no exchange on one rank."""
     ends = price_ends(site(GPT))
     once = TOKENS * H * 3 * 2 / MEMORY_BYTES_PER_S + 2e-6
     assert ends.embedding_forward_s == pytest.approx(once)
-    assert ends.embedding_backward_s == pytest.approx(2 * once + VOCAB * H * 12 / MEMORY_BYTES_PER_S)
+    assert ends.embedding_backward_s == pytest.approx(
+        2 * once + VOCAB * H * 12 / MEMORY_BYTES_PER_S
+    )
     halves = price_ends(site(GPT, stack=replace(STACK, gradient_bytes=2.0)))
-    assert ends.embedding_backward_s - halves.embedding_backward_s == pytest.approx(VOCAB * H * 4 / MEMORY_BYTES_PER_S)
+    assert ends.embedding_backward_s - halves.embedding_backward_s == pytest.approx(
+        VOCAB * H * 4 / MEMORY_BYTES_PER_S
+    )
     frozen = price_ends(site(GPT, replace(WORK, lora_rank=16)))
     assert frozen.embedding_backward_s == pytest.approx(2 * once)
 
 
 def test_logits_at_the_peak_of_the_loss() -> None:
-    """2 bytes for the logits and the stack's for what the loss keeps of them; a share of the vocabulary under tp, unless gathered."""
+    """2 bytes for the logits and the stack's for what the loss keeps of them; a share of the
+    vocabulary under tp, unless gathered."""
     assert price_ends(site(GPT)).loss_peak_bytes == TOKENS * VOCAB * (2 + 4)
     assert price_ends(site(GPT, tp=4)).loss_peak_bytes == TOKENS * VOCAB / 4 * (2 + 4)
-    gathered = price_ends(site(GPT, tp=4, stack=replace(STACK, vocab_parallel_loss=False, logits_bytes=8.0)))
+    gathered = price_ends(
+        site(GPT, tp=4, stack=replace(STACK, vocab_parallel_loss=False, logits_bytes=8.0))
+    )
     assert gathered.loss_peak_bytes == TOKENS * VOCAB * (2 + 8)
     assert gathered.head_forward_s > price_ends(site(GPT, tp=4)).head_forward_s
 
 
 def test_the_heads_backward_pass_hands_on_a_gradient_of_its_size() -> None:
-    """A gradient of 2 bytes per weight of the rank's share of the head, unless the head is frozen."""
+    """A gradient of 2 bytes per weight of the rank's share of the head, unless the head is
+    frozen."""
     handing = replace(STACK, head_gradient_bytes=2.0)
-    more = price_ends(site(GPT, tp=4, stack=handing)).loss_peak_bytes - price_ends(site(GPT, tp=4)).loss_peak_bytes
+    more = (
+        price_ends(site(GPT, tp=4, stack=handing)).loss_peak_bytes
+        - price_ends(site(GPT, tp=4)).loss_peak_bytes
+    )
     assert more == 2 * VOCAB / 4 * H
     frozen = price_ends(site(GPT, replace(WORK, lora_rank=16), stack=handing))
-    assert frozen.loss_peak_bytes == price_ends(site(GPT, replace(WORK, lora_rank=16))).loss_peak_bytes
+    assert (
+        frozen.loss_peak_bytes == price_ends(site(GPT, replace(WORK, lora_rank=16))).loss_peak_bytes
+    )
 
 
 def test_a_loss_keeps_its_softmax() -> None:
@@ -91,5 +118,7 @@ def test_vocabulary_is_cut_over_tensor_parallel_ranks() -> None:
 
 def test_the_head_of_an_encoder_decoder_sees_the_decoder() -> None:
     model = find_model("t5-small")
-    long, short = (price_ends(site(model, replace(WORK, seq_len=512, decoder_seq_len=n))) for n in (512, 128))
+    long, short = (
+        price_ends(site(model, replace(WORK, seq_len=512, decoder_seq_len=n))) for n in (512, 128)
+    )
     assert short.loss_peak_bytes == long.loss_peak_bytes / 4

@@ -8,13 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.cost.flops import causal_flops_per_token, model_flops_per_sequence, model_flops_per_token
+from meshwright.cost.flops import (
+    causal_flops_per_token,
+    model_flops_per_sequence,
+    model_flops_per_token,
+)
 from meshwright.cost.shapes import stream_seq_len
 from meshwright.models.presets import find_model
 from meshwright.models.spec import Block, MambaSpec, ModelSpec
 from meshwright.workload import Workload
 
-MODELS = ("gpt3-175b", "llama3-8b", "mixtral-8x7b", "deepseek-v3", "gemma3-4b", "nemotron-h-8b", "t5-2.8b", "bert-large", "gpt-oss-20b")
+MODELS = (
+    "gpt3-175b",
+    "llama3-8b",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "gemma3-4b",
+    "nemotron-h-8b",
+    "t5-2.8b",
+    "bert-large",
+    "gpt-oss-20b",
+)
 
 
 def no_bias(name: str) -> ModelSpec:
@@ -22,15 +36,23 @@ def no_bias(name: str) -> ModelSpec:
 
 
 def test_gpt3_against_published() -> None:
-    """arXiv:2104.04473, equation 3: 96 B s l h^2 (1 + s / 6h + V / 16lh), with the fourth pass of its recompute taken out.
+    """arXiv:2104.04473, equation 3: 96 B s l h^2 (1 + s / 6h + V / 16lh), with the fourth pass of
+    its recompute taken out.
 
-    Of 96 = 4 * 24 the layers recompute one pass in four, the head none: 72 s l h^2 (1 + s / 6h) + 6 s h V.
+    Of 96 = 4 * 24 the layers recompute one pass in four, the head none: 72 s l h^2 (1 + s / 6h) + 6
+    s h V.
     """
     h, layers, vocab, seq = 12288, 96, 50257, 2048
     published = 72 * layers * h**2 * (1 + seq / (6 * h)) + 6 * h * vocab
-    assert published == pytest.approx(1_043_677_052_928 * (1 + 1 / 36) + 3_705_348_096)  # 72 * 96 * 12288^2 = 6912 * 150994944
-    assert model_flops_per_token(no_bias("gpt3-175b"), Workload(seq_len=seq)) == pytest.approx(published, rel=1e-12)
-    assert model_flops_per_token(find_model("gpt3-175b"), Workload(seq_len=seq)) == pytest.approx(published, rel=1e-4)
+    assert published == pytest.approx(
+        1_043_677_052_928 * (1 + 1 / 36) + 3_705_348_096
+    )  # 72 * 96 * 12288^2 = 6912 * 150994944
+    assert model_flops_per_token(no_bias("gpt3-175b"), Workload(seq_len=seq)) == pytest.approx(
+        published, rel=1e-12
+    )
+    assert model_flops_per_token(find_model("gpt3-175b"), Workload(seq_len=seq)) == pytest.approx(
+        published, rel=1e-4
+    )
 
 
 def test_llama3_8b_is_6n_and_12lhs() -> None:
@@ -39,8 +61,16 @@ def test_llama3_8b_is_6n_and_12lhs() -> None:
     assert matrices == 7_504_658_432
     scores = 12 * 32 * (32 * 128) * 8192
     work = Workload(seq_len=8192)
-    assert model_flops_per_token(find_model("llama3-8b"), work) == 6 * matrices + scores == 57_912_852_480
-    assert causal_flops_per_token(find_model("llama3-8b"), work) == 6 * matrices + scores // 2 == 51_470_401_536
+    assert (
+        model_flops_per_token(find_model("llama3-8b"), work)
+        == 6 * matrices + scores
+        == 57_912_852_480
+    )
+    assert (
+        causal_flops_per_token(find_model("llama3-8b"), work)
+        == 6 * matrices + scores // 2
+        == 51_470_401_536
+    )
 
 
 def test_mixtral_counts_two_experts_of_eight() -> None:
@@ -52,57 +82,85 @@ def test_mixtral_counts_two_experts_of_eight() -> None:
 
 
 def test_latent_attention_has_two_widths() -> None:
-    """DeepSeek-V2-Lite: queries and keys are 128 + 64 wide, values 128; its two norms of latents are 512 weights a layer beside."""
+    """DeepSeek-V2-Lite: queries and keys are 128 + 64 wide, values 128; its two norms of latents
+    are 512 weights a layer beside."""
     h, heads, seq = 2048, 16, 4096
     attention = h * heads * 192 + h * (512 + 64) + 512 * heads * (128 + 128) + heads * 128 * h
     dense, routed = 3 * h * 10944, 3 * h * (6 * 1408 + 2816) + 64 * h
     layers = 27 * (6 * attention + 6 * heads * (192 + 128) * seq) + 6 * (dense + 26 * routed)
     by_hand = layers + 6 * h * 102400
-    assert model_flops_per_token(find_model("deepseek-v2-lite"), Workload(seq_len=seq)) == pytest.approx(by_hand, rel=1e-4)
+    assert model_flops_per_token(
+        find_model("deepseek-v2-lite"), Workload(seq_len=seq)
+    ) == pytest.approx(by_hand, rel=1e-4)
 
 
 def test_a_window_limits_the_keys() -> None:
     """Mistral 7B: 4096 keys of 32768; linear part 6 * (7,241,732,096 - embedding - norms)."""
     matrices = 7_241_732_096 - 32000 * 4096 - 65 * 4096
     work = Workload(seq_len=32768)
-    assert model_flops_per_token(find_model("mistral-7b"), work) == 6 * matrices + 12 * 32 * 4096 * 4096
-    assert model_flops_per_token(replace(find_model("mistral-7b"), window=None), work) == 6 * matrices + 12 * 32 * 4096 * 32768
+    assert (
+        model_flops_per_token(find_model("mistral-7b"), work)
+        == 6 * matrices + 12 * 32 * 4096 * 4096
+    )
+    assert (
+        model_flops_per_token(replace(find_model("mistral-7b"), window=None), work)
+        == 6 * matrices + 12 * 32 * 4096 * 32768
+    )
 
 
 def test_encoder_decoder_of_equal_lengths() -> None:
-    """Both streams 512 long: encoder 4 + 2 * ffn / h products, decoder 8 + 2 * ffn / h and scores twice, head once."""
+    """Both streams 512 long: encoder 4 + 2 * ffn / h products, decoder 8 + 2 * ffn / h and scores
+    twice, head once."""
     model = replace(find_model("t5-small"), linear_bias=False)
     h, inner, ffn, seq = 512, 8 * 64, 2048, 512
     attention, mlp, scores = 4 * h * inner, 2 * h * ffn, 12 * inner * seq
-    encoder, decoder = 6 * (6 * (attention + mlp) + scores), 6 * (6 * (2 * attention + mlp) + 2 * scores)
+    encoder, decoder = (
+        6 * (6 * (attention + mlp) + scores),
+        6 * (6 * (2 * attention + mlp) + 2 * scores),
+    )
     work = Workload(seq_len=seq, decoder_seq_len=seq)
     assert model_flops_per_token(model, work) == encoder + decoder + 6 * h * 32128
 
 
 def test_a_decoder_is_a_quarter_of_its_encoder_unless_said() -> None:
     model = find_model("t5-small")
-    assert model_flops_per_token(model, Workload(seq_len=512)) == model_flops_per_token(model, Workload(seq_len=512, decoder_seq_len=128))
+    assert model_flops_per_token(model, Workload(seq_len=512)) == model_flops_per_token(
+        model, Workload(seq_len=512, decoder_seq_len=128)
+    )
     decoder, encoder = Block(kind="mlp", stream="decoder"), Block(kind="mlp")
-    assert [stream_seq_len(model, block, Workload(seq_len=512)) for block in (encoder, decoder)] == [512, 128]
-    assert [stream_seq_len(model, block, Workload(seq_len=512, decoder_seq_len=114)) for block in (encoder, decoder)] == [512, 114]
+    assert [
+        stream_seq_len(model, block, Workload(seq_len=512)) for block in (encoder, decoder)
+    ] == [512, 128]
+    assert [
+        stream_seq_len(model, block, Workload(seq_len=512, decoder_seq_len=114))
+        for block in (encoder, decoder)
+    ] == [512, 114]
     assert stream_seq_len(model, decoder, Workload(seq_len=3)) == 1
 
 
 def test_a_mixer_multiplies_its_state_twice() -> None:
-    """One head's state of head_dim * state_dim is updated and read: 2 multiply-adds of 2 FLOP, times 3; unlike attention at any length."""
+    """One head's state of head_dim * state_dim is updated and read: 2 multiply-adds of 2 FLOP,
+    times 3; unlike attention at any length."""
     model = find_model("nemotron-h-8b")
     wide = replace(model, mamba=MambaSpec(state_dim=256, num_heads=128, head_dim=64, num_groups=8))
     short, long = (model_flops_per_token(model, Workload(seq_len=s)) for s in (1024, 2048))
     assert long - short == 4 * 12 * (32 * 128) * 1024  # its four attention layers
-    more_weights = 24 * (4096 + 5) * 2 * 8 * 128  # projection in, convolution of 4 taps and its bias, for the new states
-    assert model_flops_per_token(wide, Workload(seq_len=1024)) - short == 6 * more_weights + 24 * 12 * 128 * 64 * 128
+    more_weights = (
+        24 * (4096 + 5) * 2 * 8 * 128
+    )  # projection in, convolution of 4 taps and its bias, for the new states
+    assert (
+        model_flops_per_token(wide, Workload(seq_len=1024)) - short
+        == 6 * more_weights + 24 * 12 * 128 * 64 * 128
+    )
 
 
 def test_a_trillion_parameters_at_four_million_tokens_do_not_wrap() -> None:
     h, layers, vocab, seq = 25600, 128, 50257, 4_000_000
     exact = seq * (72 * layers * h**2 + 12 * layers * h * seq + 6 * h * vocab)
     assert exact > 70 * 2**63
-    assert model_flops_per_sequence(no_bias("gpt3-1t"), Workload(seq_len=seq), masking="full") == pytest.approx(exact, rel=1e-12)
+    assert model_flops_per_sequence(
+        no_bias("gpt3-1t"), Workload(seq_len=seq), masking="full"
+    ) == pytest.approx(exact, rel=1e-12)
 
 
 @given(name=st.sampled_from(MODELS), seq=st.integers(1, 2**20))
@@ -110,7 +168,9 @@ def test_masking_saves_at_most_half(name: str, seq: int) -> None:
     model, work = find_model(name), Workload(seq_len=seq)
     full, causal = model_flops_per_token(model, work), causal_flops_per_token(model, work)
     assert 0 < causal <= full <= 2 * causal
-    assert model_flops_per_sequence(model, work, masking="full") == pytest.approx(full * seq, rel=1e-12)
+    assert model_flops_per_sequence(model, work, masking="full") == pytest.approx(
+        full * seq, rel=1e-12
+    )
 
 
 @given(name=st.sampled_from(MODELS), seq=st.integers(1, 2**19))

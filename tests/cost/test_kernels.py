@@ -29,12 +29,24 @@ from meshwright.workload import Precision
 sizes = st.integers(1, 2**17).map(float)
 
 
-def time_of(m: float, n: float, k: float, *, precision: Precision = "bf16", groups: float = 1.0) -> float:
-    return float(gemm_s(CHIP, m=np.array([m]), n=np.array([n]), k=np.array([k]), precision=precision, groups=groups)[0])
+def time_of(
+    m: float, n: float, k: float, *, precision: Precision = "bf16", groups: float = 1.0
+) -> float:
+    return float(
+        gemm_s(
+            CHIP,
+            m=np.array([m]),
+            n=np.array([n]),
+            k=np.array([k]),
+            precision=precision,
+            groups=groups,
+        )[0]
+    )
 
 
 def test_a_large_product_runs_at_the_sustained_share() -> None:
-    """2 * 8192^3 = 1.0995 TFLOP at 1e15 * 0.8 * 0.5 is 2.749 ms; the last wave and the depth cost 3.2 % and 3.1 %, the ramp 2 us."""
+    """2 * 8192^3 = 1.0995 TFLOP at 1e15 * 0.8 * 0.5 is 2.749 ms; the last wave and the depth cost
+    3.2 % and 3.1 %, the ramp 2 us."""
     ideal = 1_099_511_627_776 / 4e14
     half_wave = 132 * 128 * 256 / 2
     corrections = (1 + half_wave / 8192**2) * (1 + 256 / 8192)
@@ -43,7 +55,10 @@ def test_a_large_product_runs_at_the_sustained_share() -> None:
 
 
 def test_the_peak_share_is_the_limit_of_large_products() -> None:
-    ratios = [2.0 * size**3 / MATMUL_FLOPS_PER_S / time_of(size, size, size) for size in (2.0**power for power in range(8, 20))]
+    ratios = [
+        2.0 * size**3 / MATMUL_FLOPS_PER_S / time_of(size, size, size)
+        for size in (2.0**power for power in range(8, 20))
+    ]
     assert ratios == sorted(ratios)
     assert 0.999 < ratios[-1] < 1
 
@@ -57,27 +72,36 @@ def test_the_smallest_product_is_a_ramp_and_one_short_wave() -> None:
 
 
 def test_a_small_chip_is_full_sooner() -> None:
-    """40 multiprocessors: half a wave is 20 tiles of 128 x 256, so 2048 x 1024 outputs lose 20 / 64 of their time to it, not 66 / 64."""
+    """40 multiprocessors: half a wave is 20 tiles of 128 x 256, so 2048 x 1024 outputs lose 20 / 64
+    of their time to it, not 66 / 64."""
     small = replace(CHIP, multiprocessors=40.0)
     side = (np.array([2048.0]), np.array([1024.0]), np.array([8192.0]))
-    seconds = [gemm_s(chip, m=side[0], n=side[1], k=side[2], precision="bf16")[0] - 2e-6 for chip in (CHIP, small)]
+    seconds = [
+        gemm_s(chip, m=side[0], n=side[1], k=side[2], precision="bf16")[0] - 2e-6
+        for chip in (CHIP, small)
+    ]
     assert seconds[0] / seconds[1] == pytest.approx((1 + 66 / 64) / (1 + 20 / 64))
 
 
 def test_a_shallow_product_pays_for_its_ends() -> None:
-    """At k = DEPTH_HALF prologue and epilogue are as long as the main loop: half the speed of an endless one."""
+    """At k = DEPTH_HALF prologue and epilogue are as long as the main loop: half the speed of an
+    endless one."""
     n = 2.0**17
     shallow, deep = ((time_of(n, n, k) - 2e-6) / k for k in (DEPTH_HALF, 256 * DEPTH_HALF))
     assert shallow / deep == pytest.approx(2 * 256 / 257)
 
 
 def test_a_skinny_product_reads_its_weights() -> None:
-    """16 rows of 65536 x 65536 in bf16: 2 * (2 * 16 * 65536 + 65536^2) bytes at 1e12 bytes/s take longer than their FLOPs."""
-    assert time_of(16, 65536, 65536) == pytest.approx((4 * 16 * 65536 + 2 * 65536**2) / MEMORY_BYTES_PER_S + 2e-6)
+    """16 rows of 65536 x 65536 in bf16: 2 * (2 * 16 * 65536 + 65536^2) bytes at 1e12 bytes/s take
+    longer than their FLOPs."""
+    assert time_of(16, 65536, 65536) == pytest.approx(
+        (4 * 16 * 65536 + 2 * 65536**2) / MEMORY_BYTES_PER_S + 2e-6
+    )
 
 
 def test_few_rows_cost_no_less_than_a_sixteenth() -> None:
-    """A matrix instruction has 16 rows: 1 row takes as long as 16, and 128 rows are a whole tile."""
+    """A matrix instruction has 16 rows: 1 row takes as long as 16, and 128 rows are a whole
+    tile."""
     assert time_of(1, 8192, 8192) == pytest.approx(time_of(16, 8192, 8192), rel=0.01)
     assert time_of(64, 8192, 8192) < time_of(128, 8192, 8192) < time_of(256, 8192, 8192)
 
@@ -88,7 +112,16 @@ def test_grouped_products_share_their_waves() -> None:
 
 
 def test_bytes_of_an_operand() -> None:
-    by_hand = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8-blockwise": 1, "mxfp8": 1, "nvfp4": 0.5 + 1 / 16}
+    by_hand = {
+        "fp32": 4,
+        "tf32": 4,
+        "bf16": 2,
+        "fp16": 2,
+        "fp8": 1,
+        "fp8-blockwise": 1,
+        "mxfp8": 1,
+        "nvfp4": 0.5 + 1 / 16,
+    }
     for name, size in by_hand.items():
         precision: Precision = name  # type: ignore[assignment]
         assert element_bytes(precision) == size
@@ -98,25 +131,38 @@ def test_share_of_the_peak() -> None:
     assert matmul_share(CHIP, "bf16") == pytest.approx(0.8 * 0.5)
     assert matmul_share(CHIP, "fp8") == pytest.approx(0.8 * 0.5)
     measured = replace(CHIP, fp8_matmul_efficiency=0.7)
-    assert matmul_share(measured, "fp8") == matmul_share(measured, "mxfp8") == matmul_share(measured, "fp8-blockwise")
+    assert (
+        matmul_share(measured, "fp8")
+        == matmul_share(measured, "mxfp8")
+        == matmul_share(measured, "fp8-blockwise")
+    )
     assert matmul_share(measured, "fp8") == pytest.approx(0.7 * 0.5)
     assert matmul_share(measured, "bf16") == pytest.approx(0.8 * 0.5)
     assert 0 < matmul_share(CHIP, "nvfp4") < matmul_share(CHIP, "bf16")
 
 
 def test_half_the_bytes_and_twice_the_peak_halve_a_large_product() -> None:
-    assert time_of(65536, 65536, 65536, precision="fp8") == pytest.approx(time_of(65536, 65536, 65536) / 2, rel=1e-3)
+    assert time_of(65536, 65536, 65536, precision="fp8") == pytest.approx(
+        time_of(65536, 65536, 65536) / 2, rel=1e-3
+    )
 
 
 def test_streaming_at_the_measured_share() -> None:
-    assert streaming_s(CHIP, np.array([3e12]))[0] == pytest.approx(3.0)  # 2e12 bytes/s, half of it reached
+    assert streaming_s(CHIP, np.array([3e12]))[0] == pytest.approx(
+        3.0
+    )  # 2e12 bytes/s, half of it reached
 
 
 @settings(max_examples=50)
 @given(m=sizes, n=sizes, k=sizes)
 def test_a_product_takes_its_time_and_more_where_it_grows(m: float, n: float, k: float) -> None:
     alone = time_of(m, n, k)
-    assert alone >= max(2 * m * n * k / MATMUL_FLOPS_PER_S, 2 * (m * n + m * k + n * k) / MEMORY_BYTES_PER_S) + 2e-6 - 1e-18
+    assert (
+        alone
+        >= max(2 * m * n * k / MATMUL_FLOPS_PER_S, 2 * (m * n + m * k + n * k) / MEMORY_BYTES_PER_S)
+        + 2e-6
+        - 1e-18
+    )
     assert min(time_of(2 * m, n, k), time_of(m, 2 * n, k), time_of(m, n, 2 * k)) >= alone
 
 
@@ -129,7 +175,8 @@ def test_a_column_of_products_is_each_alone(shapes: list[tuple[float, float, flo
 
 
 def test_measured_products_are_sustained() -> None:
-    """A chip with a table takes its time, stretched by what training sustains of a benchmark; a stranger takes the roofline."""
+    """A chip with a table takes its time, stretched by what training sustains of a benchmark; a
+    stranger takes the roofline."""
     h100 = find_chip("h100")
     m, n, k = (np.array([float(v)]) for v in (8192, 8192, 8192))
     table = gemm_seconds("h100", precision="bf16", m=m, n=n, k=k)
@@ -147,8 +194,10 @@ def test_narrow_products_sustain_their_own_share() -> None:
 
 
 def test_a_kernel_that_reads_few_bytes_at_a_time_leaves_memory_idle() -> None:
-    """2048 threads with 4 elements of 2 bytes have 16 KiB under way: a quarter of the 64 KiB that fill the chip. Twice as wide elements
-    reach half; a pass that reads 16 bytes at once, one that only writes, and a chip that 16 KiB fill, reach all of it."""
+    """2048 threads with 4 elements of 2 bytes have 16 KiB under way: a quarter of the 64 KiB that
+    fill the chip. Twice as wide elements reach half; a pass that reads 16 bytes at once, one that
+    only writes, and a chip that 16 KiB fill, reach all of it.
+    """
     slow, plain = replace(CHIP, bytes_in_flight=2.0**16), replace(CHIP, bytes_in_flight=2.0**14)
     elements = np.array([1e9])
 
@@ -158,7 +207,12 @@ def test_a_kernel_that_reads_few_bytes_at_a_time_leaves_memory_idle() -> None:
     half = EagerPass(read=2.0, written=2.0)
     assert bytes_of(slow, half) == pytest.approx(4 * 4)
     assert bytes_of(slow, EagerPass(read=4.0, written=2.0)) == pytest.approx(6 * 2)
-    assert bytes_of(slow, replace(half, wide=True)) == bytes_of(plain, half) == bytes_of(CHIP, half) == pytest.approx(4)
+    assert (
+        bytes_of(slow, replace(half, wide=True))
+        == bytes_of(plain, half)
+        == bytes_of(CHIP, half)
+        == pytest.approx(4)
+    )
     assert bytes_of(slow, EagerPass(read=0.0, written=4.0)) == pytest.approx(4)
     assert bytes_of(slow, replace(half, count=0.5)) == pytest.approx(8)
     both = eager_s(slow, [half, replace(half, wide=True)], elements=elements)

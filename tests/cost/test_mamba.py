@@ -16,14 +16,17 @@ from meshwright.models.spec import Block
 def test_a_mixer_is_linear_in_the_sequence() -> None:
     model = find_model("nemotron-h-8b")
     block = Block(kind="mamba")
-    short, long = (mamba_parts(site(model, replace(WORK, seq_len=seq)), block) for seq in (8192, 16384))
+    short, long = (
+        mamba_parts(site(model, replace(WORK, seq_len=seq)), block) for seq in (8192, 16384)
+    )
     scans = [named(parts, "state scan") for parts in (short, long)]
     assert scans[1].forward_s - 10e-6 == pytest.approx(2 * (scans[0].forward_s - 10e-6))  # 5 ramps
     assert sum(saved(part) for part in long) == 2 * sum(saved(part) for part in short)
 
 
 def test_a_scan_is_no_faster_than_its_kernels() -> None:
-    """128 heads, 2 * 128 * (128 + 64) + 4 * 128 * 64 FLOP a token and head: 15 % of 1e14 FLOP/s, 47e12 FLOP/s on a chip of 1e15."""
+    """128 heads, 2 * 128 * (128 + 64) + 4 * 128 * 64 FLOP a token and head: 15 % of 1e14 FLOP/s,
+    47e12 FLOP/s on a chip of 1e15."""
     model, block = find_model("nemotron-h-8b"), Block(kind="mamba")
     flops = 2048 * 128 * (2 * 128 * 192 + 4 * 128 * 64)
     times = []

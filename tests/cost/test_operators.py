@@ -1,4 +1,5 @@
-"""Parts that all blocks share: linear layers, memory-bound passes, norms, tensor-parallel exchange."""
+"""Parts that all blocks share: linear layers, memory-bound passes, norms, tensor-parallel
+exchange."""
 
 from __future__ import annotations
 
@@ -7,7 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cost.cases import CHIP, GPT, LLAMA, MEMORY_BYTES_PER_S, MLA, MOE, POOL, STACK, WORK, saved, site
+from tests.cost.cases import (
+    CHIP,
+    GPT,
+    LLAMA,
+    MEMORY_BYTES_PER_S,
+    MLA,
+    MOE,
+    POOL,
+    STACK,
+    WORK,
+    saved,
+    site,
+)
 from tests.hardware.profiles import ON_H100, gemm
 
 from meshwright.cost.attention import attention_parts, scores_per_query
@@ -37,33 +50,41 @@ def column(value: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 
 
 def test_linear_is_three_products() -> None:
-    """2048 tokens from 1024 to 4096: forward, and backward the gradients of input and of weights."""
-    part = linear(site(GPT), "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0))
+    """2048 tokens from 1024 to 4096: forward, and backward the gradients of input and of
+    weights."""
+    part = linear(
+        site(GPT), "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0)
+    )
 
     def product(m: float, n: float, k: float) -> float:
         return float(gemm_s(CHIP, m=column(m), n=column(n), k=column(k), precision="bf16")[0])
 
     assert part.forward_s == product(2048, 4096, 1024)
     assert np.asarray(part.weight_s)[0] == product(4096, 1024, 2048)
-    assert part.backward_s == pytest.approx(product(2048, 1024, 4096) + product(4096, 1024, 2048), rel=1e-15)
+    assert part.backward_s == pytest.approx(
+        product(2048, 1024, 4096) + product(4096, 1024, 2048), rel=1e-15
+    )
     assert (part.kernels_forward, part.kernels_backward) == (1, 2)
 
 
 def test_fp8_casts_what_it_multiplies() -> None:
-    """Input and output's gradient are read in two bytes and written in one, twice (both orientations): 4 bytes an element and a ramp."""
+    """Input and output's gradient are read in two bytes and written in one, twice (both
+    orientations): 4 bytes an element and a ramp."""
     narrow = site(GPT, replace(WORK, precision="fp8"))
     part = linear(narrow, "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0))
     product = gemm_s(CHIP, m=column(2048), n=column(4096), k=column(1024), precision="fp8")
     assert part.forward_s - product == pytest.approx(2048 * 1024 * 4 / MEMORY_BYTES_PER_S + RAMP_S)
     assert (part.kernels_forward, part.kernels_backward) == (2, 4)
     assert narrow.saved_input_bytes == 1.0
-    assert replace(narrow, stack=replace(narrow.stack, narrow_inputs=False)).saved_input_bytes == 2.0
+    assert (
+        replace(narrow, stack=replace(narrow.stack, narrow_inputs=False)).saved_input_bytes == 2.0
+    )
     assert narrow.activation_bytes == 2.0
 
 
 def test_measured_gradients_of_weights_are_those_of_the_software() -> None:
-    """Of a profile: beside an fp32 sum where the software keeps a second, narrower gradient; alone where it has none, or copies gradients
-    into buckets as wide as they are, as torch's DDP does."""
+    """Of a profile: beside an fp32 sum where the software keeps a second, narrower gradient; alone
+    where it has none, or copies gradients into buckets as wide as they are, as torch's DDP does."""
     alone, beside = 3e14, 2e14
     series = (*ON_H100.series, gemm("gemm_wgrad/bf16", alone), gemm("gemm_main_grad/bf16", beside))
     chip = profiled_chip(replace(ON_H100, series=series), find_chip("h100"))
@@ -71,10 +92,18 @@ def test_measured_gradients_of_weights_are_those_of_the_software() -> None:
 
     def seconds(second: float) -> float:
         stack = replace(STACK, family="fsdp", gradient_bytes=4.0, transient_gradient_bytes=second)
-        part = linear(site(GPT, stack=stack, pool=pool), "layer", into=column(2048.0), out=column(2048.0), tokens=column(2048.0))
+        part = linear(
+            site(GPT, stack=stack, pool=pool),
+            "layer",
+            into=column(2048.0),
+            out=column(2048.0),
+            tokens=column(2048.0),
+        )
         return float(np.asarray(part.weight_s)[0])
 
-    assert [seconds(2.0) / seconds(0.0), seconds(4.0) / seconds(0.0)] == pytest.approx([alone / beside, 1.0])
+    assert [seconds(2.0) / seconds(0.0), seconds(4.0) / seconds(0.0)] == pytest.approx(
+        [alone / beside, 1.0]
+    )
 
 
 SLOW = 11 / 7
@@ -88,7 +117,9 @@ SLOW = 11 / 7
         (
             "fp8-blockwise",
             3 * 2048 * 1024 + 3 * 1024 * 4096,
-            (4 * SLOW + 7) * 2048 * 1024 + (5 * SLOW + 3) * 2048 * 4096 + (4 * SLOW + 7) * 1024 * 4096,
+            (4 * SLOW + 7) * 2048 * 1024
+            + (5 * SLOW + 3) * 2048 * 4096
+            + (4 * SLOW + 7) * 1024 * 4096,
         ),
         (
             "mxfp8",
@@ -98,9 +129,10 @@ SLOW = 11 / 7
     ],
 )
 def test_torchao_casts_in_passes(precision: Precision, forward: float, backward: float) -> None:
-    """One scale a tensor: input maximum 2 and cast 3, cast 3 by columns; gradient maximum 2 and both casts 4. By row: cast 3; transposed
-    4, cast 3, product scaled 4; gradient 5 with columns and 3; weights 3, then 4, 3, and their gradient scaled 4. MXFP8: 3 by rows and 3
-    by columns, weights too."""
+    """One scale a tensor: input maximum 2 and cast 3, cast 3 by columns; gradient maximum 2 and
+    both casts 4. By row: cast 3; transposed 4, cast 3, product scaled 4; gradient 5 with columns
+    and 3; weights 3, then 4, 3, and their gradient scaled 4. MXFP8: 3 by rows and 3 by columns,
+    weights too."""
     both = [replace(STACK, narrow_inputs=kept) for kept in (True, False)]
     fused, passed = (
         linear(
@@ -112,29 +144,52 @@ def test_torchao_casts_in_passes(precision: Precision, forward: float, backward:
         )
         for stack in both
     )
-    assert passed.forward_s - fused.forward_s == pytest.approx((forward - 4 * 2048 * 1024) / MEMORY_BYTES_PER_S)
-    assert passed.backward_s - fused.backward_s == pytest.approx((backward - 4 * 2048 * 4096) / MEMORY_BYTES_PER_S)
+    assert passed.forward_s - fused.forward_s == pytest.approx(
+        (forward - 4 * 2048 * 1024) / MEMORY_BYTES_PER_S
+    )
+    assert passed.backward_s - fused.backward_s == pytest.approx(
+        (backward - 4 * 2048 * 4096) / MEMORY_BYTES_PER_S
+    )
 
 
-@pytest.mark.parametrize(("precision", "forward", "backward"), [("bf16", 0, 0), ("fp8", 2, 2), ("mxfp8", 3, 5), ("nvfp4", 5, 7)])
-def test_each_expert_prepares_its_narrow_operands(precision: Precision, forward: int, backward: int) -> None:
-    """8 experts, kernels shorter than their launch of 5 us; mxfp8: a cast and two scale passes forward, a cast and four backward."""
+@pytest.mark.parametrize(
+    ("precision", "forward", "backward"),
+    [("bf16", 0, 0), ("fp8", 2, 2), ("mxfp8", 3, 5), ("nvfp4", 5, 7)],
+)
+def test_each_expert_prepares_its_narrow_operands(
+    precision: Precision, forward: int, backward: int
+) -> None:
+    """8 experts, kernels shorter than their launch of 5 us; mxfp8: a cast and two scale passes
+    forward, a cast and four backward."""
 
     def both(launch_hidden: float) -> tuple[float, float]:
-        at = site(GPT, replace(WORK, precision=precision), stack=replace(STACK, launch_hidden=launch_hidden))
-        part = linear(at, "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0), groups=8.0)
+        at = site(
+            GPT,
+            replace(WORK, precision=precision),
+            stack=replace(STACK, launch_hidden=launch_hidden),
+        )
+        part = linear(
+            at, "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0), groups=8.0
+        )
         return float(part.forward_s[0]), float(part.backward_s[0])
 
     eager, graph = both(0.0), both(1.0)
-    assert eager[0] - graph[0] == pytest.approx(8 * forward * (5e-6 - RAMP_S), abs=1e-12)  # in a graph each takes its ramp of 2 us
+    assert eager[0] - graph[0] == pytest.approx(
+        8 * forward * (5e-6 - RAMP_S), abs=1e-12
+    )  # in a graph each takes its ramp of 2 us
     assert eager[1] - graph[1] == pytest.approx(8 * backward * (5e-6 - RAMP_S), abs=1e-12)
 
 
 def test_a_gradient_that_is_added_in_a_pass_moves_its_bytes() -> None:
-    """1024 x 4096 weights, of each the gradient read and the sum read and written in half precision."""
+    """1024 x 4096 weights, of each the gradient read and the sum read and written in half
+    precision."""
     plain, added = (
         linear(
-            site(GPT, stack=replace(STACK, accumulate_bytes=each)), "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0)
+            site(GPT, stack=replace(STACK, accumulate_bytes=each)),
+            "layer",
+            into=column(1024.0),
+            out=column(4096.0),
+            tokens=column(2048.0),
         )
         for each in (0.0, 6.0)
     )
@@ -146,16 +201,29 @@ def test_a_gradient_that_is_added_in_a_pass_moves_its_bytes() -> None:
 
 def test_frozen_weights_have_no_gradient() -> None:
     at = site(GPT, replace(WORK, lora_rank=16))
-    part = linear(at, "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0), adapted=False)
+    part = linear(
+        at, "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0), adapted=False
+    )
     assert np.all(np.asarray(part.weight_s) == 0)
-    assert part.backward_s == gemm_s(CHIP, m=column(2048), n=column(1024), k=column(4096), precision="bf16")
+    assert part.backward_s == gemm_s(
+        CHIP, m=column(2048), n=column(1024), k=column(4096), precision="bf16"
+    )
 
 
 def test_an_adapter_passes_over_input_and_output() -> None:
-    """2048 tokens, 1024 in, 4096 out: 2 and 8 bytes an element forward in 4 kernels, 10 and 4 backward in 6, at 1e12 bytes/s."""
+    """2048 tokens, 1024 in, 4096 out: 2 and 8 bytes an element forward in 4 kernels, 10 and 4
+    backward in 6, at 1e12 bytes/s."""
     at = site(GPT, replace(WORK, lora_rank=16))
     bare, adapted = (
-        linear(at, "layer", into=column(1024.0), out=column(4096.0), tokens=column(2048.0), adapted=with_it) for with_it in (False, True)
+        linear(
+            at,
+            "layer",
+            into=column(1024.0),
+            out=column(4096.0),
+            tokens=column(2048.0),
+            adapted=with_it,
+        )
+        for with_it in (False, True)
     )
     forward, backward = 2048 * (2 * 1024 + 8 * 4096) / 1e12, 2048 * (10 * 1024 + 4 * 4096) / 1e12
     assert adapted.forward_s - bare.forward_s == pytest.approx(forward + 4 * RAMP_S)
@@ -165,18 +233,25 @@ def test_an_adapter_passes_over_input_and_output() -> None:
 
 
 def test_passes_count_bytes_and_ramps() -> None:
-    part = passes(site(GPT), "pass", forward_bytes=column(1e9), backward_bytes=column(3e9), kernels=2)
+    part = passes(
+        site(GPT), "pass", forward_bytes=column(1e9), backward_bytes=column(3e9), kernels=2
+    )
     assert part.forward_s == pytest.approx(1e-3 + 2 * RAMP_S)
     assert part.backward_s == pytest.approx(3e-3 + 2 * RAMP_S)
     eager = passes(
-        site(GPT, stack=replace(STACK, pointwise_fused=False)), "pass", forward_bytes=column(1e9), backward_bytes=column(3e9), kernels=2
+        site(GPT, stack=replace(STACK, pointwise_fused=False)),
+        "pass",
+        forward_bytes=column(1e9),
+        backward_bytes=column(3e9),
+        kernels=2,
     )
     assert eager.forward_s == pytest.approx(2e-3 + 4 * RAMP_S)
     assert eager.kernels_forward == 4
 
 
 def test_norm_reads_and_writes_five_and_six_elements() -> None:
-    """2048 * 1024 elements of 2 bytes: two operands of the sum, the sum twice, the norm; 6 backward. It keeps the sum."""
+    """2048 * 1024 elements of 2 bytes: two operands of the sum, the sum twice, the norm; 6
+    backward. It keeps the sum."""
     part = norm(site(GPT), MLP, 1.0)
     assert part.forward_s == pytest.approx(TOKENS * H * 5 * 2 / MEMORY_BYTES_PER_S + 2 * RAMP_S)
     assert part.backward_s == pytest.approx(TOKENS * H * 6 * 2 / MEMORY_BYTES_PER_S + 2 * RAMP_S)
@@ -217,80 +292,132 @@ def test_norm_output_is_what_a_redone_norm_frees() -> None:
 
 
 def test_tensor_exchange_is_an_all_reduce_or_two_gathers() -> None:
-    """A block's activations are 2048 * 1024 * 2 bytes; two gathers copy the own share twice and are set up twice."""
+    """A block's activations are 2048 * 1024 * 2 bytes; two gathers copy the own share twice and are
+    set up twice."""
     payload = np.array([TOKENS * H * 2.0])
     for sp in (False, True):
         place = site(LLAMA, tp=8, sp=sp)
         part = tensor_exchange(place, MLP)
-        expected = 2 * all_gather_s(place.tp_group(), payload) if sp else all_reduce_s(place.tp_group(), payload)
+        expected = (
+            2 * all_gather_s(place.tp_group(), payload)
+            if sp
+            else all_reduce_s(place.tp_group(), payload)
+        )
         assert part.forward_s == part.backward_s == pytest.approx(expected)
         copied = (2 if sp else 1) / 8 * TOKENS * H * 2 / 800e9
-        assert part.forward_s == pytest.approx(2 * 7 / 8 * TOKENS * H * 2 / 400e9 + copied + (2 * 24e-6 if sp else 10e-6 + 2 * 14e-6))
+        assert part.forward_s == pytest.approx(
+            2 * 7 / 8 * TOKENS * H * 2 / 400e9 + copied + (2 * 24e-6 if sp else 10e-6 + 2 * 14e-6)
+        )
         assert part.kernels_forward == part.kernels_backward == (2 if sp else 1)
 
 
 def test_tensor_exchange_hides_as_the_stack_can() -> None:
-    """Megatron-Core asserts sequence parallelism, wants NVLink, and makes no buffers for the products of latent attention."""
+    """Megatron-Core asserts sequence parallelism, wants NVLink, and makes no buffers for the
+    products of latent attention."""
     hiding = replace(STACK, tp_overlap=0.75)
     shown = tensor_exchange(site(LLAMA, tp=8, sp=True, stack=hiding), MLP)
     whole = tensor_exchange(site(LLAMA, tp=8, sp=True), MLP)
     assert shown.forward_s == pytest.approx(whole.forward_s / 4)
     assert tensor_exchange(site(LLAMA, tp=1), MLP).forward_s == 0
-    pcie = replace(POOL, node=replace(POOL.node, domain_link=replace(POOL.node.domain_link, maps_peers=False)))
-    latent = replace(LLAMA, mla=MlaSpec(q_lora_rank=None, kv_lora_rank=64, qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=128))
-    for place in (site(LLAMA, pool=pcie, tp=8, sp=True, stack=hiding), site(latent, tp=8, sp=True, stack=hiding)):
+    pcie = replace(
+        POOL, node=replace(POOL.node, domain_link=replace(POOL.node.domain_link, maps_peers=False))
+    )
+    latent = replace(
+        LLAMA,
+        mla=MlaSpec(
+            q_lora_rank=None,
+            kv_lora_rank=64,
+            qk_nope_head_dim=64,
+            qk_rope_head_dim=64,
+            v_head_dim=128,
+        ),
+    )
+    for place in (
+        site(LLAMA, pool=pcie, tp=8, sp=True, stack=hiding),
+        site(latent, tp=8, sp=True, stack=hiding),
+    ):
         assert tensor_exchange(place, MLP).forward_s == whole.forward_s
     reduced = tensor_exchange(site(LLAMA, tp=8), MLP).forward_s
     assert tensor_exchange(site(LLAMA, tp=8, stack=hiding), MLP).forward_s == reduced
-    assert tensor_exchange(site(LLAMA, tp=8, stack=replace(hiding, family="fsdp")), MLP).forward_s == pytest.approx(reduced / 4)
+    assert tensor_exchange(
+        site(LLAMA, tp=8, stack=replace(hiding, family="fsdp")), MLP
+    ).forward_s == pytest.approx(reduced / 4)
 
 
 def test_strides_are_copied_where_the_batch_comes_first() -> None:
-    """Two sequences: the whole input of 2 x 2048 x 1024 x 2 bytes is read and written once after the gather, once before the scatter."""
+    """Two sequences: the whole input of 2 x 2048 x 1024 x 2 bytes is read and written once after
+    the gather, once before the scatter."""
     work, first = replace(WORK, gbs=16), replace(STACK, batch_first=True)
-    alone, pair = (tensor_exchange(site(LLAMA, work, tp=8, sp=True, mbs=mbs, stack=first), MLP) for mbs in (1, 2))
+    alone, pair = (
+        tensor_exchange(site(LLAMA, work, tp=8, sp=True, mbs=mbs, stack=first), MLP)
+        for mbs in (1, 2)
+    )
     plain = [tensor_exchange(site(LLAMA, work, tp=8, sp=True, mbs=mbs), MLP) for mbs in (1, 2)]
     copies_s = 2 * (2 * 2 * TOKENS * H * 2 / MEMORY_BYTES_PER_S + RAMP_S)
-    assert pair.forward_s - plain[1].forward_s == pair.backward_s - plain[1].backward_s == pytest.approx(copies_s)
+    assert (
+        pair.forward_s - plain[1].forward_s
+        == pair.backward_s - plain[1].backward_s
+        == pytest.approx(copies_s)
+    )
     assert alone.forward_s == plain[0].forward_s
-    whole = [tensor_exchange(site(LLAMA, work, tp=8, mbs=2, stack=stack), MLP).forward_s for stack in (first, STACK)]
+    whole = [
+        tensor_exchange(site(LLAMA, work, tp=8, mbs=2, stack=stack), MLP).forward_s
+        for stack in (first, STACK)
+    ]
     assert whole[0] == whole[1]
 
 
 def test_gathers_in_8_bits_send_half() -> None:
-    """One scale a tensor: 2048 * 1024 bytes are gathered, twice as many scattered; other precisions gather as they did."""
+    """One scale a tensor: 2048 * 1024 bytes are gathered, twice as many scattered; other precisions
+    gather as they did."""
     narrow, payload = replace(STACK, narrow_gathers=True), TOKENS * H * 2.0
     cases: dict[Precision, float] = {"fp8": payload / 2, "bf16": payload, "mxfp8": payload}
     for precision, gathered in cases.items():
         place = site(LLAMA, replace(WORK, precision=precision), tp=8, sp=True, stack=narrow)
         part = tensor_exchange(place, MLP)
-        gather, scatter = (all_gather_s(place.tp_group(), np.array([size])) for size in (gathered, payload))
+        gather, scatter = (
+            all_gather_s(place.tp_group(), np.array([size])) for size in (gathered, payload)
+        )
         assert part.forward_s == part.backward_s == pytest.approx(gather + scatter)
         assert part.gather_s == pytest.approx(gather)
     assert np.all(np.asarray(tensor_exchange(site(LLAMA, tp=8, stack=narrow), MLP).gather_s) == 0)
 
 
 def test_gradients_apart_are_scattered_for_each_product() -> None:
-    """Of queries, keys and values three, of a gated feed-forward two, of another one; forward they share a gather."""
+    """Of queries, keys and values three, of a gated feed-forward two, of another one; forward they
+    share a gather."""
     place = site(LLAMA, tp=8, sp=True)
     one = np.asarray(tensor_exchange(place, MLP).gather_s)  # a scatter takes as long
-    for model, block, products in ((LLAMA, Block(kind="attention"), 3), (LLAMA, MLP, 2), (GPT, MLP, 1)):
-        part = tensor_exchange(site(model, tp=8, sp=True, stack=replace(STACK, gradients_apart=True)), block)
+    for model, block, products in (
+        (LLAMA, Block(kind="attention"), 3),
+        (LLAMA, MLP, 2),
+        (GPT, MLP, 1),
+    ):
+        part = tensor_exchange(
+            site(model, tp=8, sp=True, stack=replace(STACK, gradients_apart=True)), block
+        )
         assert part.forward_s == pytest.approx(2 * one)
         assert part.backward_s == pytest.approx((1 + products) * one)
         assert part.kernels_backward == 1 + products
 
 
 def test_no_product_hides_a_gather_where_scales_are_by_row() -> None:
-    """Of torchao's: of gather and scatter the second alone is half hidden; Transformer Engine's blocks hide both."""
+    """Of torchao's: of gather and scatter the second alone is half hidden; Transformer Engine's
+    blocks hide both."""
     for inside, share in ((False, 0.75), (True, 0.5)):
-        place = replace(WORK, precision="fp8-blockwise"), replace(STACK, tp_overlap=0.5, narrow_inputs=inside)
+        place = (
+            replace(WORK, precision="fp8-blockwise"),
+            replace(STACK, tp_overlap=0.5, narrow_inputs=inside),
+        )
         hidden = tensor_exchange(site(LLAMA, place[0], tp=8, sp=True, stack=place[1]), MLP)
-        assert hidden.forward_s == pytest.approx(share * tensor_exchange(site(LLAMA, tp=8, sp=True), MLP).forward_s)
+        assert hidden.forward_s == pytest.approx(
+            share * tensor_exchange(site(LLAMA, tp=8, sp=True), MLP).forward_s
+        )
 
 
 def test_tokens_of_a_rank() -> None:
-    """3 sequences of 2048, split over 4 context-parallel ranks; tensor parallelism leaves them whole."""
+    """3 sequences of 2048, split over 4 context-parallel ranks; tensor parallelism leaves them
+    whole."""
     place = site(GPT, cp=4, tp=2, sp=True, mbs=3)
     assert block_tokens(GPT, MLP, WORK, place.shapes).tolist() == [3 * 2048 / 4]
     assert place.split_tokens(MLP).tolist() == [3 * 2048 / 4 / 2]
@@ -300,7 +427,11 @@ KINDS = {
     "attention": (attention_parts, LLAMA, Block(kind="attention")),
     "latent attention": (attention_parts, MLA, Block(kind="attention")),
     "window": (attention_parts, LLAMA, Block(kind="attention", window=512)),
-    "cross attention": (attention_parts, find_model("t5-small"), Block(kind="cross_attention", stream="decoder", causal=False)),
+    "cross attention": (
+        attention_parts,
+        find_model("t5-small"),
+        Block(kind="cross_attention", stream="decoder", causal=False),
+    ),
     "mixer": (mamba_parts, find_model("nemotron-h-8b"), Block(kind="mamba")),
     "feed-forward": (mlp_parts, LLAMA, MLP),
     "experts": (moe_parts, MOE, Block(kind="moe")),
@@ -309,10 +440,17 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("precision", ["bf16", "fp32", "fp8"])
-def test_parts_of_any_block_are_finite_and_alike_alone_and_in_a_column(kind: str, precision: Precision) -> None:
+def test_parts_of_any_block_are_finite_and_alike_alone_and_in_a_column(
+    kind: str, precision: Precision
+) -> None:
     """Kernels left out: they are the host's, see test_layer.py."""
     price, model, block = KINDS[kind]
-    rows = [Layout(), Layout(tp=2, sp=True), Layout(cp=2, mbs=2), Layout(tp=4, dp=4, ep=2 if model.moe else 1, etp=1)]
+    rows = [
+        Layout(),
+        Layout(tp=2, sp=True),
+        Layout(cp=2, mbs=2),
+        Layout(tp=4, dp=4, ep=2 if model.moe else 1, etp=1),
+    ]
     work = replace(WORK, precision=precision)
 
     def priced(some: list[Layout]) -> dict[str, np.ndarray[Any, Any]]:
@@ -329,7 +467,9 @@ def test_parts_of_any_block_are_finite_and_alike_alone_and_in_a_column(kind: str
     assert all(np.all(np.isfinite(values) & (values >= 0)) for values in together.values())
     for i, row in enumerate(rows):
         alone = priced([row])
-        assert {name: values[0] for name, values in alone.items()} == {name: together[name][i] for name in alone}
+        assert {name: values[0] for name, values in alone.items()} == {
+            name: together[name][i] for name in alone
+        }
 
 
 def test_a_window_shortens_the_scores() -> None:
@@ -356,21 +496,43 @@ def test_what_is_left_to_plain_kernels_is_launched_without_modules() -> None:
 
 
 def test_megablox_computes_whole_tiles_and_reads_them_again() -> None:
-    """8 experts with 1024 rows each see 1536, as each shares a tile of 512 with its neighbour; 1536 inputs are two tiles of 1024, 2048
-    outputs are. On a chip whose memory is slow every step, of 8 * 3 * 2 * 2, reads 512 * 1024 and 1024 * 1024 values; 2 * 512 * 1024 for
-    the gradient. A single product is as any library's, and so is one of tokens padded to a capacity."""
+    """8 experts with 1024 rows each see 1536, as each shares a tile of 512 with its neighbour; 1536
+    inputs are two tiles of 1024, 2048 outputs are. On a chip whose memory is slow every step, of 8
+    * 3 * 2 * 2, reads 512 * 1024 and 1024 * 1024 values; 2 * 512 * 1024 for the gradient. A single
+    product is as any library's, and so is one of tokens padded to a capacity.
+    """
     stack = replace(STACK, grouped_products="megablox")
     capped = replace(MOE, moe=replace(MOE.moe, capacity_factor=1.0)) if MOE.moe else MOE
 
-    def times(of: Stack, groups: float, pool: Pool = POOL, model: ModelSpec = MOE) -> tuple[float, float]:
+    def times(
+        of: Stack, groups: float, pool: Pool = POOL, model: ModelSpec = MOE
+    ) -> tuple[float, float]:
         place = site(model, stack=of, pool=pool)
-        part = linear(place, "experts", into=column(1536.0), out=column(2048.0), tokens=column(1024.0), groups=groups)
+        part = linear(
+            place,
+            "experts",
+            into=column(1536.0),
+            out=column(2048.0),
+            tokens=column(1024.0),
+            groups=groups,
+        )
         return float(np.asarray(part.forward_s)[0]), float(np.asarray(part.weight_s)[0])
 
-    whole = linear(site(MOE), "whole", into=column(2048.0), out=column(2048.0), tokens=column(1536.0), groups=8.0)
-    assert times(stack, 8.0) == pytest.approx((float(whole.forward_s[0]), float(np.asarray(whole.weight_s)[0])))
+    whole = linear(
+        site(MOE),
+        "whole",
+        into=column(2048.0),
+        out=column(2048.0),
+        tokens=column(1536.0),
+        groups=8.0,
+    )
+    assert times(stack, 8.0) == pytest.approx(
+        (float(whole.forward_s[0]), float(np.asarray(whole.weight_s)[0]))
+    )
     assert times(stack, 1.0) == times(STACK, 1.0)
     assert times(stack, 8.0, model=capped) == times(STACK, 8.0) != times(stack, 8.0)
     slow = replace(POOL, node=replace(POOL.node, chip=replace(CHIP, memory_bytes_per_s=2e9)))
     read = 8 * 3 * 2 * 2 * 2 / 1e9
-    assert times(stack, 8.0, slow) == pytest.approx((read * (512 + 1024) * 1024, read * 2 * 512 * 1024), rel=0.01)
+    assert times(stack, 8.0, slow) == pytest.approx(
+        (read * (512 + 1024) * 1024, read * 2 * 512 * 1024), rel=0.01
+    )

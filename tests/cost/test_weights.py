@@ -45,7 +45,9 @@ def test_stages_sum_to_the_model(name: str, pipelines: tuple[int, ...]) -> None:
     model = find_model(name)
     for pp in pipelines:
         copy = model.vocab * model.hidden if model.tied and pp > 1 else 0
-        assert of_stages(model, pp=pp).total.sum() == pytest.approx(model_params(model).total + copy, rel=1e-12)
+        assert of_stages(model, pp=pp).total.sum() == pytest.approx(
+            model_params(model).total + copy, rel=1e-12
+        )
 
 
 def test_mixtral_is_46_7_billion() -> None:
@@ -53,7 +55,8 @@ def test_mixtral_is_46_7_billion() -> None:
 
 
 def test_llama_stages_on_paper() -> None:
-    """Four layers of attention 2 h (16 + 4) 64, feed-forward 3 h 3072 and two norms; a table at each end and the last norm."""
+    """Four layers of attention 2 h (16 + 4) 64, feed-forward 3 h 3072 and two norms; a table at
+    each end and the last norm."""
     layer = 2 * 1024 * (16 + 4) * 64 + 3 * 1024 * 3072 + 2 * 1024
     table = 32000 * 1024
     assert of_stages(LLAMA, pp=2).dense.tolist() == [[2 * layer + table, 2 * layer + table + 1024]]
@@ -63,7 +66,9 @@ def test_llama_stages_on_paper() -> None:
 
 def test_tensor_parallelism_cuts_matrices_and_copies_norms() -> None:
     matrices = 2 * 1024 * (16 + 4) * 64 + 3 * 1024 * 3072
-    assert of_stages(LLAMA, tp=4).dense.tolist() == [[4 * (matrices / 4 + 2 * 1024) + 2 * 32000 * 1024 / 4 + 1024]]
+    assert of_stages(LLAMA, tp=4).dense.tolist() == [
+        [4 * (matrices / 4 + 2 * 1024) + 2 * 32000 * 1024 / 4 + 1024]
+    ]
 
 
 def test_padding_is_stored() -> None:
@@ -73,7 +78,8 @@ def test_padding_is_stored() -> None:
 
 
 def test_experts_split_over_ep_and_etp() -> None:
-    """8 experts of 3 h 512 in each of 4 layers; ep = 4 holds two, etp = 2 a half of each; tp alone does not cut them."""
+    """8 experts of 3 h 512 in each of 4 layers; ep = 4 holds two, etp = 2 a half of each; tp alone
+    does not cut them."""
     experts = 4 * 8 * 3 * 1024 * 512
     assert of_stages(MOE).expert.tolist() == [[experts]]
     assert of_stages(MOE, ep=4, dp=4).expert.tolist() == [[experts / 4]]
@@ -81,7 +87,9 @@ def test_experts_split_over_ep_and_etp() -> None:
     assert of_stages(MOE, ep=4, dp=4, tp=2, etp=1, sp=True).expert.tolist() == [[experts / 4]]
     dense, expert = layer_params(MOE, MOE.segments[0], Layouts.of([Layout(ep=8, dp=8, gbs=8)]))
     assert expert.tolist() == [3 * 1024 * 512]
-    assert dense.tolist() == [2 * 1024 * 20 * 64 + 2 * 1024 + 1024 * 8 + 3 * 1024 * 256]  # attention, norms, router, shared expert
+    assert dense.tolist() == [
+        2 * 1024 * 20 * 64 + 2 * 1024 + 1024 * 8 + 3 * 1024 * 256
+    ]  # attention, norms, router, shared expert
 
 
 def test_dense_first_layers_have_no_experts() -> None:
@@ -99,28 +107,46 @@ def test_positions_lie_with_the_embedding() -> None:
 
 @settings(max_examples=50)
 @given(
-    name=st.sampled_from(["llama3-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt3-5b", "t5-2.8b", "bert-large", "nemotron-h-8b"]),
+    name=st.sampled_from(
+        [
+            "llama3-8b",
+            "mixtral-8x7b",
+            "deepseek-v2-lite",
+            "gpt3-5b",
+            "t5-2.8b",
+            "bert-large",
+            "nemotron-h-8b",
+        ]
+    ),
     power=st.integers(0, 3),
     pp=st.sampled_from([1, 2, 3, 4]),
     multiple=st.sampled_from([1, 128]),
 )
-def test_more_tensor_parallelism_never_adds_weights(name: str, power: int, pp: int, multiple: int) -> None:
+def test_more_tensor_parallelism_never_adds_weights(
+    name: str, power: int, pp: int, multiple: int
+) -> None:
     model, stack = find_model(name), replace(STACK, vocab_multiple=multiple)
-    less, more = (of_stages(model, stack=stack, tp=tp, pp=pp).total for tp in (2**power, 2 ** (power + 1)))
+    less, more = (
+        of_stages(model, stack=stack, tp=tp, pp=pp).total for tp in (2**power, 2 ** (power + 1))
+    )
     assert np.all(more <= less)
     assert np.all(more > 0)
 
 
 def test_the_largest_matrix_of_a_layer() -> None:
-    """Llama 3 8B: 4096 * 14336 of 218.1 million; Mixtral's eight experts are one tensor, a third of nearly all of a layer."""
+    """Llama 3 8B: 4096 * 14336 of 218.1 million; Mixtral's eight experts are one tensor, a third of
+    nearly all of a layer."""
     dense = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096
     assert largest_matrix_share(find_model("llama3-8b")) == pytest.approx(4096 * 14336 / dense)
     mixture = dense + 7 * 3 * 4096 * 14336 + 8 * 4096
-    assert largest_matrix_share(find_model("mixtral-8x7b")) == pytest.approx(8 * 4096 * 14336 / mixture)
+    assert largest_matrix_share(find_model("mixtral-8x7b")) == pytest.approx(
+        8 * 4096 * 14336 / mixture
+    )
 
 
 def test_multi_token_prediction_has_an_embedding_of_its_own() -> None:
-    """Behind the first stage it looks tokens up again; a tied head on the same stage is that table already."""
+    """Behind the first stage it looks tokens up again; a tied head on the same stage is that table
+    already."""
     table, own = 32000 * 1024, 3 * 1024 + 2 * 1024**2
     for tied in (False, True):
         plain, predicts = replace(LLAMA, tied=tied), replace(LLAMA, tied=tied, mtp_layers=1)
@@ -131,7 +157,8 @@ def test_multi_token_prediction_has_an_embedding_of_its_own() -> None:
 
 
 def test_multi_token_prediction_in_a_chunk_of_its_own() -> None:
-    """Four stages, of which the third predicts and the fourth has the head; of two chunks each the third stage's second."""
+    """Four stages, of which the third predicts and the fourth has the head; of two chunks each the
+    third stage's second."""
     table, own = 32000 * 1024, 3 * 1024 + 2 * 1024**2
     model = replace(LLAMA, mtp_layers=1)
     layer = of_stages(LLAMA).dense.sum() - of_stages(replace(LLAMA, num_layers=3)).dense.sum()

@@ -12,7 +12,22 @@ import numpy as np
 
 from meshwright.data.encoders.encoder import EncoderSpec
 
-WORDS = ["the", "quick", "brown", "jumps", "over", "1234", "lazy", "dogs", "\n\t", "don't", "naïve", "Ελλάδα", "日本語", "🙂"]
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "jumps",
+    "over",
+    "1234",
+    "lazy",
+    "dogs",
+    "\n\t",
+    "don't",
+    "naïve",
+    "Ελλάδα",
+    "日本語",
+    "🙂",
+]
 WORDS += ["<|endoftext|>", "{'key':", "[1,2]}"]
 
 
@@ -25,15 +40,20 @@ def line(content: str, **more: Any) -> bytes:
 
 
 def gpt2_files(folder: Path) -> EncoderSpec:
-    """Train a vocabulary on the words above and return the tokenizer: GPT-2's kind, with <|endoftext|> behind them."""
+    """Train a vocabulary on the words above and return the tokenizer: GPT-2's kind, with
+    <|endoftext|> behind them."""
     from tokenizers import ByteLevelBPETokenizer
 
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = ByteLevelBPETokenizer()
     random_ = random.Random(0)
-    tokenizer.train_from_iterator([text(random_) for _ in range(50)], vocab_size=400, show_progress=False)
+    tokenizer.train_from_iterator(
+        [text(random_) for _ in range(50)], vocab_size=400, show_progress=False
+    )
     tokenizer.save_model(str(folder))
-    return EncoderSpec(kind="gpt2", vocab_file=str(folder / "vocab.json"), merge_file=str(folder / "merges.txt"))
+    return EncoderSpec(
+        kind="gpt2", vocab_file=str(folder / "vocab.json"), merge_file=str(folder / "merges.txt")
+    )
 
 
 def end_of(spec: EncoderSpec) -> int:
@@ -55,6 +75,16 @@ def bin_and_idx(documents: Sequence[Sequence[int]], *, eod: int | None) -> tuple
     rows = [[*document, *([] if eod is None else [eod])] for document in documents]
     lengths = np.array([len(row) for row in rows], dtype="<i4")
     pointers = np.concatenate([[0], np.cumsum(lengths.astype("<i8") * 2)[:-1]]).astype("<i8")
-    header = b"MMIDIDX\0\0" + np.array([1], "<u8").tobytes() + b"\x08" + np.array([len(rows), len(rows) + 1], "<u8").tobytes()
-    index = header + lengths.tobytes() + pointers.tobytes() + np.arange(len(rows) + 1, dtype="<i8").tobytes()
+    header = (
+        b"MMIDIDX\0\0"
+        + np.array([1], "<u8").tobytes()
+        + b"\x08"
+        + np.array([len(rows), len(rows) + 1], "<u8").tobytes()
+    )
+    index = (
+        header
+        + lengths.tobytes()
+        + pointers.tobytes()
+        + np.arange(len(rows) + 1, dtype="<i8").tobytes()
+    )
     return b"".join(np.array(row, dtype="<u2").tobytes() for row in rows), index

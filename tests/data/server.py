@@ -1,4 +1,5 @@
-"""A web server that misbehaves as told: what a path does at its first requests, then it serves the file."""
+"""A web server that misbehaves as told: what a path does at its first requests, then it serves the
+file."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def serving() -> Iterator[Site]:
                 time.sleep(float(value))
                 self.close_connection = True
             else:
-                self.serve(path, half=word == "half", stall=float(value) if word == "stall" else 0.0)
+                self.serve(
+                    path, half=word == "half", stall=float(value) if word == "stall" else 0.0
+                )
 
         def serve(self, path: str, *, half: bool, stall: float) -> None:
             content, tag = site.files[path], site.tag(path)

@@ -15,7 +15,12 @@ from meshwright.data.steps import ShardError
 from meshwright.data.unpack import extract
 from meshwright.errors import ConfigError
 
-PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd.compress}
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstd.compress,
+}
 TEXT = b'{"text": "a document"}\n' * 5000
 
 
@@ -39,7 +44,10 @@ def test_a_cut_off_archive_is_found(tmp_path: Path, kind: str, cut: int) -> None
 
 
 @pytest.mark.parametrize("kind", PACK)
-@pytest.mark.parametrize(("content", "words"), [(b"", "is empty"), (b"<html>429 Too Many Requests</html>", "is no whole")])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "is empty"), (b"<html>429 Too Many Requests</html>", "is no whole")],
+)
 def test_what_is_no_archive_is_said(tmp_path: Path, kind: str, content: bytes, words: str) -> None:
     path = tmp_path / f"a.{kind}"
     path.write_bytes(content)
@@ -74,7 +82,12 @@ def test_extract_keeps_names_and_reports_damage(tmp_path: Path) -> None:
 def test_extract_removes_what_it_replaced_and_goes_on_without_it(tmp_path: Path) -> None:
     plain = make(tmp_path / "raw")
     for _ in range(2):
-        assert extract([str(tmp_path / "raw")], output=tmp_path / "out", consume=True, progress=False).exit_code == 0
+        assert (
+            extract(
+                [str(tmp_path / "raw")], output=tmp_path / "out", consume=True, progress=False
+            ).exit_code
+            == 0
+        )
         assert [path for path in (tmp_path / "raw").rglob("*") if path.is_file()] == []
     assert {name: (tmp_path / "out" / name).read_bytes() for name in plain} == plain
 

@@ -34,12 +34,27 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def get(site: Site, *urls: str, output: Path, patience: Patience = QUICK) -> StepResult:
-    return download([site.url + url for url in urls], output=output, workers=1, patience=patience, progress=False)
+    return download(
+        [site.url + url for url in urls],
+        output=output,
+        workers=1,
+        patience=patience,
+        progress=False,
+    )
 
 
 @pytest.mark.parametrize(
     "trouble",
-    [["429"], ["503:0"], ["500", "502", "504"], ["half"], ["half"] * 5, ["empty"], ["hang:0.6"], ["stall:0.6"]],
+    [
+        ["429"],
+        ["503:0"],
+        ["500", "502", "504"],
+        ["half"],
+        ["half"] * 5,
+        ["empty"],
+        ["hang:0.6"],
+        ["stall:0.6"],
+    ],
 )
 def test_what_passes_is_survived(site: Site, tmp_path: Path, trouble: list[str]) -> None:
     site.files["/d/a.bin"] = BODY
@@ -48,7 +63,11 @@ def test_what_passes_is_survived(site: Site, tmp_path: Path, trouble: list[str])
     assert (result.exit_code, result.report.failed) == (0, {})
     assert (tmp_path / "a.bin").read_bytes() == BODY
     assert result.files[0].sha256 == hashlib.sha256(BODY).hexdigest()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".meshwright", "a.bin", "manifest.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".meshwright",
+        "a.bin",
+        "manifest.json",
+    ]
 
 
 def test_half_a_body_goes_on_where_it_ended(site: Site, tmp_path: Path) -> None:
@@ -56,7 +75,11 @@ def test_half_a_body_goes_on_where_it_ended(site: Site, tmp_path: Path) -> None:
     site.trouble["/a.bin"] = ["half", "half"]
     get(site, "/a.bin", output=tmp_path)
     half = len(BODY) // 2
-    assert [wanted for _, wanted in site.asked] == [None, f"bytes={half}-", f"bytes={half + half // 2}-"]
+    assert [wanted for _, wanted in site.asked] == [
+        None,
+        f"bytes={half}-",
+        f"bytes={half + half // 2}-",
+    ]
 
 
 def test_another_file_behind_the_url_starts_over(site: Site, tmp_path: Path) -> None:
@@ -81,7 +104,14 @@ def test_retry_after_is_waited_for(site: Site, tmp_path: Path) -> None:
     site.files["/a.bin"] = BODY
     site.trouble["/a.bin"] = ["429:7"]
     waits: list[float] = []
-    task = Transfer(name="a", size_bytes=0, url=site.url + "/a.bin", output=tmp_path / "a", sha256=None, patience=QUICK)
+    task = Transfer(
+        name="a",
+        size_bytes=0,
+        url=site.url + "/a.bin",
+        output=tmp_path / "a",
+        sha256=None,
+        patience=QUICK,
+    )
     with httpx.Client() as client:
         fetch(task, client, sleep=waits.append)
     assert waits == [7.0]
@@ -90,7 +120,10 @@ def test_retry_after_is_waited_for(site: Site, tmp_path: Path) -> None:
 def test_a_pause_of_hours_is_left_to_the_next_start(site: Site, tmp_path: Path) -> None:
     site.files["/a.bin"] = BODY
     site.trouble["/a.bin"] = ["429:99999"]
-    assert "asks for a pause of 99999 s" in get(site, "/a.bin", output=tmp_path).report.failed["a.bin"][1]
+    assert (
+        "asks for a pause of 99999 s"
+        in get(site, "/a.bin", output=tmp_path).report.failed["a.bin"][1]
+    )
 
 
 def test_missing_is_told_from_failed(site: Site, tmp_path: Path) -> None:
@@ -122,8 +155,17 @@ def test_an_error_page_is_no_archive(site: Site, tmp_path: Path) -> None:
 
 def test_a_wrong_hash_is_no_file(site: Site, tmp_path: Path) -> None:
     site.files["/a.bin"] = site.files["/b.bin"] = BODY
-    (tmp_path / "list").write_text(f"# sums\n{site.url}/a.bin sha256:{'0' * 64}\n{site.url}/b.bin {hashlib.sha256(BODY).hexdigest()}\n")
-    result = download([f"@{tmp_path / 'list'}"], output=tmp_path / "out", workers=1, patience=QUICK, progress=False)
+    (tmp_path / "list").write_text(
+        f"# sums\n{site.url}/a.bin sha256:{'0' * 64}\n{site.url}/b.bin"
+        f" {hashlib.sha256(BODY).hexdigest()}\n"
+    )
+    result = download(
+        [f"@{tmp_path / 'list'}"],
+        output=tmp_path / "out",
+        workers=1,
+        patience=QUICK,
+        progress=False,
+    )
     assert list(result.report.failed) == ["a.bin"]
     assert "expected 0000" in result.report.failed["a.bin"][1]
     assert [file.name for file in result.files] == ["b.bin"]
@@ -131,22 +173,38 @@ def test_a_wrong_hash_is_no_file(site: Site, tmp_path: Path) -> None:
 
 def test_a_finished_file_is_not_fetched_again(site: Site, tmp_path: Path) -> None:
     site.files["/a.gz"] = gzip.compress(BODY)
-    (tmp_path / "a.gz").write_bytes(site.files["/a.gz"])  # killed between its renaming and its line in the journal
+    (tmp_path / "a.gz").write_bytes(
+        site.files["/a.gz"]
+    )  # killed between its renaming and its line in the journal
     for _ in range(2):
         assert get(site, "/a.gz", output=tmp_path).exit_code == 0
     assert site.asked == []
 
 
-def test_a_dataset_of_hugging_face(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_of_hugging_face(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_ENDPOINT", site.url)
     rows = [
         {"type": "directory", "path": "data"},
         {"type": "file", "path": "README.md", "size": 3},
-        {"type": "file", "path": "data/a b.bin", "size": len(BODY), "lfs": {"oid": hashlib.sha256(BODY).hexdigest(), "size": len(BODY)}},
+        {
+            "type": "file",
+            "path": "data/a b.bin",
+            "size": len(BODY),
+            "lfs": {"oid": hashlib.sha256(BODY).hexdigest(), "size": len(BODY)},
+        },
     ]
     site.pages["/api/datasets/owner/name/tree/v1?recursive=true"] = rows
     site.files["/datasets/owner/name/resolve/v1/data/a%20b.bin"] = BODY
-    result = download(hf="owner/name@v1", include=["data/*"], output=tmp_path, workers=1, patience=QUICK, progress=False)
+    result = download(
+        hf="owner/name@v1",
+        include=["data/*"],
+        output=tmp_path,
+        workers=1,
+        patience=QUICK,
+        progress=False,
+    )
     assert (result.exit_code, [file.name for file in result.files]) == (0, ["data/a b.bin"])
     assert (tmp_path / "data" / "a b.bin").read_bytes() == BODY
 
@@ -159,20 +217,33 @@ from meshwright.data.transfer import Patience
 if __name__ == "__main__":
     patience = Patience(timeout_s=5, first_wait_s=0.02, most_wait_s=0.1)
     print(download([sys.argv[1]], output=Path(sys.argv[2]), workers=2, patience=patience, progress=False).exit_code)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow
 def test_kills_leave_whole_files(site: Site, tmp_path: Path) -> None:
-    contents = {f"/f_{number}.gz": gzip.compress(os.urandom(50_000 * number)) for number in range(12)}
+    contents = {
+        f"/f_{number}.gz": gzip.compress(os.urandom(50_000 * number)) for number in range(12)
+    }
     site.files.update(contents)
     for path in contents:
         site.trouble[path] = ["half", "stall:0.2", "503:0"]
     (tmp_path / "run.py").write_text(RUN)
-    command = [sys.executable, str(tmp_path / "run.py"), site.url + "/f_{0..11}.gz", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        str(tmp_path / "run.py"),
+        site.url + "/f_{0..11}.gz",
+        str(tmp_path / "out"),
+    ]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     for wait_s in (0.5, 0.8, 1.2):
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         time.sleep(wait_s)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -183,6 +254,16 @@ def test_kills_leave_whole_files(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_not_there_fails_the_file(tmp_path: Path) -> None:
-    task = Transfer(name="a", size_bytes=0, url="http://127.0.0.1:9/a", output=tmp_path / "a", sha256=None, patience=QUICK)
-    with httpx.Client(trust_env=False) as client, pytest.raises(ShardError, match=r"ConnectError .* \(4 times\)"):
+    task = Transfer(
+        name="a",
+        size_bytes=0,
+        url="http://127.0.0.1:9/a",
+        output=tmp_path / "a",
+        sha256=None,
+        patience=QUICK,
+    )
+    with (
+        httpx.Client(trust_env=False) as client,
+        pytest.raises(ShardError, match=r"ConnectError .* \(4 times\)"),
+    ):
         fetch(task, client)

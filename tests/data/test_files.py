@@ -42,7 +42,11 @@ def test_what_a_kill_left_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_a_second_writer_is_refused_until_the_first_is_done(tmp_path: Path) -> None:
-    with locked(tmp_path / "a"), pytest.raises(ConfigError, match="another process is writing it"), locked(tmp_path / "a"):
+    with (
+        locked(tmp_path / "a"),
+        pytest.raises(ConfigError, match="another process is writing it"),
+        locked(tmp_path / "a"),
+    ):
         pass
     with locked(tmp_path / "a"):
         pass
@@ -86,21 +90,45 @@ def test_damage_inside_a_journal_is_named(tmp_path: Path) -> None:
 
 def test_natural_order() -> None:
     names = ["p10.txt", "p2.txt", "p02.txt", "a/p1.txt", "a2/x", "a10/x", "p", "p2"]
-    assert sorted(names, key=natural_key) == ["a/p1.txt", "a2/x", "a10/x", "p", "p2", "p02.txt", "p2.txt", "p10.txt"]
+    assert sorted(names, key=natural_key) == [
+        "a/p1.txt",
+        "a2/x",
+        "a10/x",
+        "p",
+        "p2",
+        "p02.txt",
+        "p2.txt",
+        "p10.txt",
+    ]
 
 
-def test_walk_takes_folders_patterns_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walk_takes_folders_patterns_and_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("in/b/10.jsonl", "in/b/9.jsonl", "in/a.jsonl", "in/.hidden.jsonl", "in/notes.md"):
         path = Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    assert [f.name for f in walk(["in"], suffixes=[".jsonl"])] == ["a.jsonl", "b/9.jsonl", "b/10.jsonl"]
+    assert [f.name for f in walk(["in"], suffixes=[".jsonl"])] == [
+        "a.jsonl",
+        "b/9.jsonl",
+        "b/10.jsonl",
+    ]
     assert [f.name for f in walk(["in/**/*.jsonl"])] == ["a.jsonl", "b/9.jsonl", "b/10.jsonl"]
     Path("names").write_text("in/b/10.jsonl\nin/b/9.jsonl\n\n")
     assert [(f.name, f.size_bytes) for f in walk(["@names"])] == [("9.jsonl", 12), ("10.jsonl", 13)]
-    assert [f.name for f in walk(["in", "in/b/9.jsonl", "@names"])] == ["a.jsonl", "b/9.jsonl", "b/10.jsonl", "notes.md"]
-    for words, message in ((["nothing"], "no such file"), (["in/*.gz"], "no file matches"), (["@none"], "@none: No such file")):
+    assert [f.name for f in walk(["in", "in/b/9.jsonl", "@names"])] == [
+        "a.jsonl",
+        "b/9.jsonl",
+        "b/10.jsonl",
+        "notes.md",
+    ]
+    for words, message in (
+        (["nothing"], "no such file"),
+        (["in/*.gz"], "no file matches"),
+        (["@none"], "@none: No such file"),
+    ):
         with pytest.raises(ConfigError, match=message):
             walk(words)
 
@@ -137,9 +165,14 @@ def test_a_list_stays_as_the_first_rank_saw_the_folder(tmp_path: Path) -> None:
 
 def test_manifest_reads_back(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
-    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-4, SHA-256 of "abc"
+    digest = (  # FIPS 180-4, SHA-256 of "abc"
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
     assert sha256_of(tmp_path / "a") == digest
-    files = [FileRecord(name="a", size_bytes=3, sha256=digest, documents=1), FileRecord(name="b", size_bytes=0, documents=0)]
+    files = [
+        FileRecord(name="a", size_bytes=3, sha256=digest, documents=1),
+        FileRecord(name="b", size_bytes=0, documents=0),
+    ]
     written = write_manifest(tmp_path, step="extract", settings={"level": 3}, files=files)
     assert read_manifest(tmp_path) == written
     assert (written.size_bytes, written.documents, written.tokens) == (3, 1, None)

@@ -18,9 +18,18 @@ def peaks(**words: object) -> dict[str, float]:
 
 
 def test_slimpajama_by_hand() -> None:
-    """2 * 636e9 bytes of ids and 20 * 594e6 of index are 1.28 TB; the usual recipe holds 2.54 TB twice; a chunk is a tenth of 0.947 TB."""
-    assert peaks(corpus="slimpajama") == {"chunks": 1.38, "direct": 2.23, "text": 3.82, "recipe": 5.08}
-    stages = {stage.name: (stage.files, round(stage.size_bytes / TB, 3)) for stage in plan(corpus="slimpajama").stages()}
+    """2 * 636e9 bytes of ids and 20 * 594e6 of index are 1.28 TB; the usual recipe holds 2.54 TB
+    twice; a chunk is a tenth of 0.947 TB."""
+    assert peaks(corpus="slimpajama") == {
+        "chunks": 1.38,
+        "direct": 2.23,
+        "text": 3.82,
+        "recipe": 5.08,
+    }
+    stages = {
+        stage.name: (stage.files, round(stage.size_bytes / TB, 3))
+        for stage in plan(corpus="slimpajama").stages()
+    }
     assert stages == {
         "archives": (59_166, 0.947),
         "plain text": (59_166, 2.54),
@@ -58,17 +67,27 @@ def test_files_that_are_there_are_sampled(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(line * 100))
     found = plan([str(tmp_path)], bytes_per_token=5).footprint
-    assert (found.files, found.plain_bytes, found.documents, found.tokens) == (20, 2000 * len(line), 2000, 400 * len(line))
-    text = next(need for need in plan([str(tmp_path)], bytes_per_token=5).needs if need.strategy == "text")
+    assert (found.files, found.plain_bytes, found.documents, found.tokens) == (
+        20,
+        2000 * len(line),
+        2000,
+        400 * len(line),
+    )
+    text = next(
+        need for need in plan([str(tmp_path)], bytes_per_token=5).needs if need.strategy == "text"
+    )
     assert text.peak_bytes == 2 * found.plain_bytes  # one shard holds all of it
 
 
 def test_rows_of_parquet_are_documents(tmp_path: Path) -> None:
-    """Compressed a hundredfold: 1,000 rows of 600 bytes, of which the file's own bytes tell nothing."""
+    """Compressed a hundredfold: 1,000 rows of 600 bytes, of which the file's own bytes tell
+    nothing."""
     pa = pytest.importorskip("pyarrow", reason="Parquet needs pip install 'meshwright[data]'")
     from pyarrow import parquet
 
-    parquet.write_table(pa.table({"id": range(1000), "text": ["a few words " * 50] * 1000}), tmp_path / "a.parquet")
+    parquet.write_table(
+        pa.table({"id": range(1000), "text": ["a few words " * 50] * 1000}), tmp_path / "a.parquet"
+    )
     found = plan([str(tmp_path)], bytes_per_token=5).footprint
     assert (found.documents, found.plain_bytes, found.tokens) == (1000, 600_000, 120_000)
     assert found.archive_bytes == (tmp_path / "a.parquet").stat().st_size < 60_000

@@ -28,24 +28,43 @@ def documents(contents: list[bytes]) -> list[bytes]:
 
 
 def test_one_line_end_between_documents(tmp_path: Path) -> None:
-    contents = [b"a\nb", b"\n\nc\n\n", b"", b"d\r\n \n\ne", *[b"%d" % number for number in range(4, 12)]]
+    contents = [
+        b"a\nb",
+        b"\n\nc\n\n",
+        b"",
+        b"d\r\n \n\ne",
+        *[b"%d" % number for number in range(4, 12)],
+    ]
     result = concat([fill(tmp_path / "in", contents)], output=tmp_path / "out", progress=False)
-    assert shards(tmp_path / "out") == [b"a\nb\nc\nd\r\ne\n" + b"".join(b"%d\n" % number for number in range(4, 12))]
+    assert shards(tmp_path / "out") == [
+        b"a\nb\nc\nd\r\ne\n" + b"".join(b"%d\n" % number for number in range(4, 12))
+    ]
     assert result.to_dict()["documents"] == 13
 
 
 @pytest.mark.parametrize("blank", [b"", b" ", b"\t", b"\r", b"\v", b"\f"])
 def test_a_line_of_white_space_is_blank_wherever_it_stands(tmp_path: Path, blank: bytes) -> None:
-    concat([fill(tmp_path / "in", [blank + b"\na\n" + blank + b"\nb\n" + blank])], output=tmp_path / "out", progress=False)
+    concat(
+        [fill(tmp_path / "in", [blank + b"\na\n" + blank + b"\nb\n" + blank])],
+        output=tmp_path / "out",
+        progress=False,
+    )
     assert shards(tmp_path / "out") == [b"a\nb\n"]
 
 
 @settings(max_examples=30)
 @given(
-    contents=st.lists(st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"x")), max_size=9).map(b"\n".join), max_size=12),
+    contents=st.lists(
+        st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"x")), max_size=9).map(
+            b"\n".join
+        ),
+        max_size=12,
+    ),
     most=st.integers(40, 90),
 )
-def test_no_document_is_lost_glued_or_moved(tmp_path_factory: pytest.TempPathFactory, contents: list[bytes], most: int) -> None:
+def test_no_document_is_lost_glued_or_moved(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[bytes], most: int
+) -> None:
     folder = tmp_path_factory.mktemp("join")
     source = fill(folder / "in", contents) if contents else fill(folder / "in", [b""])
     concat([source], output=folder / "out", min_bytes=1, max_bytes=most, progress=False)
@@ -70,19 +89,45 @@ def test_ranks_write_what_one_process_writes(tmp_path: Path) -> None:
     concat([source], output=tmp_path / "one", min_bytes=300, max_bytes=500, progress=False)
     for rank in (2, 0, 1):
         place = Place(rank=rank, world_size=3, source="test")
-        last = concat([source], output=tmp_path / "three", min_bytes=300, max_bytes=500, place=place, consume=True, progress=False)
+        last = concat(
+            [source],
+            output=tmp_path / "three",
+            min_bytes=300,
+            max_bytes=500,
+            place=place,
+            consume=True,
+            progress=False,
+        )
     assert shards(tmp_path / "three") == shards(tmp_path / "one")
     assert last.manifest is not None
     left = [path.read_bytes() for path in (tmp_path / "in").iterdir()]
-    assert left == [b"", *([b""] * (len(left) - 1))]  # empty files hold nothing that a shard replaces
+    assert left == [
+        b"",
+        *([b""] * (len(left) - 1)),
+    ]  # empty files hold nothing that a shard replaces
 
 
 def test_inputs_stay_until_every_shard_of_theirs_is_there(tmp_path: Path) -> None:
     source = fill(tmp_path / "in", [b"0123456789\n" * 100])
     place = Place(rank=0, world_size=2, source="test")
-    concat([source], output=tmp_path / "out", min_bytes=400, max_bytes=600, place=place, consume=True, progress=False)
+    concat(
+        [source],
+        output=tmp_path / "out",
+        min_bytes=400,
+        max_bytes=600,
+        place=place,
+        consume=True,
+        progress=False,
+    )
     assert (tmp_path / "in" / "part_0.jsonl").exists()
-    concat([source], output=tmp_path / "out", min_bytes=400, max_bytes=600, consume=True, progress=False)
+    concat(
+        [source],
+        output=tmp_path / "out",
+        min_bytes=400,
+        max_bytes=600,
+        consume=True,
+        progress=False,
+    )
     assert not (tmp_path / "in" / "part_0.jsonl").exists()
     assert b"".join(shards(tmp_path / "out")) == b"0123456789\n" * 100
 
@@ -95,10 +140,19 @@ def test_inputs_stay_until_every_shard_of_theirs_is_there(tmp_path: Path) -> Non
         ([b"a"], 5, 4, "minimum <= maximum"),
     ],
 )
-def test_sizes_that_fit_nothing(tmp_path: Path, contents: list[bytes], least: int, most: int, words: str) -> None:
+def test_sizes_that_fit_nothing(
+    tmp_path: Path, contents: list[bytes], least: int, most: int, words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
-        concat([fill(tmp_path / "in", contents)], output=tmp_path / "out", min_bytes=least, max_bytes=most)
-    concat([str(tmp_path / "in")], output=tmp_path / "out", min_bytes=1, max_bytes=2000, progress=False)  # refused is not begun
+        concat(
+            [fill(tmp_path / "in", contents)],
+            output=tmp_path / "out",
+            min_bytes=least,
+            max_bytes=most,
+        )
+    concat(
+        [str(tmp_path / "in")], output=tmp_path / "out", min_bytes=1, max_bytes=2000, progress=False
+    )  # refused is not begun
     assert b"".join(shards(tmp_path / "out")).rstrip(b"\n") == b"".join(contents).rstrip(b"\n")
 
 
@@ -118,7 +172,10 @@ def test_sizes_as_people_write_them() -> None:
 
 def test_a_number_of_even_shards(tmp_path: Path) -> None:
     """300 lines of 10 bytes in 7 shards: 428 or 429 bytes each, cut at the line end behind."""
-    source = fill(tmp_path / "in", [b"".join(b"%09d\n" % number for number in range(at, at + 50)) for at in range(0, 300, 50)])
+    source = fill(
+        tmp_path / "in",
+        [b"".join(b"%09d\n" % number for number in range(at, at + 50)) for at in range(0, 300, 50)],
+    )
     concat([source], output=tmp_path / "out", shards=7, progress=False)
     found = shards(tmp_path / "out")
     assert b"".join(found) == b"".join(b"%09d\n" % number for number in range(300))
@@ -129,4 +186,9 @@ def test_a_number_of_even_shards(tmp_path: Path) -> None:
 
 def test_more_shards_than_lines(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"part_0\.jsonl is longer than one of 9 even shards"):
-        concat([fill(tmp_path / "in", [b"long line\nother\n"])], output=tmp_path / "out", shards=9, progress=False)
+        concat(
+            [fill(tmp_path / "in", [b"long line\nother\n"])],
+            output=tmp_path / "out",
+            shards=9,
+            progress=False,
+        )

@@ -29,11 +29,17 @@ def test_two_pairs_by_hand(tmp_path: Path) -> None:
     assert (report.documents, report.sequences, report.tokens) == (4, 4, 8)
     file = IndexedFile(tmp_path / "both")
     assert file.tokens.tolist() == [5, 6, 7, 8, 50256, 1, 2, 3]
-    assert (file.lengths.tolist(), file.pointers.tolist(), file.bounds.tolist()) == ([3, 2, 1, 2], [0, 6, 10, 12], [0, 1, 2, 2, 4])
+    assert (file.lengths.tolist(), file.pointers.tolist(), file.bounds.tolist()) == (
+        [3, 2, 1, 2],
+        [0, 6, 10, 12],
+        [0, 1, 2, 2, 4],
+    )
     assert [pair.passed for pair in verify([str(tmp_path / "both")])] == [True]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(parts=st.lists(DOCUMENTS, min_size=1, max_size=4))
 def test_merged_bytes_are_megatrons(tmp_path: Path, parts: list[list[list[list[int]]]]) -> None:
     module = megatron()
@@ -42,9 +48,15 @@ def test_merged_bytes_are_megatrons(tmp_path: Path, parts: list[list[list[list[i
         write(tmp_path / str(number), documents, "<u2")
         builder.add_index(str(tmp_path / str(number)))
     builder.finalize(str(tmp_path / "theirs.idx"))
-    merge([str(tmp_path / str(number)) for number in range(len(parts))], output_prefix=str(tmp_path / "ours"), overwrite=True)
+    merge(
+        [str(tmp_path / str(number)) for number in range(len(parts))],
+        output_prefix=str(tmp_path / "ours"),
+        overwrite=True,
+    )
     for ending in ("bin", "idx"):
-        assert (tmp_path / f"ours.{ending}").read_bytes() == (tmp_path / f"theirs.{ending}").read_bytes()
+        assert (tmp_path / f"ours.{ending}").read_bytes() == (
+            tmp_path / f"theirs.{ending}"
+        ).read_bytes()
 
 
 def test_a_merge_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +79,9 @@ def test_a_merge_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.Monkey
     scratch.write_bytes(scratch.read_bytes() + b"torn")
     merge(names, output_prefix=str(tmp_path / "killed"))
     for ending in ("bin", "idx"):
-        assert (tmp_path / f"killed.{ending}").read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
+        assert (tmp_path / f"killed.{ending}").read_bytes() == (
+            tmp_path / f"whole.{ending}"
+        ).read_bytes()
 
 
 def test_pairs_that_do_not_fit(tmp_path: Path) -> None:
@@ -94,13 +108,41 @@ def put(path: Path, at: int, form: str, value: int) -> None:
 DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "version": (lambda p: put(p / "a.idx", 9, "<Q", 2), "header and sizes", "version 2"),
     "type": (lambda p: put(p / "a.idx", 17, "<B", 9), "header and sizes", "token type 9"),
-    "sequences": (lambda p: put(p / "a.idx", 18, "<Q", 3), "header and sizes", "expected 94 for 3 sequences"),
-    "length": (lambda p: put(p / "a.idx", 34, "<i", 0), "lengths", "the shortest sequence has 0 ids"),
-    "pointer": (lambda p: put(p / "a.idx", 34 + 8 + 8, "<q", 4), "pointers", "sequence 1: byte 4, expected 6"),
-    "first bound": (lambda p: put(p / "a.idx", 58, "<q", 1), "documents", "bounds go from 1 to 2, expected 0 to 2"),
-    "bound": (lambda p: put(p / "a.idx", 66, "<q", 5), "documents", "bound 2 is smaller than the one before it"),
-    "tokens": (lambda p: (p / "a.bin").write_bytes(bytes(12)), ".bin", "12 bytes for 5 tokens, expected 10"),
-    "id": (lambda p: put(p / "a.bin", 0, "<H", 60000), "ids", "the highest is 60,000, vocabulary 50,257"),
+    "sequences": (
+        lambda p: put(p / "a.idx", 18, "<Q", 3),
+        "header and sizes",
+        "expected 94 for 3 sequences",
+    ),
+    "length": (
+        lambda p: put(p / "a.idx", 34, "<i", 0),
+        "lengths",
+        "the shortest sequence has 0 ids",
+    ),
+    "pointer": (
+        lambda p: put(p / "a.idx", 34 + 8 + 8, "<q", 4),
+        "pointers",
+        "sequence 1: byte 4, expected 6",
+    ),
+    "first bound": (
+        lambda p: put(p / "a.idx", 58, "<q", 1),
+        "documents",
+        "bounds go from 1 to 2, expected 0 to 2",
+    ),
+    "bound": (
+        lambda p: put(p / "a.idx", 66, "<q", 5),
+        "documents",
+        "bound 2 is smaller than the one before it",
+    ),
+    "tokens": (
+        lambda p: (p / "a.bin").write_bytes(bytes(12)),
+        ".bin",
+        "12 bytes for 5 tokens, expected 10",
+    ),
+    "id": (
+        lambda p: put(p / "a.bin", 0, "<H", 60000),
+        "ids",
+        "the highest is 60,000, vocabulary 50,257",
+    ),
 }
 
 
@@ -113,13 +155,17 @@ def test_each_field_that_is_wrong_is_named(tmp_path: Path, damage: str) -> None:
     harm(tmp_path)
     (found,) = verify([str(tmp_path / "a")], vocab_size=50257)
     assert not found.passed
-    assert says in next(check.found for check in found.checks if check.name == name and not check.passed)
+    assert says in next(
+        check.found for check in found.checks if check.name == name and not check.passed
+    )
 
 
 def test_the_type_follows_the_vocabulary(tmp_path: Path) -> None:
     write(tmp_path / "a", [[[5]]], "<i4")
     (found,) = verify([str(tmp_path / "a")], vocab_size=50257)
-    assert [check.found for check in found.checks if not check.passed] == ["int32, and Megatron writes uint16 for a vocabulary of 50,257"]
+    assert [check.found for check in found.checks if not check.passed] == [
+        "int32, and Megatron writes uint16 for a vocabulary of 50,257"
+    ]
 
 
 def test_a_manifest_that_says_otherwise(tmp_path: Path) -> None:
@@ -135,7 +181,17 @@ def test_quantiles_and_histogram_by_hand(tmp_path: Path) -> None:
     write(tmp_path / "a", [[], [[1]], [[1, 2]], [[1, 2, 3]], [[1] * 4, [2] * 5]], "<u2")
     (found,) = stats([str(tmp_path / "a")])
     assert (found.documents, found.sequences, found.tokens, found.mean) == (5, 5, 15, 3.0)
-    assert found.quantiles == {0.0: 0, 0.01: 0, 0.05: 0, 0.25: 1, 0.5: 2, 0.75: 3, 0.95: 9, 0.99: 9, 1.0: 9}
+    assert found.quantiles == {
+        0.0: 0,
+        0.01: 0,
+        0.05: 0,
+        0.25: 1,
+        0.5: 2,
+        0.75: 3,
+        0.95: 9,
+        0.99: 9,
+        1.0: 9,
+    }
     assert found.histogram == ((0, 1, 1, 0), (1, 2, 1, 1), (2, 4, 2, 5), (8, 16, 1, 9))
 
 
@@ -167,7 +223,8 @@ def three(folder: Path) -> list[str]:
 
 
 def test_weights_follow_the_tokens_and_sum_to_one(tmp_path: Path) -> None:
-    """1/7, 2/7 and 4/7: 142857.14, 285714.29 and 571428.57 millionths; the last lost the most by rounding down."""
+    """1/7, 2/7 and 4/7: 142857.14, 285714.29 and 571428.57 millionths; the last lost the most by
+    rounding down."""
     mixture = blend(three(tmp_path))
     assert mixture.words() == ["0.142857", "0.285714", "0.571429"]
     assert blend(three(tmp_path), temperature=2).words() == ["0.226541", "0.320377", "0.453082"]
@@ -185,12 +242,16 @@ def test_the_words_of_each_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @given(weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=3))
-def test_printed_weights_sum_to_one(tmp_path_factory: pytest.TempPathFactory, weights: list[float]) -> None:
+def test_printed_weights_sum_to_one(
+    tmp_path_factory: pytest.TempPathFactory, weights: list[float]
+) -> None:
     names = three(tmp_path_factory.mktemp("pairs"))[: len(weights)]
     written = blend(names, weights=weights).words()
     assert sum(round(float(word) * 10**6) for word in written) == 10**6
     shares = [weight / sum(weights) for weight in weights]
-    assert all(abs(float(word) - share) <= 1e-6 for word, share in zip(written, shares, strict=True))
+    assert all(
+        abs(float(word) - share) <= 1e-6 for word, share in zip(written, shares, strict=True)
+    )
 
 
 @pytest.mark.parametrize(

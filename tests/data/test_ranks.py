@@ -13,7 +13,17 @@ from meshwright.errors import ConfigError
     [
         ({"RANK": "3", "WORLD_SIZE": "8"}, 3, 8),
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4"}, 1, 4),
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, 1, 2),
+        (
+            {
+                "SLURM_PROCID": "1",
+                "SLURM_NTASKS": "4",
+                "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_JOB_ID": "7",
+                "SLURM_STEP_ID": "0",
+            },
+            1,
+            2,
+        ),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, 0, 2),
         ({"JOB_COMPLETION_INDEX": "2", "JOB_COMPLETIONS": "5"}, 2, 5),
         ({"JOB_COMPLETION_INDEX": "2", "WORLD_SIZE": "5"}, 2, 5),
@@ -31,7 +41,8 @@ def test_without_a_platform_it_is_one_process() -> None:
 
 
 def test_the_shell_of_a_slurm_script_does_all_the_work() -> None:
-    """sbatch runs the script once, with SLURM_PROCID=0 and the number of tasks that srun would start."""
+    """sbatch runs the script once, with SLURM_PROCID=0 and the number of tasks that srun would
+    start."""
     assert find_place({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "16"}) == ALONE
 
 
@@ -50,8 +61,13 @@ def test_half_a_place_is_refused(environment: dict[str, str], words: str) -> Non
 
 
 @given(sizes=st.lists(st.integers(0, 10**12), max_size=60), world_size=st.integers(1, 9))
-def test_every_shard_has_one_rank_and_none_has_much_more_than_its_part(sizes: list[int], world_size: int) -> None:
-    shares = [share_of(sizes, Place(rank=rank, world_size=world_size, source="test")) for rank in range(world_size)]
+def test_every_shard_has_one_rank_and_none_has_much_more_than_its_part(
+    sizes: list[int], world_size: int
+) -> None:
+    shares = [
+        share_of(sizes, Place(rank=rank, world_size=world_size, source="test"))
+        for rank in range(world_size)
+    ]
     assert sorted(index for share in shares for index in share) == list(range(len(sizes)))
     loads = [sum(max(1, sizes[index]) for index in share) for share in shares]
     largest = max([max(1, size) for size in sizes], default=0)
@@ -59,4 +75,6 @@ def test_every_shard_has_one_rank_and_none_has_much_more_than_its_part(sizes: li
 
 
 def test_empty_files_are_spread_too() -> None:
-    assert [len(share_of([0] * 10, Place(rank=rank, world_size=5, source="test"))) for rank in range(5)] == [2] * 5
+    assert [
+        len(share_of([0] * 10, Place(rank=rank, world_size=5, source="test"))) for rank in range(5)
+    ] == [2] * 5

@@ -16,9 +16,13 @@ def test_slimpajama_has_its_59166_files() -> None:
     assert (len(files), len(corpus.files_per_chunk)) == (59_166, 10)
     assert len({file.path for file in files}) == 59_166
     first = corpus_files(corpus, chunks=1)
-    assert [first[0].name, first[-1].name] == ["chunk1/example_train_0.jsonl.zst", "chunk1/example_train_5911.jsonl.zst"]
-    assert files[-1].path == (
-        "https://huggingface.co/datasets/cerebras/SlimPajama-627B/resolve/main/train/chunk10/example_train_5911.jsonl.zst"
+    assert [first[0].name, first[-1].name] == [
+        "chunk1/example_train_0.jsonl.zst",
+        "chunk1/example_train_5911.jsonl.zst",
+    ]
+    assert (
+        files[-1].path
+        == "https://huggingface.co/datasets/cerebras/SlimPajama-627B/resolve/main/train/chunk10/example_train_5911.jsonl.zst"
     )
     with pytest.raises(ConfigError, match="slimpajama has 10 chunks; expected 1 to 10"):
         corpus_files(corpus, chunks=11)

@@ -1,4 +1,5 @@
-"""Texts to .bin/.idx: the bytes, whatever the ranks, workers, forms and kills; and what is no document, by file and line."""
+"""Texts to .bin/.idx: the bytes, whatever the ranks, workers, forms and kills; and what is no
+document, by file and line."""
 
 from __future__ import annotations
 
@@ -39,9 +40,19 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> EncoderSpec:
 @pytest.fixture
 def run(tmp_path: Path, spec: EncoderSpec) -> Run:
     def started(
-        name: str = "out", *, workers: int = 1, place: Place | None = None, overwrite: bool = False, **fields: object
+        name: str = "out",
+        *,
+        workers: int = 1,
+        place: Place | None = None,
+        overwrite: bool = False,
+        **fields: object,
     ) -> TokenizeReport:
-        plain = TokenizeRequest(inputs=(str(tmp_path / "in"),), output_prefix=str(tmp_path / name), tokenizer=spec, append_eod=True)
+        plain = TokenizeRequest(
+            inputs=(str(tmp_path / "in"),),
+            output_prefix=str(tmp_path / name),
+            tokenizer=spec,
+            append_eod=True,
+        )
         request = replace(plain, **fields)  # type: ignore[arg-type]
         where = {} if place is None else {"place": place}
         return tokenize(request, workers=workers, overwrite=overwrite, progress=False, **where)
@@ -50,7 +61,9 @@ def run(tmp_path: Path, spec: EncoderSpec) -> Run:
 
 
 def outputs(folder: Path, name: str = "out", key: str = "text") -> tuple[bytes, bytes]:
-    return tuple((folder / f"{name}_{key}_document.{ending}").read_bytes() for ending in ("bin", "idx"))  # type: ignore[return-value]
+    return tuple(
+        (folder / f"{name}_{key}_document.{ending}").read_bytes() for ending in ("bin", "idx")
+    )  # type: ignore[return-value]
 
 
 def corpus(folder: Path, files: int = 6, seed: int = 1) -> list[str]:
@@ -66,11 +79,15 @@ def corpus(folder: Path, files: int = 6, seed: int = 1) -> list[str]:
         if number % 4 == 0:
             name.with_suffix(".jsonl").write_bytes(content)
         elif number % 4 == 1:
-            name.with_suffix(".jsonl.gz").write_bytes(gzip.compress(content[:99]) + gzip.compress(content[99:]))
+            name.with_suffix(".jsonl.gz").write_bytes(
+                gzip.compress(content[:99]) + gzip.compress(content[99:])
+            )
         elif number % 4 == 2:
             name.with_suffix(".jsonl.xz").write_bytes(lzma.compress(content))
         else:
-            name.with_suffix(".json").write_text(json.dumps([{"text": document} for document in documents], indent=1))
+            name.with_suffix(".json").write_text(
+                json.dumps([{"text": document} for document in documents], indent=1)
+            )
     return texts
 
 
@@ -78,12 +95,18 @@ def test_bytes_are_those_of_the_plainest_way(tmp_path: Path, spec: EncoderSpec, 
     texts = corpus(tmp_path)
     report = run()
     assert outputs(tmp_path) == bin_and_idx(plain_ids(spec, texts), eod=end_of(spec))
-    assert (report.exit_code, report.documents, report.note.startswith("gigatoken")) == (0, 120, True)
+    assert (report.exit_code, report.documents, report.note.startswith("gigatoken")) == (
+        0,
+        120,
+        True,
+    )
     manifest = json.loads((tmp_path / "out.manifest.json").read_text())
     assert manifest["files"][0]["tokens"] * 2 == len(outputs(tmp_path)[0])
 
 
-def test_engine_and_cut_change_no_byte(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_and_cut_change_no_byte(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     corpus(tmp_path)
     run("one")
     monkeypatch.setattr("meshwright.data.segments.LEAST_BYTES", 700)
@@ -100,12 +123,16 @@ def test_ranges_of_a_file_lose_and_repeat_no_line(
     texts = ["a", "bc" * 40, "d\ne", "f"]
     mark = b"\xef\xbb\xbf" if segment_bytes > 3 else b""
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl").write_bytes(mark + b"\n".join(map(line, texts))[:-1])  # blank lines, no newline at the end
+    (tmp_path / "in" / "a.jsonl").write_bytes(
+        mark + b"\n".join(map(line, texts))[:-1]
+    )  # blank lines, no newline at the end
     run()
     assert outputs(tmp_path) == bin_and_idx(plain_ids(spec, texts), eod=end_of(spec))
 
 
-def test_ranks_that_start_at_different_times(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_start_at_different_times(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("meshwright.data.segments.LEAST_BYTES", 500)
     corpus(tmp_path)
     run("whole")
@@ -127,7 +154,10 @@ def test_two_workers(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert outputs(tmp_path, "one") == outputs(tmp_path, "two")
 
 
-DIRTY = b'{"text": "fine"}\n{"text": 3}\n\n{"text": "cut\n{"text": "\xff"}\n{"text": ""}\n{"other": "x"}\n[1]\n{"text": "\\ud800"}\nplain\n'
+DIRTY = (
+    b'{"text": "fine"}\n{"text": 3}\n\n{"text": "cut\n{"text": "\xff"}\n{"text": ""}\n{"other":'
+    b' "x"}\n[1]\n{"text": "\\ud800"}\nplain\n'
+)
 REASONS = {
     2: "key 'text' holds int, neither text nor a list of texts",
     4: "bad JSON: Unterminated string starting at at column 10",
@@ -156,17 +186,34 @@ def test_what_is_no_document_is_named(
     dirty(tmp_path)
     failed = run()
     assert (failed.exit_code, failed.manifest) == (3, None)
-    assert {failure.line: failure.reason for failure in failed.failed if failure.file.endswith("a.jsonl")} == REASONS
-    whole = {Path(failure.file).name: failure.reason for failure in failed.failed if failure.line is None}
-    assert whole == {"b.jsonl": "zero-byte file", "c.jsonl.gz": "is cut off before the end of its .gz data"}
+    assert {
+        failure.line: failure.reason
+        for failure in failed.failed
+        if failure.file.endswith("a.jsonl")
+    } == REASONS
+    whole = {
+        Path(failure.file).name: failure.reason for failure in failed.failed if failure.line is None
+    }
+    assert whole == {
+        "b.jsonl": "zero-byte file",
+        "c.jsonl.gz": "is cut off before the end of its .gz data",
+    }
 
     kept = run(on_error="quarantine")
-    assert (kept.exit_code, kept.rejects, sorted(Path(name).name for name in kept.files_out)) == (3, 10, ["b.jsonl", "c.jsonl.gz"])
+    assert (kept.exit_code, kept.rejects, sorted(Path(name).name for name in kept.files_out)) == (
+        3,
+        10,
+        ["b.jsonl", "c.jsonl.gz"],
+    )
     assert outputs(tmp_path) == bin_and_idx(plain_ids(spec, ["fine", "good"]), eod=end_of(spec))
-    again = run(on_error="quarantine")  # the output is there, and still not all of the input is in it
+    again = run(
+        on_error="quarantine"
+    )  # the output is there, and still not all of the input is in it
     assert (again.exit_code, again.files_out) == (3, kept.files_out)
     rows = [json.loads(row) for row in (tmp_path / "out.rejected.jsonl").read_text().splitlines()]
-    assert {row["line"]: row["reason"] for row in rows if row["file"].endswith("a.jsonl")} == REASONS
+    assert {
+        row["line"]: row["reason"] for row in rows if row["file"].endswith("a.jsonl")
+    } == REASONS
     assert rows[0]["record"] == '{"text": 3}'
 
 
@@ -187,29 +234,43 @@ def test_a_document_beyond_the_memory(tmp_path: Path, spec: EncoderSpec, run: Ru
 
 def test_several_keys(tmp_path: Path, spec: EncoderSpec, run: Run) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl").write_bytes(line("one", title="first") + line("two", title="second"))
+    (tmp_path / "in" / "a.jsonl").write_bytes(
+        line("one", title="first") + line("two", title="second")
+    )
     report = run(keys=("text", "title"), append_eod=False)
     assert outputs(tmp_path, key="text") == bin_and_idx(plain_ids(spec, ["one", "two"]), eod=None)
-    assert outputs(tmp_path, key="title") == bin_and_idx(plain_ids(spec, ["first", "second"]), eod=None)
+    assert outputs(tmp_path, key="title") == bin_and_idx(
+        plain_ids(spec, ["first", "second"]), eod=None
+    )
     assert report.documents == 2
 
 
 def test_texts_and_their_units(tmp_path: Path, spec: EncoderSpec, run: Run) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("one\ntwo\n\n\nthree\n")
-    expected = {"file": ["one\ntwo\n\n\nthree\n"], "line": ["one", "two", "three"], "paragraph": ["one\ntwo", "three"]}
+    expected = {
+        "file": ["one\ntwo\n\n\nthree\n"],
+        "line": ["one", "two", "three"],
+        "paragraph": ["one\ntwo", "three"],
+    }
     for unit, texts in expected.items():
         run(unit, text_unit=unit)
         assert outputs(tmp_path, unit) == bin_and_idx(plain_ids(spec, texts), eod=end_of(spec))
 
 
-def test_parquet_by_row_groups(tmp_path: Path, spec: EncoderSpec, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_by_row_groups(
+    tmp_path: Path, spec: EncoderSpec, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     from pyarrow import parquet
 
     (tmp_path / "in").mkdir()
     texts = [f"document {number}" for number in range(10)]
-    parquet.write_table(pa.table({"id": range(11), "text": [*texts, None]}), tmp_path / "in" / "a.parquet", row_group_size=2)
+    parquet.write_table(
+        pa.table({"id": range(11), "text": [*texts, None]}),
+        tmp_path / "in" / "a.parquet",
+        row_group_size=2,
+    )
     monkeypatch.setattr("meshwright.data.segments.LEAST_BYTES", 1)
     failed = run("fails")
     assert [str(failure).rpartition("/")[2] for failure in failed.failed] == [
@@ -220,13 +281,17 @@ def test_parquet_by_row_groups(tmp_path: Path, spec: EncoderSpec, run: Run, monk
 
 
 def test_sentences(tmp_path: Path, spec: EncoderSpec, run: Run) -> None:
-    """A list of texts is a document that is split already: one sequence each, empty ones left out, the end behind the last."""
+    """A list of texts is a document that is split already: one sequence each, empty ones left out,
+    the end behind the last."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text(json.dumps({"text": ["one", "", "two two"]}) + "\n")
     run()
     file = IndexedFile(tmp_path / "out_text_document")
     one, two = plain_ids(spec, ["one", "two two"])
-    assert [file.sequence(number).tolist() for number in range(file.num_sequences)] == [one, [*two, end_of(spec)]]
+    assert [file.sequence(number).tolist() for number in range(file.num_sequences)] == [
+        one,
+        [*two, end_of(spec)],
+    ]
     assert file.bounds.tolist() == [0, 2]
 
 
@@ -236,7 +301,12 @@ def punkt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nltk = pytest.importorskip("nltk", reason="nltk is not installed")
     folder = tmp_path / "nltk/tokenizers/punkt_tab/english"
     folder.mkdir(parents=True)
-    for name, content in {"abbrev_types.txt": "dr\n", "collocations.tab": "", "sent_starters.txt": "", "ortho_context.tab": ""}.items():
+    for name, content in {
+        "abbrev_types.txt": "dr\n",
+        "collocations.tab": "",
+        "sent_starters.txt": "",
+        "ortho_context.tab": "",
+    }.items():
         (folder / name).write_text(content)
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "nltk")])
     sentence_splitter.cache_clear()
@@ -247,12 +317,15 @@ SENTENCES = {
     False: ["Dr. Smith left.", "He ran.", "She stayed!No space?Yes.", "ok"],
     True: ["Dr. Smith left.  ", "He ran.\n\n", "She stayed!No space?Yes. ", "ok"],
 }
-"""What preprocess_data.py of Megatron-LM (d98e8a6) makes of it with NLTK 3.10.4, without and with --keep-newlines."""
+"""What preprocess_data.py of Megatron-LM (d98e8a6) makes of it with NLTK 3.10.4, without and with
+--keep-newlines."""
 
 
 @pytest.mark.usefixtures("punkt")
 @pytest.mark.parametrize("keep_newlines", [False, True])
-def test_texts_are_split_as_megatron_splits_them(tmp_path: Path, spec: EncoderSpec, run: Run, keep_newlines: bool) -> None:
+def test_texts_are_split_as_megatron_splits_them(
+    tmp_path: Path, spec: EncoderSpec, run: Run, keep_newlines: bool
+) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_bytes(line(STORY))
     report = run(split_sentences=True, keep_newlines=keep_newlines, append_eod=False)
@@ -263,7 +336,9 @@ def test_texts_are_split_as_megatron_splits_them(tmp_path: Path, spec: EncoderSp
 
 
 @pytest.mark.usefixtures("punkt")
-def test_a_text_that_nltk_gives_up_on_is_no_document(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_nltk_gives_up_on_is_no_document(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_bytes(line("fine.") + line("gives up"))
     split = sentence_splitter("english", keep_newlines=False)
@@ -273,34 +348,61 @@ def test_a_text_that_nltk_gives_up_on_is_no_document(tmp_path: Path, run: Run, m
             raise TimeoutError
         return list(split(text))
 
-    monkeypatch.setattr("meshwright.data.segment_work.sentence_splitter", lambda language, keep_newlines: may_give_up)
+    monkeypatch.setattr(
+        "meshwright.data.segment_work.sentence_splitter",
+        lambda language, keep_newlines: may_give_up,
+    )
     failed = run(split_sentences=True)
-    assert [str(row).rpartition("/")[2] for row in failed.failed] == ["a.jsonl:2: NLTK gives up on splitting it into sentences"]
+    assert [str(row).rpartition("/")[2] for row in failed.failed] == [
+        "a.jsonl:2: NLTK gives up on splitting it into sentences"
+    ]
     assert run(split_sentences=True, on_error="skip").documents == 1
 
 
 @pytest.mark.usefixtures("punkt")
 @pytest.mark.parametrize("language", ["german", "../english"])
-def test_sentences_want_the_model_of_their_language(tmp_path: Path, run: Run, language: str) -> None:
+def test_sentences_want_the_model_of_their_language(
+    tmp_path: Path, run: Run, language: str
+) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_bytes(line("one"))
-    with pytest.raises(ConfigError, match=f"NLTK's model for '{language}' is not on this machine: python -m nltk.downloader punkt_tab"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            f"NLTK's model for '{language}' is not on this machine: python -m nltk.downloader"
+            " punkt_tab"
+        ),
+    ):
         run(split_sentences=True, language=language)
 
 
 def test_a_tokenizer_that_changed_is_opened_anew(tmp_path: Path, spec: EncoderSpec) -> None:
-    """Within one process, as the steps of a recipe are: ids of the file that is there, not of the one that was."""
+    """Within one process, as the steps of a recipe are: ids of the file that is there, not of the
+    one that was."""
     (tmp_path / "in.jsonl").write_bytes(line("the quick brown"))
-    own = EncoderSpec(kind="gpt2", vocab_file=str(tmp_path / "vocab.json"), merge_file=spec.merge_file)
+    own = EncoderSpec(
+        kind="gpt2", vocab_file=str(tmp_path / "vocab.json"), merge_file=spec.merge_file
+    )
     ids = json.loads(Path(str(spec.vocab_file)).read_text())
     for name, shift in (("a", 0), ("b", 7)):
-        (tmp_path / "vocab.json").write_text(json.dumps({token: (place + shift) % len(ids) for token, place in ids.items()}))
-        tokenize(TokenizeRequest(inputs=(str(tmp_path / "in.jsonl"),), output_prefix=str(tmp_path / name), tokenizer=own), progress=False)
+        (tmp_path / "vocab.json").write_text(
+            json.dumps({token: (place + shift) % len(ids) for token, place in ids.items()})
+        )
+        tokenize(
+            TokenizeRequest(
+                inputs=(str(tmp_path / "in.jsonl"),),
+                output_prefix=str(tmp_path / name),
+                tokenizer=own,
+            ),
+            progress=False,
+        )
     first, second = (np.frombuffer(outputs(tmp_path, name)[0], dtype="<u2") for name in ("a", "b"))
     assert ((first + 7) % len(ids)).tolist() == second.tolist()
 
 
-def test_the_process_that_workers_are_forked_from_opens_their_tokenizer(spec: EncoderSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_that_workers_are_forked_from_opens_their_tokenizer(
+    spec: EncoderSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def opened_there(asked: EncoderSpec) -> int:
         for name, value in opened.asking_for(asked, None).items():
             monkeypatch.setenv(name, value)
@@ -312,7 +414,9 @@ def test_the_process_that_workers_are_forked_from_opens_their_tokenizer(spec: En
     assert opened_there(replace(spec, merge_file="absent")) == 0
 
 
-def test_a_refused_start_leaves_nothing_in_the_way(tmp_path: Path, spec: EncoderSpec, run: Run) -> None:
+def test_a_refused_start_leaves_nothing_in_the_way(
+    tmp_path: Path, spec: EncoderSpec, run: Run
+) -> None:
     (tmp_path / "a.dat").write_bytes(line("one"))
     with pytest.raises(ConfigError, match="can't tell what it holds by its name; give --format"):
         run(inputs=(str(tmp_path / "a.dat"),))
@@ -325,7 +429,9 @@ def test_a_refused_start_leaves_nothing_in_the_way(tmp_path: Path, spec: Encoder
 def test_other_settings_are_refused(tmp_path: Path, run: Run) -> None:
     corpus(tmp_path, files=1)
     run()
-    with pytest.raises(ConfigError, match="made with another eod; give another --output-prefix, or --overwrite"):
+    with pytest.raises(
+        ConfigError, match="made with another eod; give another --output-prefix, or --overwrite"
+    ):
         run(append_eod=False)
     assert run(append_eod=False, overwrite=True).exit_code == 0
     with pytest.raises(ConfigError, match="--overwrite with 2 ranks"):
@@ -335,7 +441,9 @@ def test_other_settings_are_refused(tmp_path: Path, run: Run) -> None:
         run("x")
 
 
-def test_a_torn_scratch_file_is_done_again(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_scratch_file_is_done_again(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("meshwright.data.segments.LEAST_BYTES", 2000)
     corpus(tmp_path)
     run("whole")
@@ -349,8 +457,11 @@ def test_a_torn_scratch_file_is_done_again(tmp_path: Path, run: Run, monkeypatch
     assert outputs(tmp_path, "torn") == outputs(tmp_path, "whole")
 
 
-def test_another_policy_after_half_of_the_output_is_joined(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was joined while the rest was tokenized stays; what a policy decides about is not joined before the end."""
+def test_another_policy_after_half_of_the_output_is_joined(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was joined while the rest was tokenized stays; what a policy decides about is not joined
+    before the end."""
     monkeypatch.setattr("meshwright.data.segments.LEAST_BYTES", 400)
     monkeypatch.setattr("meshwright.data.assembly.COMMIT_BYTES", 300)
     corpus(tmp_path)
@@ -362,7 +473,9 @@ def test_another_policy_after_half_of_the_output_is_joined(tmp_path: Path, run: 
     run(on_error="quarantine")
     run("whole", on_error="quarantine")
     assert outputs(tmp_path) == outputs(tmp_path, "whole")
-    assert (tmp_path / "out.rejected.jsonl").read_bytes() == (tmp_path / "whole.rejected.jsonl").read_bytes()
+    assert (tmp_path / "out.rejected.jsonl").read_bytes() == (
+        tmp_path / "whole.rejected.jsonl"
+    ).read_bytes()
 
 
 KILLED = """
@@ -377,16 +490,25 @@ if __name__ == "__main__":
     spec = EncoderSpec(kind="gpt2", vocab_file=vocab, merge_file=merges)
     request = TokenizeRequest(inputs=(folder + "/in",), output_prefix=folder + "/killed", tokenizer=spec, append_eod=True, on_error="skip")
     tokenize(request, workers=int(workers), progress=False)
-"""
+"""  # noqa: E501
 
 
-def test_kills_change_no_byte(tmp_path: Path, spec: EncoderSpec, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kills_change_no_byte(
+    tmp_path: Path, spec: EncoderSpec, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     corpus(tmp_path, files=12)
     (tmp_path / "in" / "z.jsonl").write_bytes(DIRTY)
     monkeypatch.setattr("meshwright.data.segments.LEAST_BYTES", 400)
     whole = run("whole", on_error="skip")
     (tmp_path / "killed.py").write_text(KILLED)
-    command = [sys.executable, str(tmp_path / "killed.py"), str(tmp_path), str(spec.vocab_file), str(spec.merge_file), "2"]
+    command = [
+        sys.executable,
+        str(tmp_path / "killed.py"),
+        str(tmp_path),
+        str(spec.vocab_file),
+        str(spec.merge_file),
+        "2",
+    ]
     random_ = random.Random(3)
     for _ in range(3):
         process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
@@ -397,4 +519,6 @@ def test_kills_change_no_byte(tmp_path: Path, spec: EncoderSpec, run: Run, monke
     assert done.manifest is not None
     assert outputs(tmp_path, "killed") == outputs(tmp_path, "whole")
     assert (done.documents, done.tokens) == (whole.documents, whole.tokens)
-    assert (tmp_path / "killed.rejected.jsonl").read_bytes() == (tmp_path / "whole.rejected.jsonl").read_bytes()
+    assert (tmp_path / "killed.rejected.jsonl").read_bytes() == (
+        tmp_path / "whole.rejected.jsonl"
+    ).read_bytes()

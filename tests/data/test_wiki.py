@@ -28,26 +28,44 @@ HIDDEN = frozenset({"file", "image", "category", "datei", "kategorie"})
 def page(number: int, text: str, *, namespace: int = 0, redirect: bool = False) -> str:
     extra = '    <redirect title="X" />\n' if redirect else ""
     return (
-        f"  <page>\n    <title>Seite {number} &amp; mehr</title>\n    <ns>{namespace}</ns>\n    <id>{number}</id>\n{extra}"
+        f"  <page>\n    <title>Seite {number} &amp; mehr</title>\n    <ns>{namespace}</ns>\n   "
+        f" <id>{number}</id>\n{extra}"
         f"    <revision>\n      <id>{number + 1000}</id>\n      <model>wikitext</model>\n"
-        f'      <text bytes="9" xml:space="preserve">{escape(text)}</text>\n    </revision>\n  </page>\n'
+        f'      <text bytes="9" xml:space="preserve">{escape(text)}</text>\n    </revision>\n '
+        " </page>\n"
     )
 
 
-PAGES = [page(number, f"'''Seite''' {number} über [[Ort|Orte]].\n<page>\nEnde") for number in range(60)]
-OTHERS = [page(90, "#WEITERLEITUNG [[X]]", redirect=True), page(91, "Vorlage", namespace=10), page(92, "{{nur|eine Vorlage}}")]
+PAGES = [
+    page(number, f"'''Seite''' {number} über [[Ort|Orte]].\n<page>\nEnde") for number in range(60)
+]
+OTHERS = [
+    page(90, "#WEITERLEITUNG [[X]]", redirect=True),
+    page(91, "Vorlage", namespace=10),
+    page(92, "{{nur|eine Vorlage}}"),
+]
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for path in sorted(folder.glob("*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
 
 
 @pytest.mark.parametrize(
     ("wikitext", "text"),
     [
-        ("'''A''' is a [[political philosophy|philosophy]].<ref>{{cite|x=y}}</ref>", "A is a philosophy."),
+        (
+            "'''A''' is a [[political philosophy|philosophy]].<ref>{{cite|x=y}}</ref>",
+            "A is a philosophy.",
+        ),
         ("[[Datei:F.jpg|mini|Ein [[Bild]].]]\nText. [[Kategorie:Dinge]]", "Text."),
-        ("== Geschichte ==\n{| class=x\n! a !! [[b]]\n|-\n| 1 || 2\n|}\n\n\n* eins\n* zwei", "Geschichte\neins\nzwei"),
+        (
+            "== Geschichte ==\n{| class=x\n! a !! [[b]]\n|-\n| 1 || 2\n|}\n\n\n* eins\n* zwei",
+            "Geschichte\neins\nzwei",
+        ),
         ("{{Infobox|a={{b}}}} x&nbsp;y <!-- no --><nowiki>[[raw]]</nowiki>", "x y [[raw]]"),
         ("<gallery>\nFile:a.jpg|x\n</gallery>{{only}}", ""),
         ("[http://a.b label] and [[Category:X]]", "label and"),
@@ -58,7 +76,9 @@ def test_plain_text(wikitext: str, text: str) -> None:
 
 
 def test_articles_as_wikiextractor_writes_them(tmp_path: Path) -> None:
-    (tmp_path / "dewiki.xml").write_text(HEAD + "".join(PAGES + OTHERS) + "</mediawiki>\n", encoding="utf-8")
+    (tmp_path / "dewiki.xml").write_text(
+        HEAD + "".join(PAGES + OTHERS) + "</mediawiki>\n", encoding="utf-8"
+    )
     result = wiki([str(tmp_path / "dewiki.xml")], output=tmp_path / "out", progress=False)
     assert result.exit_code == 0
     assert result.lines()[-1] == "left out: 1 redirects, 1 other pages, 1 without text"
@@ -76,12 +96,16 @@ def test_articles_as_wikiextractor_writes_them(tmp_path: Path) -> None:
 def test_pieces_of_any_kind_hold_the_same_articles(tmp_path: Path) -> None:
     text = [HEAD, *("".join(PAGES[at : at + 5]) for at in range(0, 60, 5)), "</mediawiki>\n"]
     (tmp_path / "a.xml").write_text("".join(text), encoding="utf-8")
-    (tmp_path / "b.xml.bz2").write_bytes(b"".join(bz2.compress(part.encode()) for part in text))  # as multistream dumps are
+    (tmp_path / "b.xml.bz2").write_bytes(
+        b"".join(bz2.compress(part.encode()) for part in text)
+    )  # as multistream dumps are
     (tmp_path / "c.xml.gz").write_bytes(gzip.compress("".join(text).encode()))
     pieces = {}
     for name in ("a.xml", "b.xml.bz2", "c.xml.gz"):
         output = tmp_path / f"out-{name}"
-        result = wiki([str(tmp_path / name)], output=output, piece_bytes=700, workers=2, progress=False)
+        result = wiki(
+            [str(tmp_path / name)], output=output, piece_bytes=700, workers=2, progress=False
+        )
         assert result.exit_code == 0
         pieces[name] = len(result.files)
         assert [row["id"] for row in rows(output)] == [str(number) for number in range(60)]

@@ -1,4 +1,5 @@
-"""The door for users of Baidu AIAK's strategy search: the record's form and arithmetic, limits, modes."""
+"""The door for users of Baidu AIAK's strategy search: the record's form and arithmetic, limits,
+modes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from meshwright.hardware.catalogue import find_chip
 from meshwright.models.presets import find_model
 
 Capture = pytest.CaptureFixture[str]
-FLAGS = ["use-flash-attn", "sequence-parallel", "use-distributed-optimizer", "fused-rmsnorm", "apply-rotary-positional-embedding-kernel"]
+FLAGS = [
+    "use-flash-attn",
+    "sequence-parallel",
+    "use-distributed-optimizer",
+    "fused-rmsnorm",
+    "apply-rotary-positional-embedding-kernel",
+]
 SIZES = ["pipeline-model-parallel-size", "tensor-model-parallel-size", "micro-batch-size"]
 RECOMPUTE = ["recompute-granularity", "recompute-method", "recompute-num-layers"]
 SMALL = ["apss", "--model-name", "llama2-7b", "--num-gpus", "16", "--global-batch-size", "512"]
@@ -33,10 +40,21 @@ def records(words: list[str], capsys: Capture) -> tuple[list[dict[str, Any]], st
 
 def test_the_defaults_are_the_tools() -> None:
     asked = ApssRequest()
-    assert (asked.model_name, asked.num_gpus, asked.gpu_infos, asked.nproc_per_node) == ("llama2-70b", 256, "a800", 8)
+    assert (asked.model_name, asked.num_gpus, asked.gpu_infos, asked.nproc_per_node) == (
+        "llama2-70b",
+        256,
+        "a800",
+        8,
+    )
     assert (asked.global_batch_size, asked.sequence_length, asked.top) == (1024, 4096, 5)
     plan = asked.plan_request()
-    assert (plan.cluster, plan.num_gpus, plan.gbs, plan.seq_len, plan.gpus_per_node) == ("a800:256", 256, 1024, 4096, 8)
+    assert (plan.cluster, plan.num_gpus, plan.gbs, plan.seq_len, plan.gpus_per_node) == (
+        "a800:256",
+        256,
+        1024,
+        4096,
+        8,
+    )
 
 
 def test_every_name_of_the_tool_is_known() -> None:
@@ -54,10 +72,19 @@ def test_a_record_of_one_kind_has_its_form(capsys: Capture) -> None:
     found, err = records([*SMALL, "--top", "3"], capsys)
     assert 1 <= len(found) <= 3 and err.startswith("note: the first strategy uses 16 chips, dp=")
     for record in found:
-        assert list(record) == ["sim_throughput", "sim_total_time_s", "max-use-mem-size", "strategy"]
+        assert list(record) == [
+            "sim_throughput",
+            "sim_total_time_s",
+            "max-use-mem-size",
+            "strategy",
+        ]
         strategy = record["strategy"]
         wanted = [*SIZES, *FLAGS, "pipeline-stage-chips", *RECOMPUTE]
-        assert list(strategy) == [key for key in wanted if key != "sequence-parallel" or strategy["tensor-model-parallel-size"] > 1]
+        assert list(strategy) == [
+            key
+            for key in wanted
+            if key != "sequence-parallel" or strategy["tensor-model-parallel-size"] > 1
+        ]
         assert all(strategy[flag] == "" for flag in FLAGS if flag in strategy)
         assert strategy["pipeline-stage-chips"] == ["a800"] and len(record["max-use-mem-size"]) == 1
         assert all(len(strategy[key]) == 1 for key in RECOMPUTE)
@@ -67,7 +94,9 @@ def test_a_record_of_one_kind_has_its_form(capsys: Capture) -> None:
 
 
 def test_throughput_times_seconds_is_the_tokens_of_a_step(capsys: Capture) -> None:
-    found, _ = records([*SMALL, "--gpu-infos", "a800:8,h800:8", "--sequence-length", "2048"], capsys)
+    found, _ = records(
+        [*SMALL, "--gpu-infos", "a800:8,h800:8", "--sequence-length", "2048"], capsys
+    )
     for record in found:
         assert isinstance(record["sim_throughput"], int)
         assert record["sim_throughput"] == ceil(512 * 2048 / record["sim_total_time_s"])
@@ -76,32 +105,49 @@ def test_throughput_times_seconds_is_the_tokens_of_a_step(capsys: Capture) -> No
 def test_a_record_of_several_kinds_says_each_stage(capsys: Capture) -> None:
     [record], _ = records([*SMALL, "--gpu-infos", "kunlun3:8,h800:8", "--top", "1"], capsys)
     strategy = record["strategy"]
-    assert len(strategy["pipeline-stage-chips"]) == len(strategy["pipeline-stage-layers"]) == strategy["pipeline-model-parallel-size"]
+    assert (
+        len(strategy["pipeline-stage-chips"])
+        == len(strategy["pipeline-stage-layers"])
+        == strategy["pipeline-model-parallel-size"]
+    )
     assert sum(strategy["pipeline-stage-layers"]) == 32
     assert set(strategy["pipeline-stage-chips"]) <= {"kunlun3", "h800"}
-    assert len(record["max-use-mem-size"]) == 2 and all(len(strategy[key]) == 2 for key in RECOMPUTE)
+    assert len(record["max-use-mem-size"]) == 2 and all(
+        len(strategy[key]) == 2 for key in RECOMPUTE
+    )
 
 
 def test_recomputation_is_said_by_kind() -> None:
-    """70B on 32 chips of 80 GB: 69e9 parameters * (2 + 4 + 12) bytes / 32 are 36 GiB before any activation."""
-    answer = apss(model_name="llama2-70b", num_gpus=32, global_batch_size=512, sequence_length=8192, top=3)
+    """70B on 32 chips of 80 GB: 69e9 parameters * (2 + 4 + 12) bytes / 32 are 36 GiB before any
+    activation."""
+    answer = apss(
+        model_name="llama2-70b", num_gpus=32, global_batch_size=512, sequence_length=8192, top=3
+    )
     words = [record["strategy"] for record in answer.records]
-    assert any(strategy["recompute-granularity"] != [None] for strategy in words), "the request no longer shows recomputation"
+    assert any(strategy["recompute-granularity"] != [None] for strategy in words), (
+        "the request no longer shows recomputation"
+    )
     for strategy, plan in zip(words, answer.result.plans, strict=True):
         assert plan.mixed is not None
         first = plan.mixed.stages[0]
         assert all(stage.recompute == first.recompute for stage in plan.mixed.stages)
         [granularity], [method], [layers] = (strategy[key] for key in RECOMPUTE)
         if granularity == "full":
-            assert (method, layers) == (("block", first.recompute_layers) if first.recompute_layers else ("uniform", 1))
+            assert (method, layers) == (
+                ("block", first.recompute_layers) if first.recompute_layers else ("uniform", 1)
+            )
         else:
             assert (method, layers) == (None, None)
 
 
 def test_flags_follow_the_model() -> None:
     """OPT-like Galactica has LayerNorm and learned positions."""
-    [record] = apss(model_name="galactica-6.7b", num_gpus=16, global_batch_size=512, sequence_length=2048, top=1).records
-    assert not {"fused-rmsnorm", "apply-rotary-positional-embedding-kernel"} & set(record["strategy"])
+    [record] = apss(
+        model_name="galactica-6.7b", num_gpus=16, global_batch_size=512, sequence_length=2048, top=1
+    ).records
+    assert not {"fused-rmsnorm", "apply-rotary-positional-embedding-kernel"} & set(
+        record["strategy"]
+    )
     [record] = apss(model_name="mixtral-8x7b", num_gpus=64, global_batch_size=512, top=1).records
     assert record["strategy"].get("expert-model-parallel-size", 1) in (1, 2, 4, 8)
 
@@ -121,11 +167,16 @@ def test_idle_chips_are_said_and_hold_nothing(capsys: Capture) -> None:
         "1",
     ]
     [record], err = records(words, capsys)
-    assert set(record["strategy"]["pipeline-stage-chips"]) == {"h100"} and record["max-use-mem-size"][1] == 0.0
+    assert (
+        set(record["strategy"]["pipeline-stage-chips"]) == {"h100"}
+        and record["max-use-mem-size"][1] == 0.0
+    )
     assert "8 t4" in err
 
 
-def test_json_is_the_plan_and_analytic_writes_traces(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_the_plan_and_analytic_writes_traces(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     words = [*SMALL, "--gpu-infos", "a800:8,h800:8", "--top", "1", "--mode", "analytic", "--json"]
     assert cli.run(words) == 0
@@ -138,7 +189,12 @@ def test_json_is_the_plan_and_analytic_writes_traces(tmp_path: Path, capsys: Cap
 
 
 def test_nothing_fits_is_an_answer(capsys: Capture) -> None:
-    assert cli.run(["apss", "--model-name", "llama-1800b", "--num-gpus", "8", "--global-batch-size", "512"]) == 1
+    assert (
+        cli.run(
+            ["apss", "--model-name", "llama-1800b", "--num-gpus", "8", "--global-batch-size", "512"]
+        )
+        == 1
+    )
     out, err = capsys.readouterr()
     assert out == "" and "nothing fits" in err
 
@@ -151,15 +207,36 @@ def test_it_is_a_function_too() -> None:
     ("fields", "message"),
     [
         ({"gpu_infos": "a900"}, "a900"),
-        ({"gpu_infos": "a800:"}, "--gpu-infos a800:: expected KIND[:MOST][,KIND[:MOST]...] such as a800 or a800:128,h800:160"),
+        (
+            {"gpu_infos": "a800:"},
+            (
+                "--gpu-infos a800:: expected KIND[:MOST][,KIND[:MOST]...] such as a800 or"
+                " a800:128,h800:160"
+            ),
+        ),
         ({"gpu_infos": "a800:x"}, "count 'x' of a800: expected a whole number of chips"),
         ({"gpu_infos": "a800,A800-80GB"}, "a800 is named twice; give it once"),
-        ({"gpu_infos": "a800:64,h800:100"}, "at most 164 chips, fewer than --num-gpus 256; raise a maximum, or take --num-gpus 160"),
-        ({"num_gpus": 250}, "--num-gpus 250: no multiple of --nproc-per-node 8; nearest that are: 248 or 256"),
+        (
+            {"gpu_infos": "a800:64,h800:100"},
+            "at most 164 chips, fewer than --num-gpus 256; raise a maximum, or take --num-gpus 160",
+        ),
+        (
+            {"num_gpus": 250},
+            "--num-gpus 250: no multiple of --nproc-per-node 8; nearest that are: 248 or 256",
+        ),
         ({"num_gpus": 2097152}, "--num-gpus 2097152: expected at most 1048576"),
         ({"num_gpus": 0}, "--num-gpus 0: expected 1 or more"),
-        ({"global_batch_size": 1000}, "--global-batch-size 1000: no multiple of 512; nearest that are: 512 or 1024; --no-legacy-limits"),
-        ({"sequence_length": 2097152}, "--sequence-length 2097152: expected at most 1048576; --no-legacy-limits takes any"),
+        (
+            {"global_batch_size": 1000},
+            (
+                "--global-batch-size 1000: no multiple of 512; nearest that are: 512 or 1024;"
+                " --no-legacy-limits"
+            ),
+        ),
+        (
+            {"sequence_length": 2097152},
+            "--sequence-length 2097152: expected at most 1048576; --no-legacy-limits takes any",
+        ),
         ({"sequence_length": -512}, "--sequence-length -512: expected 1 or more"),
         ({"model_name": "llama9-7b"}, "llama9-7b"),
         ({"batch": 4}, "batch"),

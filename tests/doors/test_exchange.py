@@ -22,11 +22,21 @@ def free_port() -> int:
 
 
 def meeting(*, size: int, limit_s: float = 20.0) -> Meeting:
-    return Meeting(rank=0, world_size=size, address="127.0.0.1", port=free_port(), run_words=("pretrain_gpt.py", "--bf16"), limit_s=limit_s)
+    return Meeting(
+        rank=0,
+        world_size=size,
+        address="127.0.0.1",
+        port=free_port(),
+        run_words=("pretrain_gpt.py", "--bf16"),
+        limit_s=limit_s,
+    )
 
 
 def all_ranks(
-    first: Meeting, decide: Callable[[], Sequence[str]], *, words: dict[int, tuple[str, ...]] | None = None
+    first: Meeting,
+    decide: Callable[[], Sequence[str]],
+    *,
+    words: dict[int, tuple[str, ...]] | None = None,
 ) -> list[Future[list[str]]]:
     """Start every rank at once; all but rank 0 must never decide."""
 
@@ -34,8 +44,13 @@ def all_ranks(
         raise AssertionError("only rank 0 decides")
 
     with ThreadPoolExecutor(first.world_size) as pool:
-        ranks = [replace(first, rank=rank, run_words=(words or {}).get(rank, first.run_words)) for rank in range(first.world_size)]
-        return [pool.submit(agree, one, decide if one.rank == 0 else never) for one in reversed(ranks)][::-1]
+        ranks = [
+            replace(first, rank=rank, run_words=(words or {}).get(rank, first.run_words))
+            for rank in range(first.world_size)
+        ]
+        return [
+            pool.submit(agree, one, decide if one.rank == 0 else never) for one in reversed(ranks)
+        ][::-1]
 
 
 @pytest.mark.parametrize("size", [1, 2, 17])
@@ -63,7 +78,10 @@ def test_an_error_of_rank_0_ends_every_rank() -> None:
 
 def test_a_rank_with_other_arguments_is_told_so() -> None:
     first = meeting(size=3, limit_s=2.0)
-    found = [future.exception() for future in all_ranks(first, lambda: WORDS, words={2: ("pretrain_gpt.py", "--fp16")})]
+    found = [
+        future.exception()
+        for future in all_ranks(first, lambda: WORDS, words={2: ("pretrain_gpt.py", "--fp16")})
+    ]
     assert found[1] is None
     assert "other arguments" in str(found[2])
     assert "1 of 3 processes never asked rank 0 (ranks 2)" in str(found[0])
@@ -83,7 +101,16 @@ def test_a_port_in_use_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\n", b"[]\n", b"{}\n", b'{"digest": 1, "rank": null}\n', b"[" * 100_000 + b"\n", b""]
+    "text",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"digest": 1, "rank": null}\n',
+        b"[" * 100_000 + b"\n",
+        b"",
+    ],
 )
 def test_strangers_at_the_port_change_nothing(text: bytes) -> None:
     first = meeting(size=2)

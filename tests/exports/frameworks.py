@@ -1,4 +1,5 @@
-"""What the tests of all targets share: golden texts, random plans, plans over all families, round trips, the programs' own loaders."""
+"""What the tests of all targets share: golden texts, random plans, plans over all families, round
+trips, the programs' own loaders."""
 
 from __future__ import annotations
 
@@ -44,14 +45,18 @@ def check_golden(exported: Exported, case: str) -> None:
     if os.environ.get("MESHWRIGHT_ACCEPT"):
         golden.parent.mkdir(parents=True, exist_ok=True)
         golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8"), "read the difference; to accept it, run pytest once with MESHWRIGHT_ACCEPT=1"
+    assert text == golden.read_text(encoding="utf-8"), (
+        "read the difference; to accept it, run pytest once with MESHWRIGHT_ACCEPT=1"
+    )
 
 
 def rebuilt(found: Imported, plan: TrainingPlan) -> TrainingPlan:
     """Return the plan that an import describes, on the chips of the exported one."""
     work = replace(found.work, gbs=plan.layout.gbs if found.work.gbs is None else found.work.gbs)
     stack = find_stack(found.stack)
-    layout = complete_layout(found.layout, model=found.model, work=work, num_chips=plan.cluster.num_chips, stack=stack)
+    layout = complete_layout(
+        found.layout, model=found.model, work=work, num_chips=plan.cluster.num_chips, stack=stack
+    )
     return TrainingPlan(
         model=found.model,
         cluster=plan.cluster,
@@ -64,7 +69,9 @@ def rebuilt(found: Imported, plan: TrainingPlan) -> TrainingPlan:
     )
 
 
-def check_round_trip(plan: TrainingPlan, *, target: ExportTarget, source: ImportSource, file: int = 0) -> None:
+def check_round_trip(
+    plan: TrainingPlan, *, target: ExportTarget, source: ImportSource, file: int = 0
+) -> None:
     """Demand that what is read back is the plan, and that it is written again as it was."""
     exported = export_plan(plan, target=target)
     text = exported.files[file].text
@@ -99,7 +106,10 @@ def plans(
     vpp = draw(st.sampled_from((1, 2))) if pp > 1 else 1
     ep = draw(st.sampled_from((1, 2, 8)))
     mbs, dp = draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 2, 8, 16)))
-    words = [f"tp={tp},cp={cp},pp={pp},vpp={vpp},ep={ep},dp={dp},mbs={mbs}", f"sharding={draw(st.sampled_from(shardings))}"]
+    words = [
+        f"tp={tp},cp={cp},pp={pp},vpp={vpp},ep={ep},dp={dp},mbs={mbs}",
+        f"sharding={draw(st.sampled_from(shardings))}",
+    ]
     recompute = draw(st.sampled_from(recomputes))
     words += [recompute] if recompute else []
     words += [f"etp={draw(st.sampled_from((1, tp)))}"] if ep > 1 else []
@@ -149,7 +159,9 @@ def expressible(plan: TrainingPlan, target: ExportTarget) -> Exported:
         raise
 
 
-def write_exports(plans_: Iterable[tuple[str, TrainingPlan]], target: ExportTarget, folder: Path) -> int:
+def write_exports(
+    plans_: Iterable[tuple[str, TrainingPlan]], target: ExportTarget, folder: Path
+) -> int:
     """Write each plan that the target has words for into a folder of its own; return how many."""
     count = 0
     for name, plan in plans_:
@@ -163,28 +175,49 @@ def write_exports(plans_: Iterable[tuple[str, TrainingPlan]], target: ExportTarg
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(file.text, encoding="utf-8")
         (folder / name / "plan.txt").write_text(
-            f"{plan.cluster.num_chips} {plan.model.num_layers} {plan.model.hidden} {plan.layout.words()}\n{' '.join(exported.command)}\n",
+            f"{plan.cluster.num_chips} {plan.model.num_layers} {plan.model.hidden}"
+            f" {plan.layout.words()}\n{' '.join(exported.command)}\n",
             encoding="utf-8",
         )
     return count
 
 
 def run_loader(script: str, folder: Path, *, variable: str, what: str) -> None:
-    """Run a program's own loader over the exports, in the Python that an environment variable names."""
+    """Run a program's own loader over the exports, in the Python that an environment variable
+    names."""
     python = os.environ.get(variable)
     if not python:
         pytest.skip(f"{variable} names no Python with {what}")
     path = Path(__file__).parent / "loaders" / script
-    done = subprocess.run([python, str(path), str(folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [python, str(path), str(folder)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 _MEGATRON_LAYOUTS = {
-    "llama3-8b": ("tp=2,pp=2,mbs=1", "mbs=1,recompute=full", "tp=4,cp=2,mbs=1", "pp=4,vpp=2,mbs=1", "mbs=1,sharding=zero3"),
-    "llama3-70b": ("tp=8,pp=4,mbs=1", "tp=8,pp=4,mbs=1,layers_per_stage=21+20+20+19", "tp=4,pp=8,vpp=5,mbs=1"),
-    "llama3.1-8b": ("cp=8,mbs=1,recompute=full", "tp=2,cp=4,mbs=1,recompute=selective,recompute_modules=layernorm"),
+    "llama3-8b": (
+        "tp=2,pp=2,mbs=1",
+        "mbs=1,recompute=full",
+        "tp=4,cp=2,mbs=1",
+        "pp=4,vpp=2,mbs=1",
+        "mbs=1,sharding=zero3",
+    ),
+    "llama3-70b": (
+        "tp=8,pp=4,mbs=1",
+        "tp=8,pp=4,mbs=1,layers_per_stage=21+20+20+19",
+        "tp=4,pp=8,vpp=5,mbs=1",
+    ),
+    "llama3.1-8b": (
+        "cp=8,mbs=1,recompute=full",
+        "tp=2,cp=4,mbs=1,recompute=selective,recompute_modules=layernorm",
+    ),
     "llama3.1-405b": ("tp=8,pp=8,mbs=1,layers_per_stage=16+16+16+16+16+16+16+14",),
-    "llama2-7b": ("tp=1,mbs=2", "tp=2,mbs=1,sp=0", "mbs=1,sharding=none,recompute=full,recompute_method=block,recompute_layers=4"),
+    "llama2-7b": (
+        "tp=1,mbs=2",
+        "tp=2,mbs=1,sp=0",
+        "mbs=1,sharding=none,recompute=full,recompute_method=block,recompute_layers=4",
+    ),
     "llama2-70b": ("tp=8,pp=2,mbs=1", "tp=4,pp=4,vpp=2,mbs=1"),
     "mistral-7b-v0.3": ("tp=2,mbs=1", "tp=1,pp=2,mbs=1"),
     "mixtral-8x7b": ("ep=8,mbs=1", "tp=2,ep=8,etp=1,pp=4,vpp=2,mbs=1", "tp=2,ep=4,mbs=1"),
@@ -192,12 +225,23 @@ _MEGATRON_LAYOUTS = {
     "qwen2-7b": ("tp=2,mbs=1", "tp=4,pp=2,mbs=1"),
     "qwen2-72b": ("tp=8,pp=4,mbs=1",),
     "qwen3-8b": ("tp=2,mbs=1", "pp=2,mbs=1,layers_per_stage=19+17"),
-    "qwen3-30b-a3b": ("ep=8,mbs=1", "tp=2,ep=8,etp=1,mbs=1,recompute=selective,recompute_modules=moe_act", "ep=8,pp=2,mbs=1"),
+    "qwen3-30b-a3b": (
+        "ep=8,mbs=1",
+        "tp=2,ep=8,etp=1,mbs=1,recompute=selective,recompute_modules=moe_act",
+        "ep=8,pp=2,mbs=1",
+    ),
     "qwen3-235b-a22b": ("tp=4,ep=8,etp=1,pp=2,mbs=1",),
-    "gpt3-5b": ("tp=2,mbs=1", "tp=2,mbs=1,recompute=selective,recompute_modules=core_attn", "mbs=1,sharding=none"),
+    "gpt3-5b": (
+        "tp=2,mbs=1",
+        "tp=2,mbs=1,recompute=selective,recompute_modules=core_attn",
+        "mbs=1,sharding=none",
+    ),
     "gpt3-20b": ("tp=4,pp=4,mbs=1", "tp=2,pp=4,mbs=1,recompute=full"),
     "gpt3-175b": ("tp=8,pp=8,mbs=1", "tp=8,pp=8,vpp=2,mbs=1"),
-    "deepseek-v2-lite": ("ep=8,mbs=1", "tp=2,ep=8,etp=1,mbs=1,recompute=selective,recompute_modules=mla_up_proj"),
+    "deepseek-v2-lite": (
+        "ep=8,mbs=1",
+        "tp=2,ep=8,etp=1,mbs=1,recompute=selective,recompute_modules=mla_up_proj",
+    ),
     "deepseek-v2": ("ep=16,pp=4,mbs=1",),
     "deepseek-v3": ("tp=2,ep=16,etp=1,pp=4,mbs=1,layers_per_stage=16+16+16+13",),
     "nemotron4-15b": ("tp=4,mbs=1", "tp=2,pp=2,mbs=1"),
@@ -213,7 +257,9 @@ def megatron_plans(stack: str, **given: Any) -> list[tuple[str, TrainingPlan]]:
     return [
         (
             f"{model.replace('.', '_')}-{number}",
-            training_plan(model, "h100:64", layout, **{"stack": stack, "gbs": 3840, "seq_len": 2048, **given}),
+            training_plan(
+                model, "h100:64", layout, **{"stack": stack, "gbs": 3840, "seq_len": 2048, **given}
+            ),
         )
         for model, layouts in _MEGATRON_LAYOUTS.items()
         for number, layout in enumerate(layouts)

@@ -14,19 +14,36 @@ from meshwright.workload import Workload
 
 
 def test_completing_twice_changes_nothing_and_keeps_what_is_given() -> None:
-    plan = training_plan(settings=TrainingSettings(learning_rate=1e-3, adam_beta2=0.999, data=(Dataset(path="/data/a"),)))
+    plan = training_plan(
+        settings=TrainingSettings(
+            learning_rate=1e-3, adam_beta2=0.999, data=(Dataset(path="/data/a"),)
+        )
+    )
     full = completed(plan)
     assert completed(full) == full
-    assert (full.settings.learning_rate, full.settings.min_learning_rate, full.settings.adam_beta2) == (1e-3, 1e-4, 0.999)
+    assert (
+        full.settings.learning_rate,
+        full.settings.min_learning_rate,
+        full.settings.adam_beta2,
+    ) == (1e-3, 1e-4, 0.999)
 
 
 def test_learning_rates_are_those_of_gpt3() -> None:
-    # GPT-3 table 2.1: 125M 6e-4, 350M 3e-4 (with its 760M 2.5e-4), 2.7B 1.6e-4, 6.7B 1.2e-4, 13B 1e-4, 175B 0.6e-4
+    # GPT-3 table 2.1: 125M 6e-4, 350M 3e-4 (with its 760M 2.5e-4), 2.7B 1.6e-4, 6.7B 1.2e-4, 13B
+    # 1e-4, 175B 0.6e-4
     rates = {
-        name: completed(training_plan(name, layout="tp=1,mbs=1", seq_len=2048)).settings.learning_rate
+        name: (
+            completed(training_plan(name, layout="tp=1,mbs=1", seq_len=2048)).settings.learning_rate
+        )
         for name in ("gpt3-126m", "gpt3-357m", "gpt3-6.7b", "gpt3-13b", "gpt3-175b")
     }
-    assert rates == {"gpt3-126m": 6e-4, "gpt3-357m": 3e-4, "gpt3-6.7b": 1.2e-4, "gpt3-13b": 1e-4, "gpt3-175b": 0.6e-4}
+    assert rates == {
+        "gpt3-126m": 6e-4,
+        "gpt3-357m": 3e-4,
+        "gpt3-6.7b": 1.2e-4,
+        "gpt3-13b": 1e-4,
+        "gpt3-175b": 0.6e-4,
+    }
 
 
 def test_a_run_is_as_long_as_chinchilla_would_have_it_and_short_on_mock_data() -> None:
@@ -39,11 +56,33 @@ def test_a_run_is_as_long_as_chinchilla_would_have_it_and_short_on_mock_data() -
 
 
 def test_details_follow_the_published_models() -> None:
-    deepseek = complete_details(ModelDetails(), model=find_model("deepseek-v3"), work=Workload(seq_len=4096))
-    assert (deepseek.router_score, deepseek.router_balance, deepseek.router_groups, deepseek.routed_scale) == ("sigmoid", "bias", 8, 2.5)
-    assert complete_details(ModelDetails(), model=find_model("llama3-70b"), work=Workload(seq_len=4096)).rope_base == 500000
-    assert complete_details(ModelDetails(rope_base=1.0), model=find_model("llama3-70b"), work=Workload(seq_len=4096)).rope_base == 1
-    assert complete_details(ModelDetails(), model=find_model("gpt3-5b"), work=Workload(seq_len=2048)).activation == "gelu"
+    deepseek = complete_details(
+        ModelDetails(), model=find_model("deepseek-v3"), work=Workload(seq_len=4096)
+    )
+    assert (
+        deepseek.router_score,
+        deepseek.router_balance,
+        deepseek.router_groups,
+        deepseek.routed_scale,
+    ) == ("sigmoid", "bias", 8, 2.5)
+    assert (
+        complete_details(
+            ModelDetails(), model=find_model("llama3-70b"), work=Workload(seq_len=4096)
+        ).rope_base
+        == 500000
+    )
+    assert (
+        complete_details(
+            ModelDetails(rope_base=1.0), model=find_model("llama3-70b"), work=Workload(seq_len=4096)
+        ).rope_base
+        == 1
+    )
+    assert (
+        complete_details(
+            ModelDetails(), model=find_model("gpt3-5b"), work=Workload(seq_len=2048)
+        ).activation
+        == "gelu"
+    )
 
 
 def test_every_row_of_details_names_known_models_once() -> None:
@@ -58,8 +97,14 @@ def test_every_row_of_details_names_known_models_once() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"train_steps": 5, "train_tokens": 7}, "train_steps=5 and train_tokens=7: give one of them"),
-        ({"learning_rate": 1e-4, "min_learning_rate": 1e-3}, "min_learning_rate=0.001 is above learning_rate=0.0001"),
+        (
+            {"train_steps": 5, "train_tokens": 7},
+            "train_steps=5 and train_tokens=7: give one of them",
+        ),
+        (
+            {"learning_rate": 1e-4, "min_learning_rate": 1e-3},
+            "min_learning_rate=0.001 is above learning_rate=0.0001",
+        ),
         ({"split": (1, 2, 3, 4)}, "expected up to three shares"),
         ({"adam_beta1": 1.0}, "adam_beta1=1.0: expected a number from 0 to below 1"),
         ({"data": {"/a": -1}}, "data /a: weight=-1.0"),

@@ -22,12 +22,22 @@ from meshwright.exports.target import ExportTarget
 from meshwright.exports.titan import TORCHTITAN
 from meshwright.yaml_text import read_yaml
 
-CORE = {"megatron-lm": MEGATRON_LM, "pai-megatron-patch": PAI, "megatron-bridge": MEGATRON_BRIDGE, "nemo2": NEMO2}
+CORE = {
+    "megatron-lm": MEGATRON_LM,
+    "pai-megatron-patch": PAI,
+    "megatron-bridge": MEGATRON_BRIDGE,
+    "nemo2": NEMO2,
+}
 CASES = [(name, stack) for name, target in CORE.items() for stack in target.stacks]
 
 
 def plan_of(stack: str, **given: Any) -> TrainingPlan:
-    return training_plan("llama3-8b", "h100:64", "tp=2,mbs=1", **{"stack": stack, "megatron_version": "0.18", **given})
+    return training_plan(
+        "llama3-8b",
+        "h100:64",
+        "tp=2,mbs=1",
+        **{"stack": stack, "megatron_version": "0.18", **given},
+    )
 
 
 def switched(exported: Exported, target: ExportTarget) -> dict[str, Any]:
@@ -37,26 +47,45 @@ def switched(exported: Exported, target: ExportTarget) -> dict[str, Any]:
         words = split_words(exported.command[1:])
         fused = "--cross-entropy-loss-fusion" in words
         loss = words.get("--cross-entropy-fusion-impl", ("native",))[0] if fused else None
-        wide = "--fp16" not in words or "--accumulate-allreduce-grads-in-fp32" in words  # in bf16 the sums are fp32 unless said otherwise
+        wide = (
+            "--fp16" not in words or "--accumulate-allreduce-grads-in-fp32" in words
+        )  # in bf16 the sums are fp32 unless said otherwise
         narrow, half = "--fp8-param-gather" in words, "--grad-reduce-in-bf16" in words or not wide
     elif target is MEGATRON_BRIDGE:
         values = read_yaml(exported.files[1].text, what="yaml")
         model, precision = values["model"], values["mixed_precision"]
-        loss = model.get("cross_entropy_fusion_impl") if model["cross_entropy_loss_fusion"] else None
+        loss = (
+            model.get("cross_entropy_fusion_impl") if model["cross_entropy_loss_fusion"] else None
+        )
         narrow, half = precision["fp8_param_gather"], not precision["grad_reduce_in_fp32"]
     else:
         values = read_yaml(exported.files[1].text, what="yaml")
         model, precision = values["model"]["config"], values["trainer"]["plugins"]
-        loss = model.get("cross_entropy_fusion_impl") if model["cross_entropy_loss_fusion"] else None
-        narrow, half = precision.get("fp8_param_gather", False), not precision["grad_reduce_in_fp32"]
-    return {"loss": loss, "narrow": narrow, "half": half, "switch": variables.get("NCCL_NVLS_ENABLE") != "0"}
+        loss = (
+            model.get("cross_entropy_fusion_impl") if model["cross_entropy_loss_fusion"] else None
+        )
+        narrow, half = (
+            precision.get("fp8_param_gather", False),
+            not precision["grad_reduce_in_fp32"],
+        )
+    return {
+        "loss": loss,
+        "narrow": narrow,
+        "half": half,
+        "switch": variables.get("NCCL_NVLS_ENABLE") != "0",
+    }
 
 
 @pytest.mark.parametrize(("name", "stack"), CASES)
 @pytest.mark.parametrize("precision", ["bf16", "fp8", "fp16"])
 def test_memory_is_counted_with_what_is_written(name: str, stack: str, precision: str) -> None:
-    """Gradients of two bytes, a loss without fp32 logits, weights without a second copy and no buffers of switches: each is written."""
-    plan = plan_of(stack, precision=precision, settings=TrainingSettings(tokenizer="/tok", tokenizer_kind="huggingface"))
+    """Gradients of two bytes, a loss without fp32 logits, weights without a second copy and no
+    buffers of switches: each is written."""
+    plan = plan_of(
+        stack,
+        precision=precision,
+        settings=TrainingSettings(tokenizer="/tok", tokenizer_kind="huggingface"),
+    )
     found = switched(export_plan(plan, target=CORE[name]), CORE[name])
     counted = plan.stack.in_precision(plan.work.precision)
     assert found["half"] == (counted.gradient_bytes == 2)
@@ -67,7 +96,9 @@ def test_memory_is_counted_with_what_is_written(name: str, stack: str, precision
 
 def test_half_precision_without_bf16_has_the_plain_loss() -> None:
     """The fused loss of Megatron-Core hands back bf16 gradients."""
-    words = split_words(export_plan(plan_of("megatron", precision="fp16"), target=MEGATRON_LM).command[1:])
+    words = split_words(
+        export_plan(plan_of("megatron", precision="fp16"), target=MEGATRON_LM).command[1:]
+    )
     assert "--cross-entropy-loss-fusion" not in words
     assert plan_of("megatron").stack.in_precision("fp16").logits_bytes == 4
 
@@ -75,18 +106,37 @@ def test_half_precision_without_bf16_has_the_plain_loss() -> None:
 def test_a_core_that_refuses_the_loss_gets_its_own_and_says_so() -> None:
     exported = export_plan(plan_of("nemo", megatron_version="0.19"), target=MEGATRON_LM)
     words = split_words(exported.command[1:])
-    assert ("--cross-entropy-loss-fusion" in words, "--cross-entropy-fusion-impl" in words) == (True, False)
-    assert any("Transformer Engine's loss, which keeps 8 bytes a logit less" in note for note in exported.notes)
-    assert not any("Transformer Engine's loss" in note for note in export_plan(plan_of("nemo"), target=MEGATRON_LM).notes)
+    assert ("--cross-entropy-loss-fusion" in words, "--cross-entropy-fusion-impl" in words) == (
+        True,
+        False,
+    )
+    assert any(
+        "Transformer Engine's loss, which keeps 8 bytes a logit less" in note
+        for note in exported.notes
+    )
+    assert not any(
+        "Transformer Engine's loss" in note
+        for note in export_plan(plan_of("nemo"), target=MEGATRON_LM).notes
+    )
 
 
 def test_a_script_without_the_fused_loss_is_told_that_an_export_adds_it() -> None:
     text = export_plan(plan_of("megatron"), target=MEGATRON_LM).files[0].text
     assert import_text(text, source=MEGATRON_LM_SOURCE).warnings == ()
-    [warning] = import_text(text.replace("    --cross-entropy-loss-fusion\n", ""), source=MEGATRON_LM_SOURCE).warnings
-    assert "--cross-entropy-loss-fusion is off: the file's layout is priced without it; stack megatron counts on it" in warning
-    other = text.replace("--cross-entropy-loss-fusion", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te")
-    assert import_text(other, source=MEGATRON_LM_SOURCE).passed_through == ("--cross-entropy-fusion-impl", "te")
+    [warning] = import_text(
+        text.replace("    --cross-entropy-loss-fusion\n", ""), source=MEGATRON_LM_SOURCE
+    ).warnings
+    assert (
+        "--cross-entropy-loss-fusion is off: the file's layout is priced without it; stack megatron"
+        " counts on it" in warning
+    )
+    other = text.replace(
+        "--cross-entropy-loss-fusion", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
+    )
+    assert import_text(other, source=MEGATRON_LM_SOURCE).passed_through == (
+        "--cross-entropy-fusion-impl",
+        "te",
+    )
 
 
 def test_gradients_follow_the_mixed_precision_of_bridge() -> None:
@@ -103,8 +153,14 @@ def test_gradients_follow_the_mixed_precision_of_bridge() -> None:
 def test_torchtitan_compiles_where_memory_counts_on_it(stack: str, compiled: bool) -> None:
     plan = training_plan("llama3-8b", "h100:64", "mbs=1,sharding=zero3", stack=stack)
     exported = export_plan(plan, target=TORCHTITAN)
-    calls = [node for node in ast.walk(ast.parse(exported.files[0].text)) if isinstance(node, ast.Call)]
-    [compile_] = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "CompileConfig"]
+    calls = [
+        node for node in ast.walk(ast.parse(exported.files[0].text)) if isinstance(node, ast.Call)
+    ]
+    [compile_] = [
+        call
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == "CompileConfig"
+    ]
     values = {word.arg: ast.literal_eval(word.value) for word in compile_.keywords}
     assert values == {"enable": compiled, "components": ["model", "loss"]}
     assert plan.stack.pointwise_fused is compiled
@@ -114,7 +170,9 @@ def test_torchtitan_compiles_where_memory_counts_on_it(stack: str, compiled: boo
 
 
 def flat_plan(target: ExportTarget, layout: str, **given: Any) -> TrainingPlan:
-    return training_plan("llama3-8b", "h100:64", layout, **{"stack": target.stacks[0], "seq_len": 4096, **given})
+    return training_plan(
+        "llama3-8b", "h100:64", layout, **{"stack": target.stacks[0], "seq_len": 4096, **given}
+    )
 
 
 LLAMA3_8B_LAYER = 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336 + 2 * 4096
@@ -123,14 +181,19 @@ LLAMA3_8B_LAYER = 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336 + 2 * 4096
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
 def test_deepspeed_is_told_what_memory_counts(precision: str, sharding: str) -> None:
-    """Gradients add up in the type of compute; buckets are as large as counted; with stage 3 two layers are gathered at a time."""
+    """Gradients add up in the type of compute; buckets are as large as counted; with stage 3 two
+    layers are gathered at a time."""
     plan = flat_plan(DEEPSPEED, f"mbs=1,sharding={sharding},recompute=full", precision=precision)
     exported, counted = export_plan(plan, target=DEEPSPEED), plan.stack
     words = json.loads(exported.files[0].text)
     zero = words["zero_optimization"]
     assert words["data_types"] == {"grad_accum_dtype": precision}
     assert counted.gradient_bytes == counted.reduce_bytes == 2
-    assert (zero["contiguous_gradients"], zero["overlap_comm"], counted.bucket_copies) == (True, True, 2)
+    assert (zero["contiguous_gradients"], zero["overlap_comm"], counted.bucket_copies) == (
+        True,
+        True,
+        2,
+    )
     assert zero["reduce_bucket_size"] * 2 == counted.bucket_bytes
     live = [zero.get(f"stage3_{name}") for name in ("prefetch_bucket_size", "max_live_parameters")]
     assert live == ([LLAMA3_8B_LAYER, 2 * LLAMA3_8B_LAYER] if sharding == "zero3" else [None, None])
@@ -141,7 +204,8 @@ def test_deepspeed_is_told_what_memory_counts(precision: str, sharding: str) -> 
 
 @pytest.mark.parametrize("sharding", ["none", "zero2", "zero3"])
 def test_accelerate_runs_as_memory_counts(sharding: str) -> None:
-    """Its FSDP reduces in the type of compute, over fp32 shards, and once a step; DDP reduces fp32 gradients out of copies."""
+    """Its FSDP reduces in the type of compute, over fp32 shards, and once a step; DDP reduces fp32
+    gradients out of copies."""
     plan = flat_plan(ACCELERATE, f"mbs=1,sharding={sharding}")
     exported, counted = export_plan(plan, target=ACCELERATE), plan.stack
     words = read_yaml(exported.files[0].text, what="yaml")
@@ -149,7 +213,11 @@ def test_accelerate_runs_as_memory_counts(sharding: str) -> None:
     assert json.loads(exported.files[1].text)["torch_dtype"] == "float32"
     assert "fsdp_mixed_precision_policy" not in words.get("fsdp_config", {})
     assert "--accelerator_config" not in exported.files[2].text
-    assert (counted.gradient_bytes, counted.reduce_bytes, counted.replicated_reduce_bytes) == (4, 2, 4)
+    assert (counted.gradient_bytes, counted.reduce_bytes, counted.replicated_reduce_bytes) == (
+        4,
+        2,
+        4,
+    )
     assert (counted.reduction_deferred, counted.transient_gradient_bytes) == (True, 4)
     assert "'--optim',\n    'adamw_torch_fused'" in exported.files[2].text
     assert counted.step_bytes == 0
@@ -158,7 +226,8 @@ def test_accelerate_runs_as_memory_counts(sharding: str) -> None:
 
 
 def test_nanotron_runs_as_memory_counts() -> None:
-    """fp32 sums beside bf16 gradients, inputs gathered anew in the backward pass, a fused optimizer, buffers of switches."""
+    """fp32 sums beside bf16 gradients, inputs gathered anew in the backward pass, a fused
+    optimizer, buffers of switches."""
     plan = flat_plan(NANOTRON, "tp=2,mbs=1")
     exported, counted = export_plan(plan, target=NANOTRON), plan.stack
     words = read_yaml(exported.files[0].text, what="yaml")
@@ -174,16 +243,32 @@ def test_nanotron_runs_as_memory_counts() -> None:
         export_plan(flat_plan(NANOTRON, "tp=2,mbs=1", precision="fp32"), target=NANOTRON)
     assert not counted.shards_over_context
     stages = [
-        read_yaml(export_plan(flat_plan(NANOTRON, f"tp=2,cp={cp},mbs=1,sharding=zero1"), target=NANOTRON).files[0].text, what="yaml")
+        read_yaml(
+            export_plan(flat_plan(NANOTRON, f"tp=2,cp={cp},mbs=1,sharding=zero1"), target=NANOTRON)
+            .files[0]
+            .text,
+            what="yaml",
+        )
         for cp in (16, 32)
     ]
     assert [words["optimizer"]["zero_stage"] for words in stages] == [1, 0]
 
 
-@pytest.mark.parametrize(("target", "other"), [(DEEPSPEED, "fsdp"), (ACCELERATE, "fsdp"), (NANOTRON, "megatron")])
-def test_a_plan_of_another_stack_is_told_what_memory_differs(target: ExportTarget, other: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "other"), [(DEEPSPEED, "fsdp"), (ACCELERATE, "fsdp"), (NANOTRON, "megatron")]
+)
+def test_a_plan_of_another_stack_is_told_what_memory_differs(
+    target: ExportTarget, other: str
+) -> None:
     axes = "tp=2,mbs=1" if target is NANOTRON else "mbs=1,sharding=zero3"
-    [note] = [note for note in export_plan(flat_plan(target, axes, stack=other), target=target).notes if "counts memory with" in note]
+    [note] = [
+        note
+        for note in export_plan(flat_plan(target, axes, stack=other), target=target).notes
+        if "counts memory with" in note
+    ]
     assert f"stack {other}" in note
     assert f"--stack {target.stacks[0]} predicts" in note
-    assert not any("counts memory" in note for note in export_plan(flat_plan(target, axes), target=target).notes)
+    assert not any(
+        "counts memory" in note
+        for note in export_plan(flat_plan(target, axes), target=target).notes
+    )

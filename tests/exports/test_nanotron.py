@@ -8,14 +8,23 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.exports.examples import training_plan
-from tests.exports.frameworks import check_golden, check_round_trip, expressible, plans, run_loader, write_exports
+from tests.exports.frameworks import (
+    check_golden,
+    check_round_trip,
+    expressible,
+    plans,
+    run_loader,
+    write_exports,
+)
 
 from meshwright.errors import CannotExpress, ConfigError
 from meshwright.exports import Dataset, TrainingPlan, TrainingSettings, export_plan, import_text
 from meshwright.exports.nanotron import NANOTRON, NANOTRON_SOURCE
 
 
-def nano_plan(model: Any = "llama3-8b", cluster: str = "h100:64", layout: str = "tp=2,mbs=1", **given: Any) -> TrainingPlan:
+def nano_plan(
+    model: Any = "llama3-8b", cluster: str = "h100:64", layout: str = "tp=2,mbs=1", **given: Any
+) -> TrainingPlan:
     return training_plan(model, cluster, layout, **{"stack": "nanotron", "seq_len": 4096, **given})
 
 
@@ -28,8 +37,12 @@ SETTINGS = TrainingSettings(
 )
 GOLDEN = {
     "dense": lambda: nano_plan(settings=SETTINGS),
-    "pipeline": lambda: nano_plan("llama2-7b", layout="tp=2,pp=4,mbs=1,schedule=gpipe,recompute=full"),
-    "long-context": lambda: nano_plan("qwen2-7b", "h100:16", "tp=2,cp=8,mbs=1", seq_len=131072, gbs=16),
+    "pipeline": lambda: nano_plan(
+        "llama2-7b", layout="tp=2,pp=4,mbs=1,schedule=gpipe,recompute=full"
+    ),
+    "long-context": lambda: nano_plan(
+        "qwen2-7b", "h100:16", "tp=2,cp=8,mbs=1", seq_len=131072, gbs=16
+    ),
     "plain-tensor-parallel": lambda: nano_plan("llama2-7b", layout="tp=8,sp=0,mbs=2,sharding=none"),
 }
 
@@ -45,11 +58,18 @@ def test_golden(case: str) -> None:
         ({"layout": "pp=2,mbs=1", "stack": "megatron"}, "cuts by cost", "layers_per_stage=18+14"),
         ({"layout": "pp=2,vpp=2,mbs=1", "stack": "megatron"}, "one chunk a stage", "vpp=1"),
         (
-            {"layout": "tp=2,mbs=1,recompute=selective,recompute_modules=core_attn", "stack": "megatron"},
+            {
+                "layout": "tp=2,mbs=1,recompute=selective,recompute_modules=core_attn",
+                "stack": "megatron",
+            },
             "every layer or none",
             "recompute=full",
         ),
-        ({"layout": "mbs=1,sharding=zero3", "stack": "megatron"}, "sharding=zero3", "sharding=zero1"),
+        (
+            {"layout": "mbs=1,sharding=zero3", "stack": "megatron"},
+            "sharding=zero3",
+            "sharding=zero1",
+        ),
         ({"layout": "tp=16,mbs=1", "stack": "megatron"}, "does not copy", "tp=8"),
         ({"model": "mixtral-8x7b"}, "no rank for expert parallelism", "model.moe=None"),
         ({"model": "gpt3-5b", "seq_len": 2048}, "model.gated=False", "model.gated=True"),
@@ -57,10 +77,16 @@ def test_golden(case: str) -> None:
         ({"model": "llama3.1-8b"}, "rope_scaling=8.0", "rope_scaling=None"),
         ({"precision": "fp8", "stack": "megatron"}, "precision=fp8", "precision=bf16"),
         ({"precision": "fp32"}, "add up from bf16", "precision=bf16"),
-        ({"settings": TrainingSettings(decay_style="warmup-stable-decay")}, "decay_style", "decay_style=cosine"),
+        (
+            {"settings": TrainingSettings(decay_style="warmup-stable-decay")},
+            "decay_style",
+            "decay_style=cosine",
+        ),
     ],
 )
-def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, Any], reason: str, nearest: str) -> None:
+def test_what_has_no_words_is_refused_with_the_nearest_plan(
+    changed: dict[str, Any], reason: str, nearest: str
+) -> None:
     with pytest.raises(CannotExpress) as caught:
         export_plan(nano_plan(**changed), target=NANOTRON)
     assert reason in caught.value.reason
@@ -75,9 +101,15 @@ def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, A
         recomputes=("", "recompute=full", "schedule=gpipe"),
     )
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
 def test_a_plan_is_read_back_from_yaml(plan: TrainingPlan) -> None:
-    assume(plan.layout.dp > 1 or plan.layout.cp == 1)  # zero1 over one rank is written as none, the same to every rank
+    assume(
+        plan.layout.dp > 1 or plan.layout.cp == 1
+    )  # zero1 over one rank is written as none, the same to every rank
     expressible(plan, NANOTRON)
     check_round_trip(plan, target=NANOTRON, source=NANOTRON_SOURCE)
 
@@ -88,7 +120,9 @@ def test_data_tokenizer_and_folders_are_read_back() -> None:
 
 def test_unknown_words_are_listed_and_wrong_ones_refused() -> None:
     text = export_plan(nano_plan(), target=NANOTRON).files[0].text
-    assert import_text(text + "s3_upload: {upload_s3_path: x}\n", source=NANOTRON_SOURCE).passed_through == ("s3_upload.upload_s3_path=x",)
+    assert import_text(
+        text + "s3_upload: {upload_s3_path: x}\n", source=NANOTRON_SOURCE
+    ).passed_through == ("s3_upload.upload_s3_path=x",)
     for old, new, message in (
         ("hidden_act: silu", "hidden_act: gelu", "hidden_act"),
         ("pp_engine: 1f1b", "pp_engine: magic", "pp_engine=magic"),
@@ -106,10 +140,28 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def many_plans() -> list[tuple[str, TrainingPlan]]:
-    layouts = ("mbs=1", "tp=2,mbs=1", "tp=4,mbs=1,recompute=full", "tp=2,pp=2,mbs=1", "pp=4,mbs=1,schedule=gpipe", "tp=2,cp=2,mbs=1")
-    models = ("llama3-8b", "llama3-70b", "llama2-7b", "llama2-70b", "qwen2-7b", "mistral-large-123b", "yi-34b", "llama-65b")
+    layouts = (
+        "mbs=1",
+        "tp=2,mbs=1",
+        "tp=4,mbs=1,recompute=full",
+        "tp=2,pp=2,mbs=1",
+        "pp=4,mbs=1,schedule=gpipe",
+        "tp=2,cp=2,mbs=1",
+    )
+    models = (
+        "llama3-8b",
+        "llama3-70b",
+        "llama2-7b",
+        "llama2-70b",
+        "qwen2-7b",
+        "mistral-large-123b",
+        "yi-34b",
+        "llama-65b",
+    )
     return [
-        (f"{model}-{number}", nano_plan(model, "h100:64", layout, gbs=1024)) for model in models for number, layout in enumerate(layouts)
+        (f"{model}-{number}", nano_plan(model, "h100:64", layout, gbs=1024))
+        for model in models
+        for number, layout in enumerate(layouts)
     ]
 
 

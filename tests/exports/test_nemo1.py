@@ -10,12 +10,24 @@ from tests.exports.examples import training_plan
 from tests.exports.frameworks import check_golden, check_round_trip, expressible, plans
 
 from meshwright.errors import CannotExpress, ConfigError
-from meshwright.exports import Dataset, ModelDetails, TrainingPlan, TrainingSettings, export_plan, import_text
+from meshwright.exports import (
+    Dataset,
+    ModelDetails,
+    TrainingPlan,
+    TrainingSettings,
+    export_plan,
+    import_text,
+)
 from meshwright.exports.nemo1 import NEMO1, NEMO1_SCRIPT, NEMO1_SOURCE
 from meshwright.yaml_text import read_yaml
 
 
-def nemo_plan(model: Any = "llama3-8b", cluster: str = "h100:64", layout: str = "tp=2,pp=2,mbs=1", **given: Any) -> TrainingPlan:
+def nemo_plan(
+    model: Any = "llama3-8b",
+    cluster: str = "h100:64",
+    layout: str = "tp=2,pp=2,mbs=1",
+    **given: Any,
+) -> TrainingPlan:
     return training_plan(model, cluster, layout, **{"seq_len": 2048, **given})
 
 
@@ -29,9 +41,13 @@ SETTINGS = TrainingSettings(
 )
 GOLDEN = {
     "dense": lambda: nemo_plan(settings=SETTINGS),
-    "gpt": lambda: nemo_plan("gpt3-5b", "a100-80:16", "tp=2,mbs=2,recompute=selective,recompute_modules=core_attn"),
+    "gpt": lambda: nemo_plan(
+        "gpt3-5b", "a100-80:16", "tp=2,mbs=2,recompute=selective,recompute_modules=core_attn"
+    ),
     "experts": lambda: nemo_plan("mixtral-8x7b", "h100:128", "tp=2,ep=8,pp=4,vpp=2,mbs=1"),
-    "long-context": lambda: nemo_plan("llama2-7b", "h100:16", "cp=8,mbs=1,recompute=full", seq_len=131072, gbs=16),
+    "long-context": lambda: nemo_plan(
+        "llama2-7b", "h100:16", "cp=8,mbs=1,recompute=full", seq_len=131072, gbs=16
+    ),
     "fp8": lambda: nemo_plan("gpt3-175b", "h100:64", "tp=8,pp=8,vpp=2,mbs=1", precision="fp8"),
 }
 
@@ -46,17 +62,27 @@ def test_golden(case: str) -> None:
     [
         ({"layout": "pp=2,mbs=1,layers_per_stage=17+15"}, "evenly", "pp=2"),
         ({"layout": "mbs=1,sharding=zero3"}, "sharding=zero3", "sharding=zero1"),
-        ({"layout": "tp=2,mbs=1,recompute=selective,recompute_modules=mlp"}, "core attention", "core_attn"),
+        (
+            {"layout": "tp=2,mbs=1,recompute=selective,recompute_modules=mlp"},
+            "core attention",
+            "core_attn",
+        ),
         ({"model": "mixtral-8x7b", "layout": "tp=2,ep=8,etp=1,mbs=1"}, "etp=1", "etp=2"),
         ({"model": "deepseek-v2-lite", "layout": "ep=8,mbs=1"}, "latent attention", "--to nemo2"),
         ({"model": "qwen3-8b"}, "qk_norm=True", "--to nemo2"),
         ({"model": "qwen2-7b"}, "qkv_bias=True", "--to nemo2"),
         ({"model": "llama3.1-8b"}, "rope_scaling=8.0", "--to nemo2"),
         ({"precision": "mxfp8"}, "precision=mxfp8", "precision=bf16"),
-        ({"settings": TrainingSettings(decay_style="linear")}, "decay_style=linear", "decay_style=cosine"),
+        (
+            {"settings": TrainingSettings(decay_style="linear")},
+            "decay_style=linear",
+            "decay_style=cosine",
+        ),
     ],
 )
-def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, Any], reason: str, nearest: str) -> None:
+def test_what_has_no_words_is_refused_with_the_nearest_plan(
+    changed: dict[str, Any], reason: str, nearest: str
+) -> None:
     with pytest.raises(CannotExpress) as caught:
         export_plan(nemo_plan(**changed), target=NEMO1)
     assert reason in caught.value.reason
@@ -68,10 +94,19 @@ def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, A
         models=("llama3-8b", "gpt3-5b", "gpt3-20b", "llama2-70b", "mixtral-8x7b"),
         stack="megatron",
         shardings=("none", "zero1"),
-        recomputes=("", "recompute=full", "recompute=full,recompute_method=block,recompute_layers=2", "recompute=selective"),
+        recomputes=(
+            "",
+            "recompute=full",
+            "recompute=full,recompute_method=block,recompute_layers=2",
+            "recompute=selective",
+        ),
     )
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
 def test_a_plan_is_read_back_from_yaml(plan: TrainingPlan) -> None:
     expressible(plan, NEMO1)
     check_round_trip(plan, target=NEMO1, source=NEMO1_SOURCE)
@@ -100,24 +135,47 @@ model:
   optim: {name: distributed_fused_adam, lr: 1.6e-4, betas: [0.9, 0.95], sched: {warmup_steps: 115, min_lr: 1.6e-5}}
   data: {seq_length: 2048, data_prefix: [1.0, /data/pile], splits_string: "99,1,0"}
   onnx_safe: false
-"""
+"""  # noqa: E501
 
 
 def test_a_configuration_of_the_launchers_own_is_read() -> None:
-    # NeMo's 5b.yaml: 24 layers, hidden 4096, feed-forward 4 * 4096, GPT-2's vocabulary; 16 nodes of 8
+    # NeMo's 5b.yaml: 24 layers, hidden 4096, feed-forward 4 * 4096, GPT-2's vocabulary; 16 nodes of
+    # 8
     found = import_text(PUBLISHED, source=NEMO1_SOURCE)
     model = found.model
-    assert (model.num_layers, model.hidden, model.ffn, model.head_dim, model.vocab) == (24, 4096, 16384, 128, 50257)
-    assert (model.positions, model.max_positions, model.gated, model.linear_bias) == ("learned", 2048, False, True)
-    assert (found.num_chips, found.layout["mbs"], found.work.gbs, found.layout["recompute"]) == (128, 4, 2048, "selective")
+    assert (model.num_layers, model.hidden, model.ffn, model.head_dim, model.vocab) == (
+        24,
+        4096,
+        16384,
+        128,
+        50257,
+    )
+    assert (model.positions, model.max_positions, model.gated, model.linear_bias) == (
+        "learned",
+        2048,
+        False,
+        True,
+    )
+    assert (found.num_chips, found.layout["mbs"], found.work.gbs, found.layout["recompute"]) == (
+        128,
+        4,
+        2048,
+        "selective",
+    )
     assert found.passed_through == ("training.model.onnx_safe=False",)
     assert "50257" in found.warnings[0]
 
 
 def test_the_vocabulary_is_that_of_the_model_that_a_tokenizer_is_called_after() -> None:
-    text = PUBLISHED.replace("library: megatron, type: GPT2BPETokenizer", "library: huggingface, type: mistralai/Mixtral-8x7B-v0.1")
+    text = PUBLISHED.replace(
+        "library: megatron, type: GPT2BPETokenizer",
+        "library: huggingface, type: mistralai/Mixtral-8x7B-v0.1",
+    )
     found = import_text(
-        text.replace("data: {seq_length: 2048", "data: {seq_length: '${training.model.encoder_seq_length}'"), source=NEMO1_SOURCE
+        text.replace(
+            "data: {seq_length: 2048", "data: {seq_length: '${training.model.encoder_seq_length}'"
+        ),
+        source=NEMO1_SOURCE,
     )
     assert (found.model.vocab, found.work.seq_len) == (32000, 2048)
     assert "Mixtral" in found.warnings[0]
@@ -133,7 +191,9 @@ def test_the_vocabulary_is_that_of_the_model_that_a_tokenizer_is_called_after() 
         ("num_layers: 24", "encoder: {num_layers: 24}", "only GPT models"),
     ],
 )
-def test_yaml_that_no_plan_describes_is_refused_in_one_line(old: str, new: str, message: str) -> None:
+def test_yaml_that_no_plan_describes_is_refused_in_one_line(
+    old: str, new: str, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         import_text(PUBLISHED.replace(old, new), source=NEMO1_SOURCE)
     assert "\n" not in str(caught.value)
@@ -150,25 +210,50 @@ def written(plan: TrainingPlan, target: Any = NEMO1) -> dict[str, Any]:
 
 
 def test_t5_has_two_sides_and_a_split_in_the_middle() -> None:
-    given = written(nemo_plan("t5-23b", "a100-80:320", "tp=8,pp=4,mbs=4", seq_len=512, gbs=1920, decoder_seq_len=128))
+    given = written(
+        nemo_plan(
+            "t5-23b", "a100-80:320", "tp=8,pp=4,mbs=4", seq_len=512, gbs=1920, decoder_seq_len=128
+        )
+    )
     model = given["model"]
     assert model["pipeline_model_parallel_split_rank"] == 2
     assert model["encoder"] == model["decoder"]
-    assert (model["encoder"]["num_layers"], model["encoder"]["hidden_size"], model["encoder"]["kv_channels"]) == (36, 5120, 64)
-    assert (model["encoder"]["activation"], model["encoder"]["position_embedding_type"]) == ("swiglu", "learned_absolute")
+    assert (
+        model["encoder"]["num_layers"],
+        model["encoder"]["hidden_size"],
+        model["encoder"]["kv_channels"],
+    ) == (36, 5120, 64)
+    assert (model["encoder"]["activation"], model["encoder"]["position_embedding_type"]) == (
+        "swiglu",
+        "learned_absolute",
+    )
     assert (model["data"]["seq_length"], model["data"]["seq_length_dec"]) == (512, 128)
-    assert (given["exp_manager"]["name"], model["tokenizer"]["type"]) == ("megatron_t5", "BertWordPieceCase")
+    assert (given["exp_manager"]["name"], model["tokenizer"]["type"]) == (
+        "megatron_t5",
+        "BertWordPieceCase",
+    )
 
 
 def test_t5_recomputes_by_blocks_of_a_stage() -> None:
     layout = "tp=8,pp=4,mbs=4,recompute=full,recompute_method=block,recompute_layers=5"
-    side = written(nemo_plan("t5-23b", "a100-80:320", layout, seq_len=512, gbs=1920))["model"]["encoder"]
-    assert (side["activations_checkpoint_method"], side["activations_checkpoint_num_layers"]) == ("block", 5)
+    side = written(nemo_plan("t5-23b", "a100-80:320", layout, seq_len=512, gbs=1920))["model"][
+        "encoder"
+    ]
+    assert (side["activations_checkpoint_method"], side["activations_checkpoint_num_layers"]) == (
+        "block",
+        5,
+    )
 
 
 def test_bert_has_its_heads_and_chunks() -> None:
-    model = written(nemo_plan("bert-20b", "a100-80:512", "tp=4,pp=2,vpp=12,mbs=8", seq_len=512, gbs=2048))["model"]
-    assert (model["num_layers"], model["virtual_pipeline_model_parallel_size"], model["bert_binary_head"]) == (48, 12, True)
+    model = written(
+        nemo_plan("bert-20b", "a100-80:512", "tp=4,pp=2,vpp=12,mbs=8", seq_len=512, gbs=2048)
+    )["model"]
+    assert (
+        model["num_layers"],
+        model["virtual_pipeline_model_parallel_size"],
+        model["bert_binary_head"],
+    ) == (48, 12, True)
     assert model["tokenizer"]["type"] == "BertWordPieceLowerCase"
 
 
@@ -178,22 +263,37 @@ def test_bert_has_its_heads_and_chunks() -> None:
 )
 def test_what_t5_has_no_words_for(model: str, layout: str, reason: str) -> None:
     if model == "t5-3b":
-        plan = nemo_plan(model, "a100-80:48", layout, seq_len=512, gbs=192, details=ModelDetails(activation="squared-relu"))
+        plan = nemo_plan(
+            model,
+            "a100-80:48",
+            layout,
+            seq_len=512,
+            gbs=192,
+            details=ModelDetails(activation="squared-relu"),
+        )
     else:
         plan = nemo_plan(model, "a100-80:48", layout, seq_len=512, gbs=192)
     with pytest.raises(CannotExpress, match=reason):
         export_plan(plan, target=NEMO1)
 
 
-@pytest.mark.parametrize(("model", "program"), [("llama3-8b", "megatron_gpt"), ("bert-4b", "megatron_bert"), ("t5-2.8b", "megatron_t5")])
+@pytest.mark.parametrize(
+    ("model", "program"),
+    [("llama3-8b", "megatron_gpt"), ("bert-4b", "megatron_bert"), ("t5-2.8b", "megatron_t5")],
+)
 def test_the_script_needs_no_launcher(model: str, program: str) -> None:
     plan = nemo_plan(model, "a100-80:32", "tp=2,mbs=2", seq_len=512)
     exported = export_plan(plan, target=NEMO1_SCRIPT)
-    assert exported.command[0].endswith(f"/{program}_pretraining.py") and exported.command[1:] == ("--config-dir=.", "--config-name=plan")
+    assert exported.command[0].endswith(f"/{program}_pretraining.py") and exported.command[1:] == (
+        "--config-dir=.",
+        "--config-name=plan",
+    )
     direct, launched = written(plan, NEMO1_SCRIPT), written(plan)
     assert "run" not in direct and direct["name"] == program
     assert {name: direct["trainer"][name] for name in launched["trainer"]} == launched["trainer"]
-    assert "${data_dir}" not in exported.files[0].text and "${training" not in exported.files[0].text
+    assert (
+        "${data_dir}" not in exported.files[0].text and "${training" not in exported.files[0].text
+    )
     assert direct["model"]["optim"] == launched["model"]["optim"]
 
 
@@ -209,9 +309,16 @@ def alibi_plan(layout: str = "tp=2,pp=1,mbs=1", **given: Any) -> TrainingPlan:
 
 
 def test_alibi_takes_the_gpt_that_has_it() -> None:
-    """Megatron-Core's leaves positions out in silence. NeMo v1.23 stops at fusions of absent biases (mlp.py, attention.py)."""
+    """Megatron-Core's leaves positions out in silence. NeMo v1.23 stops at fusions of absent biases
+    (mlp.py, attention.py)."""
     values = read_yaml(export_plan(alibi_plan(), target=NEMO1).files[0].text, what="test")["model"]
-    named = ("mcore_gpt", "transformer_engine", "position_embedding_type", "use_flash_attention", "bias")
+    named = (
+        "mcore_gpt",
+        "transformer_engine",
+        "position_embedding_type",
+        "use_flash_attention",
+        "bias",
+    )
     assert [values[name] for name in named] == [False, False, "alibi", False, False]
     assert not values["bias_activation_fusion"] and not values["bias_dropout_add_fusion"]
     assert values["optim"]["name"] == "distributed_fused_adam"
@@ -221,7 +328,10 @@ def test_alibi_takes_the_gpt_that_has_it() -> None:
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        ({"attention": "flash"}, "work.attention=flash with ALiBi: NeMo 1.x's own GPT has fused-softmax"),
+        (
+            {"attention": "flash"},
+            "work.attention=flash with ALiBi: NeMo 1.x's own GPT has fused-softmax",
+        ),
         ({"layout": "tp=2,cp=2,mbs=1"}, "cp=2 with ALiBi"),
         ({"precision": "fp8"}, "precision=fp8"),
     ],
@@ -229,7 +339,12 @@ def test_alibi_takes_the_gpt_that_has_it() -> None:
 def test_what_goes_without_alibi(plan: dict[str, Any], reason: str) -> None:
     cluster = {"precision": "bf16", **plan}
     layout = cluster.pop("layout", "tp=2,pp=1,mbs=1")
-    given = training_plan("baichuan2-13b", "h100:8", layout, **{"seq_len": 4096, "gbs": 64, "attention": "fused-softmax", **cluster})
+    given = training_plan(
+        "baichuan2-13b",
+        "h100:8",
+        layout,
+        **{"seq_len": 4096, "gbs": 64, "attention": "fused-softmax", **cluster},
+    )
     with pytest.raises(CannotExpress) as caught:
         export_plan(given, target=NEMO1)
     assert reason in str(caught.value)

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.exports.examples import training_plan
-from tests.exports.frameworks import check_golden, check_round_trip, expressible, megatron_plans, plans, run_loader, write_exports
+from tests.exports.frameworks import (
+    check_golden,
+    check_round_trip,
+    expressible,
+    megatron_plans,
+    plans,
+    run_loader,
+    write_exports,
+)
 
 from meshwright.errors import CannotExpress, ConfigError
 from meshwright.exports import Dataset, TrainingPlan, TrainingSettings, export_plan, import_text
@@ -18,7 +26,12 @@ from meshwright.exports.nemo2 import NEMO2, NEMO2_SOURCE
 from meshwright.yaml_text import read_yaml
 
 
-def nemo_plan(model: Any = "llama3-8b", cluster: str = "h100:64", layout: str = "tp=2,pp=2,mbs=1", **given: Any) -> TrainingPlan:
+def nemo_plan(
+    model: Any = "llama3-8b",
+    cluster: str = "h100:64",
+    layout: str = "tp=2,pp=2,mbs=1",
+    **given: Any,
+) -> TrainingPlan:
     return training_plan(model, cluster, layout, **{"stack": "megatron-bridge", **given})
 
 
@@ -34,10 +47,18 @@ GOLDEN = {
     "dense": lambda: nemo_plan(settings=SETTINGS),
     "experts": lambda: nemo_plan("mixtral-8x7b", "h100:128", "tp=2,ep=8,etp=1,pp=4,vpp=2,mbs=1"),
     "latent": lambda: nemo_plan(
-        "deepseek-v3", "h100:256", "tp=2,ep=16,etp=1,pp=8,mbs=1,layers_per_stage=8+8+8+8+8+8+8+5", gbs=512, seq_len=4096
+        "deepseek-v3",
+        "h100:256",
+        "tp=2,ep=16,etp=1,pp=8,mbs=1,layers_per_stage=8+8+8+8+8+8+8+5",
+        gbs=512,
+        seq_len=4096,
     ),
-    "long-context": lambda: nemo_plan("llama3.1-8b", "h100:16", "cp=8,mbs=1,recompute=full", seq_len=131072, gbs=16),
-    "fp8-fsdp": lambda: nemo_plan("nemotron4-15b", "h100:64", "mbs=1,sharding=zero3", precision="fp8"),
+    "long-context": lambda: nemo_plan(
+        "llama3.1-8b", "h100:16", "cp=8,mbs=1,recompute=full", seq_len=131072, gbs=16
+    ),
+    "fp8-fsdp": lambda: nemo_plan(
+        "nemotron4-15b", "h100:64", "mbs=1,sharding=zero3", precision="fp8"
+    ),
 }
 
 
@@ -51,12 +72,18 @@ def test_golden(case: str) -> None:
 @pytest.mark.parametrize(
     ("model", "layout", "config"),
     [
-        ("t5-2.8b", "tp=2,mbs=4", {"encoder_num_layers": 24, "seq_length_dec": 128, "max_position_embeddings": 512}),
+        (
+            "t5-2.8b",
+            "tp=2,mbs=4",
+            {"encoder_num_layers": 24, "seq_length_dec": 128, "max_position_embeddings": 512},
+        ),
         ("mt5-390m", "mbs=4", {"encoder_num_layers": 12, "vocab_size": 250112}),
         ("bert-4b", "tp=2,pp=2,mbs=4", {"bert_binary_head": True, "add_pooler": True}),
     ],
 )
-def test_t5_and_bert_come_back_as_they_were_written(model: str, layout: str, config: dict[str, Any]) -> None:
+def test_t5_and_bert_come_back_as_they_were_written(
+    model: str, layout: str, config: dict[str, Any]
+) -> None:
     plan = nemo_plan(model, "h100:16", layout, seq_len=512, gbs=512)
     exported = export_plan(plan, target=NEMO2)
     ast.parse(exported.files[0].text)
@@ -84,23 +111,48 @@ def test_what_t5_and_bert_cannot_be_there(model: str, layout: str, said: str) ->
 def test_script_and_yaml_name_the_same_targets_and_sizes() -> None:
     exported = export_plan(GOLDEN["dense"](), target=NEMO2)
     strategy = read_yaml(exported.files[1].text, what="yaml")["trainer"]["strategy"]
-    calls = [node for node in ast.walk(ast.parse(exported.files[0].text)) if isinstance(node, ast.Call) and node.args]
+    calls = [
+        node
+        for node in ast.walk(ast.parse(exported.files[0].text))
+        if isinstance(node, ast.Call) and node.args
+    ]
     [script] = [call for call in calls if getattr(call.args[0], "id", "") == "MegatronStrategy"]
-    plainly = {word.arg: word.value.value for word in script.keywords if isinstance(word.value, ast.Constant)}
+    plainly = {
+        word.arg: word.value.value
+        for word in script.keywords
+        if isinstance(word.value, ast.Constant)
+    }
     assert plainly == {key: value for key, value in strategy.items() if key in plainly}
-    assert (plainly["tensor_model_parallel_size"], plainly["pipeline_model_parallel_size"]) == (2, 2)
+    assert (plainly["tensor_model_parallel_size"], plainly["pipeline_model_parallel_size"]) == (
+        2,
+        2,
+    )
 
 
 @pytest.mark.parametrize(
     ("changed", "reason", "nearest"),
     [
         ({"precision": "fp32"}, "precision=fp32", "precision=bf16"),
-        ({"model": "t5-v1.1-xl", "layout": "tp=2,mbs=1", "seq_len": 512}, "model.positions=relative", "--to nemo1"),
-        ({"settings": TrainingSettings(decay_style="linear")}, "decay_style=linear", "decay_style=cosine"),
-        ({"settings": TrainingSettings(vocab_file="/v", merge_file="/m")}, "gpt2-bpe", "tokenizer_kind=huggingface"),
+        (
+            {"model": "t5-v1.1-xl", "layout": "tp=2,mbs=1", "seq_len": 512},
+            "model.positions=relative",
+            "--to nemo1",
+        ),
+        (
+            {"settings": TrainingSettings(decay_style="linear")},
+            "decay_style=linear",
+            "decay_style=cosine",
+        ),
+        (
+            {"settings": TrainingSettings(vocab_file="/v", merge_file="/m")},
+            "gpt2-bpe",
+            "tokenizer_kind=huggingface",
+        ),
     ],
 )
-def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, Any], reason: str, nearest: str) -> None:
+def test_what_has_no_words_is_refused_with_the_nearest_plan(
+    changed: dict[str, Any], reason: str, nearest: str
+) -> None:
     with pytest.raises(CannotExpress) as caught:
         export_plan(nemo_plan(**changed), target=NEMO2)
     assert reason in caught.value.reason
@@ -126,7 +178,11 @@ def test_what_has_no_words_is_refused_with_the_nearest_plan(changed: dict[str, A
         data=(Dataset(path="/data/web"),),
     )
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
 def test_a_plan_is_read_back_from_yaml(plan: TrainingPlan) -> None:
     expressible(plan, NEMO2)
     check_round_trip(plan, target=NEMO2, source=NEMO2_SOURCE, file=1)
@@ -165,10 +221,15 @@ optim:
 
 def test_a_recipe_of_nemos_own_is_read() -> None:
     found = import_text(PUBLISHED, source=NEMO2_SOURCE)
-    assert (found.model.name, found.num_chips, found.work.precision, found.work.gbs) == ("llama3.1-70b", 256, "fp8", 512)
-    assert {key: found.layout[key] for key in ("tp", "pp", "vpp", "cp", "sp", "sharding", "mbs")} == {
-        **{"tp": 4, "pp": 4, "vpp": 5, "cp": 2, "sp": True, "sharding": "zero1", "mbs": 1}
-    }
+    assert (found.model.name, found.num_chips, found.work.precision, found.work.gbs) == (
+        "llama3.1-70b",
+        256,
+        "fp8",
+        512,
+    )
+    assert {
+        key: found.layout[key] for key in ("tp", "pp", "vpp", "cp", "sp", "sharding", "mbs")
+    } == {**{"tp": 4, "pp": 4, "vpp": 5, "cp": 2, "sp": True, "sharding": "zero1", "mbs": 1}}
     assert found.stack == "nemo"
 
 
@@ -191,11 +252,17 @@ def test_models_are_known_by_their_configuration_classes(name: str, model: str) 
     [
         ("Llama31Config70B", "Somebodys", "its dims are not in the file"),
         ("fp8_recipe: delayed", "fp8_recipe: magic", "fp8_recipe=magic"),
-        ("precision: bf16-mixed, fp8: hybrid, fp8_recipe: delayed", "precision: int4", "precision=int4"),
+        (
+            "precision: bf16-mixed, fp8: hybrid, fp8_recipe: delayed",
+            "precision: int4",
+            "precision=int4",
+        ),
         ("devices: 8", "devices: auto", "expected a whole number"),
     ],
 )
-def test_a_recipe_that_no_plan_describes_is_refused_in_one_line(old: str, new: str, message: str) -> None:
+def test_a_recipe_that_no_plan_describes_is_refused_in_one_line(
+    old: str, new: str, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         import_text(PUBLISHED.replace(old, new), source=NEMO2_SOURCE)
     assert "\n" not in str(caught.value)

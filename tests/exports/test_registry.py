@@ -13,17 +13,26 @@ from meshwright.exports.target import ExportTarget, ImportSource
 
 def written(kind: type) -> list[object]:
     """Every value of a kind that some module of the room defines."""
-    modules = [import_module(found.name) for found in pkgutil.walk_packages(exports.__path__, "meshwright.exports.")]
-    values = [value for module in modules for value in vars(module).values() if isinstance(value, kind)]
+    modules = [
+        import_module(found.name)
+        for found in pkgutil.walk_packages(exports.__path__, "meshwright.exports.")
+    ]
+    values = [
+        value for module in modules for value in vars(module).values() if isinstance(value, kind)
+    ]
     return list({id(value): value for value in values}.values())
 
 
 def test_every_written_target_can_be_asked_for() -> None:
-    assert {target.name for target in written(ExportTarget) if isinstance(target, ExportTarget)} == {target.name for target in TARGETS}
+    assert {
+        target.name for target in written(ExportTarget) if isinstance(target, ExportTarget)
+    } == {target.name for target in TARGETS}
 
 
 def test_every_written_reader_is_tried() -> None:
-    assert {source.title for source in written(ImportSource) if isinstance(source, ImportSource)} == {source.title for source in SOURCES}
+    assert {
+        source.title for source in written(ImportSource) if isinstance(source, ImportSource)
+    } == {source.title for source in SOURCES}
 
 
 def test_names_are_taken_once() -> None:
@@ -32,15 +41,23 @@ def test_names_are_taken_once() -> None:
 
 @pytest.mark.parametrize(
     ("target", "model", "cluster"),
-    [("nanotron", "llama3-8b", "a100-40:32"), ("torchtitan", "llama3-8b", "h100:8"), ("megatron-bridge", "qwen3-30b-a3b", "h100:16")],
+    [
+        ("nanotron", "llama3-8b", "a100-40:32"),
+        ("torchtitan", "llama3-8b", "h100:8"),
+        ("megatron-bridge", "qwen3-30b-a3b", "h100:16"),
+    ],
 )
-def test_what_is_searched_for_a_software_can_be_written_for_it(target: str, model: str, cluster: str) -> None:
+def test_what_is_searched_for_a_software_can_be_written_for_it(
+    target: str, model: str, cluster: str
+) -> None:
     """`benchmarks/searched_exports.py` has all targets over more models and clusters."""
     stack = find_target(target).stacks[0]
     found = plan(model=model, cluster=cluster, seq_len=8192, gbs=64, stack=stack, top=20).plans
     assert len({each.layout.pp for each in found}) > 1
     for each in found:
-        export(each.layout.words(), to=target, model=model, cluster=cluster, seq_len=8192, stack=stack)
+        export(
+            each.layout.words(), to=target, model=model, cluster=cluster, seq_len=8192, stack=stack
+        )
 
 
 def test_engines_are_named_where_they_are_targets() -> None:

@@ -19,7 +19,14 @@ H100 = Machine(
     python_version="3.11.7",
     date="2026-11-21T00:00:00Z",
 )
-PROCESSOR = replace(H100, device="cpu", device_name="Some CPU (4 cores)", num_devices=1, total_bytes=32e9, usable_bytes=30e9)
+PROCESSOR = replace(
+    H100,
+    device="cpu",
+    device_name="Some CPU (4 cores)",
+    num_devices=1,
+    total_bytes=32e9,
+    usable_bytes=30e9,
+)
 
 GEMM_RATE, DGRAD_RATE, FUSED_RATE = 5e11, 4e11, 2.5e11
 """FLOP/s of the processor, and a thousand times that of the H100."""
@@ -30,14 +37,25 @@ ATTENTION_RATE, BACKWARD_RATE = 2e11, 1e11
 
 def gemm(name: str, rate: float) -> Series:
     axes = ((256.0, 2048.0, 16384.0), (256.0, 16384.0), (256.0, 16384.0))
-    samples = tuple(Sample(point=point, seconds=2 * point[0] * point[1] * point[2] / rate, repeats=9) for point in product(*axes))
+    samples = tuple(
+        Sample(point=point, seconds=2 * point[0] * point[1] * point[2] / rate, repeats=9)
+        for point in product(*axes)
+    )
     return Series(name=name, dims=("m", "n", "k"), axes=axes, samples=samples)
 
 
 def attention(name: str, rate: float) -> Series:
     axes = ((64.0, 128.0), (1.0, 8.0), (8.0, 128.0), (256.0, 16384.0))
-    samples = tuple(Sample(point=point, seconds=2 * point[0] * point[2] * point[3] ** 2 / rate, repeats=9) for point in product(*axes))
-    return Series(name=name, dims=("head_dim", "heads_per_kv_head", "batch_heads", "sequence"), axes=axes, samples=samples)
+    samples = tuple(
+        Sample(point=point, seconds=2 * point[0] * point[2] * point[3] ** 2 / rate, repeats=9)
+        for point in product(*axes)
+    )
+    return Series(
+        name=name,
+        dims=("head_dim", "heads_per_kv_head", "batch_heads", "sequence"),
+        axes=axes,
+        samples=samples,
+    )
 
 
 def line(name: str, dim: str, *pairs: tuple[float, float]) -> Series:
@@ -57,7 +75,12 @@ def profile(machine: Machine, precision: str, *, times: float = 1.0) -> Profile:
             gemm(f"gemm_main_grad_fused/{precision}", FUSED_RATE * times),
             attention(f"attention/{precision}", ATTENTION_RATE * times),
             attention(f"attention_backward/{precision}", BACKWARD_RATE * times),
-            line("copy/device", "bytes", (1e8, 2e8 / COPY_RATE / max(1.0, times / 20)), (1e9, 2e9 / COPY_RATE / max(1.0, times / 20))),
+            line(
+                "copy/device",
+                "bytes",
+                (1e8, 2e8 / COPY_RATE / max(1.0, times / 20)),
+                (1e9, 2e9 / COPY_RATE / max(1.0, times / 20)),
+            ),
             line("launch/host", "operations", (200.0, 200 * 3e-6)),
         ),
     )

@@ -180,7 +180,10 @@ def test_every_chip_has_a_server(row: ChipRow) -> None:
     node = default_node(row.chip.name)
     assert node.chip is row.chip
     assert node.domain_link.name == row.domain_link
-    assert node.network_link.bytes_per_s < node.domain_link.bytes_per_s or node.domain_link.name.startswith("pcie")
+    assert (
+        node.network_link.bytes_per_s < node.domain_link.bytes_per_s
+        or node.domain_link.name.startswith("pcie")
+    )
 
 
 def test_matrix_efficiency_is_reached_over_peak() -> None:
@@ -201,7 +204,19 @@ def test_aliases(name: str) -> None:
     assert find_chip(name).name == ALIASES[name]
 
 
-@pytest.mark.parametrize("name", ["H100 64GB", "A800 80GB PCIe", "H100 80GB MIG 1g.10gb", "80GB", "PCIe", "GPU", "", "A100 80GB OAM"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "H100 64GB",
+        "A800 80GB PCIe",
+        "H100 80GB MIG 1g.10gb",
+        "80GB",
+        "PCIe",
+        "GPU",
+        "",
+        "A100 80GB OAM",
+    ],
+)
 def test_a_name_that_contradicts_the_chip_is_not_it(name: str) -> None:
     with pytest.raises(UnknownNameError):
         find_chip(name)
@@ -241,7 +256,11 @@ def test_a_rack_stays_and_a_box_follows_its_chips() -> None:
 def test_network_of_any_rate() -> None:
     assert default_node("h100", network_gbps=200).network_link == find_link("ib-200")
     odd = default_node("a100-80", network_gbps=100.5).network_link
-    assert (odd.name, odd.bytes_per_s, odd.efficiency) == ("ib-100.5", 100.5 * GBIT, find_link("ib-100").efficiency)
+    assert (odd.name, odd.bytes_per_s, odd.efficiency) == (
+        "ib-100.5",
+        100.5 * GBIT,
+        find_link("ib-100").efficiency,
+    )
     assert find_link("roce-320") == network_link(320, family="roce")
     for rate in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="expected a positive number of Gb/s"):
@@ -251,11 +270,23 @@ def test_network_of_any_rate() -> None:
 
 
 def test_a_faster_network_reaches_more() -> None:
-    """Between two rates of a family what collectives reach grows in a line: sockets at 0.9 of 2.5 Gb/s and 0.6 of 10, so 3.5 of 5 Gb/s."""
-    assert network_link(5, family="tcp").efficiency == pytest.approx((0.9 * 2.5 * 2 / 3 + 0.6 * 10 / 3) / 5)
-    assert [network_link(rate, family="tcp").efficiency for rate in (1, 2.5, 10, 400)] == [0.9, 0.9, 0.6, 0.6]
+    """Between two rates of a family what collectives reach grows in a line: sockets at 0.9 of 2.5
+    Gb/s and 0.6 of 10, so 3.5 of 5 Gb/s."""
+    assert network_link(5, family="tcp").efficiency == pytest.approx(
+        (0.9 * 2.5 * 2 / 3 + 0.6 * 10 / 3) / 5
+    )
+    assert [network_link(rate, family="tcp").efficiency for rate in (1, 2.5, 10, 400)] == [
+        0.9,
+        0.9,
+        0.6,
+        0.6,
+    ]
     for family in {row.family for row in link_rows()} - {"domain"}:
-        reached = [link.bytes_per_s * link.efficiency for rate in range(1, 900, 7) for link in [network_link(rate, family=family)]]
+        reached = [
+            link.bytes_per_s * link.efficiency
+            for rate in range(1, 900, 7)
+            for link in [network_link(rate, family=family)]
+        ]
         assert reached == sorted(reached)
 
 
@@ -281,13 +312,23 @@ def test_published_runs_name_known_chips(truth_dir: Path) -> None:
     texts = set()
     for path in sorted(truth_dir.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as stream:
-            texts |= {row[key] for row in csv.DictReader(stream) for key in ("gpu", "gpu_mix") if row.get(key)}
+            texts |= {
+                row[key]
+                for row in csv.DictReader(stream)
+                for key in ("gpu", "gpu_mix")
+                if row.get(key)
+            }
     assert texts
     for text in texts:
         assert parse_chip_mix(text)
 
 
 def test_finding_a_chip_loads_neither_yaml_nor_pydantic_nor_numpy() -> None:
-    code = "import sys; from meshwright.hardware.catalogue import find_chip; find_chip('h100'); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    code = (
+        "import sys; from meshwright.hardware.catalogue import find_chip; find_chip('h100');"
+        " print(*sys.modules)"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not {"yaml", "pydantic", "numpy"} & set(loaded)

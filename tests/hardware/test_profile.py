@@ -48,21 +48,42 @@ GEMM = Series(
     axes=((1024.0, 8192.0), (4096.0,), (4096.0, 8192.0)),
     samples=tuple(
         Sample(point=(m, 4096.0, k), seconds=2 * m * 4096 * k / rate, spread_frac=0.01, repeats=7)
-        for m, k, rate in ((1024.0, 4096.0, 5e14), (1024.0, 8192.0, 5.5e14), (8192.0, 4096.0, 6e14), (8192.0, 8192.0, 7e14))
+        for m, k, rate in (
+            (1024.0, 4096.0, 5e14),
+            (1024.0, 8192.0, 5.5e14),
+            (8192.0, 4096.0, 6e14),
+            (8192.0, 8192.0, 7e14),
+        )
     ),
 )
 
 
 def line(name: str, *pairs: tuple[float, float], dim: str = "bytes") -> Series:
-    samples = tuple(Sample(point=(float(size),), seconds=seconds, spread_frac=0.0, repeats=3) for size, seconds in pairs)
-    return Series(name=name, dims=(dim,), axes=(tuple(sample.point[0] for sample in samples),), samples=samples)
+    samples = tuple(
+        Sample(point=(float(size),), seconds=seconds, spread_frac=0.0, repeats=3)
+        for size, seconds in pairs
+    )
+    return Series(
+        name=name,
+        dims=(dim,),
+        axes=(tuple(sample.point[0] for sample in samples),),
+        samples=samples,
+    )
 
 
 def attention(name: str, *pairs: tuple[float, float], heads: float = 32.0) -> Series:
     """Times by sequence, head size 128."""
-    samples = tuple(Sample(point=(128.0, 1.0, heads, length), seconds=seconds, repeats=3) for length, seconds in pairs)
+    samples = tuple(
+        Sample(point=(128.0, 1.0, heads, length), seconds=seconds, repeats=3)
+        for length, seconds in pairs
+    )
     axes = ((128.0,), (1.0,), (heads,), tuple(length for length, _ in pairs))
-    return Series(name=name, dims=("head_dim", "heads_per_kv_head", "batch_heads", "sequence"), axes=axes, samples=samples)
+    return Series(
+        name=name,
+        dims=("head_dim", "heads_per_kv_head", "batch_heads", "sequence"),
+        axes=axes,
+        samples=samples,
+    )
 
 
 PROFILE = Profile(
@@ -78,7 +99,13 @@ PROFILE = Profile(
             name="gemm_sustained/bf16",
             dims=GEMM.dims,
             axes=((8192.0,), (4096.0,), (8192.0,)),
-            samples=(Sample(point=(8192.0, 4096.0, 8192.0), seconds=2 * 8192 * 4096 * 8192 / 6.3e14, repeats=100),),
+            samples=(
+                Sample(
+                    point=(8192.0, 4096.0, 8192.0),
+                    seconds=2 * 8192 * 4096 * 8192 / 6.3e14,
+                    repeats=100,
+                ),
+            ),
         ),
         attention("attention/bf16", (512.0, 1e-5), (4096.0, 2 * 128 * 32 * 4096**2 / 4e14)),
         attention("attention_full/bf16", (4096.0, 0.8 * 2 * 2 * 128 * 32 * 4096**2 / 4e14)),
@@ -101,12 +128,24 @@ sizes = st.floats(min_value=1e-3, max_value=1e12)
 points = st.tuples(sizes, sizes)
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(["out of memory", "not supported"])
 samples = st.one_of(
-    st.builds(Sample, point=points, seconds=st.floats(1e-9, 1e6), spread_frac=st.floats(0, 10), repeats=st.integers(1, 10**6)),
+    st.builds(
+        Sample,
+        point=points,
+        seconds=st.floats(1e-9, 1e6),
+        spread_frac=st.floats(0, 10),
+        repeats=st.integers(1, 10**6),
+    ),
     st.builds(Sample, point=points, outcome=outcomes),
 )
-axes = st.lists(sizes, min_size=1, max_size=4, unique=True).map(lambda values: tuple(sorted(values)))
+axes = st.lists(sizes, min_size=1, max_size=4, unique=True).map(
+    lambda values: tuple(sorted(values))
+)
 any_series = st.builds(
-    Series, name=st.text(), dims=st.just(("a", "b")), axes=st.tuples(axes, axes), samples=st.lists(samples, max_size=6).map(tuple)
+    Series,
+    name=st.text(),
+    dims=st.just(("a", "b")),
+    axes=st.tuples(axes, axes),
+    samples=st.lists(samples, max_size=6).map(tuple),
 )
 profiles = st.builds(
     Profile,
@@ -129,8 +168,12 @@ def test_bytes_at_random_are_refused_in_one_line(content: bytes, start: bytes) -
         profile_from_bytes(start + content, source="some.npz")
 
 
-@given(place=st.floats(0, 1), new=st.integers(0, 255), form=st.sampled_from(FORMS), cut=st.booleans())
-def test_a_damaged_file_is_read_or_refused(place: float, new: int, form: FileForm, cut: bool) -> None:
+@given(
+    place=st.floats(0, 1), new=st.integers(0, 255), form=st.sampled_from(FORMS), cut=st.booleans()
+)
+def test_a_damaged_file_is_read_or_refused(
+    place: float, new: int, form: FileForm, cut: bool
+) -> None:
     content = bytearray(profile_to_bytes(PROFILE, form=form))
     where = int(place * (len(content) - 1))
     if cut:
@@ -167,7 +210,10 @@ def series_with(**changes: Any) -> bytes:
         (series_with(seconds=[-1.0]), "seconds=-1.0 at [200.0], measured: expected a time above 0"),
         (series_with(seconds=[None]), "seconds=None at [200.0], measured: expected a time above 0"),
         (series_with(points=[[0.0]]), "point=[0.0]: expected positive numbers"),
-        (series_with(points=[[1.0, 2.0]]), "launch/host: expected points with 1 numbers, operations"),
+        (
+            series_with(points=[[1.0, 2.0]]),
+            "launch/host: expected points with 1 numbers, operations",
+        ),
         (series_with(axes=[[2.0, 1.0]]), "launch/host: expected axes of rising positive numbers"),
         (series_with(axes=[]), "launch/host: 0 axes for dims=['operations']"),
         (series_with(outcomes=["lost"]), "series.0.outcomes.0: Input should be"),
@@ -190,8 +236,15 @@ def test_a_series_twice_is_refused() -> None:
 
 
 def test_set_ups_differ_by_what_matters() -> None:
-    assert MACHINE.differences(replace(MACHINE, date="later", clock_mhz=300.0, usable_bytes=1.0, num_threads=1)) == []
-    assert MACHINE.differences(replace(MACHINE, torch_version="2.14.0")) == ["torch_version 2.13.0 is 2.14.0 there"]
+    assert (
+        MACHINE.differences(
+            replace(MACHINE, date="later", clock_mhz=300.0, usable_bytes=1.0, num_threads=1)
+        )
+        == []
+    )
+    assert MACHINE.differences(replace(MACHINE, torch_version="2.14.0")) == [
+        "torch_version 2.13.0 is 2.14.0 there"
+    ]
     on_cpu = replace(MACHINE, device="cpu")
     assert on_cpu.differences(replace(on_cpu, num_threads=1)) == ["num_threads 8 is 1 there"]
 
@@ -202,7 +255,9 @@ def test_rates_by_hand() -> None:
     assert rates.attention_forward_flops_per_s == pytest.approx({"bf16": 4e14})
     assert rates.attention_backward_flops_per_s == pytest.approx({"bf16": 3e14})
     assert rates.sustained_share == pytest.approx({"bf16": 0.9})
-    assert (rates.memory_bytes_per_s, rates.launch_s, rates.ramp_s) == pytest.approx((3e12, 4e-6, 2e-6))
+    assert (rates.memory_bytes_per_s, rates.launch_s, rates.ramp_s) == pytest.approx(
+        (3e12, 4e-6, 2e-6)
+    )
 
 
 def test_chip_takes_what_was_measured() -> None:
@@ -215,7 +270,14 @@ def test_chip_takes_what_was_measured() -> None:
     assert chip.sustained_share == pytest.approx(min(base.sustained_share, 0.9))
     assert (chip.launch_s, chip.ramp_s, chip.usable_bytes) == pytest.approx((4e-6, 2e-6, 84e9))
     assert "measured by meshwright profile on NVIDIA H100 80GB HBM3" in chip.source
-    kept = ("name", "bf16_flops_per_s", "fp8_matmul_efficiency", "memory_bytes_per_s", "nominal_bytes", "flash2_share")
+    kept = (
+        "name",
+        "bf16_flops_per_s",
+        "fp8_matmul_efficiency",
+        "memory_bytes_per_s",
+        "nominal_bytes",
+        "flash2_share",
+    )
     assert all(getattr(chip, field) == getattr(base, field) for field in kept)
 
 
@@ -226,13 +288,19 @@ def test_empty_profile_changes_no_rate() -> None:
 
 
 def test_another_chips_profile_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"reaches 224% of what a100-80 can do at most \(matmul_efficiency\)"):
+    with pytest.raises(
+        ConfigError, match=r"reaches 224% of what a100-80 can do at most \(matmul_efficiency\)"
+    ):
         profile_chip(PROFILE, find_chip("a100-80"))
 
 
 def test_chip_from_the_profile_alone() -> None:
     chip = measured_chip(PROFILE)
-    assert (chip.bf16_flops_per_s, chip.matmul_efficiency, chip.memory_bytes_per_s) == pytest.approx((7e14, 1.0, 3e12))
+    assert (
+        chip.bf16_flops_per_s,
+        chip.matmul_efficiency,
+        chip.memory_bytes_per_s,
+    ) == pytest.approx((7e14, 1.0, 3e12))
     assert chip.attention_forward_efficiency == pytest.approx(4 / 7)
     with pytest.raises(ConfigError, match="lacks matrix products or copies"):
         measured_chip(replace(PROFILE, series=PROFILE.series[:2]))
@@ -253,9 +321,14 @@ def test_between_points_and_beyond() -> None:
     grid = profile_tables(PROFILE).grids["gemm/bf16"]
     times = {sample.point: sample.seconds or 0.0 for sample in GEMM.samples}
     middle = float(grid.lookup((1024.0 * 8192.0) ** 0.5, 4096.0, 4096.0).seconds)
-    assert middle == pytest.approx((times[1024.0, 4096.0, 4096.0] * times[8192.0, 4096.0, 4096.0]) ** 0.5)
+    assert middle == pytest.approx(
+        (times[1024.0, 4096.0, 4096.0] * times[8192.0, 4096.0, 4096.0]) ** 0.5
+    )
     beyond = grid.lookup(16384.0, 4096.0, 8192.0)
-    assert float(beyond.seconds) == pytest.approx(2 * times[8192.0, 4096.0, 8192.0]) and beyond.extrapolated
+    assert (
+        float(beyond.seconds) == pytest.approx(2 * times[8192.0, 4096.0, 8192.0])
+        and beyond.extrapolated
+    )
     longer = profile_tables(PROFILE).grids["attention/bf16"].lookup(128.0, 1.0, 32.0, 8192.0)
     assert float(longer.seconds) == pytest.approx(4 * 2 * 128 * 32 * 4096**2 / 4e14)
 
@@ -264,7 +337,9 @@ def test_holes_grow_from_the_nearest_point() -> None:
     lost = Sample(point=GEMM.samples[3].point, outcome="out of memory")
     grid = grid_of_series(replace(GEMM, samples=(*GEMM.samples[:3], lost)))
     assert grid is not None
-    assert float(grid.lookup(8192.0, 4096.0, 8192.0).seconds) == pytest.approx(2 * (GEMM.samples[2].seconds or 0.0))
+    assert float(grid.lookup(8192.0, 4096.0, 8192.0).seconds) == pytest.approx(
+        2 * (GEMM.samples[2].seconds or 0.0)
+    )
 
 
 def test_a_series_cut_off_early_is_left_out() -> None:

@@ -5,20 +5,38 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.hardware.profiles import ATTENTION_RATE, BACKWARD_RATE, DGRAD_RATE, FUSED_RATE, GEMM_RATE, H100, ON_CPU, ON_H100, profile
+from tests.hardware.profiles import (
+    ATTENTION_RATE,
+    BACKWARD_RATE,
+    DGRAD_RATE,
+    FUSED_RATE,
+    GEMM_RATE,
+    H100,
+    ON_CPU,
+    ON_H100,
+    profile,
+)
 
 from meshwright.errors import ConfigError
 from meshwright.hardware.catalogue import find_chip, find_device
 from meshwright.hardware.profile import Profile
 from meshwright.hardware.profile_tables import shipped_tables
 from meshwright.hardware.profiled import profiled_chip, stretched_chip
-from meshwright.hardware.tables import Role, attention_backward_seconds, attention_forward_seconds, gemm_seconds, kin
+from meshwright.hardware.tables import (
+    Role,
+    attention_backward_seconds,
+    attention_forward_seconds,
+    gemm_seconds,
+    kin,
+)
 from meshwright.hardware.tables._grid import Lookup
 
 CHIP = profiled_chip(ON_H100, find_chip("h100"))
 
 
-def seconds(chip: object, role: Role = "forward", *, precision: str = "bf16", m: float = 2048.0) -> float:
+def seconds(
+    chip: object, role: Role = "forward", *, precision: str = "bf16", m: float = 2048.0
+) -> float:
     found = gemm_seconds(chip, precision=precision, m=m, n=16384.0, k=16384.0, role=role)  # type: ignore[arg-type]
     assert found is not None
     return float(found.seconds)
@@ -42,7 +60,10 @@ def test_what_the_profile_lacks_is_the_shipped_table() -> None:
 
 def test_attention_forward_and_backward_are_those_measured() -> None:
     shape = {"batch": 1, "heads": 128.0, "kv_heads": 16.0, "head_dim": 128.0, "sequence": 16384.0}
-    forward, backward = attention_forward_seconds(CHIP, **shape), attention_backward_seconds(CHIP, **shape)  # type: ignore[arg-type]
+    forward, backward = (
+        attention_forward_seconds(CHIP, **shape),  # type: ignore[arg-type]
+        attention_backward_seconds(CHIP, **shape),  # type: ignore[arg-type]
+    )
     assert forward is not None and backward is not None
     flops = 2 * 128 * 128 * 16384.0**2
     assert math.isclose(float(forward.seconds), flops / (1000 * ATTENTION_RATE), rel_tol=1e-9)
@@ -52,9 +73,13 @@ def test_attention_forward_and_backward_are_those_measured() -> None:
 
 def test_a_chip_without_tables_of_its_own_keeps_those_of_its_kin_behind_the_profile() -> None:
     pcie = find_chip("h100-pcie")
-    measured = profiled_chip(profile(replace(H100, device_name="NVIDIA H100 PCIe"), "bf16", times=700.0), pcie)
+    measured = profiled_chip(
+        profile(replace(H100, device_name="NVIDIA H100 PCIe"), "bf16", times=700.0), pcie
+    )
     ratio = find_chip("h100").peak_flops_per_s("fp8") / pcie.peak_flops_per_s("fp8")
-    assert math.isclose(seconds(measured, precision="fp8"), ratio * seconds("h100", precision="fp8"), rel_tol=1e-9)
+    assert math.isclose(
+        seconds(measured, precision="fp8"), ratio * seconds("h100", precision="fp8"), rel_tol=1e-9
+    )
     assert kin(measured).relation == "itself"
     stood_in = shipped_tables(pcie)
     assert stood_in is not None and set(stood_in.origins.values()) == {"kin"}
@@ -63,7 +88,9 @@ def test_a_chip_without_tables_of_its_own_keeps_those_of_its_kin_behind_the_prof
 def test_a_chip_of_no_kin_has_the_profile_alone() -> None:
     assert shipped_tables(find_chip("mi300x")) is None
     chip = profiled_chip(ON_CPU, None)
-    assert chip.name == "Some CPU (4 cores)" and chip.peak_flops_per_s("fp32") == pytest.approx(GEMM_RATE)
+    assert chip.name == "Some CPU (4 cores)" and chip.peak_flops_per_s("fp32") == pytest.approx(
+        GEMM_RATE
+    )
     assert chip.tables is not None and set(chip.tables.origins.values()) == {"profile"}
     assert gemm_seconds(chip, precision="bf16", m=1, n=1, k=1) is None
 
@@ -71,9 +98,17 @@ def test_a_chip_of_no_kin_has_the_profile_alone() -> None:
 @pytest.mark.parametrize(
     ("measured", "chip", "words"),
     [
-        (ON_H100, "a100-80", "NVIDIA H100 80GB HBM3.*cluster of a100-80: name that chip .--cluster h100:COUNT"),
+        (
+            ON_H100,
+            "a100-80",
+            "NVIDIA H100 80GB HBM3.*cluster of a100-80: name that chip .--cluster h100:COUNT",
+        ),
         (ON_H100, "h800", "cluster of h800: name that chip"),
-        (ON_CPU, "h100", "Some CPU .4 cores., cluster of h100: the catalogue has no such chip; --cluster local"),
+        (
+            ON_CPU,
+            "h100",
+            "Some CPU .4 cores., cluster of h100: the catalogue has no such chip; --cluster local",
+        ),
     ],
 )
 def test_another_chip_is_refused(measured: Profile, chip: str, words: str) -> None:
@@ -83,7 +118,9 @@ def test_another_chip_is_refused(measured: Profile, chip: str, words: str) -> No
 
 def test_a_chip_of_a_cluster_file_is_taken_at_its_word() -> None:
     own = replace(find_chip("h100"), name="h100-capped", memory_efficiency=0.5)
-    assert profiled_chip(ON_H100, own).memory_efficiency == pytest.approx(50e9 * 50 / own.memory_bytes_per_s)
+    assert profiled_chip(ON_H100, own).memory_efficiency == pytest.approx(
+        50e9 * 50 / own.memory_bytes_per_s
+    )
 
 
 def test_times_of_one_origin_are_stretched_and_no_others() -> None:
@@ -91,7 +128,9 @@ def test_times_of_one_origin_are_stretched_and_no_others() -> None:
     assert math.isclose(seconds(own), 2 * seconds(CHIP), rel_tol=1e-9)
     assert seconds(own, precision="fp8") == seconds(CHIP, precision="fp8")
     assert seconds(shipped) == seconds(CHIP)
-    assert math.isclose(seconds(shipped, precision="fp8"), 2 * seconds(CHIP, precision="fp8"), rel_tol=1e-9)
+    assert math.isclose(
+        seconds(shipped, precision="fp8"), 2 * seconds(CHIP, precision="fp8"), rel_tol=1e-9
+    )
     assert own.launch_s == 2 * CHIP.launch_s and shipped.launch_s == CHIP.launch_s
     assert own.memory_efficiency == CHIP.memory_efficiency / 2
 
@@ -126,12 +165,16 @@ def test_an_unknown_device_is_none() -> None:
 
 
 def test_smaller_shapes_than_measured_take_less_by_their_work() -> None:
-    measured, smaller = (float(found.seconds) for m in (256.0, 64.0) if (found := products(m)) is not None)
+    measured, smaller = (
+        float(found.seconds) for m in (256.0, 64.0) if (found := products(m)) is not None
+    )
     assert math.isclose(smaller, measured / 4, rel_tol=1e-9)
     least = gemm_seconds(CHIP, precision="bf16", m=1.0, n=1.0, k=1.0)
     smallest = gemm_seconds(CHIP, precision="bf16", m=256.0, n=256.0, k=256.0)
     assert least is not None and smallest is not None
-    assert float(least.seconds) == float(smallest.seconds) < 1e-5  # shorter than a launch: nothing is gained by being smaller
+    assert (
+        float(least.seconds) == float(smallest.seconds) < 1e-5
+    )  # shorter than a launch: nothing is gained by being smaller
 
 
 def products(m: float) -> Lookup | None:

@@ -1,4 +1,5 @@
-"""Servers by name: each is one of the catalogue's chips with a network, and counts servers, not chips."""
+"""Servers by name: each is one of the catalogue's chips with a network, and counts servers, not
+chips."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_no_name_means_two_things() -> None:
         ("dgx-gb200:2", "gb200:144", 4, 72, 400),
     ],
 )
-def test_servers_are_counted_whole(text: str, chips: str, per_node: int, domain: int, gbps: float) -> None:
+def test_servers_are_counted_whole(
+    text: str, chips: str, per_node: int, domain: int, gbps: float
+) -> None:
     cluster = load_cluster(text)
     node = cluster.pools[0].node
     assert cluster.name == chips
@@ -51,7 +54,9 @@ def test_servers_and_chips_mix() -> None:
 
 def test_a_server_says_its_own_size() -> None:
     assert load_cluster("p5.48xlarge:1", gpus_per_node=8).num_chips == 8
-    with pytest.raises(ConfigError, match=r"p5\.48xlarge holds 8 x h100 a node; leave gpus_per_node out"):
+    with pytest.raises(
+        ConfigError, match=r"p5\.48xlarge holds 8 x h100 a node; leave gpus_per_node out"
+    ):
         load_cluster("p5.48xlarge:1", gpus_per_node=4)
 
 

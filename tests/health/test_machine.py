@@ -9,7 +9,13 @@ from tests.hardware.profiles import ON_H100
 from meshwright.calibration import Calibration
 from meshwright.health import Finding, Health, machine
 from meshwright.health.finding import State
-from meshwright.health.machine import gpu_finding, kubernetes_finding, ngc_finding, slurm_finding, torch_finding
+from meshwright.health.machine import (
+    gpu_finding,
+    kubernetes_finding,
+    ngc_finding,
+    slurm_finding,
+    torch_finding,
+)
 from meshwright.health.own import calibration_finding, profile_finding
 from meshwright.report.health_text import health_lines
 
@@ -30,7 +36,12 @@ def put(folder: Path, name: str, script: str) -> None:
 
 
 def test_without_programs_everything_is_absent_with_a_sentence(programs: Path) -> None:
-    found = [gpu_finding(), slurm_finding(), ngc_finding(), kubernetes_finding(client_version=None, environ={}, home=programs)]
+    found = [
+        gpu_finding(),
+        slurm_finding(),
+        ngc_finding(),
+        kubernetes_finding(client_version=None, environ={}, home=programs),
+    ]
     assert {finding.state for finding in found} == {"absent"}
     assert "--launcher slurm" in found[1].words
 
@@ -51,21 +62,37 @@ def test_a_gpu_that_the_catalogue_lacks_is_said(programs: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "gpus", "state"),
-    [("2.13.0+cpu", "ok", "broken"), ("2.13.0", "ok", "ok"), ("2.13.0+cpu", "absent", None), (None, "ok", None)],
+    [
+        ("2.13.0+cpu", "ok", "broken"),
+        ("2.13.0", "ok", "ok"),
+        ("2.13.0+cpu", "absent", None),
+        (None, "ok", None),
+    ],
 )
-def test_a_torch_for_processors_beside_gpus_is_broken(version: str | None, gpus: State, state: str | None) -> None:
+def test_a_torch_for_processors_beside_gpus_is_broken(
+    version: str | None, gpus: State, state: str | None
+) -> None:
     found = torch_finding(version, gpus=Finding(room="machine", name="gpus", state=gpus, words=""))
     assert (None if found is None else found.state) == state
 
 
 def test_a_broken_driver_is_broken(programs: Path) -> None:
-    put(programs, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    put(
+        programs,
+        "nvidia-smi",
+        "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18",
+    )
     found = gpu_finding()
     assert found.state == "broken"
-    assert found.words == "nvidia-smi ended with 18: Failed to initialize NVML: Driver/library version mismatch"
+    assert (
+        found.words
+        == "nvidia-smi ended with 18: Failed to initialize NVML: Driver/library version mismatch"
+    )
 
 
-def test_a_program_that_hangs_is_not_waited_for(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_hangs_is_not_waited_for(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machine, "PATIENCE_S", 0.2)
     put(programs, "ngc", "exec /bin/sleep 20")
     assert ngc_finding().state == "broken"
@@ -78,16 +105,27 @@ def test_slurm_with_and_without_its_controller(programs: Path) -> None:
     put(programs, "sbatch", "echo slurm 22.05.8")
     assert slurm_finding().words == "scontrol not on the PATH, though others of Slurm are"
     put(programs, "scontrol", "echo 'Slurmctld(primary) at head is UP'")
-    assert slurm_finding() == Finding(room="launchers", name="slurm", state="ok", words="slurm 22.05.8; Slurmctld(primary) at head is UP")
+    assert slurm_finding() == Finding(
+        room="launchers",
+        name="slurm",
+        state="ok",
+        words="slurm 22.05.8; Slurmctld(primary) at head is UP",
+    )
     put(programs, "scontrol", "echo 'scontrol: error: unable to contact' >&2; exit 1")
     assert slurm_finding().state == "broken"
-    assert slurm_finding().words.endswith("scontrol ping ended with 1: scontrol: error: unable to contact")
+    assert slurm_finding().words.endswith(
+        "scontrol ping ended with 1: scontrol: error: unable to contact"
+    )
 
 
 def test_slurm_that_was_installed_and_never_configured_is_absent(programs: Path) -> None:
     """Debian's slurm-client 22.05 without a slurm.conf; sbatch --version says the same."""
     for name in ("squeue", "scancel", "sbatch", "scontrol"):
-        put(programs, name, "echo 'scontrol: fatal: Could not establish a configuration source' >&2; exit 1")
+        put(
+            programs,
+            name,
+            "echo 'scontrol: fatal: Could not establish a configuration source' >&2; exit 1",
+        )
     found = slurm_finding()
     assert found.state == "absent"
     assert "no cluster is configured" in found.words
@@ -102,7 +140,9 @@ def test_slurm_that_was_installed_and_never_configured_is_absent(programs: Path)
         ("a: [", "30.1", "broken", "can't be read"),
     ],
 )
-def test_kubernetes_by_its_configuration(tmp_path: Path, text: str, version: str | None, state: str, words: str) -> None:
+def test_kubernetes_by_its_configuration(
+    tmp_path: Path, text: str, version: str | None, state: str, words: str
+) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     found = kubernetes_finding(client_version=version, environ={"KUBECONFIG": str(path)})
@@ -111,8 +151,13 @@ def test_kubernetes_by_its_configuration(tmp_path: Path, text: str, version: str
 
 
 def test_kubernetes_inside_a_pod(tmp_path: Path) -> None:
-    found = kubernetes_finding(client_version="30.1", environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, home=tmp_path)
-    assert (found.state, found.words) == ("ok", "inside a pod, client 30.1; not asked whether it answers")
+    found = kubernetes_finding(
+        client_version="30.1", environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, home=tmp_path
+    )
+    assert (found.state, found.words) == (
+        "ok",
+        "inside a pod, client 30.1; not asked whether it answers",
+    )
 
 
 def test_a_calibration_of_another_version_or_without_its_profile_is_broken() -> None:
@@ -120,7 +165,9 @@ def test_a_calibration_of_another_version_or_without_its_profile_is_broken() -> 
     assert calibration_finding(fitted, None).state == "ok"
     assert "h100, stack megatron, 2 runs" in calibration_finding(fitted, None).words
     assert calibration_finding(replace(fitted, version="0.0.9"), None).state == "broken"
-    assert calibration_finding(replace(fitted, profile="measured elsewhere"), None).state == "broken"
+    assert (
+        calibration_finding(replace(fitted, profile="measured elsewhere"), None).state == "broken"
+    )
 
 
 def test_a_partial_profile_is_broken() -> None:
@@ -132,10 +179,20 @@ def test_a_partial_profile_is_broken() -> None:
 
 def test_lines_mark_what_is_broken_and_sum_up() -> None:
     fine = Finding(room="software", name="numpy", state="ok", words="2.4")
-    bad = Finding(room="extras", name="train", state="broken", words="torch 2.4 is too old", remedy="pip install 'meshwright[train]'")
+    bad = Finding(
+        room="extras",
+        name="train",
+        state="broken",
+        words="torch 2.4 is too old",
+        remedy="pip install 'meshwright[train]'",
+    )
     assert health_lines(Health(findings=(fine, bad))) == [
         *("software", "  numpy         ok      2.4", ""),
-        *("extras", "  train         BROKEN  torch 2.4 is too old: pip install 'meshwright[train]'", ""),
+        *(
+            "extras",
+            "  train         BROKEN  torch 2.4 is too old: pip install 'meshwright[train]'",
+            "",
+        ),
         "broken: train",
     ]
     assert health_lines(Health(findings=(fine,)))[-1].startswith("nothing is broken")

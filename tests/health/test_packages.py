@@ -10,7 +10,12 @@ from meshwright.health.finding import Finding
 from meshwright.health.packages import package_findings, read_requirement
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-LINES = ["numpy>=2.0", "torch>=2.5; extra == 'train'", "psutil>=5.9; extra == 'train'", "wandb>=0.20; extra == 'wandb'"]
+LINES = [
+    "numpy>=2.0",
+    "torch>=2.5; extra == 'train'",
+    "psutil>=5.9; extra == 'train'",
+    "wandb>=0.20; extra == 'wandb'",
+]
 
 
 def findings(**versions: str) -> dict[str, Finding]:
@@ -25,7 +30,11 @@ def test_a_whole_extra_says_its_versions() -> None:
 
 def test_what_an_extra_lacks_comes_with_the_line_that_brings_it() -> None:
     found = findings(numpy="2.4.6", psutil="6.0")["train"]
-    assert (found.state, found.words, found.remedy) == ("absent", "torch is not installed", "pip install 'meshwright[train]'")
+    assert (found.state, found.words, found.remedy) == (
+        "absent",
+        "torch is not installed",
+        "pip install 'meshwright[train]'",
+    )
 
 
 def test_a_version_that_is_too_old_is_broken() -> None:
@@ -49,7 +58,9 @@ def test_every_line_of_the_project_is_read() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for extra, lines in {"": project["dependencies"], **project["optional-dependencies"]}.items():
         for line in lines:
-            read = read_requirement(line if not extra else f"{line}{' and' if ';' in line else ';'} extra == '{extra}'")
+            read = read_requirement(
+                line if not extra else f"{line}{' and' if ';' in line else ';'} extra == '{extra}'"
+            )
             assert (read.extra or "") == extra
             assert line.startswith(f"{read.name}>={read.least}")
 
@@ -57,4 +68,9 @@ def test_every_line_of_the_project_is_read() -> None:
 @pytest.mark.parametrize(("below", "applies"), [("3.11", False), ("99.0", True)])
 def test_a_line_for_other_pythons_does_not_apply(below: str, applies: bool) -> None:
     assert sys.version_info >= (3, 11)
-    assert read_requirement(f"backports.zstd>=1.0; python_version < '{below}' and extra == 'data'").applies is applies
+    assert (
+        read_requirement(
+            f"backports.zstd>=1.0; python_version < '{below}' and extra == 'data'"
+        ).applies
+        is applies
+    )

@@ -1,4 +1,5 @@
-"""A server that stands in for an engine: it speaks what it is told to, and answers at times that are known."""
+"""A server that stands in for an engine: it speaks what it is told to, and answers at times that
+are known."""
 
 from __future__ import annotations
 
@@ -128,7 +129,8 @@ def standing_in(manners: Manners) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    # `python standin.py PORT [WORD]`: an engine that is started as a process; the word is how it goes wrong.
+    # `python standin.py PORT [WORD]`: an engine that is started as a process; the word is how it
+    # goes wrong.
     import os
     import subprocess
     import sys
@@ -154,7 +156,10 @@ if __name__ == "__main__":
 
         def _answer(self, asked: dict[str, Any]) -> None:
             if word == "dies" and self.manners.most_running >= 4:
-                print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", flush=True)
+                print(
+                    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+                    flush=True,
+                )
                 os._exit(1)
             super()._answer(asked)
 

@@ -43,13 +43,17 @@ def test_prompts_have_the_length_and_are_each_another() -> None:
     prompts = [tuple(asked["prompt"]) for asked in manners.seen]
     assert {len(prompt) for prompt in prompts} == {16}
     assert len(set(prompts)) == 3
-    assert all(20 <= token < 300 for prompt in prompts for token in prompt)  # a sixteenth of 320 at both ends is left out
+    assert all(
+        20 <= token < 300 for prompt in prompts for token in prompt
+    )  # a sixteenth of 320 at both ends is left out
 
 
 def test_requests_of_a_trace_are_sent_at_their_times() -> None:
     asks = tuple(Ask(input_len=4, output_len=2, sent_s=at) for at in (0.0, 0.1, 0.3))
     with standing_in(Manners(first_s=1.5, each_s=0.0)) as url:
-        answers = send_load(target(url), Dialect(model="stand-in"), Load(kind="trace", value=None, asks=asks))
+        answers = send_load(
+            target(url), Dialect(model="stand-in"), Load(kind="trace", value=None, asks=asks)
+        )
     for answer, at in zip(answers, (0.0, 0.1, 0.3), strict=True):
         assert answers[0].first_s is not None
         assert at <= answer.sent_s < answers[0].first_s  # nobody waits for an answer
@@ -60,17 +64,29 @@ def test_poisson_arrivals_have_their_mean_rate() -> None:
     assert load.asks[0].sent_s == 0.0
     last = load.asks[-1].sent_s
     assert last is not None
-    # 1999 exponential gaps of 20 ms: the mean is within 3 standard deviations, 3 / sqrt(1999) = 6.7 %
+    # 1999 exponential gaps of 20 ms: the mean is within 3 standard deviations, 3 / sqrt(1999) = 6.7
+    # %
     assert last == pytest.approx(1999 / 50.0, rel=0.067)
 
 
 @pytest.mark.parametrize("names_them", [True, False])
 def test_refused_fields_are_left_out_and_said(names_them: bool) -> None:
-    manners = Manners(refuses=("ignore_eos", "min_tokens"), names_them=names_them, ends_early_at=3, first_s=0.0, each_s=0.0)
+    manners = Manners(
+        refuses=("ignore_eos", "min_tokens"),
+        names_them=names_them,
+        ends_early_at=3,
+        first_s=0.0,
+        each_s=0.0,
+    )
     with standing_in(manners) as url:
         (found,) = measure_server(target(url), [closed_loop(1, LENGTHS, requests=2)])
-    assert found.figures.output_tokens == 6  # two answers that ended at three tokens each, as they came
-    assert "the server refuses ignore_eos: answers may end before they have their length" in found.notes
+    assert (
+        found.figures.output_tokens == 6
+    )  # two answers that ended at three tokens each, as they came
+    assert (
+        "the server refuses ignore_eos: answers may end before they have their length"
+        in found.notes
+    )
     assert "stream_options" in manners.seen[-1]  # what is taken stays
 
 
@@ -104,10 +120,14 @@ def test_without_usage_messages_are_counted() -> None:
 
 def test_a_cut_answer_and_a_refusal_are_failures_with_their_words() -> None:
     with standing_in(Manners(breaks_after=2, first_s=0.0, each_s=0.0)) as url:
-        (cut,) = send_load(target(url), Dialect(model="stand-in"), closed_loop(1, LENGTHS, requests=1))
+        (cut,) = send_load(
+            target(url), Dialect(model="stand-in"), closed_loop(1, LENGTHS, requests=1)
+        )
     assert cut.error is not None and "peer closed connection" in cut.error
     with standing_in(Manners(fails_with=500, fails_from=2, first_s=0.0, each_s=0.0)) as url:
-        answers = send_load(target(url), Dialect(model="stand-in"), closed_loop(1, LENGTHS, requests=5))
+        answers = send_load(
+            target(url), Dialect(model="stand-in"), closed_loop(1, LENGTHS, requests=5)
+        )
     figures = figures_of(answers)
     assert (figures.requests, figures.failed) == (2, 3)
     assert figures.first_error == 'status 500: {"error": {"message": "out of pages"}}'
@@ -125,7 +145,9 @@ def test_every_refusal_ends_somewhere() -> None:
         dialect = next_dialect(dialect, status=400, answer="no")
         steps += 1
     assert steps == 6  # four fields, ids, and the end
-    assert next_dialect(Dialect(model="m"), status=500, answer="ignore_eos") is None  # a broken server is no matter of words
+    assert (
+        next_dialect(Dialect(model="m"), status=500, answer="ignore_eos") is None
+    )  # a broken server is no matter of words
 
 
 def test_goodput_counts_what_keeps_every_limit() -> None:

@@ -31,12 +31,17 @@ def job(word: str = "", **changes: object) -> ServeJob:
 
 
 def measured(asked: ServeJob, capfd: pytest.CaptureFixture[str]) -> tuple[bool, list[Line], str]:
-    """Return whether all was well, the lines, and what the engine printed; nothing of it may be left."""
+    """Return whether all was well, the lines, and what the engine printed; nothing of it may be
+    left."""
     lines: list[str] = []
     well = measure_engine(asked, write=lines.append)
     printed = capfd.readouterr().err
     child = int(printed.split("child ")[1].split()[0]) if "child " in printed else None
-    assert child is None or not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert (
+        child is None
+        or not psutil.pid_exists(child)
+        or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    )
     return well, [line for line in map(line_of, lines) if line is not None], printed
 
 
@@ -49,7 +54,9 @@ def test_an_engine_is_started_measured_and_ended(capfd: pytest.CaptureFixture[st
     assert "child " in printed  # there was one to be ended
 
 
-def test_one_that_dies_under_load_keeps_the_points_before(capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_that_dies_under_load_keeps_the_points_before(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     well, lines, _ = measured(job("dies"), capfd)
     assert not well
     first, second = (line.content for line in lines if line.kind == "point")
@@ -67,10 +74,15 @@ def test_one_that_never_becomes_ready_is_given_up(capfd: pytest.CaptureFixture[s
     assert lines[-1].content["message"] == "the engine was not ready after 2 s: no 200 from /health"
 
 
-def test_one_that_ends_at_once_is_told_with_its_last_words(capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_that_ends_at_once_is_told_with_its_last_words(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     _, lines, _ = measured(job("exits"), capfd)
     assert lines[-1].content["message"] == "the engine ended with exit code 3 before it was ready"
-    assert lines[-1].content["evidence"] == "ValueError: tensor parallel size 3 does not divide 8 heads"
+    assert (
+        lines[-1].content["evidence"]
+        == "ValueError: tensor parallel size 3 does not divide 8 heads"
+    )
 
 
 def test_a_port_in_use_is_said_before_anything_starts(capfd: pytest.CaptureFixture[str]) -> None:
@@ -89,11 +101,16 @@ def test_a_port_in_use_is_said_before_anything_starts(capfd: pytest.CaptureFixtu
 
 def test_a_program_that_is_not_there_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     _, lines, _ = measured(job(command=("no-such-engine", "{port}")), capfd)
-    assert lines[-1].content["message"] == "no-such-engine could not be started: No such file or directory"
+    assert (
+        lines[-1].content["message"]
+        == "no-such-engine could not be started: No such file or directory"
+    )
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_nothing_is_left_when_the_measurer_is_told_to_end(tmp_path: Path, sent: signal.Signals) -> None:
+def test_nothing_is_left_when_the_measurer_is_told_to_end(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
     path = tmp_path / "serve.json"
     path.write_text(job("never", ready_s=60.0).to_json())
     process = subprocess.Popen(
@@ -109,6 +126,10 @@ def test_nothing_is_left_when_the_measurer_is_told_to_end(tmp_path: Path, sent: 
     process.communicate(timeout=30)
     assert process.returncode != 0
     deadline = time.monotonic() + 10
-    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+    while (
+        psutil.pid_exists(child)
+        and psutil.Process(child).status() != psutil.STATUS_ZOMBIE
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

@@ -20,7 +20,9 @@ def test_a_closed_loop_has_four_requests_a_client_and_eight_at_least() -> None:
 
 
 @given(st.floats(0.0, 0.9), st.integers(1, 500), st.integers(1, 500), st.integers(0, 99))
-def test_lengths_lie_within_their_spread(spread: float, prompt: int, answer: int, seed: int) -> None:
+def test_lengths_lie_within_their_spread(
+    spread: float, prompt: int, answer: int, seed: int
+) -> None:
     lengths = Lengths(input_len=prompt, output_len=answer, spread=spread, seed=seed)
     for ask in closed_loop(2, lengths, requests=20).asks:
         assert max(1, prompt * (1 - spread) - 0.5) <= ask.input_len <= prompt * (1 + spread) + 0.5
@@ -37,7 +39,10 @@ def test_a_load_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("sent_s,input_len\n0,3\n", "line 2: expected numbers in the columns sent_s, input_len and output_len"),
+        (
+            "sent_s,input_len\n0,3\n",
+            "line 2: expected numbers in the columns sent_s, input_len and output_len",
+        ),
         ("sent_s,input_len,output_len\n0,3,4\nnan,3,4\n", "line 3: expected a time"),
         ("sent_s,input_len,output_len\n0,0,4\n", "line 2: expected a time, and 1 to"),
         ("sent_s,input_len,output_len\n", "expected one request at least"),
@@ -53,13 +58,25 @@ def test_a_broken_trace_names_its_line(tmp_path: Path, text: str, says: str) -> 
 def test_a_trace_starts_at_its_first_request(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("sent_s,input_len,output_len\n12.5,3,4\n10.0,5,6\n")
-    assert [(ask.sent_s, ask.input_len, ask.output_len) for ask in read_trace(path).asks] == [(0.0, 5, 6), (2.5, 3, 4)]
+    assert [(ask.sent_s, ask.input_len, ask.output_len) for ask in read_trace(path).asks] == [
+        (0.0, 5, 6),
+        (2.5, 3, 4),
+    ]
 
 
 def test_figures_by_hand() -> None:
     answers = [
-        Answer(sent_s=0.0, first_s=1.0, last_s=3.0, gaps_s=(0.5, 1.5), prompt_tokens=10, output_tokens=3),
-        Answer(sent_s=1.0, first_s=3.0, last_s=5.0, gaps_s=(2.0,), prompt_tokens=20, output_tokens=2),
+        Answer(
+            sent_s=0.0,
+            first_s=1.0,
+            last_s=3.0,
+            gaps_s=(0.5, 1.5),
+            prompt_tokens=10,
+            output_tokens=3,
+        ),
+        Answer(
+            sent_s=1.0, first_s=3.0, last_s=5.0, gaps_s=(2.0,), prompt_tokens=20, output_tokens=2
+        ),
         Answer(sent_s=1.0, error="gone"),
     ]
     found = figures_of(answers)

@@ -1,4 +1,5 @@
-"""Lines of logs, made by the format strings of the programs that write them; each function names the file and version it was read from."""
+"""Lines of logs, made by the format strings of the programs that write them; each function names
+the file and version it was read from."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ def megatron_line(
     tflops: float | None = 412.3,
     date: bool = True,
 ) -> str:
-    """`training_log` of Megatron-LM core_v0.13.0, megatron/training/training.py; without date and throughput that of v2.5."""
+    """`training_log` of Megatron-LM core_v0.13.0, megatron/training/training.py; without date and
+    throughput that of v2.5."""
     line = " [2026-03-01 10:00:00]" if date else ""
     line += f" iteration {step:8d}/{500000:8d} |"
     line += f" consumed samples: {step * batch:12d} |"
@@ -34,7 +36,8 @@ def megatron_line(
 
 
 def megatron_validation(step: int, loss: float) -> str:
-    """`evaluate_and_print_results` of Megatron-LM core_v0.13.0, megatron/training/training.py, between lines of dashes."""
+    """`evaluate_and_print_results` of Megatron-LM core_v0.13.0, megatron/training/training.py,
+    between lines of dashes."""
     string = f" validation loss at iteration {step} on validation set | "
     string += "{} value: {:.6E} | ".format("lm loss", loss)
     string += "{} PPL: {:.6E} | ".format("lm loss", 2.718281828**loss)
@@ -43,12 +46,16 @@ def megatron_validation(step: int, loss: float) -> str:
 
 def megatron_saved(step: int) -> str:
     """`save_checkpoint` of Megatron-LM core_v0.13.0, megatron/training/checkpointing.py."""
-    return "  successfully saved checkpoint from iteration {:7d} to {} [ t 1/1, p 1/1 ]\n".format(step, "/ckpt")
+    return "  successfully saved checkpoint from iteration {:7d} to {} [ t 1/1, p 1/1 ]\n".format(
+        step, "/ckpt"
+    )
 
 
 def megatron_saving(step: int) -> str:
     """The same function's, before it writes."""
-    return "saving checkpoint at iteration {:7d} to {} in {} format\n".format(step, "/ckpt", "torch_dist")
+    return "saving checkpoint at iteration {:7d} to {} in {} format\n".format(
+        step, "/ckpt", "torch_dist"
+    )
 
 
 def megatron_memory(rank: int, step: int, *, allocated_mib: float, reserved_mib: float) -> str:
@@ -74,10 +81,18 @@ def bridge_memory(rank: int, step: int, gigabytes: dict[str, float]) -> str:
     return f"[Rank {rank}] {string}" + "\n"
 
 
-def nemo2_line(step: int, seconds: float, *, loss: float = 9.5, batch: int = 64, last: bool = True) -> str:
-    """`ProgressPrinter.format_string` of NeMo, nemo/lightning/pytorch/callbacks/progress_printer.py of September 2025; counts from 0."""
+def nemo2_line(
+    step: int, seconds: float, *, loss: float = 9.5, batch: int = 64, last: bool = True
+) -> str:
+    """`ProgressPrinter.format_string` of NeMo, nemo/lightning/pytorch/callbacks/progress_printer.py
+    of September 2025; counts from 0."""
     line = f"Training epoch 0, iteration {step - 1}/{99}"
-    metrics = {"lr": 1.499e-07, "global_batch_size": float(batch), "global_step": float(step - 1), "reduced_train_loss": loss}
+    metrics = {
+        "lr": 1.499e-07,
+        "global_batch_size": float(batch),
+        "global_step": float(step - 1),
+        "reduced_train_loss": loss,
+    }
     metrics["train_step_timing in s"] = seconds
     if last:
         metrics["consumed_samples"] = float(step * batch)
@@ -87,7 +102,8 @@ def nemo2_line(step: int, seconds: float, *, loss: float = 9.5, batch: int = 64,
 
 
 def lightning_number(value: float) -> str:
-    """`Tqdm.format_num` of Lightning 2, callbacks/progress/tqdm_progress.py, on top of tqdm's own."""
+    """`Tqdm.format_num` of Lightning 2, callbacks/progress/tqdm_progress.py, on top of tqdm's
+    own."""
     short = f"{value:.3g}".replace("e+0", "e+").replace("e-0", "e-")
     text = short if len(short) < len(str(value)) else str(value)
     if "e" not in text and text not in ("nan", "inf"):
@@ -97,26 +113,51 @@ def lightning_number(value: float) -> str:
 
 
 def nemo1_bar(step: int, seconds: float, *, loss: float = 9.5, total: int = 100) -> str:
-    """`CustomProgressBar` of NeMo v1.23.0, nlp_overrides.py: drawn behind a carriage return, the last form of a step is the right one."""
-    postfix = {"v_num": 0.0, "reduced_train_loss": loss, "global_step": float(step), "consumed_samples": 64.0 * step}
+    """`CustomProgressBar` of NeMo v1.23.0, nlp_overrides.py: drawn behind a carriage return, the
+    last form of a step is the right one."""
+    postfix = {
+        "v_num": 0.0,
+        "reduced_train_loss": loss,
+        "global_step": float(step),
+        "consumed_samples": 64.0 * step,
+    }
     postfix["train_step_timing in s"] = seconds
     text = ", ".join(f"{name}={lightning_number(value)}" for name, value in postfix.items())
-    return f"\rEpoch 0: : {100 * step / total:3.0f}%|{'#' * 5}     | {step}/{total} [00:12<03:45, {text}]"
+    return (
+        f"\rEpoch 0: : {100 * step / total:3.0f}%|{'#' * 5}     | {step}/{total} [00:12<03:45,"
+        f" {text}]"
+    )
 
 
-def titan_line(step: int, rate: float, *, loss: float = 9.5, gib: float = 70.5, form: str = "2025", colour: bool = False) -> str:
-    """torchtitan: train.py at e62573d4c (2024), components/metrics.py at v0.1.0 (2025) and of August 2026, each behind tools/logging.py."""
+def titan_line(
+    step: int,
+    rate: float,
+    *,
+    loss: float = 9.5,
+    gib: float = 70.5,
+    form: str = "2025",
+    colour: bool = False,
+) -> str:
+    """torchtitan: train.py at e62573d4c (2024), components/metrics.py at v0.1.0 (2025) and of
+    August 2026, each behind tools/logging.py."""
     red, blue, end = ("\x1b[31m", "\x1b[34m", "\x1b[39m") if colour else ("", "", "")
     memory = f"memory: {gib:5.2f}GiB({gib / 0.791:.2f}%)  "
     head = "[titan] 2026-03-01 10:00:00,123 - root - INFO - "
     if form == "2024":
-        words = f"{red}step: {step:2}  loss: {loss:7.4f}  {memory}{blue}wps: {round(rate):,}  mfu: {40.25:.2f}%{end}"
+        words = (
+            f"{red}step: {step:2}  loss: {loss:7.4f}  {memory}{blue}wps: {round(rate):,}  mfu:"
+            f" {40.25:.2f}%{end}"
+        )
     elif form == "2025":
         words = (
-            f"{red}step: {step:2}  loss: {loss:7.4f}  {memory}{blue}tps: {round(rate):,}  tflops: {1398.12:,.2f}  mfu: {40.25:.2f}%{end}"
+            f"{red}step: {step:2}  loss: {loss:7.4f}  {memory}{blue}tps: {round(rate):,}  tflops:"
+            f" {1398.12:,.2f}  mfu: {40.25:.2f}%{end}"
         )
     else:
-        words = f"{red}step: {step:2}  loss: {loss:8.5f}  grad_norm: {3.1416:7.4f}  {memory}{blue}tps: {round(rate):,}  "
+        words = (
+            f"{red}step: {step:2}  loss: {loss:8.5f}  grad_norm: {3.1416:7.4f}  {memory}{blue}tps:"
+            f" {round(rate):,}  "
+        )
         words += f"tflops: {398.12:,.2f}  mfu: N/A{end}"
     return head + words + "\n"
 
@@ -128,11 +169,22 @@ def human_format(number: float) -> str:
     number, size = float(f"{number:.3g}"), 0
     while abs(number) >= 1000 and size < 6:
         number, size = number / 1000.0, size + 1
-    return "{}{}".format(f"{number:f}".rstrip("0").rstrip("."), ["", "K", "M", "B", "T", "P", "E"][size])
+    return "{}{}".format(
+        f"{number:f}".rstrip("0").rstrip("."), ["", "K", "M", "B", "T", "P", "E"][size]
+    )
 
 
-def nanotron_line(step: int, ms: float, *, tokens: int = 64 * 1024, gpus: int = 16, loss: float = 9.5, old: bool = False) -> str:
-    """`train_step_logs` and `LoggerWriter` of nanotron: src/nanotron/trainer.py of April 2026, and at v0.4."""
+def nanotron_line(
+    step: int,
+    ms: float,
+    *,
+    tokens: int = 64 * 1024,
+    gpus: int = 16,
+    loss: float = 9.5,
+    old: bool = False,
+) -> str:
+    """`train_step_logs` and `LoggerWriter` of nanotron: src/nanotron/trainer.py of April 2026, and
+    at v0.4."""
     rate = tokens / ms * 1e3
     items = {
         "consumed_tokens": human_format(step * tokens),
@@ -147,24 +199,43 @@ def nanotron_line(step: int, ms: float, *, tokens: int = 64 * 1024, gpus: int = 
         **({"hardware_tflops_per_gpu": human_format(500.0)} if old else {"eta": "1 day, 2:03:04"}),
     }
     head = "\x1b[2;3m03/01 10:00:00 [INFO|DP=0|PP=0|TP=0]\x1b[0m: "
-    return head + " | ".join([f"iteration: {step} / 100", *(f"{tag}: {value}" for tag, value in items.items())]) + "\n"
+    return (
+        head
+        + " | ".join(
+            [f"iteration: {step} / 100", *(f"{tag}: {value}" for tag, value in items.items())]
+        )
+        + "\n"
+    )
 
 
 def nanotron_memory(allocated_mib: float, reserved_mib: float) -> str:
     """`log_memory` of nanotron, src/nanotron/logging/base.py of April 2026."""
-    words = f" Memory usage: {allocated_mib / 2:.2f}MiB. Peak allocated {allocated_mib:.2f}MiB. Peak reserved: {reserved_mib:.2f}MiB"
+    words = (
+        f" Memory usage: {allocated_mib / 2:.2f}MiB. Peak allocated {allocated_mib:.2f}MiB. Peak"
+        f" reserved: {reserved_mib:.2f}MiB"
+    )
     return f"03/01 10:00:00 [INFO|DP=0]: {words}\n"
 
 
 def deepspeed_pipe(step: int, seconds: float, *, loss: float = 9.5, batch: int = 64) -> str:
     """The pipeline engine of DeepSpeed, runtime/pipe/engine.py of August 2026."""
-    return f"steps: {step} loss: {loss:0.4f} iter time (s): {seconds:0.3f} samples/sec: {batch / seconds:0.3f}\n"
+    return (
+        f"steps: {step} loss: {loss:0.4f} iter time (s): {seconds:0.3f} samples/sec:"
+        f" {batch / seconds:0.3f}\n"
+    )
 
 
 def deepspeed_timer(step: int, seconds: float, *, batch: int = 64) -> str:
-    """`ThroughputTimer` of DeepSpeed, utils/timer.py of August 2026, behind utils/logging.py's head."""
-    words = f"epoch={0}/micro_step={4 * step}/global_step={step}, RunningAvgSamplesPerSec={batch / seconds * 0.9}, "
-    words += f"CurrSamplesPerSec={batch / (seconds + 1e-6)}, MemAllocated={12.5}GB, MaxMemAllocated={31.25}GB"
+    """`ThroughputTimer` of DeepSpeed, utils/timer.py of August 2026, behind utils/logging.py's
+    head."""
+    words = (
+        f"epoch={0}/micro_step={4 * step}/global_step={step},"
+        f" RunningAvgSamplesPerSec={batch / seconds * 0.9}, "
+    )
+    words += (
+        f"CurrSamplesPerSec={batch / (seconds + 1e-6)}, MemAllocated={12.5}GB,"
+        f" MaxMemAllocated={31.25}GB"
+    )
     return f"[2026-03-01 10:00:00,123] [INFO] [timer.py:260:stop] {words}\n"
 
 
@@ -176,4 +247,7 @@ def deepspeed_old_timer(step: int, seconds: float, *, batch: int = 64, memory: b
 
 def deepspeed_memory(allocated_gib: float, reserved_gib: int) -> str:
     """`see_memory_usage` of DeepSpeed, runtime/utils.py of August 2026."""
-    return f"MA {1.5} GB         Max_MA {allocated_gib} GB         CA {2.0} GB         Max_CA {reserved_gib} GB \n"
+    return (
+        f"MA {1.5} GB         Max_MA {allocated_gib} GB         CA {2.0} GB         Max_CA"
+        f" {reserved_gib} GB \n"
+    )

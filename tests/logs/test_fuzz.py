@@ -85,7 +85,12 @@ def test_any_damage_is_read(lines: list[str], edits: list[tuple[int, int, str]])
         start = at % (len(text) + 1)
         text = text[:start] + junk + text[start + length :]
     reading = read_log(text)
-    assert reading is None or len(reading.reports) <= reading.num_reports <= text.count("\n") + text.count("\r") + len(text) // 40 + 1
+    assert (
+        reading is None
+        or len(reading.reports)
+        <= reading.num_reports
+        <= text.count("\n") + text.count("\r") + len(text) // 40 + 1
+    )
     assert all(len(found.line) <= 300 for found in evidence_of(text).evidence())
 
 
@@ -126,7 +131,8 @@ def test_pieces_do_not_matter(lines: list[str], size: int) -> None:
     ],
 )
 def test_time_is_linear(hard: str) -> None:
-    """One line of 2^16 and one of 2^18 characters of what each pattern begins with: four times the text, not sixteen times the time."""
+    """One line of 2^16 and one of 2^18 characters of what each pattern begins with: four times the
+    text, not sixteen times the time."""
     seconds = []
     for size in (2**14, 2**16):
         text = (hard * (size // len(hard) + 1))[:size] + "\n"
@@ -149,7 +155,9 @@ def test_memory_is_bounded() -> None:
 
     def steps() -> Iterator[str]:
         for at in range(0, 70_000, 500):
-            yield "".join(f'{{"step": {step}, "step_s": 0.5}}\n' for step in range(at + 1, at + 501))
+            yield "".join(
+                f'{{"step": {step}, "step_s": 0.5}}\n' for step in range(at + 1, at + 501)
+            )
 
     tracemalloc.start()
     assert read_chunks(endless()) is None

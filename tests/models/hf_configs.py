@@ -318,7 +318,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "conv_kernel": 4,
         "head_dim": 128,
         "hidden_size": 4096,
-        "hybrid_override_pattern": "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
+        "hybrid_override_pattern": (
+            "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME"
+        ),
         "intermediate_size": 2688,
         "mamba_head_dim": 64,
         "mamba_num_heads": 128,
@@ -336,7 +338,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "ssm_state_size": 128,
         "vocab_size": 131072,
     },
-    "gpt2-xl": {"model_type": "gpt2", "n_ctx": 1024, "n_embd": 1600, "n_head": 25, "n_layer": 48, "n_positions": 1024, "vocab_size": 50257},
+    "gpt2-xl": {
+        "model_type": "gpt2",
+        "n_ctx": 1024,
+        "n_embd": 1600,
+        "n_head": 25,
+        "n_layer": 48,
+        "n_positions": 1024,
+        "vocab_size": 50257,
+    },
     "starcoder-15.5b": {
         "model_type": "gpt_bigcode",
         "multi_query": True,
@@ -403,7 +413,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size": 50272,
         "word_embed_proj_dim": 4096,
     },
-    "bloom-176b": {"model_type": "bloom", "n_embed": 14336, "n_layer": 70, "num_attention_heads": 112, "vocab_size": 250880},
+    "bloom-176b": {
+        "model_type": "bloom",
+        "n_embed": 14336,
+        "n_layer": 70,
+        "num_attention_heads": 112,
+        "vocab_size": 250880,
+    },
     "falcon-7b": {
         "model_type": "falcon",
         "alibi": False,

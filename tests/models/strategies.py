@@ -35,7 +35,13 @@ mlas = st.builds(
     qk_rope_head_dim=st.just(0) | widths,
     v_head_dim=widths,
 )
-mambas = st.builds(MambaSpec, state_dim=widths, num_heads=st.integers(1, 32), head_dim=widths, num_groups=st.integers(1, 8))
+mambas = st.builds(
+    MambaSpec,
+    state_dim=widths,
+    num_heads=st.integers(1, 32),
+    head_dim=widths,
+    num_groups=st.integers(1, 8),
+)
 
 
 def _decoder_parts(draw: st.DrawFn, num_layers: int) -> dict[str, Any]:
@@ -44,8 +50,14 @@ def _decoder_parts(draw: st.DrawFn, num_layers: int) -> dict[str, Any]:
         attention = draw(st.integers(0, num_layers))
         mamba = draw(st.integers(0, num_layers - attention))
         ffn = num_layers - attention - mamba
-        return parts | {"hybrid": HybridSpec(attention_layers=attention, mamba_layers=mamba, ffn_layers=ffn), "mamba": draw(mambas)}
-    return parts | {"window": draw(st.none() | st.integers(1, 8192)), "global_every": draw(st.integers(0, 8))}
+        return parts | {
+            "hybrid": HybridSpec(attention_layers=attention, mamba_layers=mamba, ffn_layers=ffn),
+            "mamba": draw(mambas),
+        }
+    return parts | {
+        "window": draw(st.none() | st.integers(1, 8192)),
+        "global_every": draw(st.integers(0, 8)),
+    }
 
 
 @st.composite

@@ -30,7 +30,11 @@ def test_list_has_every_model() -> None:
     rows = models_info()
     assert [row.name for row in rows] == [preset.spec.name for preset in presets()]
     mixtral = next(row for row in rows if row.name == "mixtral-8x7b")
-    assert (mixtral.params, mixtral.active_params, mixtral.difference_frac) == (46_702_792_704, 12_879_925_248, 0)
+    assert (mixtral.params, mixtral.active_params, mixtral.difference_frac) == (
+        46_702_792_704,
+        12_879_925_248,
+        0,
+    )
 
 
 def test_parts_of_a_model_sum_to_its_parameters() -> None:

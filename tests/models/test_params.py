@@ -12,12 +12,16 @@ from meshwright.models.params import Params, block_params, head_params, model_pa
 from meshwright.models.presets import find_model
 from meshwright.models.spec import Block, MlaSpec, ModelSpec, MoeSpec
 
-PLAIN = ModelSpec(name="plain", num_layers=2, hidden=8, ffn=16, num_heads=4, num_kv_heads=2, head_dim=2, vocab=100)
+PLAIN = ModelSpec(
+    name="plain", num_layers=2, hidden=8, ffn=16, num_heads=4, num_kv_heads=2, head_dim=2, vocab=100
+)
 
 
 def total_of_blocks(model: ModelSpec) -> float:
     return sum(
-        segment.num_layers * count * block_params(model, block).total for segment in model.segments for block, count in segment.blocks
+        segment.num_layers * count * block_params(model, block).total
+        for segment in model.segments
+        for block, count in segment.blocks
     )
 
 
@@ -34,7 +38,9 @@ def test_llama_layer_by_hand() -> None:
 def test_gpt3_175b_by_hand() -> None:
     h, layers = 12288, 96
     params = model_params(find_model("gpt3-175b"))
-    assert params.layers == layers * (12 * h * h + 13 * h) + 2 * h  # arXiv:2104.04473 section 5.1 counts a layer so
+    assert (
+        params.layers == layers * (12 * h * h + 13 * h) + 2 * h
+    )  # arXiv:2104.04473 section 5.1 counts a layer so
     assert params.total == params.layers + 50257 * h + 2048 * h
     assert params.head == 0
 
@@ -44,7 +50,11 @@ def test_t5_small_by_hand() -> None:
     encoder = 6 * (attention + mlp + 2 * 512)
     decoder = 6 * (2 * attention + mlp + 3 * 512)
     relative = 2 * 32 * 8
-    assert model_params(find_model("t5-small")).total == 32128 * 512 + encoder + decoder + 2 * 512 + relative == 60_506_624
+    assert (
+        model_params(find_model("t5-small")).total
+        == 32128 * 512 + encoder + decoder + 2 * 512 + relative
+        == 60_506_624
+    )
 
 
 def test_bert_base_by_hand() -> None:
@@ -74,12 +84,18 @@ def test_deepseek_v3_by_hand() -> None:
     assert params.experts == 58 * 256 * expert
     assert params.mlp == 3 * 3 * 7168 * 18432 + 58 * expert
     assert params.router == 58 * 256 * 7168
-    assert params.active == pytest.approx(37.6e9, rel=0.005)  # 37 B in arXiv:2412.19437, where the embedding is left out
+    assert params.active == pytest.approx(
+        37.6e9, rel=0.005
+    )  # 37 B in arXiv:2412.19437, where the embedding is left out
 
 
 def test_latent_attention_without_query_compression() -> None:
-    mla = MlaSpec(kv_lora_rank=4, q_lora_rank=None, qk_nope_head_dim=2, qk_rope_head_dim=1, v_head_dim=2)
-    assert model_params(replace(PLAIN, mla=mla)).attention == 2 * (8 * 4 * 3 + 8 * 5 + 4 + 4 * 4 * 4 + 4 * 2 * 8)
+    mla = MlaSpec(
+        kv_lora_rank=4, q_lora_rank=None, qk_nope_head_dim=2, qk_rope_head_dim=1, v_head_dim=2
+    )
+    assert model_params(replace(PLAIN, mla=mla)).attention == 2 * (
+        8 * 4 * 3 + 8 * 5 + 4 + 4 * 4 * 4 + 4 * 2 * 8
+    )
 
 
 def test_norms_of_a_parallel_block() -> None:
@@ -90,7 +106,9 @@ def test_norms_of_a_parallel_block() -> None:
 
 
 def test_latent_experts() -> None:
-    model = replace(PLAIN, gated=False, moe=MoeSpec(num_experts=4, top_k=1, expert_ffn=32, latent_dim=4))
+    model = replace(
+        PLAIN, gated=False, moe=MoeSpec(num_experts=4, top_k=1, expert_ffn=32, latent_dim=4)
+    )
     params = model_params(model)
     assert params.experts == 2 * 4 * 2 * 4 * 32
     assert params.router == 2 * (8 * 4 + 2 * 8 * 4)
@@ -107,16 +125,24 @@ def test_layers_for_multi_token_prediction_are_apart() -> None:
 def test_parts_sum_to_the_total(model: ModelSpec) -> None:
     params = model_params(model)
     apart = {"mtp", "inactive_experts"}
-    assert params.total == sum(getattr(params, field.name) for field in fields(Params) if field.name not in apart)
+    assert params.total == sum(
+        getattr(params, field.name) for field in fields(Params) if field.name not in apart
+    )
     assert all(getattr(params, field.name) >= 0 for field in fields(Params))
 
 
 @given(specs())
 def test_blocks_embedding_and_head_make_the_total(model: ModelSpec) -> None:
     params = model_params(model)
-    final_norms = model.hidden * (2 if model.norm == "layernorm" else 1) * (2 if model.family == "encoder-decoder" else 1)
+    final_norms = (
+        model.hidden
+        * (2 if model.norm == "layernorm" else 1)
+        * (2 if model.family == "encoder-decoder" else 1)
+    )
     rest = params.embedding + params.positions + head_params(model) + final_norms
-    assert params.total == pytest.approx(total_of_blocks(model) + rest, abs=8)  # each of the parts is rounded once
+    assert params.total == pytest.approx(
+        total_of_blocks(model) + rest, abs=8
+    )  # each of the parts is rounded once
 
 
 @given(specs())

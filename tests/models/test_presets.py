@@ -23,23 +23,34 @@ WITH_THEIR_DIMS = re.compile(
 NO_MODEL_SPEC = re.compile(
     r"deepseek-v4-.*|qwen3-next-.*|.*Qwen3\.5-.*|qwen35-.*|.*vl-.*|vlm_.*|neva_.*|mamba2-.*|flux-.*|wan-.*|transgan-.*"
 )
-"""Models that a ModelSpec can't hold: several media, linear attention, sparse attention, no language model at all."""
+"""Models that a ModelSpec can't hold: several media, linear attention, sparse attention, no
+language model at all."""
 
 
 def golden() -> str:
-    return "".join(f"{preset.spec.name:<24}{model_params(preset.spec).total / 1e9:>12.4g}\n" for preset in presets())
+    return "".join(
+        f"{preset.spec.name:<24}{model_params(preset.spec).total / 1e9:>12.4g}\n"
+        for preset in presets()
+    )
 
 
 def test_counts_are_the_golden_ones() -> None:
-    told = "name and billions of parameters; to accept what changed: python -m tests.models.test_presets > tests/models/presets.golden"
+    told = (
+        "name and billions of parameters; to accept what changed: python -m"
+        " tests.models.test_presets > tests/models/presets.golden"
+    )
     assert golden() == GOLDEN.read_text(encoding="utf-8"), told
 
 
 @pytest.mark.parametrize(
-    "preset", [preset for preset in presets() if preset.published_kind == "exact"], ids=lambda preset: preset.spec.name
+    "preset",
+    [preset for preset in presets() if preset.published_kind == "exact"],
+    ids=lambda preset: preset.spec.name,
 )
 def test_exact_counts_are_reproduced(preset: Preset) -> None:
-    assert model_params(preset.spec).total == pytest.approx(preset.published_params, rel=EXACT_WITHIN)
+    assert model_params(preset.spec).total == pytest.approx(
+        preset.published_params, rel=EXACT_WITHIN
+    )
 
 
 def test_counts_published_to_the_last_digit() -> None:
@@ -68,11 +79,15 @@ def test_counts_published_to_the_last_digit() -> None:
 
 
 @pytest.mark.parametrize(
-    "preset", [preset for preset in presets() if preset.published_kind == "nominal"], ids=lambda preset: preset.spec.name
+    "preset",
+    [preset for preset in presets() if preset.published_kind == "nominal"],
+    ids=lambda preset: preset.spec.name,
 )
 def test_nominal_sizes_are_near(preset: Preset) -> None:
     far = {"gpt3-1b-improved": 0.42, "bert-20b": 0.11}  # so called by their publishers
-    assert model_params(preset.spec).total == pytest.approx(preset.published_params, rel=far.get(preset.spec.name, 0.07))
+    assert model_params(preset.spec).total == pytest.approx(
+        preset.published_params, rel=far.get(preset.spec.name, 0.07)
+    )
 
 
 def test_active_parameters_as_published() -> None:
@@ -125,7 +140,9 @@ def test_names_are_found_as_people_write_them(spelling: str, name: str) -> None:
     assert find_model(spelling).name == name
 
 
-@pytest.mark.parametrize("spelling", ["t5-28b", "llama3-170b", "gpt-17b", "", "-", "llama", "7b", "llama3-70b-"])
+@pytest.mark.parametrize(
+    "spelling", ["t5-28b", "llama3-170b", "gpt-17b", "", "-", "llama", "7b", "llama3-70b-"]
+)
 def test_digits_are_never_joined_or_guessed(spelling: str) -> None:
     if spelling == "llama3-70b-":
         assert find_model(spelling).name == "llama3-70b"
@@ -135,7 +152,9 @@ def test_digits_are_never_joined_or_guessed(spelling: str) -> None:
 
 
 def test_unknown_names_get_advice() -> None:
-    with pytest.raises(UnknownNameError, match=r"'lama3-70b' is no known model; did you mean 'llama3-70b'"):
+    with pytest.raises(
+        UnknownNameError, match=r"'lama3-70b' is no known model; did you mean 'llama3-70b'"
+    ):
         find_model("lama3-70b")
 
 
@@ -170,8 +189,13 @@ def test_models_of_the_published_runs_are_known(truth_dir: Path) -> None:
 
 
 def test_reading_is_light() -> None:
-    code = "import sys; from meshwright.models.presets import find_model; find_model('llama3-70b'); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    code = (
+        "import sys; from meshwright.models.presets import find_model; find_model('llama3-70b');"
+        " print(*sys.modules)"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert {"numpy", "pydantic", "yaml", "json", "importlib.resources"}.isdisjoint(loaded)
 
 

@@ -7,8 +7,26 @@ from typing import Any
 __all__ = ["LAYOUT", "plan_answer", "plan_of"]
 
 LAYOUT: dict[str, Any] = {
-    **{"tp": 4, "sp": True, "cp": 1, "ep": 1, "etp": None, "pp": 2, "vpp": 1, "dp": 2, "sharding": "zero1", "shard_size": None},
-    **{"mbs": 1, "gbs": 64, "recompute": "none", "recompute_method": "uniform", "recompute_layers": None, "recompute_modules": []},
+    **{
+        "tp": 4,
+        "sp": True,
+        "cp": 1,
+        "ep": 1,
+        "etp": None,
+        "pp": 2,
+        "vpp": 1,
+        "dp": 2,
+        "sharding": "zero1",
+        "shard_size": None,
+    },
+    **{
+        "mbs": 1,
+        "gbs": 64,
+        "recompute": "none",
+        "recompute_method": "uniform",
+        "recompute_layers": None,
+        "recompute_modules": [],
+    },
     **{"schedule": "1f1b", "layers_per_stage": None},
 }
 TIME = {"matmul": 1.5, "attention": 0.0, "tp_comm": 0.3, "bubble": 0.2}
@@ -34,7 +52,13 @@ def plan_of(rank: int, *, longer_s: float = 0.0, **axes: Any) -> dict[str, Any]:
         "provenance": {
             "pipeline": "event simulation",
             "kernels": "measured products of h100",
-            "shares": {"profile": 0.0, "profile_extrapolated": 0.0, "tables": 0.75, "kin": 0.0, "formula": 0.25},
+            "shares": {
+                "profile": 0.0,
+                "profile_extrapolated": 0.0,
+                "tables": 0.75,
+                "kin": 0.0,
+                "formula": 0.25,
+            },
             "error": "80 % of published runs took between x0.9 and x1.1 of the prediction",
             "memory_error": "80 % of published runs needed between x0.9 and x1.2 of the prediction",
             "close": None,
@@ -52,6 +76,9 @@ def plan_answer(*plans: dict[str, Any], **request: Any) -> dict[str, Any]:
     return {
         "request": asked,
         "plans": list(plans),
-        "rejected": {"memory: more than a chip has": 1200, "rule: gbs is divisible by mbs * dp": 34},
+        "rejected": {
+            "memory: more than a chip has": 1200,
+            "rule: gbs is divisible by mbs * dp": 34,
+        },
         "search": {"layouts": 5000, "seconds": 0.25, "exhaustive": True, "bound_gap": 0.0},
     }

@@ -26,7 +26,11 @@ def printed(width: int, *, terminal: bool = True, columns: tuple[Column, ...] = 
 
 
 def test_a_wide_terminal_has_all_in_columns() -> None:
-    assert printed(80) == ("name  words          figure  price\na     one two three    1.25      3\nbcd                      10     40\n")
+    assert (
+        printed(80)
+        == "name  words          figure  price\na     one two three    1.25      3\nbcd            "
+        "          10     40\n"
+    )
 
 
 def test_gaps_shrink_before_anything_goes() -> None:
@@ -34,13 +38,20 @@ def test_gaps_shrink_before_anything_goes() -> None:
 
 
 def test_words_stand_under_their_row_where_they_have_no_room() -> None:
-    assert printed(24).splitlines() == ["name  figure  price", "a       1.25      3", "    words one two three", "bcd       10     40"]
+    assert printed(24).splitlines() == [
+        "name  figure  price",
+        "a       1.25      3",
+        "    words one two three",
+        "bcd       10     40",
+    ]
 
 
 def test_what_is_left_out_is_named() -> None:
     lines = printed(14).splitlines()
     assert lines[0] == "name  figure"
-    assert " ".join(" ".join(lines).split()).endswith("left out to fit 14 columns: price; --json has it")
+    assert " ".join(" ".join(lines).split()).endswith(
+        "left out to fit 14 columns: price; --json has it"
+    )
 
 
 def test_columns_that_stay_come_in_blocks() -> None:
@@ -76,8 +87,14 @@ def test_blocks_hold_every_key_once_within_the_limit(widths: list[int], limit: i
     ("line", "folded"),
     [
         ("short", "short"),
-        ("Days        180  (80 % interval 127 to 263)", "Days        180  (80 % interval 127\n            to 263)"),
-        ("Plan tp=4,cp=2,pp=4,vpp=20,dp=32,mbs=1,gbs=1024", "Plan\n            tp=4,cp=2,pp=4,vpp=20,dp=32,mbs=1,gbs=1024"),
+        (
+            "Days        180  (80 % interval 127 to 263)",
+            "Days        180  (80 % interval 127\n            to 263)",
+        ),
+        (
+            "Plan tp=4,cp=2,pp=4,vpp=20,dp=32,mbs=1,gbs=1024",
+            "Plan\n            tp=4,cp=2,pp=4,vpp=20,dp=32,mbs=1,gbs=1024",
+        ),
     ],
 )
 def test_fold_sets_further_lines_in_and_keeps_words_whole(line: str, folded: str) -> None:

@@ -22,7 +22,10 @@ from meshwright.search.diff import compare
 from meshwright.search.request import PlanRequest
 
 WIDTH = 80
-DIFFERENT = compare(parse_layout("tp=8,pp=4,mbs=1,recompute=none"), parse_layout("tp=4,pp=4,mbs=2,sp=1,recompute_modules=mlp+moe"))
+DIFFERENT = compare(
+    parse_layout("tp=8,pp=4,mbs=1,recompute=none"),
+    parse_layout("tp=4,pp=4,mbs=2,sp=1,recompute_modules=mlp+moe"),
+)
 PAGES: dict[str, Callable[[Console], None]] = {
     "explain": lambda console: print_explanation(EXPLANATION, console),
     "why_oom": lambda console: print_ladder(LADDER, SETTING, console),
@@ -50,7 +53,9 @@ def test_page_is_as_it_was(name: str) -> None:
     text = text_of(PAGES[name])
     if os.environ.get("MESHWRIGHT_ACCEPT"):
         golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8"), "read the difference; to accept it, run pytest once with MESHWRIGHT_ACCEPT=1"
+    assert text == golden.read_text(encoding="utf-8"), (
+        "read the difference; to accept it, run pytest once with MESHWRIGHT_ACCEPT=1"
+    )
 
 
 ASKED = PlanRequest(model="llama3-8b", cluster="h100:16", seq_len=8192, gbs=64)
@@ -62,7 +67,12 @@ def test_page_keeps_to_a_terminal_of_80_columns(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [explanation_record(EXPLANATION, ASKED), ladder_record(LADDER, SETTING, ASKED), comparison_record(DIFFERENT)]
+    "record",
+    [
+        explanation_record(EXPLANATION, ASKED),
+        ladder_record(LADDER, SETTING, ASKED),
+        comparison_record(DIFFERENT),
+    ],
 )
 def test_records_are_json_without_nan(record: dict[str, object]) -> None:
     assert json.loads(json.dumps(record, allow_nan=False))

@@ -12,12 +12,18 @@ def test_a_front_keeps_what_nothing_beats() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30))
-def test_every_other_is_beaten_or_equalled_by_one_of_the_front(pairs: list[tuple[int, int]]) -> None:
+def test_every_other_is_beaten_or_equalled_by_one_of_the_front(
+    pairs: list[tuple[int, int]],
+) -> None:
     front = unbeaten(pairs)
     for low, high in pairs:
         assert any(pairs[k][0] <= low and pairs[k][1] >= high for k in front)
     for k in front:
-        assert not any((low < pairs[k][0] and high >= pairs[k][1]) or (low <= pairs[k][0] and high > pairs[k][1]) for low, high in pairs)
+        assert not any(
+            (low < pairs[k][0] and high >= pairs[k][1])
+            or (low <= pairs[k][0] and high > pairs[k][1])
+            for low, high in pairs
+        )
 
 
 def test_plans_are_drawn_by_memory_and_throughput_with_the_best_named() -> None:

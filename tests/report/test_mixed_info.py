@@ -11,7 +11,13 @@ from meshwright.search.mixed.problem import resolve_mixed
 from meshwright.search.mixed.saved import mixed_layout_of
 from meshwright.search.request import PlanRequest
 
-FIELDS: dict[str, Any] = {"model": "llama2-13b", "cluster": "a800:8,h800:8", "seq_len": 4096, "gbs": 64, "top": 3}
+FIELDS: dict[str, Any] = {
+    "model": "llama2-13b",
+    "cluster": "a800:8,h800:8",
+    "seq_len": 4096,
+    "gbs": 64,
+    "top": 3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +29,13 @@ def test_stages_read_back_hold_what_the_plan_said(answer: dict[str, Any]) -> Non
     [part] = report_parts([answer])
     stages = find_chart([part], "stages")
     assert isinstance(stages, Stack)
-    assert [bar.total for bar in stages.bars] == pytest.approx(answer["plans"][0]["peak_memory_gib"], rel=1e-9)
-    assert stages.limit == pytest.approx(min(p.setting.limit_bytes for p in resolve_mixed(PlanRequest.of(answer["request"])).parts) / 2**30)
+    assert [bar.total for bar in stages.bars] == pytest.approx(
+        answer["plans"][0]["peak_memory_gib"], rel=1e-9
+    )
+    assert stages.limit == pytest.approx(
+        min(p.setting.limit_bytes for p in resolve_mixed(PlanRequest.of(answer["request"])).parts)
+        / 2**30
+    )
 
 
 def test_the_pipeline_runs_as_long_as_its_terms_say(answer: dict[str, Any]) -> None:
@@ -46,6 +57,9 @@ def test_chunks_read_back_are_those_of_the_plan(answer: dict[str, Any]) -> None:
     problem = resolve_mixed(PlanRequest.of(answer["request"]))
     stage = answer["plans"][0]["stages"][0] | {"layers": 20}
     layout = answer["plans"][0]["layout"] | {"vpp": 2}
-    unlike, even = ({"stages": [stage, stage], "layout": layout | {"layers_per_stage": split}} for split in ([11, 9, 9, 11], [10] * 4))
+    unlike, even = (
+        {"stages": [stage, stage], "layout": layout | {"layers_per_stage": split}}
+        for split in ([11, 9, 9, 11], [10] * 4)
+    )
     assert mixed_layout_of(unlike, problem).chunks == (11, 9, 9, 11)
     assert mixed_layout_of(even, problem).chunks is None

@@ -28,8 +28,18 @@ def test_the_example_runs_and_its_results_show_themselves(tmp_path: Path) -> Non
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbclient.NotebookClient(notebook, kernel_name="python3", timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    shown = [output.get("data", {}) for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    nbclient.NotebookClient(
+        notebook,
+        kernel_name="python3",
+        timeout=120,
+        resources={"metadata": {"path": str(tmp_path)}},
+    ).execute()
+    shown = [
+        output.get("data", {})
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    ]
     assert "8.03B parameters" in shown[0]["text/html"]
     assert "llama3-8b on h100:16" in shown[1]["text/html"]
     assert shown[-1]["text/plain"] == "True"
@@ -65,16 +75,31 @@ def test_plans_show_their_figures_and_no_plans_the_reasons() -> None:
 
 
 def test_a_study_shows_every_run_beside_its_prediction() -> None:
-    intervals: dict[str, Any] = {"step_interval_s": (0.8, 1.5), "peak_interval_bytes": (3e10, 6e10), "peak_bytes": 4e10, "fits": "yes"}
+    intervals: dict[str, Any] = {
+        "step_interval_s": (0.8, 1.5),
+        "peak_interval_bytes": (3e10, 6e10),
+        "peak_bytes": 4e10,
+        "fits": "yes",
+    }
     predicted = Predicted(step_s=1.0, flops_per_s_per_gpu=4e14, mfu=0.4, **intervals)
-    figures = Measured(step_s=1.25, step_low_s=1.2, step_high_s=1.3, tokens_per_s=4e5, samples_per_s=50.0, steps=8)
+    figures = Measured(
+        step_s=1.25, step_low_s=1.2, step_high_s=1.3, tokens_per_s=4e5, samples_per_s=50.0, steps=8
+    )
     layout = Layout(tp=2, dp=8, gbs=64)
     record = RunRecord(
-        run_id="a", number=1, layout=layout, predicted=predicted, chosen_because="<fastest>", state="finished", outcome=figures
+        run_id="a",
+        number=1,
+        layout=layout,
+        predicted=predicted,
+        chosen_because="<fastest>",
+        state="finished",
+        outcome=figures,
     )
     facts = cast("Any", SimpleNamespace(model="llama3-8b", num_chips=16, chip="h100"))
     html = StudyResult(
-        folder=Path("study"), facts=facts, view=View(records=(record,), waits={}, gpu_hours=0.5, stop="enough")
+        folder=Path("study"),
+        facts=facts,
+        view=View(records=(record,), waits={}, gpu_hours=0.5, stop="enough"),
     )._repr_html_()
     assert cells_of(html)[1] == ["1", layout.words(), "1", "1.25", "1.25", "finished", "<fastest>"]
     assert "llama3-8b on 16 x h100: best 1.25 s a step" in html
@@ -82,5 +107,11 @@ def test_a_study_shows_every_run_beside_its_prediction() -> None:
 
 
 def test_what_a_study_compares_is_a_table() -> None:
-    rows = cells_of(Study(study_id="0123456789", request={"model": "llama3-8b", "calibration": None}, trial={"steps": 20})._repr_html_())
+    rows = cells_of(
+        Study(
+            study_id="0123456789",
+            request={"model": "llama3-8b", "calibration": None},
+            trial={"steps": 20},
+        )._repr_html_()
+    )
     assert rows[1:] == [["model", "llama3-8b"], ["steps", "20"]]

@@ -27,7 +27,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def plan() -> dict[str, Any]:
-    return api.plan(model="llama3-8b", cluster="h100:16", seq_len=8192, gbs=64, pins={"pp": [2, 4]}, top=20).to_dict()
+    return api.plan(
+        model="llama3-8b", cluster="h100:16", seq_len=8192, gbs=64, pins={"pp": [2, 4]}, top=20
+    ).to_dict()
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +45,31 @@ def page(browser: Browser, report: Path) -> Iterator[Page]:
         assert said == []
 
 
-def test_nothing_is_fetched_and_nothing_is_wrong_for_other_senses(browser: Browser, plan: dict[str, Any], tmp_path: Path) -> None:
+def test_nothing_is_fetched_and_nothing_is_wrong_for_other_senses(
+    browser: Browser, plan: dict[str, Any], tmp_path: Path
+) -> None:
     few = {**plan, "plans": plan["plans"][:2], "rejected": {}}
-    with opened(browser, write_report([few], output=tmp_path / "one.html"), color_scheme="dark") as (page, said):
+    with opened(
+        browser, write_report([few], output=tmp_path / "one.html"), color_scheme="dark"
+    ) as (page, said):
         page.locator("summary").first.click()
         assert faults_of(page) == []
-        assert page.evaluate("performance.getEntriesByType('resource').filter((e) => !e.name.startsWith('data:')).length") == 0
+        assert (
+            page.evaluate(
+                "performance.getEntriesByType('resource').filter((e) =>"
+                " !e.name.startsWith('data:')).length"
+            )
+            == 0
+        )
         assert said == []
 
 
 def test_several_results_are_told_apart_on_one_page(browser: Browser, tmp_path: Path) -> None:
     answer = plan_answer(plan_of(1), plan_of(2, longer_s=0.5))
     answer["request"]["calibration"] = "gone.yaml"  # what the answers hold is enough here
-    with opened(browser, write_report([answer, answer], output=tmp_path / "two.html"), color_scheme="light") as (page, said):
+    with opened(
+        browser, write_report([answer, answer], output=tmp_path / "two.html"), color_scheme="light"
+    ) as (page, said):
         assert faults_of(page) == []
         assert page.locator("article").count() == 2
         ids: list[str] = page.locator("[id]").evaluate_all("(all) => all.map((one) => one.id)")
@@ -78,10 +92,14 @@ def test_headings_sort_by_their_numbers_up_and_down(page: Page) -> None:
     table = page.locator('.table[data-name="plans"]')
     sort = table.get_by_role("button", name="peak, GiB")
     cells = table.locator("tbody tr")
-    place = table.locator("th").evaluate_all("(all) => all.findIndex((one) => one.dataset.key === 'peak_memory_gib')")
+    place = table.locator("th").evaluate_all(
+        "(all) => all.findIndex((one) => one.dataset.key === 'peak_memory_gib')"
+    )
 
     def shown() -> list[float]:
-        found: list[float] = cells.evaluate_all(f"(rows) => rows.map((row) => Number(row.cells[{place}].dataset.v))")
+        found: list[float] = cells.evaluate_all(
+            f"(rows) => rows.map((row) => Number(row.cells[{place}].dataset.v))"
+        )
         return found
 
     sort.click()
@@ -92,9 +110,15 @@ def test_headings_sort_by_their_numbers_up_and_down(page: Page) -> None:
     assert len(shown()) == 20
 
 
-def test_the_filter_takes_figures_and_words_and_says_how_many_are_left(page: Page, plan: dict[str, Any]) -> None:
+def test_the_filter_takes_figures_and_words_and_says_how_many_are_left(
+    page: Page, plan: dict[str, Any]
+) -> None:
     table = page.locator('.table[data-name="plans"]')
-    wanted = [p for p in plan["plans"] if p["layout"]["tp"] == 2 and p["step_s"] < 1.2 * plan["plans"][0]["step_s"]]
+    wanted = [
+        p
+        for p in plan["plans"]
+        if p["layout"]["tp"] == 2 and p["step_s"] < 1.2 * plan["plans"][0]["step_s"]
+    ]
     assert 0 < len(wanted) < 20
     table.get_by_role("searchbox").fill(f"tp=2 step_s<{1.2 * plan['plans'][0]['step_s']!r}")
     assert table.get_by_role("status").inner_text() == f"{len(wanted)} of 20"
@@ -141,6 +165,9 @@ def test_a_mark_tells_its_figure_under_the_pointer(page: Page) -> None:
 
 def test_it_prints_on_paper_in_full_and_light(page: Page) -> None:
     page.emulate_media(media="print", color_scheme="dark")
-    assert page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
     assert page.locator("nav").is_hidden()
     assert page.pdf(format="A4").startswith(b"%PDF")

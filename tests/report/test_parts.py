@@ -1,4 +1,5 @@
-"""What every command prints becomes a part whose charts are drawn; figures that the parts make of it."""
+"""What every command prints becomes a part whose charts are drawn; figures that the parts make of
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,17 @@ COMMANDS = {
     "diff": ["diff", "tp=8,pp=4", "tp=4,pp=8"],
     "estimate": ["estimate", *CASE, "--tokens", "100B"],
     "size": ["size", "--cluster", "a100-80:16", "--days", "5", "--tokens", "20B"],
-    "serving plan": ["serving", "plan", "llama3.1-8b", "--cluster", "h100:2", "--input-len", "1000", "--output-len", "200"],
+    "serving plan": [
+        "serving",
+        "plan",
+        "llama3.1-8b",
+        "--cluster",
+        "h100:2",
+        "--input-len",
+        "1000",
+        "--output-len",
+        "200",
+    ],
     "serving simulate": [
         "serving",
         "simulate",
@@ -58,7 +69,10 @@ CHARTS = {
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
     """What a command prints, each asked once."""
     folder = tmp_path_factory.mktemp("answers")
-    rows = {"runs.csv": {**LLAMA, "step_time_s": "10", "peak_mem_gib": "30", "oom": "0"}, "served.csv": SERVED}
+    rows = {
+        "runs.csv": {**LLAMA, "step_time_s": "10", "peak_mem_gib": "30", "oom": "0"},
+        "served.csv": SERVED,
+    }
     for name, row in rows.items():
         with (folder / name).open("w", newline="", encoding="utf-8") as handle:
             writer = csv.DictWriter(handle, list(row))
@@ -69,7 +83,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[st
     def answer(name: str) -> dict[str, Any]:
         if name not in seen:
             patch = pytest.MonkeyPatch()
-            with patch.context() as inside, Path.open(folder / "out.json", "w", encoding="utf-8") as out:
+            with (
+                patch.context() as inside,
+                Path.open(folder / "out.json", "w", encoding="utf-8") as out,
+            ):
                 inside.chdir(folder)
                 inside.setattr("sys.stdout", out)
                 assert run([*COMMANDS[name], "--json"]) in (0, 1)
@@ -80,7 +97,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[st
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_what_a_command_prints_becomes_a_page(name: str, answers: Callable[[str], dict[str, Any]]) -> None:
+def test_what_a_command_prints_becomes_a_page(
+    name: str, answers: Callable[[str], dict[str, Any]]
+) -> None:
     pytest.importorskip("jinja2", reason="pages need jinja2: pip install 'meshwright[report]'")
     parts = report_parts([answers(name)])
     [part] = parts
@@ -97,7 +116,12 @@ def part_of(answers: Callable[[str], dict[str, Any]], name: str) -> Part:
 
 
 def grid_of(part: Part, key: str) -> Grid:
-    return next(block for section in part.sections for block in section.blocks if isinstance(block, Grid) and block.key == key)
+    return next(
+        block
+        for section in part.sections
+        for block in section.blocks
+        if isinstance(block, Grid) and block.key == key
+    )
 
 
 def test_days_are_those_of_the_estimate_and_sum(answers: Callable[[str], dict[str, Any]]) -> None:
@@ -106,7 +130,9 @@ def test_days_are_those_of_the_estimate_and_sum(answers: Callable[[str], dict[st
     assert days.bars[0].total == pytest.approx(answers("estimate")["run"]["days"], rel=1e-6)
 
 
-def test_sizes_that_were_tried_are_drawn_against_the_days_there_are(answers: Callable[[str], dict[str, Any]]) -> None:
+def test_sizes_that_were_tried_are_drawn_against_the_days_there_are(
+    answers: Callable[[str], dict[str, Any]],
+) -> None:
     chart = find_chart([part_of(answers, "size")], "tried")
     assert isinstance(chart, Points)
     assert sum(len(group.points) for group in chart.groups) == len(answers("size")["tried"])
@@ -134,7 +160,9 @@ def test_the_front_of_serving_is_the_answer_s_own(answers: Callable[[str], dict[
     assert "llama3.1-8b on" in part_of(answers, "serving plan").title
 
 
-def test_a_simulated_load_has_its_percentiles_in_milliseconds(answers: Callable[[str], dict[str, Any]]) -> None:
+def test_a_simulated_load_has_its_percentiles_in_milliseconds(
+    answers: Callable[[str], dict[str, Any]],
+) -> None:
     record = answers("serving simulate")
     rows = grid_of(part_of(answers, "serving simulate"), "seen").rows
     assert rows[0][:2] == ("TTFT", "ms")
@@ -148,8 +176,12 @@ def test_errors_of_tables_are_medians_in_per_cent(answers: Callable[[str], dict[
     assert bar.total == pytest.approx(100 * answers("validate")["tables"][bar.label]["medape"])
 
 
-def test_objects_without_charts_are_shown_as_tables(answers: Callable[[str], dict[str, Any]]) -> None:
-    part = report_parts([{"a": 1, "b": {"c": [1.5, 2]}, "rows": [{"x": 1, "y": {"z": "q"}}, {"x": 2}]}])[0]
+def test_objects_without_charts_are_shown_as_tables(
+    answers: Callable[[str], dict[str, Any]],
+) -> None:
+    part = report_parts(
+        [{"a": 1, "b": {"c": [1.5, 2]}, "rows": [{"x": 1, "y": {"z": "q"}}, {"x": 2}]}]
+    )[0]
     values, rows = part.sections
     assert values.blocks[0].rows == (("a", 1), ("b.c", "1.50000, 2"))  # type: ignore[union-attr]
     assert rows.blocks[0].rows == ((1, "q"), (2, None))  # type: ignore[union-attr]

@@ -15,7 +15,12 @@ from meshwright.report.infos.plan import (
     whole_memory_info,
 )
 
-ANSWER = plan_answer(plan_of(1), plan_of(2, longer_s=0.5, pp=4, dp=1, recompute="selective", recompute_modules=["layernorm", "mlp"]))
+ANSWER = plan_answer(
+    plan_of(1),
+    plan_of(
+        2, longer_s=0.5, pp=4, dp=1, recompute="selective", recompute_modules=["layernorm", "mlp"]
+    ),
+)
 
 
 def column(grid: Any, key: str) -> list[Any]:
@@ -25,18 +30,26 @@ def column(grid: Any, key: str) -> list[Any]:
 
 def test_the_answer_is_one_sentence_with_the_figures_that_decide() -> None:
     # 64 sequences of 8192 tokens in 2 s on 16 chips: 16,384 tokens/s a chip.
-    assert plan_answer_info(ANSWER, limit_gib=79.1) == (
-        "Run llama3-8b on h100:16 with tp=4, sp=1, pp=2, dp=2, sharding=zero1, mbs=1, gbs=64: a step takes 2.00 s (80 %: 1.60 to 3.00 s), "
-        "16,400 tokens/s a GPU, 45.0 % MFU, 40.0 of 79.1 GiB on the fullest chip."
+    assert (
+        plan_answer_info(ANSWER, limit_gib=79.1)
+        == "Run llama3-8b on h100:16 with tp=4, sp=1, pp=2, dp=2, sharding=zero1, mbs=1, gbs=64: a"
+        " step takes 2.00 s (80 %: 1.60 to 3.00 s), 16,400 tokens/s a GPU, 45.0 % MFU, 40.0 of"
+        " 79.1 GiB on the fullest chip."
     )
 
 
 def test_an_answer_of_none_names_the_nearest_miss_and_what_would_do() -> None:
-    miss = {"layout": plan_of(1)["layout"], "over_gib": 3.25, "remedies": [{"change": "more chips: --cluster h100:32"}]}
+    miss = {
+        "layout": plan_of(1)["layout"],
+        "over_gib": 3.25,
+        "remedies": [{"change": "more chips: --cluster h100:32"}],
+    }
     answer = {**plan_answer(), "search": {"layouts": 9, "seconds": 0.1, "nearest_miss": miss}}
     words = plan_answer_info(answer, limit_gib=79.1)
     assert words.startswith("llama3-8b on h100:16: no layout fits; the nearest, tp=4,sp=1,pp=2")
-    assert words.endswith("needs 3.25 GiB more than a chip has. more chips: --cluster h100:32 would do.")
+    assert words.endswith(
+        "needs 3.25 GiB more than a chip has. more chips: --cluster h100:32 would do."
+    )
     assert [tile.title for tile in plan_tiles_info(answer, limit_gib=79.1)] == ["Layouts priced"]
 
 
@@ -52,8 +65,15 @@ def test_the_table_has_every_plan_with_its_figures_and_leaves_out_axes_that_nobo
 
 def test_time_is_stacked_by_term_and_each_bar_sums_to_its_step() -> None:
     stack = time_info(ANSWER)
-    assert [part.key for part in stack.series] == ["matmul", "tp_comm", "bubble"]  # attention is nothing anywhere
-    assert [bar.label for bar in stack.bars] == ["#1 tp4 pp2 dp2 mbs1", "#2 tp4 pp4 dp1 mbs1 layernorm+mlp"]
+    assert [part.key for part in stack.series] == [
+        "matmul",
+        "tp_comm",
+        "bubble",
+    ]  # attention is nothing anywhere
+    assert [bar.label for bar in stack.bars] == [
+        "#1 tp4 pp2 dp2 mbs1",
+        "#2 tp4 pp4 dp1 mbs1 layernorm+mlp",
+    ]
     assert [bar.total for bar in stack.bars] == [2.0, 2.5]
     assert (stack.bars[0].low, stack.bars[0].high) == (1.6, 3.0)
     assert "matrix products are 75 % of the best plan's" in stack.sentence

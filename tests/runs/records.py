@@ -27,7 +27,13 @@ def predicted(**changes: Any) -> Predicted:
 
 def record(layout: Layout | None = None, **changes: Any) -> RunRecord:
     layout = layout or Layout(tp=2, pp=2, dp=4, mbs=1, gbs=64)
-    plain = RunRecord(run_id=run_id_of(layout), number=1, layout=layout, predicted=predicted(), chosen_because="predicted fastest")
+    plain = RunRecord(
+        run_id=run_id_of(layout),
+        number=1,
+        layout=layout,
+        predicted=predicted(),
+        chosen_because="predicted fastest",
+    )
     return replace(plain, **changes)
 
 

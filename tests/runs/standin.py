@@ -1,4 +1,5 @@
-"""A launcher in a folder: every job is a file, runs for some seconds by the clock that it is given, and ends as its script says."""
+"""A launcher in a folder: every job is a file, runs for some seconds by the clock that it is given,
+and ends as its script says."""
 
 from __future__ import annotations
 
@@ -55,11 +56,15 @@ class StandIn:
         return label if (self.folder / label).exists() else None
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
-        return {handle: self._status(handle) for handle in handles if (self.folder / handle).exists()}
+        return {
+            handle: self._status(handle) for handle in handles if (self.folder / handle).exists()
+        }
 
     def _status(self, handle: str) -> JobStatus:
         started = json.loads((self.folder / handle).read_text())["at"]
-        state = next((state for end, state in self.states.items() if handle.endswith(end)), "succeeded")
+        state = next(
+            (state for end, state in self.states.items() if handle.endswith(end)), "succeeded"
+        )
         if state == "queued":
             return JobStatus(state="queued", reason="Resources")
         if state == "running" or self.now() < started + self.seconds(handle):
@@ -75,7 +80,9 @@ class StandIn:
         return log.read_text().splitlines() if log.exists() else []
 
 
-LAYOUTS = tuple(Layout(tp=tp, dp=8 // tp, mbs=mbs, gbs=64) for tp in (1, 2, 4, 8) for mbs in (1, 2, 4))
+LAYOUTS = tuple(
+    Layout(tp=tp, dp=8 // tp, mbs=mbs, gbs=64) for tp in (1, 2, 4, 8) for mbs in (1, 2, 4)
+)
 
 
 def candidates(steps: Mapping[str, float] | None = None) -> tuple[Candidate, ...]:
@@ -84,14 +91,18 @@ def candidates(steps: Mapping[str, float] | None = None) -> tuple[Candidate, ...
     for place, layout in enumerate(LAYOUTS):
         forecast = predicted(step_s=1.0 + 0.05 * place)
         nothing = Forecast.__new__(Forecast)  # the course of a study does not look at it
-        found.append(Candidate(run_id=run_id_of(layout), layout=layout, predicted=forecast, forecast=nothing))
+        found.append(
+            Candidate(run_id=run_id_of(layout), layout=layout, predicted=forecast, forecast=nothing)
+        )
     return tuple(found)
 
 
 def options() -> Options:
     size = len(LAYOUTS)
     return Options(
-        step=Prior(mean=np.log(1.0 + 0.05 * np.arange(size)), shared=np.full((size, size), 0.02), own=0.02),
+        step=Prior(
+            mean=np.log(1.0 + 0.05 * np.arange(size)), shared=np.full((size, size), 0.02), own=0.02
+        ),
         fill=Prior(mean=np.full(size, -1.0), shared=np.full((size, size), 0.01), own=0.01),
         axes=np.array([[np.log2(layout.tp), np.log2(layout.mbs)] for layout in LAYOUTS]),
     )
@@ -107,9 +118,18 @@ def judge(status: JobStatus, folder: Path, silent_s: float | None) -> Outcome | 
     if status.state == "succeeded":
         return measured(step_of(folder.name))
     if status.ended:
-        kinds = {"out_of_memory": "cuda_oom", "timed_out": "time_limit", "node_failed": "node_failure", "preempted": "preempted"}
+        kinds = {
+            "out_of_memory": "cuda_oom",
+            "timed_out": "time_limit",
+            "node_failed": "node_failure",
+            "preempted": "preempted",
+        }
         return Failure(failure_class=kinds.get(status.state, "unknown"), message=status.state)  # type: ignore[arg-type]
-    return Failure(failure_class="hang", message=f"silent for {silent_s} s") if silent_s is not None and silent_s > 600 else None
+    return (
+        Failure(failure_class="hang", message=f"silent for {silent_s} s")
+        if silent_s is not None and silent_s > 600
+        else None
+    )
 
 
 def job(record: RunRecord) -> Job:

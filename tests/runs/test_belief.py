@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from meshwright.runs.belief import Belief, Prior, believe_bounds, believe_values, correlations, normal_cdf
+from meshwright.runs.belief import (
+    Belief,
+    Prior,
+    believe_bounds,
+    believe_values,
+    correlations,
+    normal_cdf,
+)
 
 
 def one(*, mean: float = 0.0, shared: float, own: float) -> Prior:
@@ -15,7 +22,8 @@ def one(*, mean: float = 0.0, shared: float, own: float) -> Prior:
 
 
 def test_a_run_moves_a_twin_by_the_shared_part_alone() -> None:
-    # variance 0.03 shared by both, 0.01 each one's own: a run 0.2 above moves the other by 0.03 / 0.04 of that, and leaves it
+    # variance 0.03 shared by both, 0.01 each one's own: a run 0.2 above moves the other by 0.03 /
+    # 0.04 of that, and leaves it
     # 0.03 - 0.03**2 / 0.04 = 0.0075 of the shared variance.
     prior = Prior(mean=np.zeros(2), shared=np.full((2, 2), 0.03), own=0.01)
     belief = believe_values(prior, [0], np.array([0.2]), noise=np.zeros(1))
@@ -31,13 +39,17 @@ def test_a_noisy_run_moves_less() -> None:
 
 def test_no_run_changes_nothing() -> None:
     prior = Prior(mean=np.array([0.1, 0.4]), shared=np.eye(2), own=0.2)
-    for belief in (believe_values(prior, [], np.zeros(0), noise=np.zeros(0)), believe_bounds(prior, [], [])):
+    for belief in (
+        believe_values(prior, [], np.zeros(0), noise=np.zeros(0)),
+        believe_bounds(prior, [], []),
+    ):
         assert (belief.mean == prior.mean).all()
         assert (belief.shared == prior.shared).all()
 
 
 def test_layouts_that_lean_on_the_same_exchange_move_together() -> None:
-    # Two lean on the second factor with half of their step, the third with nothing; only the first is run, and is slow.
+    # Two lean on the second factor with half of their step, the third with nothing; only the first
+    # is run, and is slow.
     slopes = np.array([[0.5, 0.5], [0.5, 0.5], [1.0, 0.0]])
     prior = correlations(
         slopes=slopes,
@@ -74,7 +86,9 @@ def test_the_whole_spread_is_that_of_the_interval(spread: float) -> None:
         spread=np.full(2, spread),
         mean=np.zeros(2),
     )
-    assert Belief(mean=prior.mean, shared=prior.shared, own=prior.own).spread == pytest.approx([spread, spread])
+    assert Belief(mean=prior.mean, shared=prior.shared, own=prior.own).spread == pytest.approx(
+        [spread, spread]
+    )
 
 
 def test_one_bound_by_hand() -> None:
@@ -118,4 +132,6 @@ def test_draws_have_the_belief_s_mean_and_covariance() -> None:
 
 
 def test_the_normal_distribution() -> None:
-    assert normal_cdf(np.array([0.0, 1.2815515655446004, -1.2815515655446004])) == pytest.approx([0.5, 0.9, 0.1])
+    assert normal_cdf(np.array([0.0, 1.2815515655446004, -1.2815515655446004])) == pytest.approx(
+        [0.5, 0.9, 0.1]
+    )

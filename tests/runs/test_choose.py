@@ -9,10 +9,24 @@ import numpy as np
 import pytest
 
 from meshwright.runs.belief import Belief, Prior
-from meshwright.runs.choose import STRATEGIES, Choice, Options, Stop, Tried, choose, expected_improvement
+from meshwright.runs.choose import (
+    STRATEGIES,
+    Choice,
+    Options,
+    Stop,
+    Tried,
+    choose,
+    expected_improvement,
+)
 
 
-def options(steps: Sequence[float], *, fills: Sequence[float] | None = None, common: float = 0.02, own: float = 0.01) -> Options:
+def options(
+    steps: Sequence[float],
+    *,
+    fills: Sequence[float] | None = None,
+    common: float = 0.02,
+    own: float = 0.01,
+) -> Options:
     """Layouts that share one unknown factor."""
     size = len(steps)
     shared = np.full((size, size), common)
@@ -25,7 +39,8 @@ def options(steps: Sequence[float], *, fills: Sequence[float] | None = None, com
 
 
 def test_expected_improvement_by_hand() -> None:
-    # ln T ~ N(0, 0.2**2), best 1: z = 0, so 1 * 0.5 - exp(0.02) * Phi(-0.2) = 0.5 - 1.020201 * 0.420740 = 0.070760
+    # ln T ~ N(0, 0.2**2), best 1: z = 0, so 1 * 0.5 - exp(0.02) * Phi(-0.2) = 0.5 - 1.020201 *
+    # 0.420740 = 0.070760
     belief = Belief(mean=np.zeros(2), shared=np.diag([0.03, 0.03]), own=0.01)
     gains = expected_improvement(belief, best_s=1.0, fit_frac=np.array([1.0, 0.25]))
     assert gains == pytest.approx([0.070760, 0.25 * 0.070760], abs=2e-6)
@@ -33,8 +48,12 @@ def test_expected_improvement_by_hand() -> None:
 
 def test_expected_improvement_against_sampling() -> None:
     belief = Belief(mean=np.array([math.log(1.1)]), shared=np.array([[0.04]]), own=0.02)
-    times = np.exp(math.log(1.1) + math.sqrt(0.06) * np.random.default_rng(0).standard_normal(400_000))
-    assert expected_improvement(belief, best_s=1.0, fit_frac=np.ones(1))[0] == pytest.approx(np.maximum(0, 1 - times).mean(), rel=0.02)
+    times = np.exp(
+        math.log(1.1) + math.sqrt(0.06) * np.random.default_rng(0).standard_normal(400_000)
+    )
+    assert expected_improvement(belief, best_s=1.0, fit_frac=np.ones(1))[0] == pytest.approx(
+        np.maximum(0, 1 - times).mean(), rel=0.02
+    )
 
 
 def test_the_first_run_is_what_is_predicted_fastest() -> None:
@@ -57,7 +76,8 @@ def test_a_layout_just_over_the_limit_is_worth_a_run_when_it_is_much_faster() ->
 
 
 def test_running_out_of_memory_warns_of_those_that_need_more() -> None:
-    # Both are predicted a little over; the first ran out, so the second, which needs more, is dearer than the slower third.
+    # Both are predicted a little over; the first ran out, so the second, which needs more, is
+    # dearer than the slower third.
     prior = options([1.0, 1.0, 1.15], fills=[1.0, 1.02, 0.5])
     found = choose(prior, {0: Tried(ran_out=True)})
     assert isinstance(found, Choice)
@@ -65,8 +85,11 @@ def test_running_out_of_memory_warns_of_those_that_need_more() -> None:
 
 
 def test_a_slow_run_lifts_all_and_does_not_make_others_look_fast() -> None:
-    # Everything takes x1.5 of its prediction on this machine, and that is common: 1.3 predicted is no better than 1.5 seen.
-    found = choose(options([1.0, 1.3], common=0.2, own=0.0025), {0: Tried(step_s=1.5)}, tolerance=0.02)
+    # Everything takes x1.5 of its prediction on this machine, and that is common: 1.3 predicted is
+    # no better than 1.5 seen.
+    found = choose(
+        options([1.0, 1.3], common=0.2, own=0.0025), {0: Tried(step_s=1.5)}, tolerance=0.02
+    )
     assert isinstance(found, Stop)
     assert "no other layout is faster" in found.because
 
@@ -80,7 +103,9 @@ def test_what_is_own_to_a_slow_run_makes_the_next_worth_trying() -> None:
 
 @pytest.mark.parametrize(("tolerance", "stops"), [(0.02, False), (0.4, True)])
 def test_tolerance_ends_the_search(tolerance: float, stops: bool) -> None:
-    found = choose(options([1.0, 1.0, 1.0], common=0.01, own=0.01), {0: Tried(step_s=1.0)}, tolerance=tolerance)
+    found = choose(
+        options([1.0, 1.0, 1.0], common=0.01, own=0.01), {0: Tried(step_s=1.0)}, tolerance=tolerance
+    )
     assert isinstance(found, Stop) is stops
 
 
@@ -96,7 +121,8 @@ def test_a_noisy_best_does_not_stop() -> None:
 
 
 def test_two_at_a_time_are_not_twins() -> None:
-    # The second run of a pair is chosen while the first is on its way; with all alike it is another one, never the same.
+    # The second run of a pair is chosen while the first is on its way; with all alike it is another
+    # one, never the same.
     prior = options([1.0, 1.0, 1.0, 1.5])
     pending = choose(prior, {3: Tried(step_s=1.5), 0: Tried(pending=True)})
     assert isinstance(pending, Choice)
@@ -114,7 +140,10 @@ def test_every_strategy_runs_each_layout_once_and_then_stops(strategy: str) -> N
     pytest.importorskip("optuna", reason="needs optuna")
     prior = options([1.0, 1.1, 1.2, 1.3, 1.4])
     runs: dict[int, Tried] = {}
-    while isinstance(found := choose(prior, runs, strategy=strategy, tolerance=-1e9, seed=3), Choice):  # type: ignore[arg-type]
+    while isinstance(
+        found := choose(prior, runs, strategy=strategy, tolerance=-1e9, seed=3),  # type: ignore[arg-type]
+        Choice,
+    ):
         assert found.index not in runs
         runs[found.index] = Tried(step_s=1.0 + 0.1 * found.index)
     assert sorted(runs) == [0, 1, 2, 3, 4]

@@ -38,7 +38,12 @@ class Once(standin.StandIn):
 
 def tune(folder: Path) -> View:
     """Run the study, or go on with it, in this process."""
-    launcher = Once(folder=folder / "launcher", now=time.time, seconds=lambda label: JOB_S, states={"7": "failed"})
+    launcher = Once(
+        folder=folder / "launcher",
+        now=time.time,
+        seconds=lambda label: JOB_S,
+        states={"7": "failed"},
+    )
     launcher.check()
     store = study_folder(folder / "study", request={"model": "tiny-llama"}, trial={})
     with locked(store.folder) as lock:
@@ -61,7 +66,10 @@ def tune(folder: Path) -> View:
 
 def table(folder: Path) -> list[object]:
     """What the results are made of, without times of day."""
-    return [(r.number, r.run_id, r.state, r.measured, r.failure) for r in read_store(folder / "study").records()]
+    return [
+        (r.number, r.run_id, r.state, r.measured, r.failure)
+        for r in read_store(folder / "study").records()
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -69,7 +77,9 @@ def test_nothing_is_lost_and_nothing_repeated(tmp_path: Path, seed: int) -> None
     tune(tmp_path / "whole")
     chance, kills = random.Random(seed), 0
     while kills < KILLS:
-        child = multiprocessing.get_context("fork").Process(target=tune, args=(tmp_path / "killed",))
+        child = multiprocessing.get_context("fork").Process(
+            target=tune, args=(tmp_path / "killed",)
+        )
         before = ended(tmp_path / "killed")
         child.start()
         child.join(chance.uniform(0.0, 0.1))
@@ -87,4 +97,8 @@ def ended(folder: Path) -> dict[str, object]:
     """Runs with an outcome, which may never be lost or changed."""
     if not (folder / "study" / "study.yaml").exists():
         return {}
-    return {record.run_id: record.outcome for record in read_store(folder / "study").records() if record.outcome is not None}
+    return {
+        record.run_id: record.outcome
+        for record in read_store(folder / "study").records()
+        if record.outcome is not None
+    }

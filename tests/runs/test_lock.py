@@ -39,7 +39,11 @@ def test_it_is_held_and_let_go(tmp_path: Path) -> None:
 
 
 def test_a_second_one_is_refused_by_name(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(StudyError, match=rf"in use by process {os.getpid()} on .*; wait for it"), locked(tmp_path):
+    with (
+        locked(tmp_path),
+        pytest.raises(StudyError, match=rf"in use by process {os.getpid()} on .*; wait for it"),
+        locked(tmp_path),
+    ):
         pass
     with locked(tmp_path):
         pass
@@ -49,7 +53,9 @@ def test_a_killed_holder_on_this_machine_is_followed_at_once(tmp_path: Path) -> 
     code = "import sys, time; from pathlib import Path; from meshwright.runs.lock import locked\n"
     code += "with locked(Path(sys.argv[1])): print(1, flush=True); time.sleep(60)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, env=environment)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, env=environment
+    )
     assert child.stdout is not None
     with child, child.stdout:
         child.stdout.readline()
@@ -98,7 +104,10 @@ def test_a_half_written_lock_is_waited_for_and_then_taken(tmp_path: Path, text: 
 def test_who_lost_the_lock_says_so_and_leaves_the_other_s_alone(tmp_path: Path) -> None:
     with locked(tmp_path) as lock:
         leave(tmp_path, elsewhere(token="other"), age_s=0)
-        with pytest.raises(StudyError, match="held by process 1 on another-host now, who took this process for dead"):
+        with pytest.raises(
+            StudyError,
+            match="held by process 1 on another-host now, who took this process for dead",
+        ):
             lock.require()
     assert json.loads((tmp_path / "lock").read_text())["token"] == "other"
 
@@ -114,7 +123,9 @@ def test_it_is_touched_while_it_is_held(tmp_path: Path, monkeypatch: pytest.Monk
         assert (tmp_path / "lock").stat().st_mtime > then + 500
 
 
-def test_without_hard_links_it_is_made_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hard_links_it_is_made_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(source: object, target: object) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -138,11 +149,21 @@ def _try(folder: Path, gate: Path, out: Path, others_done: Path) -> None:
 
 
 def test_of_many_who_find_a_dead_lock_at_once_one_gets_it(tmp_path: Path) -> None:
-    folder, out, gate, others_done = tmp_path / "study", tmp_path / "out", tmp_path / "gate", tmp_path / "done"
+    folder, out, gate, others_done = (
+        tmp_path / "study",
+        tmp_path / "out",
+        tmp_path / "gate",
+        tmp_path / "done",
+    )
     folder.mkdir()
     out.mkdir()
     leave(folder, elsewhere(), age_s=STALE_S + 60)
-    rivals = [multiprocessing.get_context("fork").Process(target=_try, args=(folder, gate, out, others_done)) for _ in range(8)]
+    rivals = [
+        multiprocessing.get_context("fork").Process(
+            target=_try, args=(folder, gate, out, others_done)
+        )
+        for _ in range(8)
+    ]
     for rival in rivals:
         rival.start()
     gate.touch()

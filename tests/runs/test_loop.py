@@ -43,7 +43,9 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
         self.folder = folder
-        self.launcher = standin.StandIn(folder=folder / "launcher", now=self.clock.now, seconds=lambda label: 20.0)
+        self.launcher = standin.StandIn(
+            folder=folder / "launcher", now=self.clock.now, seconds=lambda label: 20.0
+        )
         self.moments: list[View] = []
         self.judge: Callable[[JobStatus, Path, float | None], Outcome | None] = standin.judge
 
@@ -120,14 +122,17 @@ def test_hours_end_with_the_job_and_not_with_who_looks_at_it(bench: Bench) -> No
 
 def test_several_at_a_time(bench: Bench) -> None:
     bench.run(max_runs=6, parallel=3)
-    at_once = [sum(record.state == "submitted" for record in view.records) for view in bench.moments]
+    at_once = [
+        sum(record.state == "submitted" for record in view.records) for view in bench.moments
+    ]
     assert max(at_once) == 3
     assert len(set(bench.launcher.submissions())) == 6
 
 
 def test_the_budget_is_never_passed(bench: Bench) -> None:
     view = bench.run(max_runs=12, strategy="grid", minutes_per_run=1.0, budget_gpu_hours=0.3)
-    # a run may take 8 * 1 / 60 = 0.133 hours and takes 20 s, 0.0444 (and a poll): four fit before 0.3 could be passed
+    # a run may take 8 * 1 / 60 = 0.133 hours and takes 20 s, 0.0444 (and a poll): four fit before
+    # 0.3 could be passed
     assert view.gpu_hours <= 0.3
     assert len(view.records) == 4
     assert "could pass --budget-gpu-hours 0.3" in view.stop
@@ -135,10 +140,24 @@ def test_the_budget_is_never_passed(bench: Bench) -> None:
 
 def test_failures_of_every_kind_stop_nothing_and_are_results(bench: Bench) -> None:
     runs = [candidate.run_id[-8:] for candidate in standin.candidates()]
-    bench.launcher.states = {runs[0]: "out_of_memory", runs[1]: "failed", runs[2]: "timed_out", runs[3]: "running"}
+    bench.launcher.states = {
+        runs[0]: "out_of_memory",
+        runs[1]: "failed",
+        runs[2]: "timed_out",
+        runs[3]: "running",
+    }
     view = bench.run(max_runs=6, strategy="grid")
-    classes = {record.run_id[-8:]: record.failure.failure_class for record in view.records if record.failure}
-    assert classes == {runs[0]: "cuda_oom", runs[1]: "unknown", runs[2]: "time_limit", runs[3]: "hang"}
+    classes = {
+        record.run_id[-8:]: record.failure.failure_class
+        for record in view.records
+        if record.failure
+    }
+    assert classes == {
+        runs[0]: "cuda_oom",
+        runs[1]: "unknown",
+        runs[2]: "time_limit",
+        runs[3]: "hang",
+    }
     assert view.best is not None
     assert not (bench.launcher.folder / f"mw-{bench.store().study.study_id[:8]}-{runs[3]}").exists()
 
@@ -158,7 +177,9 @@ def test_what_is_not_the_run_s_own_fault_has_one_more_go(bench: Bench, state: st
     assert view.records[0].failure is not None
 
 
-def test_a_queue_that_never_starts_ends_the_study_and_the_next_start_tries_again(bench: Bench) -> None:
+def test_a_queue_that_never_starts_ends_the_study_and_the_next_start_tries_again(
+    bench: Bench,
+) -> None:
     bench.launcher.states = {"": "queued"}
     view = bench.run(max_runs=3, queue_minutes=5)
     assert "never started: waited 5 minutes in the queue" in view.stop
@@ -168,19 +189,25 @@ def test_a_queue_that_never_starts_ends_the_study_and_the_next_start_tries_again
     assert bench.run(max_runs=3).best is not None
 
 
-def test_a_launcher_that_refuses_is_one_clear_line_and_the_next_start_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_that_refuses_is_one_clear_line_and_the_next_start_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(self: object, job: Job, *, directory: Path, label: str) -> str:
         raise LauncherError("sbatch: invalid partition 'gpo'")
 
     with monkeypatch.context() as patched:
         patched.setattr(standin.StandIn, "submit", refuse)
-        with pytest.raises(StudyError, match=r"could not be started: sbatch: invalid partition 'gpo'"):
+        with pytest.raises(
+            StudyError, match=r"could not be started: sbatch: invalid partition 'gpo'"
+        ):
             bench.run(max_runs=2)
     view = bench.run(max_runs=2)
     assert [record.state for record in view.records] == ["finished", "finished"]
 
 
-def test_a_launcher_that_is_silent_is_asked_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_that_is_silent_is_asked_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     poll, silent = standin.StandIn.poll, iter([True, True, False])
 
     def now_and_then(self: standin.StandIn, handles: Any) -> Any:
@@ -193,7 +220,9 @@ def test_a_launcher_that_is_silent_is_asked_again(bench: Bench, monkeypatch: pyt
     assert any("squeue: timed out" in view.waits.values() for view in bench.moments)
 
 
-def test_a_job_that_was_submitted_when_the_tuner_died_is_found_and_not_submitted_again(bench: Bench) -> None:
+def test_a_job_that_was_submitted_when_the_tuner_died_is_found_and_not_submitted_again(
+    bench: Bench,
+) -> None:
     store = bench.store()
     bench.launcher.check()
     with locked(store.folder) as lock:
@@ -201,13 +230,19 @@ def test_a_job_that_was_submitted_when_the_tuner_died_is_found_and_not_submitted
         record = tuner._choose()
         assert isinstance(record, RunRecord)
         tuner._add(record, "submitting")
-        bench.launcher.submit(standin.job(record), directory=store.run_folder(record.run_id), label=store.label(record.run_id))
+        bench.launcher.submit(
+            standin.job(record),
+            directory=store.run_folder(record.run_id),
+            label=store.label(record.run_id),
+        )
     view = bench.run(max_runs=1)
     assert view.records[0].state == "finished"
     assert len(bench.launcher.submissions()) == 1
 
 
-def test_a_job_that_the_launcher_forgot_is_lost_after_minutes_and_run_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_the_launcher_forgot_is_lost_after_minutes_and_run_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(standin.StandIn, "poll", lambda self, handles: {})
     view = bench.run(max_runs=1)
     assert view.records[0].failure is not None
@@ -219,7 +254,8 @@ def test_a_job_that_the_launcher_forgot_is_lost_after_minutes_and_run_again(benc
 def test_a_hundred_orders_of_four_runs_are_ranked_right_and_nothing_is_credited_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Steps of 20, 9, 12 and 5 s, one that runs out of memory without a word, one that hangs, one whose loss is no number, in any order."""
+    """Steps of 20, 9, 12 and 5 s, one that runs out of memory without a word, one that hangs, one
+    whose loss is no number, in any order."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     bench = Bench(tmp_path)
     order = random.Random(seed)
@@ -241,6 +277,10 @@ def test_a_hundred_orders_of_four_runs_are_ranked_right_and_nothing_is_credited_
     view = bench.run(max_runs=12, strategy="random", parallel=order.randint(1, 4))
     found = {record.run_id: record for record in view.records}
     assert {run_id: found[run_id].measured.step_s for run_id in steps} == steps  # type: ignore[union-attr]
-    assert [found[run_id].failure.failure_class for run_id in (oom, hang, nan)] == ["cuda_oom", "hang", "nan_loss"]  # type: ignore[union-attr]
+    assert [found[run_id].failure.failure_class for run_id in (oom, hang, nan)] == [  # type: ignore[union-attr]
+        "cuda_oom",
+        "hang",
+        "nan_loss",
+    ]
     ranked = sorted(steps, key=lambda run_id: found[run_id].measured.step_s)  # type: ignore[union-attr]
     assert [steps[run_id] for run_id in ranked] == [5.0, 9.0, 12.0, 20.0]

@@ -11,7 +11,14 @@ from tests.runs.test_failures import OOM
 
 from meshwright.runs.executors.executor import JobState, JobStatus
 from meshwright.runs.failures import Failure
-from meshwright.runs.outcome import Measured, RunLogs, RunWork, outcome_of, read_run_logs, usual_report_s
+from meshwright.runs.outcome import (
+    Measured,
+    RunLogs,
+    RunWork,
+    outcome_of,
+    read_run_logs,
+    usual_report_s,
+)
 
 WORK = RunWork(seq_len=1024, gbs=64, num_chips=16)
 
@@ -31,19 +38,28 @@ def logs_of(folder: Path, texts: Mapping[str, str]) -> RunLogs:
 
 
 def outcome(
-    folder: Path, text: str, status: JobStatus | None = None, *, stderr: str = "", silent_s: float | None = None
+    folder: Path,
+    text: str,
+    status: JobStatus | None = None,
+    *,
+    stderr: str = "",
+    silent_s: float | None = None,
 ) -> Measured | Failure | None:
     logs = logs_of(folder, {"stdout.log": text, "stderr.log": stderr})
     return outcome_of(status or ended(), logs=logs, work=WORK, silent_s=silent_s)
 
 
 def steps(*times_s: float, batch: int = 64) -> str:
-    return "".join(megatron_line(step, 1e3 * s, batch=batch) for step, s in enumerate(times_s, start=1))
+    return "".join(
+        megatron_line(step, 1e3 * s, batch=batch) for step, s in enumerate(times_s, start=1)
+    )
 
 
 def test_a_run_is_measured(tmp_path: Path) -> None:
     """Three of ten are warm-up; of 2.0, 2.0, 2.1, 2.2, 2.4, 2.5, 9.0 the median is 2.2."""
-    text = steps(40, 9, 3, 2.0, 2.1, 2.0, 2.2, 9.0, 2.4, 2.5) + megatron_memory(0, 2, allocated_mib=1024, reserved_mib=2048)
+    text = steps(40, 9, 3, 2.0, 2.1, 2.0, 2.2, 9.0, 2.4, 2.5) + megatron_memory(
+        0, 2, allocated_mib=1024, reserved_mib=2048
+    )
     found = outcome(tmp_path, text, stderr="[W] a warning\n")
     assert isinstance(found, Measured)
     assert found.step_s == pytest.approx(2.2)
@@ -57,13 +73,20 @@ def test_a_run_is_measured(tmp_path: Path) -> None:
 
 def test_rates_of_one_device_become_times(tmp_path: Path) -> None:
     """4096 tokens/s on each of 16 devices: 64 * 1024 tokens take 1 s."""
-    found = outcome(tmp_path, "".join(titan_line(step, rate) for step, rate in ((1, 300), (10, 4096), (20, 4096), (30, 4096))))
+    found = outcome(
+        tmp_path,
+        "".join(
+            titan_line(step, rate) for step, rate in ((1, 300), (10, 4096), (20, 4096), (30, 4096))
+        ),
+    )
     assert isinstance(found, Measured)
     assert (found.step_s, found.steps) == (1.0, 3)
 
 
 @pytest.mark.parametrize("state", ["timed_out", "preempted", "cancelled"])
-def test_a_run_that_was_cut_short_counts_where_it_was_steady(tmp_path: Path, state: JobState) -> None:
+def test_a_run_that_was_cut_short_counts_where_it_was_steady(
+    tmp_path: Path, state: JobState
+) -> None:
     cut = ended(state=state, exit_code=143)
     found = outcome(tmp_path, steps(40, 9, 3, 2, 2, 2, 2, 2), cut)
     assert isinstance(found, Measured) and found.step_s == 2
@@ -83,10 +106,22 @@ def test_what_crashed_is_not_measured(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("", "no line of a software that is known"),
-        ("-------------------- end of arguments ---------------------\n", "no step time in a log of megatron-lm"),
+        (
+            "-------------------- end of arguments ---------------------\n",
+            "no step time in a log of megatron-lm",
+        ),
         (steps(40), "it reported one step"),
-        (steps(*[2] * 9, batch=32), "a batch of 32, the run was to have 64 sequences (65536 tokens)"),
-        ("".join(json.dumps({"step": s, "step_s": 2.0, "tokens_per_s": 1024.0}) + "\n" for s in range(1, 9)), "2048 tokens a step"),
+        (
+            steps(*[2] * 9, batch=32),
+            "a batch of 32, the run was to have 64 sequences (65536 tokens)",
+        ),
+        (
+            "".join(
+                json.dumps({"step": s, "step_s": 2.0, "tokens_per_s": 1024.0}) + "\n"
+                for s in range(1, 9)
+            ),
+            "2048 tokens a step",
+        ),
         ("".join(megatron_line(s, 2e3, skipped=1) for s in range(1, 9)), "every one overflowed"),
     ],
 )
@@ -104,7 +139,9 @@ def test_what_goes_on_has_no_outcome(tmp_path: Path) -> None:
 
 def test_the_usual_time_between_reports(tmp_path: Path) -> None:
     """torchtitan reports every tenth step: 1 s a step, 10 s between reports."""
-    reading = logs_of(tmp_path, {"stdout.log": "".join(titan_line(step, 4096) for step in (10, 20, 30))}).reading
+    reading = logs_of(
+        tmp_path, {"stdout.log": "".join(titan_line(step, 4096) for step in (10, 20, 30))}
+    ).reading
     assert usual_report_s(reading, WORK) == pytest.approx(10.0)
     assert usual_report_s(None, WORK) is None
 
@@ -122,16 +159,30 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 
 def test_order_between_two_logs(tmp_path: Path) -> None:
-    """The kernel's word in stdout is before torch's in stderr: files are read in the order in which they are given."""
-    logs = logs_of(tmp_path, {"stdout.log": "Memory cgroup out of memory: Killed process 7\n", "stderr.log": OOM + "\n"})
+    """The kernel's word in stdout is before torch's in stderr: files are read in the order in which
+    they are given."""
+    logs = logs_of(
+        tmp_path,
+        {"stdout.log": "Memory cgroup out of memory: Killed process 7\n", "stderr.log": OOM + "\n"},
+    )
     assert [found.failure_class for found in logs.evidence] == ["host_oom", "cuda_oom"]
 
 
 def test_the_same_run_has_the_same_outcome_whatever_else_ran(tmp_path: Path) -> None:
     """Values in, values out: 100 orders of four runs."""
     chance = random.Random(7)
-    texts = {"a": steps(60, 30, *[20] * 6), "b": steps(60, 30, *[9] * 6), "c": steps(60, 30, *[12] * 6), "d": steps(60, 30, *[5] * 6)}
+    texts = {
+        "a": steps(60, 30, *[20] * 6),
+        "b": steps(60, 30, *[9] * 6),
+        "c": steps(60, 30, *[12] * 6),
+        "d": steps(60, 30, *[5] * 6),
+    }
     for _ in range(100):
         names = chance.sample(sorted(texts), 4)
         found = {name: outcome(tmp_path / name, texts[name]) for name in names}
-        assert {name: one.step_s for name, one in found.items() if isinstance(one, Measured)} == {"a": 20, "b": 9, "c": 12, "d": 5}
+        assert {name: one.step_s for name, one in found.items() if isinstance(one, Measured)} == {
+            "a": 20,
+            "b": 9,
+            "c": 12,
+            "d": 5,
+        }

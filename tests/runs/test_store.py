@@ -22,20 +22,40 @@ TRIAL = {"software": "meshwright", "steps": 8}
 
 def test_a_run_reads_back_with_every_event(tmp_path: Path) -> None:
     store = study_folder(tmp_path / "study", request=REQUEST, trial=TRIAL)
-    layout = Layout(tp=2, pp=2, dp=2, gbs=8, recompute="selective", recompute_modules=("core_attn",), layers_per_stage=(3, 5))
+    layout = Layout(
+        tp=2,
+        pp=2,
+        dp=2,
+        gbs=8,
+        recompute="selective",
+        recompute_modules=("core_attn",),
+        layers_per_stage=(3, 5),
+    )
     planned = store.plan(record(layout), Event(at_s=1.0, event="planned"))
     store.add(planned, Event(at_s=2.0, event="submitting"))
     store.add(planned, Event(at_s=3.0, event="submitted", handle="4711"))
     store.add(planned, Event(at_s=9.0, event="finished", outcome=measured(1.5)))
     (found,) = read_store(tmp_path / "study").records()
     assert found == replace(
-        record(layout), state="finished", handle="4711", attempts=1, outcome=measured(1.5), planned_s=1.0, submitted_s=3.0, ended_s=9.0
+        record(layout),
+        state="finished",
+        handle="4711",
+        attempts=1,
+        outcome=measured(1.5),
+        planned_s=1.0,
+        submitted_s=3.0,
+        ended_s=9.0,
     )
 
 
 def test_a_failure_reads_back_as_one(tmp_path: Path) -> None:
     store = study_folder(tmp_path, request=REQUEST, trial=TRIAL)
-    failure = Failure(failure_class="cuda_oom", message="out of memory", evidence="CUDA out of memory. Tried to allocate 2 GiB", step=3)
+    failure = Failure(
+        failure_class="cuda_oom",
+        message="out of memory",
+        evidence="CUDA out of memory. Tried to allocate 2 GiB",
+        step=3,
+    )
     planned = store.plan(record(), Event(at_s=1.0, event="planned"))
     store.add(planned, Event(at_s=2.0, event="failed", outcome=failure))
     (found,) = store.records()
@@ -81,7 +101,9 @@ def test_ids_tell_layouts_apart_that_differ_in_any_field() -> None:
 
 def test_another_study_is_refused_with_what_differs(tmp_path: Path) -> None:
     study_folder(tmp_path, request=REQUEST, trial=TRIAL)
-    with pytest.raises(StudyError, match=r"another study, with seq_len=64 where 128 is asked for now"):
+    with pytest.raises(
+        StudyError, match=r"another study, with seq_len=64 where 128 is asked for now"
+    ):
         study_folder(tmp_path, request={**REQUEST, "seq_len": 128}, trial=TRIAL)
     with pytest.raises(StudyError, match=r"steps=8 where 9 is asked for"):
         study_folder(tmp_path, request=REQUEST, trial={**TRIAL, "steps": 9})
@@ -103,7 +125,9 @@ def test_a_broken_study_file_is_one_clear_line(tmp_path: Path, text: str) -> Non
         study_folder(tmp_path, request=REQUEST, trial=TRIAL)
 
 
-def test_a_full_disk_is_one_clear_line_and_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_clear_line_and_keeps_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = study_folder(tmp_path, request=REQUEST, trial=TRIAL)
     planned = store.plan(record(), Event(at_s=1.0, event="planned"))
 
@@ -112,7 +136,10 @@ def test_a_full_disk_is_one_clear_line_and_keeps_what_was_there(tmp_path: Path, 
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
-        with pytest.raises(StudyError, match=r"No space left on device\); make room and start again: finished runs are kept"):
+        with pytest.raises(
+            StudyError,
+            match=r"No space left on device\); make room and start again: finished runs are kept",
+        ):
             store.add(planned, Event(at_s=2.0, event="submitted", handle="1"))
         with pytest.raises(StudyError, match=r"No space left"):
             store.plan(record(Layout(dp=8, gbs=8)), Event(at_s=1.0, event="planned"))

@@ -20,25 +20,43 @@ from meshwright.runs.loop import View
 from meshwright.runs.record import RunRecord
 from meshwright.runs.store import Store, study_folder
 from meshwright.runs.tables import StudyTables
-from meshwright.runs.trackers import TensorBoardTracker, Tracking, WandbOptions, WandbTracker, read_key, run_name, track, tracked
+from meshwright.runs.trackers import (
+    TensorBoardTracker,
+    Tracking,
+    WandbOptions,
+    WandbTracker,
+    read_key,
+    run_name,
+    track,
+    tracked,
+)
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 RUN = replace(record(), state="finished", outcome=measured(2.0))
 FAILED = replace(
-    record(), state="failed", outcome=Failure(failure_class="cuda_oom", message="ran out", evidence="CUDA out of memory", step=2)
+    record(),
+    state="failed",
+    outcome=Failure(
+        failure_class="cuda_oom", message="ran out", evidence="CUDA out of memory", step=2
+    ),
 )
 TABLES = StudyTables(facts=FACTS, model=MODEL, records=(RUN,))
 
 
 def reports() -> tuple[Report, ...]:
-    reading = read_log("".join(megatron_line(step, 2000 + step, loss=10 - step) for step in (1, 2, 3, 2, 3, 4)))
+    reading = read_log(
+        "".join(megatron_line(step, 2000 + step, loss=10 - step) for step in (1, 2, 3, 2, 3, 4))
+    )
     assert reading is not None
     return reading.reports
 
 
-needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs wandb: pip install 'meshwright[wandb]'")
+needs_wandb = pytest.mark.skipif(
+    find_spec("wandb") is None, reason="needs wandb: pip install 'meshwright[wandb]'"
+)
 needs_tensorboard = pytest.mark.skipif(
-    find_spec("tensorboardX") is None, reason="needs tensorboardX: pip install 'meshwright[tensorboard]'"
+    find_spec("tensorboardX") is None,
+    reason="needs tensorboardX: pip install 'meshwright[tensorboard]'",
 )
 
 
@@ -91,8 +109,12 @@ def test_wandb_offline(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
         WandbTracker(options).add(RUN, TABLES, reports())
     WandbTracker(options).add(replace(FAILED, run_id="other"), TABLES, ())
     folders = sorted(path.name for path in (tmp_path / "wandb").glob("offline-run-*"))
-    assert [name.partition("-5f5f5f5f-")[2] for name in folders] == sorted([RUN.run_id, "other"], key=lambda name: name == "other")
-    assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == sorted([RUN.run_id, "other"])
+    assert [name.partition("-5f5f5f5f-")[2] for name in folders] == sorted(
+        [RUN.run_id, "other"], key=lambda name: name == "other"
+    )
+    assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == sorted(
+        [RUN.run_id, "other"]
+    )
     [file] = (tmp_path / "wandb").glob(f"offline-run-*-{RUN.run_id}/run-*.wandb")
     content = file.read_bytes()
     for words in (f"llama3-8b-{RUN.run_id}", "Time per Step", "grad_norm", "predicted_step_s"):
@@ -110,7 +132,9 @@ def test_the_key_is_the_first_line(tmp_path: Path) -> None:
     assert KEY not in repr(WandbOptions(folder=tmp_path, group="g", key=read_key(path)))
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"two words here\n", b"x" * 600, b"\xff\xfe secret"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"two words here\n", b"x" * 600, b"\xff\xfe secret"]
+)
 def test_a_file_without_a_key(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(content)
@@ -139,7 +163,10 @@ class Broken:
 
 
 def test_no_tracker_stops_a_study() -> None:
-    assert track([Broken(), Broken()], RUN, TABLES, ()) == (f"broken: {RUN.run_id} is not shown (OSError: no network)",) * 2
+    assert (
+        track([Broken(), Broken()], RUN, TABLES, ())
+        == (f"broken: {RUN.run_id} is not shown (OSError: no network)",) * 2
+    )
     assert track([], RUN, TABLES, ()) == ()
 
 
@@ -153,7 +180,9 @@ def study(folder: Path, *records: RunRecord) -> Store:
     store = study_folder(folder, request={"model": "llama3-8b"}, trial={"steps": 6})
     for run in records:
         store.run_folder(run.run_id).mkdir(parents=True, exist_ok=True)
-        (store.run_folder(run.run_id) / "stdout.log").write_text("".join(megatron_line(step, 2000) for step in (1, 2, 3)))
+        (store.run_folder(run.run_id) / "stdout.log").write_text(
+            "".join(megatron_line(step, 2000) for step in (1, 2, 3))
+        )
     return store
 
 
@@ -165,7 +194,14 @@ def view_of(*records: RunRecord) -> View:
 def test_runs_are_shown_as_they_end(tmp_path: Path) -> None:
     store = study(tmp_path / "study", RUN)
     seen: list[View] = []
-    shown = tracked(seen.append, Tracking(tensorboard=True), store=store, facts=FACTS, model=MODEL, warn=pytest.fail)
+    shown = tracked(
+        seen.append,
+        Tracking(tensorboard=True),
+        store=store,
+        facts=FACTS,
+        model=MODEL,
+        warn=pytest.fail,
+    )
     going = view_of(record())
     for view in (going, view_of(RUN), view_of(RUN)):
         shown(view)
@@ -176,22 +212,31 @@ def test_runs_are_shown_as_they_end(tmp_path: Path) -> None:
 
 def test_nothing_is_shown_where_nobody_asks(tmp_path: Path) -> None:
     store = study(tmp_path / "study", RUN)
-    tracked(lambda view: None, Tracking(), store=store, facts=FACTS, model=MODEL, warn=pytest.fail)(view_of(RUN))
+    tracked(lambda view: None, Tracking(), store=store, facts=FACTS, model=MODEL, warn=pytest.fail)(
+        view_of(RUN)
+    )
     assert not (store.folder / "tracking").exists()
 
 
 def test_what_a_tracker_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, lines = study(tmp_path / "study", RUN), list[str]()
     monkeypatch.setattr(Tracking, "trackers", lambda self, store: (Broken(),))
-    shown = tracked(lambda view: None, Tracking(), store=store, facts=FACTS, model=MODEL, warn=lines.append)
+    shown = tracked(
+        lambda view: None, Tracking(), store=store, facts=FACTS, model=MODEL, warn=lines.append
+    )
     for _ in range(2):
         shown(view_of(RUN))
     assert lines == [f"broken: {RUN.run_id} is not shown (OSError: no network)"]
 
 
 @pytest.mark.parametrize("words", [["--wandb-offline"], ["--wandb-key-file", "key"]])
-def test_words_without_effect_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["tune", "tiny-llama", "--cluster", "h100:8", "--seq", "128", "--gbs", "8", *words]) == 2
+def test_words_without_effect_are_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        cli.run(["tune", "tiny-llama", "--cluster", "h100:8", "--seq", "128", "--gbs", "8", *words])
+        == 2
+    )
     assert f"{words[0]} has no effect without --wandb PROJECT" in capsys.readouterr().err
 
 
@@ -200,6 +245,9 @@ def test_an_absent_library_stops_before_anything_starts(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     folder = tmp_path / "study"
-    assert cli.run(["tune", "tiny-llama", "--cluster", "local:2", "--tensorboard", "-o", str(folder)]) == 2
+    assert (
+        cli.run(["tune", "tiny-llama", "--cluster", "local:2", "--tensorboard", "-o", str(folder)])
+        == 2
+    )
     assert "pip install 'meshwright[tensorboard]'" in capsys.readouterr().err
     assert not folder.exists()

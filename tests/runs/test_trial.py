@@ -20,5 +20,7 @@ from meshwright.runs.trial import OWN_TRAINER, stack_of
         ("megatron-lm", {}, "megatron"),
     ],
 )
-def test_runs_are_predicted_for_the_software_that_runs(software: str, settings: dict[str, Any], stack: str) -> None:
+def test_runs_are_predicted_for_the_software_that_runs(
+    software: str, settings: dict[str, Any], stack: str
+) -> None:
     assert stack_of(software, settings) == stack

@@ -11,13 +11,17 @@ from meshwright.search.request import PlanRequest
 
 
 def problem(model: str = "llama3-70b", cluster: str = "h100:256", **fields: Any) -> Problem:
-    return resolve(PlanRequest.of({"seq_len": 8192, "gbs": 512, **fields, "model": model, "cluster": cluster}))
+    return resolve(
+        PlanRequest.of({"seq_len": 8192, "gbs": 512, **fields, "model": model, "cluster": cluster})
+    )
 
 
 def layout(words: str, asked: Problem) -> Layout:
     setting = asked.setting
     given, chips = parse_layout(words), setting.pool.num_chips
-    found = complete_layout(given, model=setting.model, work=setting.work, num_chips=chips, stack=setting.stack)
+    found = complete_layout(
+        given, model=setting.model, work=setting.work, num_chips=chips, stack=setting.stack
+    )
     return explicit_layers(found, setting.model)
 
 
@@ -26,7 +30,10 @@ CASES = {
     "too large": ("tp=4,pp=4,mbs=2", problem()),
     "far too large": ("tp=1,pp=1,mbs=8", problem(cluster="h100:64")),
     "experts": ("tp=2,ep=8,pp=2", problem("mixtral-8x7b", "h100:64", seq_len=4096, gbs=256)),
-    "latent attention": ("tp=1,pp=16,ep=64,vpp=2", problem("deepseek-v3", "h800:2048", seq_len=4096, gbs=2048)),
+    "latent attention": (
+        "tp=1,pp=16,ep=64,vpp=2",
+        problem("deepseek-v3", "h800:2048", seq_len=4096, gbs=2048),
+    ),
     "fsdp": ("mbs=1", problem("llama3-8b", "h100:8", gbs=32, stack="fsdp")),
     "encoder-decoder": ("tp=2,mbs=4", problem("t5-3b", "a100-80:16", seq_len=512, gbs=256)),
     "selective": ("tp=4,pp=4,mbs=1,recompute=selective,recompute_modules=layernorm", problem()),

@@ -23,7 +23,9 @@ WIDE_HEAD = "layers=9,hidden=1024,heads=8,ffn=2816,vocab=256000"
 
 
 def problem(model: str = WIDE_HEAD, cluster: str = "h100:8", **fields: Any) -> Problem:
-    return resolve(PlanRequest.of({"seq_len": 2048, "gbs": 32, **fields, "model": model, "cluster": cluster}))
+    return resolve(
+        PlanRequest.of({"seq_len": 2048, "gbs": 32, **fields, "model": model, "cluster": cluster})
+    )
 
 
 def splits(total: int, parts: int) -> Iterator[tuple[int, ...]]:
@@ -51,19 +53,27 @@ def slowest_chunk_s(asked: Problem, layout: Layout) -> float:
         (2, 3, {"recompute": "full"}),
     ],
 )
-def test_no_other_split_has_a_faster_slowest_chunk(pp: int, vpp: int, fields: dict[str, Any]) -> None:
+def test_no_other_split_has_a_faster_slowest_chunk(
+    pp: int, vpp: int, fields: dict[str, Any]
+) -> None:
     asked = problem()
     layout = replace(Layout(pp=pp, vpp=vpp, dp=8 // pp, sharding="zero1", gbs=32), **fields)
     found = balanced(Layouts.of([layout]), asked.setting).row(0)
     assert found.layers_per_stage is not None
     assert (len(found.layers_per_stage), sum(found.layers_per_stage)) == (pp * vpp, 9)
-    best = min(slowest_chunk_s(asked, replace(layout, layers_per_stage=split)) for split in splits(9, pp * vpp))
-    small = 0.25 * min(chunks_s(asked, layout)) if vpp > 1 else 0.0  # the quickest chunk has a layer or two
+    best = min(
+        slowest_chunk_s(asked, replace(layout, layers_per_stage=split))
+        for split in splits(9, pp * vpp)
+    )
+    small = (
+        0.25 * min(chunks_s(asked, layout)) if vpp > 1 else 0.0
+    )  # the quickest chunk has a layer or two
     assert best * (1 - 1e-9) <= slowest_chunk_s(asked, found) <= best * (1 + 1e-6) + small
 
 
 def test_rounds_stay_of_one_size() -> None:
-    """71 layers over 4 stages of 8 chunks, an embedding and a head below a layer: 2 each, 4 more in the first round, 3 in the second."""
+    """71 layers over 4 stages of 8 chunks, an embedding and a head below a layer: 2 each, 4 more in
+    the first round, 3 in the second."""
     asked = problem("layers=71,hidden=8192,heads=64,ffn=28672,vocab=32000")
     layout = Layout(pp=4, vpp=8, dp=2, sharding="zero1", gbs=32)
     [split] = balanced(Layouts.of([layout]), asked.setting).chunk_layers or ()
@@ -71,14 +81,18 @@ def test_rounds_stay_of_one_size() -> None:
 
 
 def test_dense_first_layers_are_worth_less_than_a_layer_of_experts() -> None:
-    """DeepSeek-V3 on eight stages: three dense layers of 61 lie on the first, and the last has the head and a whole layer of prediction."""
+    """DeepSeek-V3 on eight stages: three dense layers of 61 lie on the first, and the last has the
+    head and a whole layer of prediction."""
     asked = problem("deepseek-v3", "b300:256", seq_len=4096, gbs=4096)
     layout = Layout(ep=8, pp=8, dp=32, sharding="zero1", gbs=4096)
     split = balanced(Layouts.of([layout]), asked.setting).row(0).layers_per_stage
     assert split is not None
     assert split[0] >= 8
     assert split[-1] < 7
-    even, found = (price(Layouts.of([row]), **parts(asked), which="all") for row in (layout, replace(layout, layers_per_stage=split)))
+    even, found = (
+        price(Layouts.of([row]), **parts(asked), which="all")
+        for row in (layout, replace(layout, layers_per_stage=split))
+    )
     assert found.time["imbalance"][0] < 0.2 * even.time["imbalance"][0]
 
 
@@ -87,7 +101,8 @@ def parts(asked: Problem) -> dict[str, Any]:
 
 
 def test_the_search_finds_a_split_that_even_stages_do_not_show() -> None:
-    """Of layouts that differ in their stages alone, no split of the two sizes around the mean is faster than the plan."""
+    """Of layouts that differ in their stages alone, no split of the two sizes around the mean is
+    faster than the plan."""
     request = PlanRequest.of(
         {
             "model": "llama3-8b",
@@ -99,16 +114,24 @@ def test_the_search_finds_a_split_that_even_stages_do_not_show() -> None:
     )
     best = api.plan(request).plans[0]
     asked = api.problem_of(request)
-    rows = [replace(best.layout, layers_per_stage=split) for split in splits(32, 4) if min(split) >= 4 and max(split) <= 11]
+    rows = [
+        replace(best.layout, layers_per_stage=split)
+        for split in splits(32, 4)
+        if min(split) >= 4 and max(split) <= 11
+    ]
     priced = price(Layouts.of(rows), **parts(asked), which="all")
     fits = priced.peak_used_bytes <= asked.setting.limit_bytes - asked.headroom_bytes
     assert best.step_s <= priced.step_s[fits].min() * 1.005
 
 
 def test_a_split_that_is_even_is_no_other() -> None:
-    """Four equal layers on two stages behind a head that is small: 2 and 2, which needs no words."""
+    """Four equal layers on two stages behind a head that is small: 2 and 2, which needs no
+    words."""
     small = problem("layers=4,hidden=4096,heads=32,ffn=16384,vocab=1024")
-    assert len(balanced(Layouts.of([Layout(pp=2, dp=4, sharding="zero1", gbs=32)]), small.setting)) == 0
+    assert (
+        len(balanced(Layouts.of([Layout(pp=2, dp=4, sharding="zero1", gbs=32)]), small.setting))
+        == 0
+    )
 
 
 def test_what_cannot_be_dealt_otherwise_is_left_alone() -> None:

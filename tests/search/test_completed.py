@@ -11,21 +11,32 @@ from meshwright.search.request import PlanRequest
 
 
 def asked(cluster: str, **given: object) -> PlanRequest:
-    return resolve(PlanRequest.of({"model": "llama2-7b", "cluster": cluster, "seq_len": 2048, "gbs": 64, **given})).request
+    return resolve(
+        PlanRequest.of(
+            {"model": "llama2-7b", "cluster": cluster, "seq_len": 2048, "gbs": 64, **given}
+        )
+    ).request
 
 
 @pytest.mark.parametrize(
     ("cluster", "stack", "precision", "attention"),
     [
         ("h100:8", "megatron", "bf16", "flash"),
-        ("v100-32:8", "megatron", "fp16", "fused-softmax"),  # Volta: no bf16 units (its data sheet), no flash attention
+        (
+            "v100-32:8",
+            "megatron",
+            "fp16",
+            "fused-softmax",
+        ),  # Volta: no bf16 units (its data sheet), no flash attention
         ("t4:8", "megatron", "fp16", "fused-softmax"),
         ("tpu-v5p:8", "maxtext", "bf16", "flash"),
         ("ascend-910b3:8", "mindspeed", "bf16", "flash"),
         ("trainium2:16", "neuron", "bf16", "flash"),
     ],
 )
-def test_open_choices_follow_the_chip(cluster: str, stack: str, precision: str, attention: str) -> None:
+def test_open_choices_follow_the_chip(
+    cluster: str, stack: str, precision: str, attention: str
+) -> None:
     found = asked(cluster)
     assert (found.stack, found.precision, found.attention) == (stack, precision, attention)
 
@@ -52,11 +63,25 @@ def test_several_kinds_take_what_all_have() -> None:
 @pytest.mark.parametrize(
     ("cluster", "given", "message"),
     [
-        ("v100-32:8", {"precision": "bf16"}, "v100-32 has no bf16 matrix unit; precision may be fp32, tf32, fp16"),
-        ("h100:8", {"precision": "fp8", "stack": "nanotron"}, "precision=fp8: stack nanotron has fp32, bf16"),
-        ("tpu-v5p:8", {"stack": "megatron"}, "stack megatron does not run on tpu-v5p; --stack maxtext or fsdp"),
+        (
+            "v100-32:8",
+            {"precision": "bf16"},
+            "v100-32 has no bf16 matrix unit; precision may be fp32, tf32, fp16",
+        ),
+        (
+            "h100:8",
+            {"precision": "fp8", "stack": "nanotron"},
+            "precision=fp8: stack nanotron has fp32, bf16",
+        ),
+        (
+            "tpu-v5p:8",
+            {"stack": "megatron"},
+            "stack megatron does not run on tpu-v5p; --stack maxtext or fsdp",
+        ),
     ],
 )
-def test_what_a_chip_has_not_is_refused(cluster: str, given: dict[str, object], message: str) -> None:
+def test_what_a_chip_has_not_is_refused(
+    cluster: str, given: dict[str, object], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         asked(cluster, **given)

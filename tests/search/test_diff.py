@@ -80,16 +80,28 @@ def test_a_layout_does_not_differ_from_itself(layout: Layout) -> None:
 
 
 @given(layouts, layouts)
-def test_differences_are_the_fields_that_differ_and_each_has_a_meaning(a: Layout, b: Layout) -> None:
+def test_differences_are_the_fields_that_differ_and_each_has_a_meaning(
+    a: Layout, b: Layout
+) -> None:
     found = compare(values(a), values(b))
-    assert {d.field for d in found.differences} == {f.name for f in fields(Layout) if getattr(a, f.name) != getattr(b, f.name)}
+    assert {d.field for d in found.differences} == {
+        f.name for f in fields(Layout) if getattr(a, f.name) != getattr(b, f.name)
+    }
     assert all(d.meanings for d in found.differences)
-    assert [(d.field, d.b, d.a) for d in found.differences] == [(d.field, d.a, d.b) for d in compare(values(b), values(a)).differences]
+    assert [(d.field, d.b, d.a) for d in found.differences] == [
+        (d.field, d.a, d.b) for d in compare(values(b), values(a)).differences
+    ]
 
 
 @pytest.mark.parametrize("field", [f.name for f in fields(Layout)])
 def test_every_field_makes_a_difference(field: str) -> None:
-    changed: dict[str, Any] = {"sp": True, "sharding": "zero1", "recompute": "full", "recompute_method": "block", "schedule": "gpipe"}
+    changed: dict[str, Any] = {
+        "sp": True,
+        "sharding": "zero1",
+        "recompute": "full",
+        "recompute_method": "block",
+        "schedule": "gpipe",
+    }
     changed |= {"recompute_modules": ("mlp",), "layers_per_stage": (2, 2)}
     other = replace(Layout(), **{field: changed.get(field, 2)})
     assert [d.field for d in compare(values(Layout()), values(other)).differences] == [field]
@@ -102,11 +114,18 @@ def test_recompute_is_execution_only() -> None:
 def test_tensor_parallelism_reshards_and_dp_follows() -> None:
     found = of_words("tp=8,pp=4", "tp=4,pp=4")
     assert found.labels == ("reshard the checkpoint",)
-    assert found.notes == ("tp * cp * pp goes from 32 to 16: on the same chips dp of B is 2 times A's, which changes data order",)
+    assert found.notes == (
+        (
+            "tp * cp * pp goes from 32 to 16: on the same chips dp of B is 2 times A's, which"
+            " changes data order"
+        ),
+    )
 
 
 def test_dp_with_sharded_states_reshards_too() -> None:
-    assert labels("dp=4,sharding=zero1", "dp=8,sharding=zero1") == {"dp": ["changes data order", "reshard the checkpoint"]}
+    assert labels("dp=4,sharding=zero1", "dp=8,sharding=zero1") == {
+        "dp": ["changes data order", "reshard the checkpoint"]
+    }
     assert labels("dp=4", "dp=8") == {"dp": ["changes data order"]}
 
 
@@ -117,7 +136,9 @@ def test_cp_for_dp_leaves_the_shards_as_they_are() -> None:
 
 def test_micro_batches_change_the_training_of_experts_only() -> None:
     assert labels("mbs=1", "mbs=2") == {"mbs": ["changes data order"]}
-    assert labels("mbs=1", "mbs=2", has_experts=True) == {"mbs": ["changes data order", "changes training"]}
+    assert labels("mbs=1", "mbs=2", has_experts=True) == {
+        "mbs": ["changes data order", "changes training"]
+    }
 
 
 def test_another_batch_is_another_training() -> None:
@@ -131,6 +152,13 @@ def test_a_field_without_default_is_compared_where_both_say_it() -> None:
 
 
 def test_requests_are_compared_too() -> None:
-    found = compare({"tp": 8, "seq_len": 8192, "precision": "bf16"}, {"tp": 8, "seq_len": 4096, "precision": "fp8"})
-    trained = {d.field for d in found.differences if "changes training" in {meaning.label for meaning in d.meanings}}
+    found = compare(
+        {"tp": 8, "seq_len": 8192, "precision": "bf16"},
+        {"tp": 8, "seq_len": 4096, "precision": "fp8"},
+    )
+    trained = {
+        d.field
+        for d in found.differences
+        if "changes training" in {meaning.label for meaning in d.meanings}
+    }
     assert trained == {"seq_len", "precision"}

@@ -53,7 +53,13 @@ def test_layers_of_the_stages_sum_to_the_model(found: Explanation) -> None:
 def test_operators_sum_to_the_layer(found: Explanation) -> None:
     shapes, _ = distinct_shapes(Layouts.of([found.quote.layout]))
     setting = found.setting
-    site = Site(model=setting.model, work=setting.work, stack=setting.stack, pool=setting.pool, shapes=shapes)
+    site = Site(
+        model=setting.model,
+        work=setting.work,
+        stack=setting.stack,
+        pool=setting.pool,
+        shapes=shapes,
+    )
     for table, segment in zip(found.layers, setting.model.segments, strict=True):
         price = price_layer(site, segment)
         assert table.forward_s == pytest.approx(float(price.forward_s[0]), rel=1e-9)
@@ -64,29 +70,41 @@ def test_operators_sum_to_the_layer(found: Explanation) -> None:
 def test_differences_sum_to_the_change_of_the_step(found: Explanation) -> None:
     for rival in found.rivals:
         if rival.quote is not None:
-            assert sum(change for _, change in rival.differences_s) == pytest.approx(rival.quote.step_s - found.quote.step_s, abs=1e-6)
+            assert sum(change for _, change in rival.differences_s) == pytest.approx(
+                rival.quote.step_s - found.quote.step_s, abs=1e-6
+            )
 
 
 def test_rivals_are_priced_as_a_plan_prices_them(found: Explanation) -> None:
     asked = next(
-        asked for words, asked in CASES.values() if asked.setting.model == found.setting.model and asked.setting.pool == found.setting.pool
+        asked
+        for words, asked in CASES.values()
+        if asked.setting.model == found.setting.model and asked.setting.pool == found.setting.pool
     )
     rivals = [rival.quote for rival in found.rivals if rival.quote is not None]
     again = reprice(asked, [quote.layout for quote in rivals])
     assert [quote.step_s for quote in rivals] == pytest.approx([priced.step_s for priced in again])
-    assert [quote.peak_bytes for quote in rivals] == pytest.approx([priced.peak_bytes for priced in again])
+    assert [quote.peak_bytes for quote in rivals] == pytest.approx(
+        [priced.peak_bytes for priced in again]
+    )
 
 
 def test_rivals_use_the_same_chips_and_batch(found: Explanation) -> None:
     for rival in found.rivals:
         assert (rival.layout is None) == (rival.verdict == "breaks a rule") == bool(rival.reason)
         if rival.layout is not None:
-            assert (rival.layout.num_chips, rival.layout.gbs) == (found.quote.layout.num_chips, found.quote.layout.gbs)
+            assert (rival.layout.num_chips, rival.layout.gbs) == (
+                found.quote.layout.num_chips,
+                found.quote.layout.gbs,
+            )
             assert found.setting.broken_rules(rival.layout) == []
 
 
 def test_rivals_that_fit_come_first_and_fastest_first(found: Explanation) -> None:
-    places = [(0 if r.quote.fits else 1, r.quote.step_s) if r.quote is not None else (2, 0.0) for r in found.rivals]
+    places = [
+        (0 if r.quote.fits else 1, r.quote.step_s) if r.quote is not None else (2, 0.0)
+        for r in found.rivals
+    ]
     assert places == sorted(places)
 
 
@@ -95,15 +113,22 @@ def test_binding_names_memory_exactly_where_it_does_not_fit(found: Explanation) 
 
 
 def test_uneven_stages_are_bound_by_the_slowest() -> None:
-    """30 of 32 layers on one of two stages: the mean stage has 16, so nearly 14 of 30 layers' time is imbalance."""
+    """30 of 32 layers on one of two stages: the mean stage has 16, so nearly 14 of 30 layers' time
+    is imbalance."""
     asked = problem("llama3-8b", "h100:16", gbs=64)
     found = explain(layout("tp=4,pp=2,layers_per_stage=30+2", asked), asked)
     worst = found.time[0]
     assert (worst.title, worst.bound) == ("stage imbalance", "slowest of 2 stages")
     assert worst.share == pytest.approx(14 / 30, abs=0.05)
-    assert f"the largest loss is stage imbalance ({worst.share:.1%}; slowest of 2 stages). Faster and fits: pp 2 -> 1" in found.binding
+    assert (
+        f"the largest loss is stage imbalance ({worst.share:.1%}; slowest of 2 stages). Faster and"
+        " fits: pp 2 -> 1" in found.binding
+    )
     worse = explain(layout("tp=4,pp=4,layers_per_stage=29+1+1+1", asked), asked)
-    assert worse.binding.startswith("Stage imbalance (") and "slowest of 4 stages): more than the" in worse.binding
+    assert (
+        worse.binding.startswith("Stage imbalance (")
+        and "slowest of 4 stages): more than the" in worse.binding
+    )
 
 
 def test_no_change_of_a_layout_is_no_difference() -> None:
@@ -113,7 +138,8 @@ def test_no_change_of_a_layout_is_no_difference() -> None:
 
 
 def test_llama_on_h100_by_hand() -> None:
-    """256 / (8 * 4) = 8 replicas, 512 / 8 = 64 micro batches; tp within NVLink, dp across nodes, and the first stage is the fullest."""
+    """256 / (8 * 4) = 8 replicas, 512 / 8 = 64 micro batches; tp within NVLink, dp across nodes,
+    and the first stage is the fullest."""
     asked = problem()
     found = explain(layout("tp=8,pp=4,mbs=1", asked), asked)
     assert found.quote.layout.num_microbatches == 64
@@ -121,7 +147,14 @@ def test_llama_on_h100_by_hand() -> None:
     bounds = {term.term: term.bound for term in found.time}
     assert bounds["tp_comm"] == "nvlink4: 8 ranks within a domain of 8"
     assert bounds["dp_comm"].endswith("8 ranks, 8 apart, over 8 domains")
-    assert {rival.words for rival in found.rivals} >= {"tp 8 -> 16", "tp 8 -> 4", "pp 4 -> 8", "pp 4 -> 2", "vpp 1 -> 2", "mbs 1 -> 2"}
+    assert {rival.words for rival in found.rivals} >= {
+        "tp 8 -> 16",
+        "tp 8 -> 4",
+        "pp 4 -> 8",
+        "pp 4 -> 2",
+        "vpp 1 -> 2",
+        "mbs 1 -> 2",
+    }
 
 
 def test_pp_is_the_deepest_that_a_layout_cannot_double() -> None:
@@ -136,7 +169,9 @@ def test_every_term_has_a_reading() -> None:
     assert set(MEMORY_TERMS) <= set(MEMORY_READINGS)
 
 
-@pytest.mark.parametrize("reading", [*TIME_READINGS.values(), *MEMORY_READINGS.values()], ids=lambda r: r.title)
+@pytest.mark.parametrize(
+    "reading", [*TIME_READINGS.values(), *MEMORY_READINGS.values()], ids=lambda r: r.title
+)
 def test_formulas_of_readings_exist(reading: object) -> None:
     module, _, name = str(reading.formula).rpartition(".")  # type: ignore[attr-defined]
     assert callable(getattr(importlib.import_module(f"meshwright.{module}"), name))
@@ -158,7 +193,12 @@ def test_simulated_and_closed_prices_share_their_memory() -> None:
 
 def test_api_takes_words_or_fields() -> None:
     words, asked = CASES["dense"]
-    fields: dict[str, Any] = {"model": "llama3-70b", "cluster": "h100:256", "seq_len": 8192, "gbs": 512}
+    fields: dict[str, Any] = {
+        "model": "llama3-70b",
+        "cluster": "h100:256",
+        "seq_len": 8192,
+        "gbs": 512,
+    }
     by_words = meshwright.explain(words, **fields)
     assert by_words.quote == meshwright.explain({"tp": 8, "pp": 4, "mbs": 1}, asked.request).quote
     assert meshwright.why_oom(words, **fields).quote == by_words.quote
@@ -168,7 +208,12 @@ def test_api_takes_words_or_fields() -> None:
 
 
 def test_a_faster_rival_that_needs_the_headroom_is_at_risk_and_never_said_to_fit() -> None:
-    """A plan of 70B on 256 H100: half the stages would be faster, and leave less of 79.1 GiB free than the headroom."""
-    found = api.explain("tp=4,cp=2,pp=4,vpp=20", model="llama3-70b", cluster="h100:256", seq_len=7168, gbs=512)
-    assert "Faster, but at risk, as it needs a part of the headroom: pp 4 -> 2, by " in found.binding
+    """A plan of 70B on 256 H100: half the stages would be faster, and leave less of 79.1 GiB free
+    than the headroom."""
+    found = api.explain(
+        "tp=4,cp=2,pp=4,vpp=20", model="llama3-70b", cluster="h100:256", seq_len=7168, gbs=512
+    )
+    assert (
+        "Faster, but at risk, as it needs a part of the headroom: pp 4 -> 2, by " in found.binding
+    )
     assert "Faster and fits: pp 4 -> 2" not in found.binding

@@ -1,4 +1,5 @@
-"""Bounds of plans over several kinds of chips: no plan of a box takes less, also where memory makes stages recompute."""
+"""Bounds of plans over several kinds of chips: no plan of a box takes less, also where memory makes
+stages recompute."""
 
 from __future__ import annotations
 
@@ -34,7 +35,18 @@ class Checked:
     def __init__(self, cluster: str, *, hidden: int = 2048, **fields: Any) -> None:
         model = f"layers={LAYERS},hidden={hidden},heads=16,ffn={4 * hidden},vocab=32000"
         pins = {"cp": [1], "tp": [1], "vpp": [1, 2]}
-        problem = resolve_mixed(PlanRequest.of({"model": model, "seq_len": 2048, "gbs": 24, "pins": pins, **fields, "cluster": cluster}))
+        problem = resolve_mixed(
+            PlanRequest.of(
+                {
+                    "model": model,
+                    "seq_len": 2048,
+                    "gbs": 24,
+                    "pins": pins,
+                    **fields,
+                    "cluster": cluster,
+                }
+            )
+        )
         self.problem, self.grid = problem, make_grid(problem, Rejections())
         self.book = CutBook(problem, self.grid)
         stack = problem.site.stack
@@ -49,7 +61,15 @@ class Checked:
             pp=None,
         )
 
-    def box(self, options: tuple[int, ...], order: tuple[int, ...], stages: Any, layers: Any, *, vpp: int) -> Boxes:
+    def box(
+        self,
+        options: tuple[int, ...],
+        order: tuple[int, ...],
+        stages: Any,
+        layers: Any,
+        *,
+        vpp: int,
+    ) -> Boxes:
         """One row: of each block its stages and layers, from and to."""
         self.book.add(np.array([options]))
         pairs = [self.book.ids_of(pool, np.array([options[pool]]), piped=True)[0] for pool in order]
@@ -57,7 +77,11 @@ class Checked:
         rows = {"stages": np.array(stages), "layers": np.array(layers)}
         return Boxes(
             ids=np.array([pairs]),
-            **{f"{name}_{end}": table[None, :, i] for name, table in rows.items() for i, end in enumerate(("from", "to"))},
+            **{
+                f"{name}_{end}": table[None, :, i]
+                for name, table in rows.items()
+                for i, end in enumerate(("from", "to"))
+            },
             num_microbatches=self.grid.num_microbatches[[common]],
             vpp=np.array([vpp]),
             bound_s=np.zeros(1),
@@ -67,7 +91,9 @@ class Checked:
         """Of a box as the search has it; infinite where nothing is left of it."""
         nothing = np.full(1, np.inf)
         rest = tightened(box, self.book.table, self.limits, nothing)
-        return float(bound_s(rest, self.book.table, self.limits, nothing)[0]) if len(rest) else np.inf
+        return (
+            float(bound_s(rest, self.book.table, self.limits, nothing)[0]) if len(rest) else np.inf
+        )
 
     def solved(self, leaf: Boxes) -> float:
         """What the best assignment of one plan takes."""
@@ -94,10 +120,15 @@ class Checked:
         ("a800:4,h800:4", {"max_memory_gib": 5.0, "headroom": 0}),
         ("a100-40:8,l40s:4", {"max_memory_gib": 6.0, "headroom": 0, "gpus_per_node": 2}),
         ("t4:4,v100-16:4", {"precision": "fp16", "headroom": 0, "gpus_per_node": 2}),
-        ("t4:8,v100-16:8", {"precision": "fp16", "headroom": 0, "gpus_per_node": 1, "hidden": 256}),  # long messages
+        (
+            "t4:8,v100-16:8",
+            {"precision": "fp16", "headroom": 0, "gpus_per_node": 1, "hidden": 256},
+        ),  # long messages
     ],
 )
-def test_no_plan_takes_less_than_the_bound_of_its_boxes(cluster: str, fields: dict[str, Any]) -> None:
+def test_no_plan_takes_less_than_the_bound_of_its_boxes(
+    cluster: str, fields: dict[str, Any]
+) -> None:
     checked, finite = Checked(cluster, **fields), 0
     own = checked.grid.options
     for first in range(0, len(own[0].common), 4):
@@ -107,23 +138,38 @@ def test_no_plan_takes_less_than_the_bound_of_its_boxes(cluster: str, fields: di
             for order in ((0, 1), (1, 0)):
                 caps = [min(4, int(own[pool].stages[options[pool]])) for pool in order]
                 for vpp in (1, 2, 3):
-                    root = checked.box(options, order, [[1, caps[0]], [1, caps[1]]], [[1, LAYERS], [1, LAYERS]], vpp=vpp)
+                    root = checked.box(
+                        options,
+                        order,
+                        [[1, caps[0]], [1, caps[1]]],
+                        [[1, LAYERS], [1, LAYERS]],
+                        vpp=vpp,
+                    )
                     least = checked.bound(root)
                     for upper in range(1, caps[0] + 1):
                         for layers in range(max(1, upper * vpp), LAYERS, 2):
                             stages = [[upper, upper], [caps[1], caps[1]]]
-                            leaf = checked.box(options, order, stages, [[layers, layers], [LAYERS - layers] * 2], vpp=vpp)
+                            leaf = checked.box(
+                                options,
+                                order,
+                                stages,
+                                [[layers, layers], [LAYERS - layers] * 2],
+                                vpp=vpp,
+                            )
                             bound = checked.bound(leaf)
                             if np.isinf(bound) and vpp > 1:
                                 continue  # no whole rounds
-                            value = checked.solved(leaf) if LAYERS - layers >= caps[1] * vpp else np.inf
+                            value = (
+                                checked.solved(leaf) if LAYERS - layers >= caps[1] * vpp else np.inf
+                            )
                             assert least <= bound * (1 + 1e-9) and bound <= value * (1 + 1e-9)
                             finite += np.isfinite(value)
     assert finite > 5
 
 
 def test_plans_beside_the_best_by_hand() -> None:
-    """Two pools: both orders, as many layers in all, and every number of chunks; of those that differ in layers alone the first stays."""
+    """Two pools: both orders, as many layers in all, and every number of chunks; of those that
+    differ in layers alone the first stays."""
     checked = Checked("a800:4,h800:4")
     best = checked.box((0, 0), (0, 1), [[2, 2], [1, 1]], [[6, 6], [4, 4]], vpp=1)
     found = sibling_plans(best, (1, 2))
@@ -147,15 +193,30 @@ def a_curve() -> Curve:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_memory_forces_no_more_than_it_must(data: st.DataObject) -> None:
-    """The best of all ways to deal layers over a block's stages is no quicker than the bound says, slowest stage and sum."""
+    """The best of all ways to deal layers over a block's stages is no quicker than the bound says,
+    slowest stage and sum."""
     limit, curve = data.draw(st.floats(1.0, 12.0)) * 2**30, a_curve()
     rooms = room_of(curve, limit_bytes=limit)
     room = Room(**{name: np.array([getattr(rooms, name)]) for name in Room.__slots__})
     stages, below, micro, vpp = (data.draw(st.integers(1, most)) for most in (3, 3, 12, 2))
     layers = stages * vpp + data.draw(st.integers(0, 5))
-    depth, layer_s = stages + below, float(curve.forward_layer_s.min() + curve.backward_layer_s.min())
-    columns = {"layers": layers, "stages": stages, "below": below, "depth": depth, "num_microbatches": micro * depth, "vpp": vpp}
-    places = Places(**{name: np.array([value]) for name, value in columns.items()}, layer_s=np.array([layer_s]), most_s=np.array([np.inf]))
+    depth, layer_s = (
+        stages + below,
+        float(curve.forward_layer_s.min() + curve.backward_layer_s.min()),
+    )
+    columns = {
+        "layers": layers,
+        "stages": stages,
+        "below": below,
+        "depth": depth,
+        "num_microbatches": micro * depth,
+        "vpp": vpp,
+    }
+    places = Places(
+        **{name: np.array([value]) for name, value in columns.items()},
+        layer_s=np.array([layer_s]),
+        most_s=np.array([np.inf]),
+    )
     found = forced(places, room, np.zeros(1, dtype=np.int64))
     held = places.held(np.arange(stages)[None])[0]
     tables = []
@@ -190,7 +251,8 @@ def _dealt(known: dict[int, float], table: Any, layers: int, join: Any) -> dict[
 
 
 def test_a_stage_that_must_free_its_activations_by_hand() -> None:
-    """Two stages of 4 layers each: 10 s a layer, 8 bytes free, a layer of 1 byte and 1 per micro batch; freeing takes 2 s a byte."""
+    """Two stages of 4 layers each: 10 s a layer, 8 bytes free, a layer of 1 byte and 1 per micro
+    batch; freeing takes 2 s a byte."""
     one = np.ones(1)
     line = np.array([[0.0, 2.0, 0.0, 0.0, 0.0]])
     room = Room(
@@ -204,16 +266,22 @@ def test_a_stage_that_must_free_its_activations_by_hand() -> None:
         start_s=0 * line,
     )
     number = {"layers": 8, "stages": 2, "below": 0, "depth": 2, "num_microbatches": 8, "vpp": 1}
-    places = Places(**{name: np.array([value]) for name, value in number.items()}, layer_s=10 * one, most_s=np.inf * one)
+    places = Places(
+        **{name: np.array([value]) for name, value in number.items()},
+        layer_s=10 * one,
+        most_s=np.inf * one,
+    )
     found = forced(places, room, np.zeros(1, dtype=np.int64))
-    # the upper stage holds two micro batches: 4 layers need 12 bytes, 4 too many, 2 of each micro batch's at 2 s; 3 and 5 take 52 s
+    # the upper stage holds two micro batches: 4 layers need 12 bytes, 4 too many, 2 of each micro
+    # batch's at 2 s; 3 and 5 take 52 s
     assert found.slowest_s[0] == pytest.approx(44.0)
     wider = replace(places, stages=np.array([3]), layers=np.array([9]))
     assert forced(wider, room, np.zeros(1, dtype=np.int64)).slowest_s[0] >= 30.0
 
 
 def test_a_pinned_depth_that_a_fast_plan_cannot_have_leaves_nothing() -> None:
-    """Below a ceiling of a layer and a half, pools of eight layers or more have eight stages or more each; three in all are asked for."""
+    """Below a ceiling of a layer and a half, pools of eight layers or more have eight stages or
+    more each; three in all are asked for."""
     checked = Checked("a800:64,h800:64,h100:64")
     wide = [[1, 10], [1, 10], [1, 10]]
     box = checked.box((0, 0, 0), (0, 1, 2), wide, wide, vpp=1)

@@ -21,7 +21,13 @@ from meshwright.search.request import PlanRequest
 from meshwright.search.space import Rejections
 
 PINS = {"cp": [1], "vpp": [4], "dp": [8], "mbs": [4], "tp": [4]}
-ASKED: dict[str, Any] = {"model": "llama2-13b", "seq_len": 4096, "cluster": "l40s:64,a800:96", "gbs": 128, "pins": PINS}
+ASKED: dict[str, Any] = {
+    "model": "llama2-13b",
+    "seq_len": 4096,
+    "cluster": "l40s:64,a800:96",
+    "gbs": 128,
+    "pins": PINS,
+}
 Case = tuple[MixedProblem, list[tuple[Found, Repriced]]]
 
 
@@ -31,20 +37,36 @@ def case() -> Case:
     problem = resolve_mixed(PlanRequest.of(ASKED))
     grid = make_grid(problem, Rejections())
     found = search_mixed(problem, grid, Score(rates=None)).best
-    return problem, list(zip(found, reprice_mixed([layout_of(each, problem, grid) for each in found], problem.site), strict=True))
+    return problem, list(
+        zip(
+            found,
+            reprice_mixed([layout_of(each, problem, grid) for each in found], problem.site),
+            strict=True,
+        )
+    )
 
 
 def test_moved_layers_make_the_step_shorter(case: Case) -> None:
-    """All layers stay, all stages fit; chunks that are dealt unlike gain 1 % over the same stages dealt evenly."""
+    """All layers stay, all stages fit; chunks that are dealt unlike gain 1 % over the same stages
+    dealt evenly."""
     problem, plans = case
     some, unlike = 0, 0
     for found, before in plans:
         for layout in dealt(found, before, problem):
             [after, even] = reprice_mixed([layout, replace(layout, chunks=None)], problem.site)
             assert after.step_s < before.step_s
-            assert sum(layout.chunk_layers) == sum(before.layout.chunk_layers) and min(layout.chunk_layers) >= 1
-            assert np.array(layout.chunk_layers).reshape(4, -1).sum(axis=0).tolist() == [stage.layers for stage in layout.stages]
-            limits = [problem.parts[stage.pool].setting.limit_bytes - problem.parts[stage.pool].headroom_bytes for stage in layout.stages]
+            assert (
+                sum(layout.chunk_layers) == sum(before.layout.chunk_layers)
+                and min(layout.chunk_layers) >= 1
+            )
+            assert np.array(layout.chunk_layers).reshape(4, -1).sum(axis=0).tolist() == [
+                stage.layers for stage in layout.stages
+            ]
+            limits = [
+                problem.parts[stage.pool].setting.limit_bytes
+                - problem.parts[stage.pool].headroom_bytes
+                for stage in layout.stages
+            ]
             assert (after.price.used_bytes <= np.array(limits)).all()
             some += 1
             if layout.chunks is not None:

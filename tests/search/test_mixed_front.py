@@ -18,7 +18,9 @@ PINS = {"cp": [1], "vpp": [1], "mbs": [1, 2], "tp": [1, 2]}
 
 @pytest.fixture(scope="module")
 def asked() -> PlanRequest:
-    return PlanRequest.of({"model": MODEL, "cluster": "a100-80:8,h100:16", "seq_len": 2048, "gbs": 64, "pins": PINS})
+    return PlanRequest.of(
+        {"model": MODEL, "cluster": "a100-80:8,h100:16", "seq_len": 2048, "gbs": 64, "pins": PINS}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,9 @@ def test_each_further_plan_is_faster_and_dearer(front: tuple[Plan, ...]) -> None
         assert fast.tokens_per_dollar < cheap.tokens_per_dollar
 
 
-def test_the_ends_are_the_best_of_both_objectives(asked: PlanRequest, front: tuple[Plan, ...]) -> None:
+def test_the_ends_are_the_best_of_both_objectives(
+    asked: PlanRequest, front: tuple[Plan, ...]
+) -> None:
     fields = asked.to_dict() | {"top": 1}
     fastest = api.plan(PlanRequest.of(fields)).plans[0]
     cheapest = api.plan(PlanRequest.of(fields | {"objective": "tokens_per_dollar"})).plans[0]
@@ -44,7 +48,10 @@ def test_the_ends_are_the_best_of_both_objectives(asked: PlanRequest, front: tup
 
 def test_what_another_beats_on_both_is_left_out(front: tuple[Plan, ...]) -> None:
     first, second = front[0], front[1]
-    assert [plan.step_s for plan in undominated([second, first, second])] == [first.step_s, second.step_s]
+    assert [plan.step_s for plan in undominated([second, first, second])] == [
+        first.step_s,
+        second.step_s,
+    ]
     assert len(undominated([first, first])) == 1
 
 

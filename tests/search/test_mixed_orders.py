@@ -36,8 +36,13 @@ SMALL_ENDS: dict[str, Any] = {
 
 
 def a_kind(draw: st.DrawFn, number: int, layers: int) -> Kind:
-    """Stages that cost anything: two ways to recompute, the second slower and smaller; the optimizer goes by the fullest stage."""
-    forward, backward, kept = draw(st.floats(0.2, 2.0)), draw(st.floats(0.4, 4.0)), draw(st.floats(1.0, 4.0))
+    """Stages that cost anything: two ways to recompute, the second slower and smaller; the
+    optimizer goes by the fullest stage."""
+    forward, backward, kept = (
+        draw(st.floats(0.2, 2.0)),
+        draw(st.floats(0.4, 4.0)),
+        draw(st.floats(1.0, 4.0)),
+    )
     head, embedding = draw(st.floats(0, 1)), draw(st.floats(0, 1))
     curve = Curve(
         ways=(),
@@ -58,9 +63,19 @@ def a_kind(draw: st.DrawFn, number: int, layers: int) -> Kind:
         near_message_s=0.0,
     )
     nothing = np.zeros(layers + 1)
-    once = Once(reduce_s=nothing, gather_s=nothing, optimizer_s=np.linspace(0.0, draw(st.floats(0, 2)) * layers, layers + 1))
+    once = Once(
+        reduce_s=nothing,
+        gather_s=nothing,
+        optimizer_s=np.linspace(0.0, draw(st.floats(0, 2)) * layers, layers + 1),
+    )
     block = Block(
-        curve=curve, once=(once,) * 4, stages=1, layers=layers, chips_per_stage=8, domain=8, limit_bytes=draw(st.floats(8.0, 60.0))
+        curve=curve,
+        once=(once,) * 4,
+        stages=1,
+        layers=layers,
+        chips_per_stage=8,
+        domain=8,
+        limit_bytes=draw(st.floats(8.0, 60.0)),
     )
     return Kind(cut=(number, 0), block=block, cap=draw(st.integers(1, 3)))
 
@@ -70,7 +85,19 @@ def ordered_cases(draw: st.DrawFn) -> tuple[tuple[Kind, ...], Case, int]:
     layers = draw(st.integers(4, 6))
     kinds = tuple(a_kind(draw, number, layers) for number in range(draw(st.integers(2, 3))))
     micro, pp = draw(st.integers(1, 16)), draw(st.integers(3, 4))
-    return kinds, Case(num_microbatches=micro, pp=pp, vpp=1, blocking=False, dp_overlap=0.0, overhead_s=0.1, prefix=0), layers
+    return (
+        kinds,
+        Case(
+            num_microbatches=micro,
+            pp=pp,
+            vpp=1,
+            blocking=False,
+            dp_overlap=0.0,
+            overhead_s=0.1,
+            prefix=0,
+        ),
+        layers,
+    )
 
 
 def brute_force(kinds: tuple[Kind, ...], case: Case, layers: int) -> float:
@@ -89,7 +116,13 @@ def brute_force(kinds: tuple[Kind, ...], case: Case, layers: int) -> float:
         )
         fits = bool(np.isfinite(table.backward_s[0]))
         return (
-            Chosen(layers=own, way=0, redone=0, forward_s=float(table.forward_s[0]), backward_s=float(table.backward_s[0]))
+            Chosen(
+                layers=own,
+                way=0,
+                redone=0,
+                forward_s=float(table.forward_s[0]),
+                backward_s=float(table.backward_s[0]),
+            )
             if fits
             else None
         )
@@ -97,16 +130,29 @@ def brute_force(kinds: tuple[Kind, ...], case: Case, layers: int) -> float:
     best = np.inf
     for order in product(range(len(kinds)), repeat=case.pp):
         runs = [(kind, len(list(run))) for kind, run in groupby(order)]
-        if len(runs) == len({*order}) or any(order.count(number) > kind.cap for number, kind in enumerate(kinds)):
+        if len(runs) == len({*order}) or any(
+            order.count(number) > kind.cap for number, kind in enumerate(kinds)
+        ):
             continue
         for cuts in combinations(range(1, layers), case.pp - 1):
             split = [b - a for a, b in pairwise((0, *cuts, layers))]
-            stages = [stage(kind, place, own) for place, (kind, own) in enumerate(zip(order, split, strict=True))]
+            stages = [
+                stage(kind, place, own)
+                for place, (kind, own) in enumerate(zip(order, split, strict=True))
+            ]
             if any(each is None for each in stages):
                 continue
             numbers = iter(split)
-            blocks = [replace(kinds[kind].block, stages=n, layers=sum(next(numbers) for _ in range(n))) for kind, n in runs]
-            best = min(best, value_s(blocks, case, Solved(stages=tuple(each for each in stages if each), bound_s=0.0)))
+            blocks = [
+                replace(kinds[kind].block, stages=n, layers=sum(next(numbers) for _ in range(n)))
+                for kind, n in runs
+            ]
+            best = min(
+                best,
+                value_s(
+                    blocks, case, Solved(stages=tuple(each for each in stages if each), bound_s=0.0)
+                ),
+            )
     return best
 
 
@@ -115,14 +161,18 @@ def brute_force(kinds: tuple[Kind, ...], case: Case, layers: int) -> float:
 def test_the_best_order_is_found(asked: tuple[tuple[Kind, ...], Case, int]) -> None:
     kinds, case, layers = asked
     wanted = brute_force(kinds, case, layers)
-    program = OrderProgram(kinds, case, layers=layers, num_chips=10**6, below_s=np.inf, most_rows=10**7)
+    program = OrderProgram(
+        kinds, case, layers=layers, num_chips=10**6, below_s=np.inf, most_rows=10**7
+    )
     found = best_order(program)
     if np.isinf(wanted):
         assert found is None
         return
     assert found is not None and len(found.runs) > len({*found.runs})
     assert value_s(found.blocks(kinds), case, found.solved) == pytest.approx(wanted, rel=1e-9)
-    beaten = OrderProgram(kinds, case, layers=layers, num_chips=10**6, below_s=wanted * (1 - 1e-9), most_rows=10**7)
+    beaten = OrderProgram(
+        kinds, case, layers=layers, num_chips=10**6, below_s=wanted * (1 - 1e-9), most_rows=10**7
+    )
     assert best_order(beaten) is None
     short = OrderProgram(kinds, case, layers=layers, num_chips=10**6, below_s=np.inf, most_rows=1)
     assert best_order(short) is None, "given up after so many partial plans"
@@ -130,18 +180,27 @@ def test_the_best_order_is_found(asked: tuple[tuple[Kind, ...], Case, int]) -> N
 
 @pytest.fixture(scope="module")
 def found() -> tuple[PlanResult, PlanResult]:
-    return tuple(search_mixed_plans(PlanRequest.of({**SMALL_ENDS, "same": same})) for same in ([], ["order"]))  # type: ignore[return-value]
+    return tuple(
+        search_mixed_plans(PlanRequest.of({**SMALL_ENDS, "same": same})) for same in ([], ["order"])
+    )  # type: ignore[return-value]
 
 
 def test_a_kind_comes_back_where_that_is_faster(found: tuple[PlanResult, PlanResult]) -> None:
-    """By brute force over all orders (benchmarks/mixed_brute_force.py) the best is a fifth faster than with each kind in one run."""
+    """By brute force over all orders (benchmarks/mixed_brute_force.py) the best is a fifth faster
+    than with each kind in one run."""
     free, held = found
     best = free.plans[0].mixed
     assert best is not None and len(best.runs) > len(best.pools)
     assert free.plans[0].step_s < 0.9 * held.plans[0].step_s
-    assert "a kind of chip comes back in #1" in " ".join(free.notes) and "comes back" not in " ".join(held.notes)
+    assert "a kind of chip comes back in #1" in " ".join(
+        free.notes
+    ) and "comes back" not in " ".join(held.notes)
     assert free.proof == held.proof
-    assert all(len(plan.mixed.runs) == len(plan.mixed.pools) for plan in held.plans if plan.mixed is not None)
+    assert all(
+        len(plan.mixed.runs) == len(plan.mixed.pools)
+        for plan in held.plans
+        if plan.mixed is not None
+    )
 
 
 def test_its_memory_is_that_of_the_cost_model(found: tuple[PlanResult, PlanResult]) -> None:

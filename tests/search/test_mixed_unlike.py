@@ -18,20 +18,35 @@ from meshwright.search.space import Rejections
 
 STACK = "megatron-no-overlap"
 PINS = {"cp": [1], "vpp": [4], "mbs": [1, 2], "tp": [1, 2, 4], "dp": [16, 32]}
-ASKED: dict[str, Any] = {"model": "llama2-13b", "seq_len": 4096, "cluster": "l40s:48,a800:96", "gbs": 128, "pins": PINS, "stack": STACK}
+ASKED: dict[str, Any] = {
+    "model": "llama2-13b",
+    "seq_len": 4096,
+    "cluster": "l40s:48,a800:96",
+    "gbs": 128,
+    "pins": PINS,
+    "stack": STACK,
+}
 
 
 def test_unlike_batches_are_found_where_they_are_faster() -> None:
-    """A stage of less tp and smaller micro batches on more replicas; dp * mbs and the number of micro batches stay common."""
-    shared, unlike = (search_mixed_plans(PlanRequest.of({**ASKED, "unlike_batch": wanted})) for wanted in (False, True))
+    """A stage of less tp and smaller micro batches on more replicas; dp * mbs and the number of
+    micro batches stay common."""
+    shared, unlike = (
+        search_mixed_plans(PlanRequest.of({**ASKED, "unlike_batch": wanted}))
+        for wanted in (False, True)
+    )
     best = unlike.plans[0]
     assert best.step_s < shared.plans[0].step_s and best.mixed is not None
     assert len({stage.dp for stage in best.mixed.stages}) == 2
     assert len({stage.dp * stage.mbs for stage in best.mixed.stages}) == 1
     assert unlike.proof == shared.proof
-    assert best.to_dict()["layout"]["dp"] is None and "around the best plans alone" in " ".join(unlike.notes)
+    assert best.to_dict()["layout"]["dp"] is None and "around the best plans alone" in " ".join(
+        unlike.notes
+    )
     steps = {plan.step_s for plan in unlike.plans}
-    assert any(plan.step_s in steps for plan in shared.plans), "plans that share both stay beside them"
+    assert any(plan.step_s in steps for plan in shared.plans), (
+        "plans that share both stay beside them"
+    )
 
 
 def test_options_of_the_second_phase_share_all_but_dp_and_mbs() -> None:

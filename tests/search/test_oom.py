@@ -45,7 +45,9 @@ def test_ladder_starts_with_the_allocator_and_has_three_rungs(name: str) -> None
 @pytest.mark.parametrize("name", list(CASES))
 def test_rungs_come_in_order_of_least_slowdown(name: str) -> None:
     found, _ = ladder(name)
-    ranks = [(rung.needs_more_gpus, rung.changes_training, rung.quote.step_s) for rung in found.rungs[1:]]
+    ranks = [
+        (rung.needs_more_gpus, rung.changes_training, rung.quote.step_s) for rung in found.rungs[1:]
+    ]
     assert ranks == sorted(ranks)
 
 

@@ -16,13 +16,24 @@ from meshwright.search.request import PlanRequest, parse_pins
 from meshwright.search.result import PlanResult
 
 PLAN_KEYS = [
-    *("rank", "layout", "step_s", "tokens_per_s_per_gpu", "mfu", "tflops_per_gpu", "fits", "interval"),
+    *(
+        "rank",
+        "layout",
+        "step_s",
+        "tokens_per_s_per_gpu",
+        "mfu",
+        "tflops_per_gpu",
+        "fits",
+        "interval",
+    ),
     *("peak_memory_gib", "time", "memory", "provenance"),
 ]
 
 
 def plan(**fields: Any) -> PlanResult:
-    return meshwright.plan(**{"model": "llama3-8b", "cluster": "h100:16", "seq_len": 8192, "gbs": 64, **fields})
+    return meshwright.plan(
+        **{"model": "llama3-8b", "cluster": "h100:16", "seq_len": 8192, "gbs": 64, **fields}
+    )
 
 
 def test_json_contract() -> None:
@@ -34,27 +45,39 @@ def test_json_contract() -> None:
         assert list(entry) == PLAN_KEYS
         assert entry["fits"] in ("yes", "at risk")
         assert list(entry["interval"]) == ["step_s", "peak_memory_gib"]
-        for name, figure in (("step_s", entry["step_s"]), ("peak_memory_gib", max(entry["peak_memory_gib"]))):
+        for name, figure in (
+            ("step_s", entry["step_s"]),
+            ("peak_memory_gib", max(entry["peak_memory_gib"])),
+        ):
             low, high = entry["interval"][name]
             assert 0 < low < high and low < 1.5 * figure and high > figure / 1.5
         assert len(entry["peak_memory_gib"]) == entry["layout"]["pp"]
         assert math.isclose(sum(entry["time"].values()), entry["step_s"], rel_tol=1e-9)
-        assert math.isclose(sum(entry["memory"].values()), max(entry["peak_memory_gib"]), rel_tol=1e-9)
+        assert math.isclose(
+            sum(entry["memory"].values()), max(entry["peak_memory_gib"]), rel_tol=1e-9
+        )
         assert all(seconds >= 0 for seconds in entry["time"].values())
 
 
 def test_a_version_of_megatron_says_where_it_changes_nothing() -> None:
     def said(stack: str, version: str = "0.17") -> list[str]:
-        return [note for note in plan(stack=stack, megatron_version=version, pins={"tp": [1]}).notes if note.startswith("megatron_version")]
+        return [
+            note
+            for note in plan(stack=stack, megatron_version=version, pins={"tp": [1]}).notes
+            if note.startswith("megatron_version")
+        ]
 
     assert said("megatron") == []
-    assert said("fsdp") == ["megatron_version=0.17 changes nothing: the rules of stack fsdp have no versions"]
+    assert said("fsdp") == [
+        "megatron_version=0.17 changes nothing: the rules of stack fsdp have no versions"
+    ]
     with pytest.raises(ConfigError, match=r"megatron_version=core_v0\.21.*read up to 0\.20"):
         said("megatron", "core_v0.21.0rc1")
 
 
 def test_figures_agree_with_each_other() -> None:
-    """Worked: tokens/s per GPU is gbs * seq / step / chips; MFU is FLOP/s over the H100's 989.4 TFLOPS."""
+    """Worked: tokens/s per GPU is gbs * seq / step / chips; MFU is FLOP/s over the H100's 989.4
+    TFLOPS."""
     best = plan().plans[0]
     assert math.isclose(best.tokens_per_s_per_gpu, 64 * 8192 / best.step_s / 16)
     assert math.isclose(best.mfu, best.flops_per_s_per_gpu / 989.4e12, rel_tol=1e-3)
@@ -70,11 +93,21 @@ def test_ranks_are_in_order_and_distinct() -> None:
 
 
 def test_memory_objective_finds_the_smallest() -> None:
-    assert plan(objective="memory").plans[0].peak_bytes <= min(entry.peak_bytes for entry in plan(top=20).plans)
+    assert plan(objective="memory").plans[0].peak_bytes <= min(
+        entry.peak_bytes for entry in plan(top=20).plans
+    )
 
 
 def test_pinned_layout_is_the_only_one() -> None:
-    pins = {"tp": [2], "cp": [1], "pp": [2], "vpp": [1], "mbs": [1], "recompute": ["full"], "recompute_method": ["uniform"]}
+    pins = {
+        "tp": [2],
+        "cp": [1],
+        "pp": [2],
+        "vpp": [1],
+        "mbs": [1],
+        "recompute": ["full"],
+        "recompute_method": ["uniform"],
+    }
     result = plan(pins={**pins, "layers_per_stage": ["16+16"]})
     words = "tp=2,sp=1,pp=2,dp=4,sharding=zero1,mbs=1,gbs=64,recompute=full,layers_per_stage=16+16"
     assert result.layouts == 1
@@ -86,7 +119,9 @@ def test_memory_limit_is_held() -> None:
         assert entry.peak_bytes <= (40.0 if entry.fits == "at risk" else 38.0) * 2**30
 
 
-@pytest.mark.parametrize(("cluster", "words"), [("h100:64", "tp to 16 (2 fast domains),"), ("h100:4", "tp to 4,")])
+@pytest.mark.parametrize(
+    ("cluster", "words"), [("h100:64", "tp to 16 (2 fast domains),"), ("h100:4", "tp to 4,")]
+)
 def test_a_bound_is_told_where_it_bounds(cluster: str, words: str) -> None:
     """Two domains of 8 are less than 64 chips; 4 chips are all that there are."""
     assert any(words in note for note in plan(cluster=cluster).notes)
@@ -112,7 +147,10 @@ def test_nothing_fits_names_the_miss_and_a_way_out() -> None:
     assert result.rejected["memory: more than a chip has"] == result.layouts
     miss = result.nearest_miss
     assert miss is not None
-    assert math.isclose(sum(miss.memory_bytes.values()) - miss.over_bytes, resolve(result.request).setting.limit_bytes)
+    assert math.isclose(
+        sum(miss.memory_bytes.values()) - miss.over_bytes,
+        resolve(result.request).setting.limit_bytes,
+    )
     remedy = miss.remedies[0]
     assert remedy.change == f"more chips: --cluster h100:{remedy.num_chips}"
     assert plan(model="llama3-70b", cluster=f"h100:{remedy.num_chips}").plans
@@ -129,13 +167,20 @@ REFUSED: dict[str, dict[str, Any]] = {
     "'h1000' is no known chip; did you mean 'h100'": {"cluster": "h1000:8"},
     "'seq' is no known request key; did you mean 'seq_len'?": {"seq": 1},
     "pins: 'tpp' is no known layout key; did you mean 'tp'": {"pins": {"tpp": [1]}},
-    "gbs=7: no data-parallel size of 37 chips divides it; nearest that work: gbs=37 on 37 chips, or take 36 or 38 chips": {
+    "gbs=7: no data-parallel size of 37 chips divides it; nearest that work: gbs=37 on 37 chips, or take 36 or 38 chips": {  # noqa: E501
         "cluster": "h100:37",
         "gbs": 7,
     },
-    "no layout keeps the rules under tp=3: tp=3 * cp=1 * pp=1 = 3 does not divide 16 chips": {"pins": {"tp": [3]}},
-    "no layout keeps the rules under cp=3: seq_len=8192 is not divisible by 2 * cp = 6": {"pins": {"cp": [3]}, "cluster": "h100:12"},
-    "no layout keeps the rules under mbs=3: gbs=64 is not divisible by mbs * dp": {"pins": {"mbs": [3]}},
+    "no layout keeps the rules under tp=3: tp=3 * cp=1 * pp=1 = 3 does not divide 16 chips": {
+        "pins": {"tp": [3]}
+    },
+    "no layout keeps the rules under cp=3: seq_len=8192 is not divisible by 2 * cp = 6": {
+        "pins": {"cp": [3]},
+        "cluster": "h100:12",
+    },
+    "no layout keeps the rules under mbs=3: gbs=64 is not divisible by mbs * dp": {
+        "pins": {"mbs": [3]}
+    },
     "seq_len=-1: expected a whole number of 1 or more": {"seq_len": -1},
     "gbs=0: expected a whole number of 1 or more": {"gbs": 0},
     "gbs=64 and max_gbs=128: give one of them": {"max_gbs": 128},
@@ -159,7 +204,13 @@ def test_bad_requests_get_one_clear_line(message: str) -> None:
 def test_requests_round_trip() -> None:
     for fields in (
         {"model": "llama3-8b", "cluster": "h100:16", "seq_len": 8192},
-        {"model": dims_of(model_of("deepseek-v3")), "cluster": "h100:16", "seq_len": 4096, "max_gbs": 100, "headroom": 3.0},
+        {
+            "model": dims_of(model_of("deepseek-v3")),
+            "cluster": "h100:16",
+            "seq_len": 4096,
+            "max_gbs": 100,
+            "headroom": 3.0,
+        },
         {
             "model": "llama3-8b",
             "cluster": "h100:16",
@@ -186,7 +237,9 @@ def test_every_model_round_trips_as_dims() -> None:
         ("tab.yaml", "model:\n\t- x\n", r"no YAML at line 2, column 1"),
     ],
 )
-def test_broken_request_files_name_the_place(tmp_path: Any, name: str, text: str, message: str) -> None:
+def test_broken_request_files_name_the_place(
+    tmp_path: Any, name: str, text: str, message: str
+) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_request(tmp_path / name)

@@ -16,11 +16,29 @@ BASE = Layout(tp=4, sp=True, pp=4, dp=2, sharding="zero1", gbs=32)
 
 
 def problem(stack: str = "megatron") -> Problem:
-    return resolve(PlanRequest.of({"model": "llama3-70b", "cluster": "h100:32", "seq_len": 4096, "gbs": 32, "stack": stack}))
+    return resolve(
+        PlanRequest.of(
+            {
+                "model": "llama3-70b",
+                "cluster": "h100:32",
+                "seq_len": 4096,
+                "gbs": 32,
+                "stack": stack,
+            }
+        )
+    )
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"vpp": 5}, {"vpp": 3}, {"layers_per_stage": (19, 21, 21, 19)}, {"schedule": "zero-bubble"}, {"pp": 1, "dp": 8}]
+    "change",
+    [
+        {},
+        {"vpp": 5},
+        {"vpp": 3},
+        {"layers_per_stage": (19, 21, 21, 19)},
+        {"schedule": "zero-bubble"},
+        {"pp": 1, "dp": 8},
+    ],
 )
 def test_terms_sum_and_only_the_pipeline_changes(change: dict[str, object]) -> None:
     layout = replace(BASE, **change)  # type: ignore[arg-type]
@@ -29,13 +47,16 @@ def test_terms_sum_and_only_the_pipeline_changes(change: dict[str, object]) -> N
     assert set(priced.time_s) == set(quote.time_s)
     assert all(seconds >= 0 for seconds in priced.time_s.values())
     same = set(quote.time_s) - {"bubble", "pp_comm"}
-    assert {term: priced.time_s[term] for term in same} == pytest.approx({term: quote.time_s[term] for term in same})
+    assert {term: priced.time_s[term] for term in same} == pytest.approx(
+        {term: quote.time_s[term] for term in same}
+    )
     assert priced.peak_memory_bytes == pytest.approx([stage.used_bytes for stage in quote.stages])
     assert math.isclose(sum(priced.memory_bytes.values()), priced.peak_bytes)
 
 
 def test_even_split_is_no_slower_than_the_closed_form_says() -> None:
-    """The closed form is exact for even stages; the head makes the last stage uneven, by a few per cent of a step."""
+    """The closed form is exact for even stages; the head makes the last stage uneven, by a few per
+    cent of a step."""
     [priced] = reprice(problem(), [BASE])
     [quote] = quotes([BASE], problem().setting)
     assert priced.pipeline == "event simulation"
@@ -44,7 +65,11 @@ def test_even_split_is_no_slower_than_the_closed_form_says() -> None:
 
 def test_pipeline_has_one_time_per_chunk() -> None:
     pipeline = pipeline_of(problem(), replace(BASE, vpp=5))
-    assert (pipeline.schedule, len(pipeline.forward_s), pipeline.num_microbatches) == ("interleaved", 20, 16)
+    assert (pipeline.schedule, len(pipeline.forward_s), pipeline.num_microbatches) == (
+        "interleaved",
+        20,
+        16,
+    )
     inner = list(pipeline.forward_s)[1:-1]
     assert max(inner) == pytest.approx(min(inner))
     assert pipeline.forward_s[-1] > inner[0]

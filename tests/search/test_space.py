@@ -19,19 +19,31 @@ from meshwright.trainer.job import TrainJob
 
 
 def problem_of(**fields: Any) -> Problem:
-    return resolve(PlanRequest.of({"model": "llama3-8b", "cluster": "h100:16", "seq_len": 4096, "gbs": 32} | fields))
+    return resolve(
+        PlanRequest.of(
+            {"model": "llama3-8b", "cluster": "h100:16", "seq_len": 4096, "gbs": 32} | fields
+        )
+    )
 
 
 def rows_of(problem: Problem) -> tuple[list[Layout], Rejections]:
     rejections = Rejections()
     space = make_space(problem, axes_of(problem), rejections)
-    return [piece.row(i) for piece in chunks(space, rejections, rows=500) for i in range(len(piece))], rejections
+    return [
+        piece.row(i) for piece in chunks(space, rejections, rows=500) for i in range(len(piece))
+    ], rejections
 
 
 def breaks(layout: Layout, problem: Problem) -> list[str]:
     setting = problem.setting
     explicit = explicit_layers(layout, setting.model)
-    found = check_layout(explicit, model=setting.model, work=setting.work, num_chips=problem.num_chips, stack=setting.stack)
+    found = check_layout(
+        explicit,
+        model=setting.model,
+        work=setting.work,
+        num_chips=problem.num_chips,
+        stack=setting.stack,
+    )
     return [violation.message for violation in found]
 
 
@@ -54,7 +66,9 @@ def test_every_layout_of_the_space_is_valid_and_uses_all_chips(fields: dict[str,
     assert len(set(rows)) == len(rows)
     assert {layout.num_chips for layout in rows} == {problem.num_chips}
     picked = np.random.default_rng(0).choice(len(rows), size=min(300, len(rows)), replace=False)
-    assert [(rows[i].words(), breaks(rows[i], problem)) for i in picked if breaks(rows[i], problem)] == []
+    assert [
+        (rows[i].words(), breaks(rows[i], problem)) for i in picked if breaks(rows[i], problem)
+    ] == []
 
 
 def test_the_space_equals_brute_force() -> None:
@@ -67,7 +81,18 @@ def test_the_space_equals_brute_force() -> None:
         if 16 % (tp * cp * pp):
             continue
         dp = 16 // (tp * cp * pp)
-        layout = Layout(tp=tp, sp=tp > 1, cp=cp, etp=tp, pp=pp, vpp=vpp, dp=dp, mbs=mbs, gbs=32, sharding="zero1")
+        layout = Layout(
+            tp=tp,
+            sp=tp > 1,
+            cp=cp,
+            etp=tp,
+            pp=pp,
+            vpp=vpp,
+            dp=dp,
+            mbs=mbs,
+            gbs=32,
+            sharding="zero1",
+        )
         is_searched = vpp <= 8 or 32 % (pp * vpp) == 0
         if is_searched and pp * vpp <= 32 and not breaks(layout, problem):
             valid.add(layout)
@@ -75,13 +100,22 @@ def test_the_space_equals_brute_force() -> None:
 
 
 def test_pins_hold() -> None:
-    rows, _ = rows_of(problem_of(pins={"tp": [2, 4], "pp": [2], "recompute": ["full"], "mbs": [1], "vpp": [1]}))
+    rows, _ = rows_of(
+        problem_of(pins={"tp": [2, 4], "pp": [2], "recompute": ["full"], "mbs": [1], "vpp": [1]})
+    )
     assert {layout.tp for layout in rows} == {2, 4}
-    assert {(layout.pp, layout.recompute, layout.mbs, layout.vpp) for layout in rows} == {(2, "full", 1, 1)}
+    assert {(layout.pp, layout.recompute, layout.mbs, layout.vpp) for layout in rows} == {
+        (2, "full", 1, 1)
+    }
 
 
 def test_pins_reach_beyond_the_bounds() -> None:
-    rows, _ = rows_of(problem_of(pins={"sharding": ["none", "zero3"], "sp": [0], "schedule": ["gpipe"], "vpp": [1]}, stack="fsdp"))
+    rows, _ = rows_of(
+        problem_of(
+            pins={"sharding": ["none", "zero3"], "sp": [0], "schedule": ["gpipe"], "vpp": [1]},
+            stack="fsdp",
+        )
+    )
     assert {layout.sharding for layout in rows} == {"none", "zero3"}
     assert {layout.sp for layout in rows} == {False}
 
@@ -99,14 +133,29 @@ def test_schedules_are_those_of_the_software() -> None:
 
 @pytest.mark.parametrize("stack", ["embedded", "embedded-compiled"])
 @pytest.mark.parametrize(
-    ("model", "chips", "seq_len", "gbs"), [("tiny-llama", 6, 256, 12), ("tiny-moe", 4, 256, 8), ("llama3-8b", 8, 4096, 24)]
+    ("model", "chips", "seq_len", "gbs"),
+    [("tiny-llama", 6, 256, 12), ("tiny-moe", 4, 256, 8), ("llama3-8b", 8, 4096, 24)],
 )
-def test_the_embedded_trainer_takes_what_is_searched_for_it(model: str, chips: int, seq_len: int, gbs: int, stack: str) -> None:
-    problem = problem_of(model=model, cluster=f"h100:{chips}", seq_len=seq_len, gbs=gbs, stack=stack, pins={"recompute": ["none", "full"]})
+def test_the_embedded_trainer_takes_what_is_searched_for_it(
+    model: str, chips: int, seq_len: int, gbs: int, stack: str
+) -> None:
+    problem = problem_of(
+        model=model,
+        cluster=f"h100:{chips}",
+        seq_len=seq_len,
+        gbs=gbs,
+        stack=stack,
+        pins={"recompute": ["none", "full"]},
+    )
     rows, _ = rows_of(problem)
     assert rows
     for layout in rows:
-        job = TrainJob(model=problem.setting.model, layout=layout, seq_len=seq_len, compile=stack == "embedded-compiled")
+        job = TrainJob(
+            model=problem.setting.model,
+            layout=layout,
+            seq_len=seq_len,
+            compile=stack == "embedded-compiled",
+        )
         require_trainable(job, num_processes=chips)
 
 
@@ -115,7 +164,9 @@ def test_chunk_size_changes_nothing() -> None:
     counted = []
     for rows in (100, 10_000):
         rejections = Rejections()
-        pieces = list(chunks(make_space(problem, axes_of(problem), rejections), rejections, rows=rows))
+        pieces = list(
+            chunks(make_space(problem, axes_of(problem), rejections), rejections, rows=rows)
+        )
         assert max(len(piece) for piece in pieces) <= rows
         counted.append((set(_rows(Layouts.concat(pieces))), rejections.counts))
     assert counted[0] == counted[1]
@@ -135,7 +186,8 @@ def test_a_searched_batch_is_the_largest_that_divides() -> None:
 @settings(max_examples=25)
 @given(chips=st.integers(1, 200), gbs=st.integers(1, 300))
 def test_any_number_of_chips(chips: int, gbs: int) -> None:
-    """Axes multiply to the chips, and nothing is lost in silence: what is not in the space has a reason."""
+    """Axes multiply to the chips, and nothing is lost in silence: what is not in the space has a
+    reason."""
     problem = problem_of(cluster=f"h100:{chips}", gbs=gbs, pins={"recompute": ["none"]})
     rows, rejections = rows_of(problem)
     assert all(layout.num_chips == chips and layout.gbs == gbs for layout in rows)
@@ -147,5 +199,10 @@ def test_full_recompute_of_some_layers_is_tried_where_the_software_can() -> None
         return {bool(way.block) for way in axes_of(problem_of(**fields)).recomputations}
 
     assert blocks(stack="megatron") == {False, True}
-    assert blocks(stack="torchtitan") == blocks(stack="deepspeed") == blocks(stack="nanotron") == {False}
+    assert (
+        blocks(stack="torchtitan")
+        == blocks(stack="deepspeed")
+        == blocks(stack="nanotron")
+        == {False}
+    )
     assert True in blocks(stack="torchtitan", pins={"recompute_layers": [2]})

@@ -39,5 +39,16 @@ def clock(priced: Prices | None = None) -> Clock:
 
 def plain_engine(**changes: object) -> Engine:
     """An engine without any cost of its own."""
-    nothing = dict.fromkeys(("kernel_s", "launch_s", "host_s", "host_per_sequence_s", "request_s", "handover_s", "token_s"), 0.0)
+    nothing = dict.fromkeys(
+        (
+            "kernel_s",
+            "launch_s",
+            "host_s",
+            "host_per_sequence_s",
+            "request_s",
+            "handover_s",
+            "token_s",
+        ),
+        0.0,
+    )
     return replace(find_engine("vllm"), **(nothing | {"overlap": False} | changes))  # type: ignore[arg-type]

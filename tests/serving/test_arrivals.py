@@ -11,7 +11,12 @@ from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import ServingOption
 from meshwright.serving.search import plan
 
-LONE: dict[str, Any] = {"weights": ("fp8",), "cache": ("bf16",), "input_len": 1000, "output_len": 100}
+LONE: dict[str, Any] = {
+    "weights": ("fp8",),
+    "cache": ("bf16",),
+    "input_len": 1000,
+    "output_len": 100,
+}
 
 
 def asked(rate: float, **changes: object) -> ServingRequest:
@@ -24,10 +29,21 @@ def best(rate: float, mode: str) -> ServingOption:
 
 
 def test_requests_wait_for_the_first_free_server() -> None:
-    """Two servers of 1 s: the third of three at once waits a second; one that comes later waits for what is left of it."""
-    assert _served(np.array([0.0, 0.0, 0.0, 0.5]), servers=2, times_s=[1.0]).tolist() == [1.0, 1.0, 2.0, 2.0]
+    """Two servers of 1 s: the third of three at once waits a second; one that comes later waits for
+    what is left of it."""
+    assert _served(np.array([0.0, 0.0, 0.0, 0.5]), servers=2, times_s=[1.0]).tolist() == [
+        1.0,
+        1.0,
+        2.0,
+        2.0,
+    ]
     assert _served(np.array([0.0, 5.0]), servers=1, times_s=[1.0]).tolist() == [1.0, 6.0]
-    assert _served(np.array([0.0, 0.2, 0.3, 0.4]), servers=1, times_s=[1.0, 1.5]).tolist() == [1.0, 2.5, 2.5, 3.5]
+    assert _served(np.array([0.0, 0.2, 0.3, 0.4]), servers=1, times_s=[1.0, 1.5]).tolist() == [
+        1.0,
+        2.5,
+        2.5,
+        3.5,
+    ]
 
 
 @pytest.mark.parametrize("mode", ["aggregated", "disaggregated"])
@@ -45,7 +61,11 @@ def test_percentiles_rise_with_their_share_and_with_the_rate(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["aggregated", "disaggregated"])
 def test_a_lone_request_sees_what_the_steady_state_says(mode: str) -> None:
-    alone = plan(ServingRequest.of(model="llama3.1-8b", cluster="h100:2", **LONE, modes=(mode,), objective="latency")).options[0]
+    alone = plan(
+        ServingRequest.of(
+            model="llama3.1-8b", cluster="h100:2", **LONE, modes=(mode,), objective="latency"
+        )
+    ).options[0]
     seen = best(0.01, mode)
     assert seen.e2e_s == pytest.approx(alone.e2e_s, rel=0.05)
     assert seen.ttft_s == pytest.approx(alone.ttft_s, rel=0.1)

@@ -20,7 +20,9 @@ def test_the_clock_tells_what_the_prices_say(batch: int, context: int) -> None:
 
 def test_a_mixed_iteration_is_no_shorter_than_its_parts() -> None:
     told = clock()
-    mixed = told.mixed_s(new=2048, attention=told.prompt_attention_s(2048, 0), heads=1, batch=16, context=2000)
+    mixed = told.mixed_s(
+        new=2048, attention=told.prompt_attention_s(2048, 0), heads=1, batch=16, context=2000
+    )
     assert mixed > told.running_s(16, 2000)
     assert mixed < told.running_s(16, 2000) + told.mixed_s(
         new=2048, attention=told.prompt_attention_s(2048, 0), heads=1, batch=0, context=0
@@ -29,7 +31,9 @@ def test_a_mixed_iteration_is_no_shorter_than_its_parts() -> None:
 
 def test_attention_of_a_chunk_is_the_price() -> None:
     priced = prices()
-    exact = float(priced.prompts_s(batch=np.ones(()), new=np.array(1500.0), context=np.array(3000.0)))
+    exact = float(
+        priced.prompts_s(batch=np.ones(()), new=np.array(1500.0), context=np.array(3000.0))
+    )
     assert clock(priced).prompt_attention_s(1500, 3000) == pytest.approx(exact, rel=0.15)
 
 
@@ -41,7 +45,10 @@ def test_launches_bound_an_iteration_without_a_graph() -> None:
 
 def test_right_guesses_speed_answers_up_and_wrong_ones_slow_them_down() -> None:
     plain = clock(prices("deepseek-v3", chip="h200"))
-    right, wrong = (replace(plain, speculation=Speculation(drafted=1, accepted=accepted)) for accepted in (1.0, 0.0))
+    right, wrong = (
+        replace(plain, speculation=Speculation(drafted=1, accepted=accepted))
+        for accepted in (1.0, 0.0)
+    )
     assert right.running_s(4, 1000) < plain.running_s(4, 1000) < wrong.running_s(4, 1000)
     with pytest.raises(ConfigError, match="accepted=2"):
         Speculation(drafted=1, accepted=2)

@@ -21,15 +21,28 @@ def test_axes_multiply_to_the_chips() -> None:
 def test_axes_that_do_not_divide_are_refused_with_those_that_do() -> None:
     with pytest.raises(LayoutError, match="ep=3 does not divide"):
         Worker(tp=4, ep=3)
-    with pytest.raises(LayoutError, match="num_heads=64 is not divisible by tp=3; tp may be 1, 2, 4, 8"):
+    with pytest.raises(
+        LayoutError, match="num_heads=64 is not divisible by tp=3; tp may be 1, 2, 4, 8"
+    ):
         check_worker(Worker(tp=3), find_model("llama3.1-70b"))
-    ten_key_heads = model_from_dims(num_layers=40, hidden=5120, num_heads=40, num_kv_heads=10, ffn=17920, vocab=32064)
-    with pytest.raises(LayoutError, match=r"num_kv_heads=10 neither divides tp=4 nor is divisible by it; tp may be 1, 2, 5, 10, 20, 40$"):
+    ten_key_heads = model_from_dims(
+        num_layers=40, hidden=5120, num_heads=40, num_kv_heads=10, ffn=17920, vocab=32064
+    )
+    with pytest.raises(
+        LayoutError,
+        match=(
+            r"num_kv_heads=10 neither divides tp=4 nor is divisible by it; tp may be 1, 2, 5, 10,"
+            r" 20, 40$"
+        ),
+    ):
         check_worker(Worker(tp=4), ten_key_heads)
     check_worker(Worker(tp=2), ten_key_heads)
     check_worker(Worker(tp=16), find_model("llama3.1-70b"))  # 8 key heads, each on two chips
     with pytest.raises(LayoutError, match="ffn=1001 is not divisible by tp=2"):
-        check_worker(Worker(tp=2), model_from_dims(num_layers=2, hidden=256, num_heads=4, ffn=1001, vocab=100))
+        check_worker(
+            Worker(tp=2),
+            model_from_dims(num_layers=2, hidden=256, num_heads=4, ffn=1001, vocab=100),
+        )
     with pytest.raises(LayoutError, match="has no experts"):
         check_worker(Worker(tp=2, attention_dp=2), find_model("llama3.1-70b"))
     with pytest.raises(ConfigError, match="tp=0: expected 1 or more"):

@@ -29,7 +29,13 @@ LOAD = Requests(prompts=[1000] * 200, outputs=[100] * 200)
 
 def test_copies_get_requests_in_turn() -> None:
     two = simulate_load(ASKED, worker=Worker(), requests=LOAD, sent_s=SENT, concurrency=None)
-    one = simulate_load(replace(ASKED, cluster=parse_cluster("h100:1")), worker=Worker(), requests=LOAD, sent_s=SENT, concurrency=None)
+    one = simulate_load(
+        replace(ASKED, cluster=parse_cluster("h100:1")),
+        worker=Worker(),
+        requests=LOAD,
+        sent_s=SENT,
+        concurrency=None,
+    )
     assert (two.copies, two.chips, one.copies) == (2, 2, 1)
     assert two.figures["tpot"]["mean"] < one.figures["tpot"]["mean"]
     assert two.to_dict()["requests"] == 200
@@ -53,4 +59,10 @@ def test_what_can_not_run_is_refused() -> None:
     with pytest.raises(ConfigError, match="tp=4 needs 4 chips; there are 2"):
         simulate_load(ASKED, worker=Worker(tp=4), requests=LOAD, sent_s=SENT, concurrency=None)
     with pytest.raises(ConfigError, match="types of weights and cache"):
-        simulate_load(replace(ASKED, weights=None), worker=Worker(), requests=LOAD, sent_s=SENT, concurrency=None)
+        simulate_load(
+            replace(ASKED, weights=None),
+            worker=Worker(),
+            requests=LOAD,
+            sent_s=SENT,
+            concurrency=None,
+        )

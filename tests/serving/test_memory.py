@@ -11,7 +11,9 @@ from meshwright.units import GIB
 
 def test_weights_of_all_chips_are_the_model() -> None:
     priced = prices(weights="bf16", worker=Worker(tp=8))
-    assert 8 * weight_bytes(priced) == pytest.approx(2 * model_params(priced.model).total, rel=0.002)
+    assert 8 * weight_bytes(priced) == pytest.approx(
+        2 * model_params(priced.model).total, rel=0.002
+    )
 
 
 def test_fp8_halves_the_layers_and_leaves_the_ends() -> None:
@@ -23,7 +25,9 @@ def test_fp8_halves_the_layers_and_leaves_the_ends() -> None:
 def test_a_cached_token_of_llama_70b() -> None:
     assert cache_bytes_per_token(prices(worker=Worker(tp=1))) == 80 * 2 * 8 * 128 * 2
     assert cache_bytes_per_token(prices(worker=Worker(tp=8), cache="fp8")) == 80 * 2 * 1 * 128
-    assert cache_bytes_per_token(prices(worker=Worker(tp=16))) == 80 * 2 * 1 * 128 * 2  # eight key heads on sixteen chips: two copies
+    assert (
+        cache_bytes_per_token(prices(worker=Worker(tp=16))) == 80 * 2 * 1 * 128 * 2
+    )  # eight key heads on sixteen chips: two copies
 
 
 def test_a_cached_token_of_deepseek_is_its_latent_on_every_chip() -> None:
@@ -33,6 +37,11 @@ def test_a_cached_token_of_deepseek_is_its_latent_on_every_chip() -> None:
 def test_room_is_what_weights_leave() -> None:
     memory = memory_of(prices(worker=Worker(tp=4)), iteration_tokens=8192)
     assert memory.used(memory.cache_tokens) <= memory.limit < memory.used(memory.cache_tokens + 2)
-    assert 300_000 < memory.cache_tokens < 700_000  # 71 GiB less 17.3 of weights, 4 of the engine: 50 GiB at 80 KiB a token
-    assert memory_of(prices("deepseek-v3", worker=Worker(tp=8)), iteration_tokens=8192).cache_tokens == 0
+    assert (
+        300_000 < memory.cache_tokens < 700_000
+    )  # 71 GiB less 17.3 of weights, 4 of the engine: 50 GiB at 80 KiB a token
+    assert (
+        memory_of(prices("deepseek-v3", worker=Worker(tp=8)), iteration_tokens=8192).cache_tokens
+        == 0
+    )
     assert memory.base == 3 * GIB

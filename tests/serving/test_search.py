@@ -45,14 +45,22 @@ def test_every_listed_deployment_keeps_the_limits_and_fits() -> None:
 def test_the_figures_of_a_deployment_agree() -> None:
     for option in FOUND.options:
         assert option.e2e_s == pytest.approx(option.ttft_s + 999 * option.tpot_s)
-        assert option.tokens_per_s_per_chip * option.chips == pytest.approx(option.requests_per_s * 1000)
-        assert option.concurrency == pytest.approx(option.requests_per_s * option.e2e_s, rel=0.05, abs=1)
+        assert option.tokens_per_s_per_chip * option.chips == pytest.approx(
+            option.requests_per_s * 1000
+        )
+        assert option.concurrency == pytest.approx(
+            option.requests_per_s * option.e2e_s, rel=0.05, abs=1
+        )
         assert option.usd_per_million_tokens is not None
-        assert option.usd_per_million_tokens * option.tokens_per_s * 3600 / 1e6 == pytest.approx(option.usd_per_hour)
+        assert option.usd_per_million_tokens * option.tokens_per_s * 3600 / 1e6 == pytest.approx(
+            option.usd_per_hour
+        )
 
 
 def test_the_load_is_the_largest_that_keeps_the_limits_to_within_a_few_percent() -> None:
-    asked = replace(CHAT, modes=("aggregated",), weights=("fp8",), cache=("bf16",), ttft_s=None, tpot_s=0.025)
+    asked = replace(
+        CHAT, modes=("aggregated",), weights=("fp8",), cache=("bf16",), ttft_s=None, tpot_s=0.025
+    )
     best = plan(asked).options[0]
     copies, worker = best.parts[0].count, best.parts[0].worker
     more = round(1.08 * best.concurrency / copies)
@@ -63,8 +71,14 @@ def test_the_load_is_the_largest_that_keeps_the_limits_to_within_a_few_percent()
 def test_nothing_beats_the_front() -> None:
     front = FOUND.pareto
     assert len(front) > 3
-    assert all(one.tokens_per_s_per_user > two.tokens_per_s_per_user for one, two in itertools.pairwise(front))
-    assert all(one.tokens_per_s_per_chip < two.tokens_per_s_per_chip for one, two in itertools.pairwise(front))
+    assert all(
+        one.tokens_per_s_per_user > two.tokens_per_s_per_user
+        for one, two in itertools.pairwise(front)
+    )
+    assert all(
+        one.tokens_per_s_per_chip < two.tokens_per_s_per_chip
+        for one, two in itertools.pairwise(front)
+    )
     assert pareto_front([*front, *FOUND.options]) == front
 
 
@@ -102,7 +116,10 @@ def test_a_target_rate_takes_the_fewest_chips_that_carry_it() -> None:
 
 
 def test_a_mean_prefix_hit_saves_prompts() -> None:
-    cold, warm = (plan(replace(CHAT, cached_share=share, modes=("aggregated",))).options[0] for share in (0.0, 0.8))
+    cold, warm = (
+        plan(replace(CHAT, cached_share=share, modes=("aggregated",))).options[0]
+        for share in (0.0, 0.8)
+    )
     assert warm.tokens_per_s > cold.tokens_per_s
 
 
@@ -117,16 +134,30 @@ def test_drafted_tokens_speed_answers_up() -> None:
         modes=("aggregated",),
         objective="latency",
     )
-    plain, drafting = (plan(replace(asked, speculation=guess)).options[0] for guess in (None, Speculation(drafted=1, accepted=0.8)))
+    plain, drafting = (
+        plan(replace(asked, speculation=guess)).options[0]
+        for guess in (None, Speculation(drafted=1, accepted=0.8))
+    )
     assert drafting.tpot_s < plain.tpot_s
     with pytest.raises(ConfigError, match="no layers for multi-token prediction"):
         replace(CHAT, speculation=Speculation(drafted=1, accepted=0.8))
 
 
 def test_pools_of_two_kinds_serve_prompts_on_one_and_answers_on_the_other() -> None:
-    found = plan(replace(CHAT, cluster=parse_cluster("h100:4,h200:4"), modes=("disaggregated",), tpot_s=None, ttft_s=None))
+    found = plan(
+        replace(
+            CHAT,
+            cluster=parse_cluster("h100:4,h200:4"),
+            modes=("disaggregated",),
+            tpot_s=None,
+            ttft_s=None,
+        )
+    )
     assert any({part.chip for part in option.parts} == {"h100", "h200"} for option in found.options)
-    assert all(sum(part.chips for part in option.parts if part.chip == "h100") <= 4 for option in found.options)
+    assert all(
+        sum(part.chips for part in option.parts if part.chip == "h100") <= 4
+        for option in found.options
+    )
 
 
 def test_static_batches_report_the_whole_batch() -> None:
@@ -150,15 +181,27 @@ def test_a_batch_that_the_user_set_is_kept() -> None:
 
 
 def test_workers_of_experts_share_or_spread_attention() -> None:
-    names = {worker.name for worker in workers(find_model("qwen3-235b-a22b"), parse_cluster("h100:4").pools[0])}
+    names = {
+        worker.name
+        for worker in workers(find_model("qwen3-235b-a22b"), parse_cluster("h100:4").pools[0])
+    }
     assert {"tp=4", "tp=4,ep=4", "ep=4,attention_dp=4", "tp=2,pp=2", "pp=4"} <= names
-    assert {worker.chips for worker in workers(find_model("llama3.1-8b"), parse_cluster("h100:8").pools[0])} == {1, 2, 4, 8}
+    assert {
+        worker.chips
+        for worker in workers(find_model("llama3.1-8b"), parse_cluster("h100:8").pools[0])
+    } == {1, 2, 4, 8}
 
 
 def test_one_deployment_is_priced_as_in_the_search() -> None:
     best: ServingOption = plan(replace(CHAT, modes=("aggregated",))).options[0]
     part = best.parts[0]
-    one = predict(CHAT, worker=part.worker, weights=best.weights, cache=best.cache, concurrency=best.concurrency // part.count)
+    one = predict(
+        CHAT,
+        worker=part.worker,
+        weights=best.weights,
+        cache=best.cache,
+        concurrency=best.concurrency // part.count,
+    )
     assert one.tpot_s == pytest.approx(best.tpot_s)
     assert one.requests_per_s * part.count == pytest.approx(best.requests_per_s)
     with pytest.raises(ConfigError, match="the cache has room for"):
@@ -184,9 +227,16 @@ def test_the_functions_are_exported() -> None:
         ({"weights": ("fp7",)}, "'fp7' is no known quantisation"),
         ({"cache": ("fp7",)}, "'fp7' is no known type of cache"),
         ({"modes": ("magic",)}, "'magic' is no known mode"),
-        ({"modes": ("static",), "cached_share": 0.5}, "prefix hit share 0.5 has no effect on static batches"),
         (
-            {"model": find_model("deepseek-v3"), "modes": ("aggregated", "static"), "speculation": Speculation(drafted=1, accepted=0.8)},
+            {"modes": ("static",), "cached_share": 0.5},
+            "prefix hit share 0.5 has no effect on static batches",
+        ),
+        (
+            {
+                "model": find_model("deepseek-v3"),
+                "modes": ("aggregated", "static"),
+                "speculation": Speculation(drafted=1, accepted=0.8),
+            },
             "speculation has no effect on static batches",
         ),
         ({"model": find_model("t5-11b")}, "static batches alone"),
@@ -200,12 +250,24 @@ def test_nonsense_is_refused(changes: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize("chip", ["h100", "b200", "a100-80"])
 def test_gpt_oss_is_served_in_the_weights_that_it_is_published_in(chip: str) -> None:
     """OpenAI's gpt-oss-120b comes in mxfp4, 61 GiB of them: one card of 80 GB holds it."""
-    request = replace(CHAT, model=find_model("gpt-oss-120b"), cluster=parse_cluster(f"{chip}:1"), ttft_s=None, tpot_s=None)
+    request = replace(
+        CHAT,
+        model=find_model("gpt-oss-120b"),
+        cluster=parse_cluster(f"{chip}:1"),
+        ttft_s=None,
+        tpot_s=None,
+    )
     assert {option.weights for option in plan(request).options} == {"mxfp4"}
 
 
 def test_a_target_rate_that_no_chips_carry_is_answered_with_the_most_that_they_do() -> None:
-    request = replace(CHAT, model=find_model("llama3.1-8b"), cluster=parse_cluster("h100:2"), ttft_s=None, target_rate=10000.0)
+    request = replace(
+        CHAT,
+        model=find_model("llama3.1-8b"),
+        cluster=parse_cluster("h100:2"),
+        ttft_s=None,
+        target_rate=10000.0,
+    )
     found = plan(request)
     assert not found.options
     most = found.nearest["requests_per_s"]
@@ -217,12 +279,19 @@ def test_a_target_rate_that_no_chips_carry_is_answered_with_the_most_that_they_d
 
 @pytest.mark.parametrize("cluster", ["mi300x:8", "tpu-v5p:4", "ascend-910b:8", "h100:8,mi300x:8"])
 def test_an_engine_is_not_planned_for_chips_that_it_does_not_run_on(cluster: str) -> None:
-    with pytest.raises(ConfigError, match=r"trtllm runs on chips of NVIDIA alone.*engines that do: vllm, sglang"):
+    with pytest.raises(
+        ConfigError, match=r"trtllm runs on chips of NVIDIA alone.*engines that do: vllm, sglang"
+    ):
         replace(CHAT, cluster=parse_cluster(cluster), engine=find_engine("trtllm"))
     assert replace(CHAT, cluster=parse_cluster(cluster)).engine.name == "vllm"
 
 
-@pytest.mark.parametrize(("model", "weights"), [("mixtral-8x7b", "fp8"), ("qwen3-30b-a3b", "fp8-blockwise"), ("llama3.1-8b", "fp8")])
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [("mixtral-8x7b", "fp8"), ("qwen3-30b-a3b", "fp8-blockwise"), ("llama3.1-8b", "fp8")],
+)
 def test_fp8_is_tried_as_models_of_the_make_are_published(model: str, weights: str) -> None:
-    request = replace(CHAT, model=find_model(model), cluster=parse_cluster("h100:2"), ttft_s=None, tpot_s=None)
+    request = replace(
+        CHAT, model=find_model(model), cluster=parse_cluster("h100:2"), ttft_s=None, tpot_s=None
+    )
     assert {option.weights for option in plan(request).options} == {"bf16", weights}

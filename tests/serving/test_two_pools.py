@@ -24,7 +24,9 @@ def pool(count: int = 1, sequences: int = MANY) -> Workers:
 
 
 def test_one_request_by_hand() -> None:
-    found = closed_loop_on_two_pools(pool(), pool(), Requests(prompts=[1000], outputs=[3]), concurrency=1, transfer_s=0.5)
+    found = closed_loop_on_two_pools(
+        pool(), pool(), Requests(prompts=[1000], outputs=[3]), concurrency=1, transfer_s=0.5
+    )
     assert found.ttft_s[0] == pytest.approx(prompt_s(TOLD, new=1000) + 0.5)
     assert found.tpot_s[0] == pytest.approx(TOLD.running_s(1, 1000))
     assert found.e2e_s[0] == pytest.approx(found.ttft_s[0] + 2 * found.tpot_s[0])
@@ -32,9 +34,16 @@ def test_one_request_by_hand() -> None:
 
 def test_a_request_takes_its_time_outside_and_until_the_worker_looks() -> None:
     engine = replace(ENGINE, poll_steps=4, request_s=0.1, handover_s=0.2)
-    told = Workers(clock=clock(prices("llama3.1-8b", worker=Worker(tp=1), engine=engine)), count=1, sequences=MANY)
+    told = Workers(
+        clock=clock(prices("llama3.1-8b", worker=Worker(tp=1), engine=engine)),
+        count=1,
+        sequences=MANY,
+    )
     requests = Requests(prompts=[1000], outputs=[3])
-    plain, found = (closed_loop_on_two_pools(pool(), one, requests, concurrency=1, transfer_s=0.0) for one in (pool(), told))
+    plain, found = (
+        closed_loop_on_two_pools(pool(), one, requests, concurrency=1, transfer_s=0.0)
+        for one in (pool(), told)
+    )
     assert found.ttft_s[0] - plain.ttft_s[0] == pytest.approx(0.3 + 2 * plain.tpot_s[0])
 
 
@@ -47,9 +56,12 @@ def test_prompts_wait_for_the_only_worker() -> None:
 
 
 def test_requests_go_to_workers_in_turn_though_another_has_room() -> None:
-    """Worked: one sequence a worker; the third request is the first worker's, whose answer is long, though the second worker is idle."""
+    """Worked: one sequence a worker; the third request is the first worker's, whose answer is long,
+    though the second worker is idle."""
     requests = Requests(prompts=[8, 8, 8], outputs=[1001, 2, 2])
-    found = closed_loop_on_two_pools(pool(4), pool(2, sequences=1), requests, concurrency=2, transfer_s=0.0)
+    found = closed_loop_on_two_pools(
+        pool(4), pool(2, sequences=1), requests, concurrency=2, transfer_s=0.0
+    )
     first_ends = found.e2e_s[0]
     assert found.sent_s[2] == pytest.approx(found.e2e_s[1])
     assert found.sent_s[2] + found.ttft_s[2] == pytest.approx(first_ends)
@@ -58,7 +70,9 @@ def test_requests_go_to_workers_in_turn_though_another_has_room() -> None:
 def test_sequences_beyond_a_workers_wait_for_one_to_end() -> None:
     """Worked: of two answers on a worker for one, the second begins when the first ends."""
     requests = Requests(prompts=[8, 8], outputs=[101, 101])
-    found = closed_loop_on_two_pools(pool(2), pool(1, sequences=1), requests, concurrency=2, transfer_s=0.0)
+    found = closed_loop_on_two_pools(
+        pool(2), pool(1, sequences=1), requests, concurrency=2, transfer_s=0.0
+    )
     assert found.ttft_s[1] == pytest.approx(found.e2e_s[0])
     assert found.tpot_s.tolist() == pytest.approx([found.tpot_s[0]] * 2)
 
@@ -75,7 +89,9 @@ def test_every_request_ends_once_and_no_sooner_than_its_work(
     clients: int, first: int, second: int, sequences: int, outputs: list[int]
 ) -> None:
     requests = Requests(prompts=[500] * len(outputs), outputs=outputs)
-    found = closed_loop_on_two_pools(pool(first), pool(second, sequences), requests, concurrency=clients, transfer_s=0.01)
+    found = closed_loop_on_two_pools(
+        pool(first), pool(second, sequences), requests, concurrency=clients, transfer_s=0.01
+    )
     assert found.output_tokens == sum(outputs)
     least = TOLD.running_s(1, 500)
     assert (found.ttft_s >= 0.01 + prompt_s(TOLD, new=500) - 1e-9).all()
@@ -87,4 +103,6 @@ def test_every_request_ends_once_and_no_sooner_than_its_work(
 
 def test_no_client_is_refused() -> None:
     with pytest.raises(ConfigError, match="concurrency=0"):
-        closed_loop_on_two_pools(pool(), pool(), Requests(prompts=[1], outputs=[1]), concurrency=0, transfer_s=0.0)
+        closed_loop_on_two_pools(
+            pool(), pool(), Requests(prompts=[1], outputs=[1]), concurrency=0, transfer_s=0.0
+        )

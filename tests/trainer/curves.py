@@ -1,7 +1,7 @@
-"""Loss curves of layouts on gloo processes of this machine: `python -m tests.trainer.curves PROCESSES STORE OUT CASE ...`.
-
-A case is `model:layout words`, with `:ring`, `:compile` or `:bf16` behind. One group of processes runs all of them, because starting one
-takes longer than twenty steps.
+"""Loss curves of layouts on gloo processes of this machine: `python -m tests.trainer.curves
+PROCESSES STORE OUT CASE ...`.
+ A case is `model:layout words`, with `:ring`, `:compile` or `:bf16` behind. One group of processes
+runs all of them, because starting one takes longer than twenty steps.
 """
 
 from __future__ import annotations
@@ -26,16 +26,49 @@ STEPS = 20
 BF16_STEPS = 5
 SEQ_LEN = 32
 GBS = 8
-_SHAPE: dict[str, Any] = {"num_layers": 4, "hidden": 64, "ffn": 128, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "vocab": 500}
+_SHAPE: dict[str, Any] = {
+    "num_layers": 4,
+    "hidden": 64,
+    "ffn": 128,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 16,
+    "vocab": 500,
+}
 _MOE = {"num_experts": 4, "top_k": 2, "expert_ffn": 64, "shared_ffn": 64, "first_dense_layers": 1}
-_MLA = {"kv_lora_rank": 32, "q_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+_MLA = {
+    "kv_lora_rank": 32,
+    "q_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "dense": _SHAPE,
-    "tied": _SHAPE | {"tied": True, "norm": "layernorm", "positions": "learned", "max_positions": 64, "gated": False, "linear_bias": True},
+    "tied": (
+        _SHAPE
+        | {
+            "tied": True,
+            "norm": "layernorm",
+            "positions": "learned",
+            "max_positions": 64,
+            "gated": False,
+            "linear_bias": True,
+        }
+    ),
     "moe": _SHAPE | {"moe": _MOE},
     "mla": _SHAPE | {"num_kv_heads": 4, "head_dim": 24, "mla": _MLA},
     "windows": _SHAPE | {"qk_norm": True, "norms_per_layer": 4, "window": 16, "global_every": 2},
-    "alibi": _SHAPE | {"parallel_block": True, "norms_per_layer": 1, "positions": "alibi", "gated": False, "norm": "layernorm"},
+    "alibi": (
+        _SHAPE
+        | {
+            "parallel_block": True,
+            "norms_per_layer": 1,
+            "positions": "alibi",
+            "gated": False,
+            "norm": "layernorm",
+        }
+    ),
 }
 
 
@@ -59,18 +92,36 @@ def job_of(case: str, **changes: Any) -> Any:
     given |= {"precision": "bf16", "steps": BF16_STEPS} if "bf16" in more else {}
     given |= {"context": "ring"} if "ring" in more else {}
     given |= {"compile": True} if "compile" in more else {}
-    return TrainJob(model=model_of(MODELS[model] | {"name": model}), layout=layout, **(given | changes))
+    return TrainJob(
+        model=model_of(MODELS[model] | {"name": model}), layout=layout, **(given | changes)
+    )
 
 
-def curves(processes: int, cases: Sequence[str], *, timeout_s: float = 1200, changes: dict[str, Any] | None = None) -> list[Any]:
-    """Return for each case the lines of steps, and of evaluations where `changes` asks for them, that rank 0 tells.
+def curves(
+    processes: int,
+    cases: Sequence[str],
+    *,
+    timeout_s: float = 1200,
+    changes: dict[str, Any] | None = None,
+) -> list[Any]:
+    """Return for each case the lines of steps, and of evaluations where `changes` asks for them,
+    that rank 0 tells.
 
     `{case}` in the folder of checkpoints is the number of the case, from 0.
     """
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+    }
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.json")
-        words = [str(processes), str(Path(folder, "store")), str(out), json.dumps(changes or {}), *cases]
+        words = [
+            str(processes),
+            str(Path(folder, "store")),
+            str(out),
+            json.dumps(changes or {}),
+            *cases,
+        ]
         ranks = subprocess.Popen(
             [sys.executable, "-m", "tests.trainer.curves", *words],
             cwd=ROOT,
@@ -115,7 +166,9 @@ def _start(processes: int, *words: Any) -> int:
     return 0
 
 
-def _work(rank: int, processes: int, store: str, out: str, changes: dict[str, Any], cases: Sequence[str]) -> None:
+def _work(
+    rank: int, processes: int, store: str, out: str, changes: dict[str, Any], cases: Sequence[str]
+) -> None:
     import torch
     import torch.distributed as dist
 
@@ -124,24 +177,42 @@ def _work(rank: int, processes: int, store: str, out: str, changes: dict[str, An
     from meshwright.trainer.job import SaveSettings, ValidSettings
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=processes, timeout=timedelta(minutes=5))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=processes,
+        timeout=timedelta(minutes=5),
+    )
     kinds: dict[str, Any] = {"save": SaveSettings, "valid": ValidSettings}
-    changes = changes | {name: kind(**changes[name]) for name, kind in kinds.items() if name in changes}
+    changes = changes | {
+        name: kind(**changes[name]) for name, kind in kinds.items() if name in changes
+    }
     found = []
     for number, case in enumerate(cases):
         lines: list[str] = []
         job = job_of(case, **changes)
         if job.save.folder is not None:
-            job = replace(job, save=replace(job.save, folder=job.save.folder.replace("{case}", str(number))))
+            job = replace(
+                job, save=replace(job.save, folder=job.save.folder.replace("{case}", str(number)))
+            )
         require_trainable(job, num_processes=processes)
         train(job, torch.device("cpu"), tell=lines.append, started=perf_counter())
-        found.append([line for line in map(json.loads, lines) if line["event"] in ("step", "validation")])
+        found.append(
+            [line for line in map(json.loads, lines) if line["event"] in ("step", "validation")]
+        )
         print(case, "done", flush=True)
     if rank == 0:
         Path(out).write_text(json.dumps(found), encoding="utf-8")
     sys.stdout.flush()
-    os._exit(0)  # as the trainer ends: gloo's threads abort when the interpreter is taken down before they are done
+    os._exit(
+        0
+        # as the trainer ends: gloo's threads abort when the interpreter is taken down before they are  # noqa: E501
+        # done
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(_start(int(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), sys.argv[5:]))
+    sys.exit(
+        _start(int(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), sys.argv[5:])
+    )

@@ -1,4 +1,5 @@
-"""Runs of `python -m meshwright.trainer` on processes of this machine, each rank started by hand as torchrun would."""
+"""Runs of `python -m meshwright.trainer` on processes of this machine, each rank started by hand as
+torchrun would."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ class Ended:
 def write_plan(folder: Path, layout: Mapping[str, Any], **request: Any) -> Path:
     """Write a plan of one layout of the tiny model."""
     path = folder / "plan.json"
-    plan = {"request": REQUEST | request, "plans": [{"layout": {"gbs": 8, "mbs": 2} | dict(layout)}]}
+    plan = {
+        "request": REQUEST | request,
+        "plans": [{"layout": {"gbs": 8, "mbs": 2} | dict(layout)}],
+    }
     path.write_text(json.dumps(plan), encoding="utf-8")
     return path
 
@@ -43,13 +47,23 @@ def start(plan: Path, words: Sequence[str], *, processes: int) -> list[subproces
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    given = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    given = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT / "src"),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     return [
         subprocess.Popen(
             [sys.executable, "-m", "meshwright.trainer", str(plan), "device=cpu", *words],
             env=os.environ
             | given
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)},
+            | {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(processes),
+                "LOCAL_WORLD_SIZE": str(processes),
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -67,7 +81,10 @@ def finish(ranks: Sequence[subprocess.Popen[str]], *, timeout_s: float = 300) ->
         for rank in ranks:
             rank.kill()
             rank.wait()
-    return [Ended(code=rank.returncode, out=out, err=err) for rank, (out, err) in zip(ranks, told, strict=True)]
+    return [
+        Ended(code=rank.returncode, out=out, err=err)
+        for rank, (out, err) in zip(ranks, told, strict=True)
+    ]
 
 
 def run(plan: Path, words: Sequence[str], *, processes: int) -> list[Ended]:

@@ -1,4 +1,5 @@
-"""Runs that break: too large, a rank lost or stopped, losses that are no numbers; on real processes; needs torch."""
+"""Runs that break: too large, a rank lost or stopped, losses that are no numbers; on real
+processes; needs torch."""
 
 from __future__ import annotations
 
@@ -25,8 +26,14 @@ LIMIT_S = 60
     ],
     ids=["killed", "stopped"],
 )
-def test_a_lost_rank_ends_the_others(tmp_path: Path, loss: signal.Signals, words: list[str], says: str) -> None:
-    ranks = start(write_plan(tmp_path, {"dp": 2, "sharding": "zero3"}), ["steps=100000", "profile_step=0", *words], processes=2)
+def test_a_lost_rank_ends_the_others(
+    tmp_path: Path, loss: signal.Signals, words: list[str], says: str
+) -> None:
+    ranks = start(
+        write_plan(tmp_path, {"dp": 2, "sharding": "zero3"}),
+        ["steps=100000", "profile_step=0", *words],
+        processes=2,
+    )
     assert ranks[0].stdout is not None
     assert '"step": 1' in ranks[0].stdout.readline()
     ranks[1].send_signal(loss)
@@ -42,9 +49,16 @@ def test_a_lost_rank_ends_the_others(tmp_path: Path, loss: signal.Signals, words
 
 @pytest.mark.slow
 def test_a_loss_that_is_no_number_is_named_with_its_step(tmp_path: Path) -> None:
-    """A learning rate of 1e30 spoils the weights in step 1; the loss of step 2 shows it, and no checkpoint is written."""
+    """A learning rate of 1e30 spoils the weights in step 1; the loss of step 2 shows it, and no
+    checkpoint is written."""
     saved = tmp_path / "saved"
-    words = ["steps=9", "optimizer.learning_rate=1e30", "optimizer.warmup_steps=0", f"save.folder={saved}", "profile_step=0"]
+    words = [
+        "steps=9",
+        "optimizer.learning_rate=1e30",
+        "optimizer.warmup_steps=0",
+        f"save.folder={saved}",
+        "profile_step=0",
+    ]
     first, second = run(write_plan(tmp_path, {"pp": 2}), words, processes=2)
     assert (first.code, second.code, second.err) == (1, 1, "")
     assert first.err.startswith("error: step 2: the loss is ")
@@ -63,4 +77,7 @@ def test_a_model_that_no_machine_of_ours_holds_is_refused_before_it_starts(tmp_p
 def test_too_few_processes_are_refused_before_they_start(tmp_path: Path) -> None:
     first, second = run(write_plan(tmp_path, {"dp": 4}), [], processes=2)
     assert (first.code, second.code, second.err) == (2, 2, "")
-    assert first.err.startswith("error: the layout runs on tp*cp*pp*dp = 4 processes, 2 were started: torchrun --nproc-per-node 4")
+    assert first.err.startswith(
+        "error: the layout runs on tp*cp*pp*dp = 4 processes, 2 were started: torchrun"
+        " --nproc-per-node 4"
+    )

@@ -23,5 +23,8 @@ def test_a_second_training_in_a_folder_is_refused_until_the_first_has_ended(tmp_
 
 
 def test_a_folder_that_may_not_be_written_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"save\.folder=.*absent: No such file or directory"), held(tmp_path / "absent"):
+    with (
+        pytest.raises(ConfigError, match=r"save\.folder=.*absent: No such file or directory"),
+        held(tmp_path / "absent"),
+    ):
         pass

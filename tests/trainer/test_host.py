@@ -11,8 +11,11 @@ from meshwright.trainer.host import keep_freed_memory
 
 
 @pytest.mark.parametrize("refused", [None, -1, -3])
-def test_freed_memory_is_kept_where_the_library_knows_how(refused: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """mallopt(3): -3 is the size from which blocks are mapped, -1 how much is free at the top before it is given back."""
+def test_freed_memory_is_kept_where_the_library_knows_how(
+    refused: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mallopt(3): -3 is the size from which blocks are mapped, -1 how much is free at the top
+    before it is given back."""
     asked: dict[int, int] = {}
 
     def mallopt(parameter: int, value: int) -> int:

@@ -48,7 +48,8 @@ def test_documents_and_tokens(prefix: str) -> None:
 
 
 def test_samples_are_runs_of_the_shuffled_documents(prefix: str) -> None:
-    """Five tokens are two samples of three that share the middle one, in one of two orders of the documents."""
+    """Five tokens are two samples of three that share the middle one, in one of two orders of the
+    documents."""
     samples = PackedSamples(IndexedFile(prefix), length=3, seed=1, epochs=8)
     streams = {(5, 6, 7, 8, 50256), (8, 50256, 5, 6, 7)}
     seen = set()
@@ -60,7 +61,9 @@ def test_samples_are_runs_of_the_shuffled_documents(prefix: str) -> None:
 
 
 def test_a_sample_does_not_depend_on_what_was_read_before(prefix: str) -> None:
-    first, second = (PackedSamples(IndexedFile(prefix), length=3, seed=1, epochs=4) for _ in range(2))
+    first, second = (
+        PackedSamples(IndexedFile(prefix), length=3, seed=1, epochs=4) for _ in range(2)
+    )
     forwards = [first.read(number).tolist() for number in range(8)]
     backwards = [second.read(number).tolist() for number in reversed(range(8))]
     assert forwards == backwards[::-1]
@@ -94,7 +97,8 @@ class _Numbered:
 
 
 def test_a_blend_of_many_sources_goes_on_for_as_long_as_is_asked() -> None:
-    """150 equal shares: each gives its samples in their order, and in the end a 150th, but for one that takes what is rounded off."""
+    """150 equal shares: each gives its samples in their order, and in the end a 150th, but for one
+    that takes what is rounded off."""
     sources = [_Numbered(name) for name in range(150)]
     blend = BlendedSamples(cast("list[PackedSamples]", sources), [1.0] * 150, seed=3)
     read = np.array([blend.read(number) for number in range(3 * 32_768)])
@@ -107,11 +111,15 @@ def test_the_last_documents_are_held_out_of_training(tmp_path: Path, prefix: str
     """Documents 5 6 7 and 8 50256: half of them is one, and a tenth is one at least."""
     for share in (0.5, 0.1):
         rest, held_out = (
-            open_blend([prefix], length=2, seed=1, vocab=50257, epochs=1, held_out=share, part=part) for part in ("rest", "held-out")
+            open_blend([prefix], length=2, seed=1, vocab=50257, epochs=1, held_out=share, part=part)
+            for part in ("rest", "held-out")
         )
         assert sorted(rest.read(number).tolist() for number in range(2)) == [[5, 6], [6, 7]]
         assert held_out.read(0).tolist() == [8, 50256]
-    with pytest.raises(ConfigError, match=r"2 tokens in 1 of 2 documents \(valid.share\), fewer than one sequence of 3"):
+    with pytest.raises(
+        ConfigError,
+        match=r"2 tokens in 1 of 2 documents \(valid.share\), fewer than one sequence of 3",
+    ):
         open_blend([prefix], length=3, seed=1, vocab=50257, epochs=1, held_out=0.5, part="held-out")
 
 

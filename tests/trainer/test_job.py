@@ -20,20 +20,37 @@ from meshwright.trainer.parts import Part, own_parts
 from meshwright.trainer.schedule import learning_rate
 
 REQUEST = {"model": "tiny-llama", "seq_len": 64, "precision": "fp32"}
-OWN = {"name": "own", "num_layers": 2, "hidden": 64, "num_heads": 4, "num_kv_heads": 4, "head_dim": 16, "ffn": 128, "vocab": 512}
+OWN = {
+    "name": "own",
+    "num_layers": 2,
+    "hidden": 64,
+    "num_heads": 4,
+    "num_kv_heads": 4,
+    "head_dim": 16,
+    "ffn": 128,
+    "vocab": 512,
+}
 LAYOUTS = [{"dp": 2, "gbs": 8, "mbs": 4}, {"pp": 2, "gbs": 8, "mbs": 2, "layers_per_stage": [3, 1]}]
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
     path = tmp_path / "plan.json"
-    path.write_text(json.dumps({"request": REQUEST, "plans": [{"layout": layout} for layout in LAYOUTS]}), encoding="utf-8")
+    path.write_text(
+        json.dumps({"request": REQUEST, "plans": [{"layout": layout} for layout in LAYOUTS]}),
+        encoding="utf-8",
+    )
     return path
 
 
 def test_a_plan_is_read(plan: Path) -> None:
     job = read_job(plan)
-    assert (job.model.name, job.seq_len, job.precision, job.layout) == ("tiny-llama", 64, "fp32", Layout(dp=2, gbs=8, mbs=4))
+    assert (job.model.name, job.seq_len, job.precision, job.layout) == (
+        "tiny-llama",
+        64,
+        "fp32",
+        Layout(dp=2, gbs=8, mbs=4),
+    )
 
 
 def test_the_second_plan_of_a_file(plan: Path) -> None:
@@ -41,9 +58,22 @@ def test_the_second_plan_of_a_file(plan: Path) -> None:
 
 
 def test_words_go_on_top(plan: Path) -> None:
-    words = ["steps=50", "optimizer.learning_rate=1", "compile=true", "save.folder=out", "minutes=2", "data.blend=0.7 a 0.3 b"]
+    words = [
+        "steps=50",
+        "optimizer.learning_rate=1",
+        "compile=true",
+        "save.folder=out",
+        "minutes=2",
+        "data.blend=0.7 a 0.3 b",
+    ]
     job = read_job(plan, words)
-    assert (job.steps, job.optimizer.learning_rate, job.compile, job.save.folder, job.minutes) == (50, 1.0, True, "out", 2.0)
+    assert (job.steps, job.optimizer.learning_rate, job.compile, job.save.folder, job.minutes) == (
+        50,
+        1.0,
+        True,
+        "out",
+        2.0,
+    )
     assert job.data.blend == ("0.7", "a", "0.3", "b")
 
 
@@ -55,9 +85,14 @@ def test_words_go_on_top(plan: Path) -> None:
         ({**OWN, "details": {"rope_base": 2e6}}, 2e6),
     ],
 )
-def test_a_plan_brings_the_base_of_its_models_positions(tmp_path: Path, model: Any, base: float) -> None:
+def test_a_plan_brings_the_base_of_its_models_positions(
+    tmp_path: Path, model: Any, base: float
+) -> None:
     path = tmp_path / "plan.json"
-    path.write_text(json.dumps({"request": {**REQUEST, "model": model}, "plans": [{"layout": LAYOUTS[0]}]}), encoding="utf-8")
+    path.write_text(
+        json.dumps({"request": {**REQUEST, "model": model}, "plans": [{"layout": LAYOUTS[0]}]}),
+        encoding="utf-8",
+    )
     assert read_job(path).rope_base == base
     assert read_job(path, ["rope_base=1000"]).rope_base == 1000.0
 
@@ -85,7 +120,10 @@ def test_wrong_words_are_named(plan: Path, word: str, says: str) -> None:
         ("{", "no JSON"),
         ("[]", "expected the object"),
         (json.dumps({"request": REQUEST, "plans": []}), "holds 0 plans"),
-        (json.dumps({"request": REQUEST | {"precision": "fp8"}, "plans": [{"layout": {}}]}), "bf16 or fp32"),
+        (
+            json.dumps({"request": REQUEST | {"precision": "fp8"}, "plans": [{"layout": {}}]}),
+            "bf16 or fp32",
+        ),
     ],
 )
 def test_wrong_plans_are_named(tmp_path: Path, content: str, says: str) -> None:
@@ -102,7 +140,9 @@ def test_a_plan_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_layout_key_that_does_not_exist(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    path.write_text(json.dumps({"request": REQUEST, "plans": [{"layout": {"dpp": 2}}]}), encoding="utf-8")
+    path.write_text(
+        json.dumps({"request": REQUEST, "plans": [{"layout": {"dpp": 2}}]}), encoding="utf-8"
+    )
     with pytest.raises(UnknownNameError, match="dpp"):
         read_job(path)
 
@@ -142,14 +182,18 @@ def test_zero_bubble_has_one_chunk_or_two() -> None:
 
 
 def test_chunks_of_a_v() -> None:
-    """Down the stages and up again: the first has both ends of the model. Stages of 5 and 3 layers are 3 + 2 and 2 + 1."""
+    """Down the stages and up again: the first has both ends of the model. Stages of 5 and 3 layers
+    are 3 + 2 and 2 + 1."""
     model = replace(job_of("dense:").model, num_layers=8)
     layout = Layout(pp=2, vpp=2, schedule="zero-bubble", layers_per_stage=(5, 3))
     assert own_parts(model, layout, 0) == [
         (0, Part(layers=(0, 1, 2), first=True, last=False)),
         (3, Part(layers=(6, 7), first=False, last=True)),
     ]
-    assert [(place, part.layers) for place, part in own_parts(model, layout, 1)] == [(1, (3, 4)), (2, (5,))]
+    assert [(place, part.layers) for place, part in own_parts(model, layout, 1)] == [
+        (1, (3, 4)),
+        (2, (5,)),
+    ]
 
 
 def test_uneven_stages() -> None:
@@ -175,7 +219,10 @@ def test_uneven_stages_of_several_chunks() -> None:
         ("dense:tp=8", "num_heads=4 is not divisible by tp=8"),
         ("dense:tp=4", "num_kv_heads=2 is not divisible by tp=4"),
         ("dense:sp=1", "sp=1 needs tp > 1"),
-        ("dense:cp=8", "cp=8: context=all-to-all swaps tokens for heads, .* context=ring takes any number"),
+        (
+            "dense:cp=8",
+            "cp=8: context=all-to-all swaps tokens for heads, .* context=ring takes any number",
+        ),
         ("dense:dp=2:ring", "with cp=1 nothing goes round"),
         ("dense:cp=32:ring", "seq_len=32 is not divisible by 64 .cp=32, two runs of tokens a rank"),
         ("dense:cp=3", "seq_len=32 is not divisible by 3 .cp=3"),
@@ -230,7 +277,10 @@ def test_compiling_is_refused_where_it_does_not_work(case: str, says: str) -> No
         require_trainable(job, num_processes=job.layout.num_chips)
 
 
-@pytest.mark.parametrize("case", ["moe:dp=2,ep=2:compile", "dense:pp=2,vpp=2,recompute=full:compile", "dense:cp=2:compile"])
+@pytest.mark.parametrize(
+    "case",
+    ["moe:dp=2,ep=2:compile", "dense:pp=2,vpp=2,recompute=full:compile", "dense:cp=2:compile"],
+)
 def test_compiling_is_taken_where_it_was_tried(case: str) -> None:
     """benchmarks/trainer_curves.py runs these."""
     job = job_of(case)
@@ -247,12 +297,24 @@ def test_compiling_is_taken_where_it_was_tried(case: str) -> None:
         ({"profile_step": -1}, "profile_step=-1: expected 0 or more"),
         ({"seed": -1}, "seed=-1: expected 0 to 2147483647"),
         ({"init_std": 0.0}, "init_std=0.0: expected a positive number"),
-        ({"optimizer": OptimizerSettings(learning_rate=float("nan"))}, "optimizer.learning_rate=nan: expected 0 or more"),
-        ({"optimizer": OptimizerSettings(beta2=1.0)}, "optimizer.beta2=1.0: expected 0 or more and less than 1"),
-        ({"optimizer": OptimizerSettings(epsilon=0.0)}, "optimizer.epsilon=0.0: expected a positive number"),
+        (
+            {"optimizer": OptimizerSettings(learning_rate=float("nan"))},
+            "optimizer.learning_rate=nan: expected 0 or more",
+        ),
+        (
+            {"optimizer": OptimizerSettings(beta2=1.0)},
+            "optimizer.beta2=1.0: expected 0 or more and less than 1",
+        ),
+        (
+            {"optimizer": OptimizerSettings(epsilon=0.0)},
+            "optimizer.epsilon=0.0: expected a positive number",
+        ),
         ({"data": DataSettings(epochs=0)}, "data.epochs=0: expected 1 or more"),
         ({"profile_step": 0, "trace": "out"}, "trace=out: it is of profile_step=0"),
-        ({"steps": 2, "memory_snapshot": "out", "profile_step": 3}, "memory_snapshot=out: .* a run of steps=2 does not have"),
+        (
+            {"steps": 2, "memory_snapshot": "out", "profile_step": 3},
+            "memory_snapshot=out: .* a run of steps=2 does not have",
+        ),
     ],
 )
 def test_values_that_mean_nothing(changes: dict[str, Any], says: str) -> None:
@@ -270,7 +332,10 @@ def test_the_number_of_processes_must_be_the_layouts() -> None:
     [
         ({"mtp_layers": 1}, "mtp_layers=1"),
         ({"attention_sinks": True}, "attention sinks"),
-        ({"qk_norm": True, "qk_norm_all_heads": True}, "one norm of queries and keys over all heads"),
+        (
+            {"qk_norm": True, "qk_norm_all_heads": True},
+            "one norm of queries and keys over all heads",
+        ),
         ({"positions": "learned", "max_positions": 16}, "more than its 16 positions"),
     ],
 )
@@ -281,7 +346,15 @@ def test_models_that_are_refused(changes: dict[str, Any], says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "tp=2,sp=1", "dp=2,sharding=zero2", "pp=2,vpp=2", "cp=2,sharding=zero3", "dp=4,zero=hsdp,shard_size=2,mbs=1"]
+    "words",
+    [
+        "",
+        "tp=2,sp=1",
+        "dp=2,sharding=zero2",
+        "pp=2,vpp=2",
+        "cp=2,sharding=zero3",
+        "dp=4,zero=hsdp,shard_size=2,mbs=1",
+    ],
 )
 def test_layouts_that_are_taken(words: str) -> None:
     job = job_of(f"dense:{words}")
@@ -292,7 +365,9 @@ def test_layouts_that_are_taken(words: str) -> None:
 def test_help_and_bad_input_without_torch(tmp_path: Path) -> None:
     def start(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "meshwright.trainer", *words]
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
 
     helped = start("--help")
     assert (helped.returncode, "optimizer.learning_rate" in helped.stdout) == (0, True)

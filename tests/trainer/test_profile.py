@@ -26,7 +26,9 @@ from meshwright.trainer.profile._operator import Behind, Operator
 from meshwright.trainer.profile._timing import Clock, Measured, measure, settled, spread_frac
 
 QUICK = ProfileRequest(device="cpu", effort="quick")
-FAST = _design.Timing(budget_s=0.0, least_repeats=1, most_repeats=1, goal_frac=1.0, sustained_s=0.001, longest_s=1e6)
+FAST = _design.Timing(
+    budget_s=0.0, least_repeats=1, most_repeats=1, goal_frac=1.0, sustained_s=0.001, longest_s=1e6
+)
 TINY: dict[str, _design.Axes] = {
     "gemm": ((16, 32), (32,), (32,)),
     "grouped_gemm": ((16,), (2,), (32,), (32,)),
@@ -39,12 +41,39 @@ TINY: dict[str, _design.Axes] = {
     "parameters": ((4096,),),
     "bytes": ((4096, 65536),),
 }
-HOST = Series(name="host/plain", dims=("layers",), axes=((1,),), samples=(Sample(point=(1,), seconds=1e-3, repeats=1),))
+HOST = Series(
+    name="host/plain",
+    dims=("layers",),
+    axes=((1,),),
+    samples=(Sample(point=(1,), seconds=1e-3, repeats=1),),
+)
 SERIES = {
-    *("host/plain", "launch/host", "launch/autograd", "launch/cold", "copy/device", "adam/fp32", "gradient_norm/fp32"),
-    *("gemm/fp32", "gemm_dgrad/fp32", "gemm_wgrad/fp32", "gemm_main_grad/fp32", "gemm_sustained/fp32"),
-    *(f"{name}{way}/fp32" for name in ("attention", "attention_full", "grouped_gemm", "experts") for way in ("", "_backward")),
-    *(f"{name}{way}/fp32" for name in ("rmsnorm", "layernorm", "swiglu", "gelu", "residual", "rotary") for way in ("", "_backward")),
+    *(
+        "host/plain",
+        "launch/host",
+        "launch/autograd",
+        "launch/cold",
+        "copy/device",
+        "adam/fp32",
+        "gradient_norm/fp32",
+    ),
+    *(
+        "gemm/fp32",
+        "gemm_dgrad/fp32",
+        "gemm_wgrad/fp32",
+        "gemm_main_grad/fp32",
+        "gemm_sustained/fp32",
+    ),
+    *(
+        f"{name}{way}/fp32"
+        for name in ("attention", "attention_full", "grouped_gemm", "experts")
+        for way in ("", "_backward")
+    ),
+    *(
+        f"{name}{way}/fp32"
+        for name in ("rmsnorm", "layernorm", "swiglu", "gelu", "residual", "rotary")
+        for way in ("", "_backward")
+    ),
     *(f"{name}{way}/fp32" for name in ("cross_entropy", "embedding") for way in ("", "_backward")),
 }
 
@@ -64,23 +93,40 @@ def test_every_series_is_measured() -> None:
     found = profile_device(QUICK, tell=lines.append)
     assert found.complete and {series.name for series in found.series} == SERIES
     assert set(found.skipped) == {"collective"}
-    assert all(sample.outcome == "measured" and sample.repeats > 0 for series in found.series for sample in series.samples)
+    assert all(
+        sample.outcome == "measured" and sample.repeats > 0
+        for series in found.series
+        for sample in series.samples
+    )
     assert len([line for line in lines if not line.startswith("note:")]) == len(SERIES)
     assert set(profile_tables(found).grids) == SERIES
     assert measured_chip(found).memory_bytes_per_s > 0
 
 
 def test_host_times_of_the_trainers_own_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer and both ends take time forward and backward; a step's own work is told for few and many layers."""
-    monkeypatch.setattr(_host, "_LAYOUTS", {"plain": {"dp": 2, "sharding": "none"}, "context": {"cp": 2}})
+    """A layer and both ends take time forward and backward; a step's own work is told for few and
+    many layers."""
+    monkeypatch.setattr(
+        _host, "_LAYOUTS", {"plain": {"dp": 2, "sharding": "none"}, "context": {"cp": 2}}
+    )
     monkeypatch.setattr(_host, "_REPEATS", 2)
     monkeypatch.setattr(_host, "_EXPERTS", (2, 4))
-    found = {series.name: series for series in _host.host_series(Device(kind="cpu", dtypes=("fp32",)))}
+    found = {
+        series.name: series for series in _host.host_series(Device(kind="cpu", dtypes=("fp32",)))
+    }
     names = ("plain", "context", "routed", "ends")
-    assert set(found) == {f"host/{name}{way}" for name in names for way in ("", "_backward")} | {"host/step"}
+    assert set(found) == {f"host/{name}{way}" for name in names for way in ("", "_backward")} | {
+        "host/step"
+    }
     assert [sample.point for sample in found["host/step"].samples] == [(1,), (5,)]
-    assert [sample.point for sample in found["host/routed"].samples] == [(2,), (4,)] and found["host/routed"].dims == ("experts",)
-    assert all(sample.seconds and sample.seconds < 10 for series in found.values() for sample in series.samples)
+    assert [sample.point for sample in found["host/routed"].samples] == [(2,), (4,)] and found[
+        "host/routed"
+    ].dims == ("experts",)
+    assert all(
+        sample.seconds and sample.seconds < 10
+        for series in found.values()
+        for sample in series.samples
+    )
 
 
 @pytest.mark.usefixtures("tiny")
@@ -113,7 +159,11 @@ def test_the_command_goes_on_where_it_was_interrupted(
     assert run([*command, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     whole = load_profile(tmp_path / "here.npz")
-    assert answer["complete"] and whole.complete and answer["series"]["gemm/fp32"] == {"shapes": 2, "measured": 2}
+    assert (
+        answer["complete"]
+        and whole.complete
+        and answer["series"]["gemm/fp32"] == {"shapes": 2, "measured": 2}
+    )
     for series in partial.series:
         again = whole.find(series.name)
         assert again is not None and again.samples[: len(series.samples)] == series.samples
@@ -201,17 +251,32 @@ def _work_for(seconds: float) -> None:
 
 @pytest.mark.parametrize("clock", ["work", "host", "sustained"])
 def test_a_known_time_is_measured(clock: str) -> None:
-    timing = _design.Timing(budget_s=0.05, least_repeats=3, most_repeats=9, goal_frac=0.0, sustained_s=0.1, longest_s=1.0)
+    timing = _design.Timing(
+        budget_s=0.05,
+        least_repeats=3,
+        most_repeats=9,
+        goal_frac=0.0,
+        sustained_s=0.1,
+        longest_s=1.0,
+    )
     device = Device(kind="cpu", dtypes=("fp32",))
     started = time.perf_counter()
-    found = measure(lambda: _work_for(0.005), operator=operator_of(lambda _: lambda: None, clock), clock=Clock(device), timing=timing)
+    found = measure(
+        lambda: _work_for(0.005),
+        operator=operator_of(lambda _: lambda: None, clock),
+        clock=Clock(device),
+        timing=timing,
+    )
     took_s = time.perf_counter() - started
-    assert 0.005 <= found.seconds <= 2 * took_s / found.repeats  # a median is at most twice the mean, however busy the machine
+    assert (
+        0.005 <= found.seconds <= 2 * took_s / found.repeats
+    )  # a median is at most twice the mean, however busy the machine
     assert found.repeats >= 3
 
 
 def test_before_each_repeat_a_step_is_stood_in_for() -> None:
-    """The twin brings the code, then what the operator before wrote is written again, and then the work is timed."""
+    """The twin brings the code, then what the operator before wrote is written again, and then the
+    work is timed."""
     done: list[str] = []
 
     class Operand:
@@ -221,10 +286,22 @@ def test_before_each_repeat_a_step_is_stood_in_for() -> None:
         def mul_(self, _: float) -> None:
             done.append("written")
 
-    device, timing = Device(kind="cpu", dtypes=("fp32",)), replace(FAST, least_repeats=2, most_repeats=2, goal_frac=-1.0)
+    device, timing = (
+        Device(kind="cpu", dtypes=("fp32",)),
+        replace(FAST, least_repeats=2, most_repeats=2, goal_frac=-1.0),
+    )
     work = Behind(lambda: done.append("timed"), (Operand(),))
     operator = replace(operator_of(lambda _: lambda: None), caches="cold")
-    assert measure(work, operator=operator, clock=Clock(device), timing=timing, twin=lambda: done.append("twin")).repeats == 2
+    assert (
+        measure(
+            work,
+            operator=operator,
+            clock=Clock(device),
+            timing=timing,
+            twin=lambda: done.append("twin"),
+        ).repeats
+        == 2
+    )
     assert done[-6:] == ["twin", "written", "timed"] * 2
 
 

@@ -14,7 +14,15 @@ from meshwright.errors import ConfigError, MissingExtraError, UnknownNameError
 from meshwright.hardware.profile import Effort
 from meshwright.models.presets import Preset, find_model, presets
 from meshwright.trainer import profile
-from meshwright.trainer.profile._design import _GRIDS, EFFORTS, grid, grid_points, model_points, sized, sustained_point
+from meshwright.trainer.profile._design import (
+    _GRIDS,
+    EFFORTS,
+    grid,
+    grid_points,
+    model_points,
+    sized,
+    sustained_point,
+)
 from meshwright.trainer.profile.request import DeviceKind, ProfileRequest, read_dtypes
 
 DEVICES: tuple[DeviceKind, ...] = ("cpu", "cuda")
@@ -37,7 +45,9 @@ def test_axes_rise(device: DeviceKind, effort: Effort) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_more_effort_measures_more(device: DeviceKind) -> None:
     for family in _GRIDS[device]["quick"]:
-        counts = [len(grid_points(grid(family, device=device, effort=effort))) for effort in EFFORT_NAMES]
+        counts = [
+            len(grid_points(grid(family, device=device, effort=effort))) for effort in EFFORT_NAMES
+        ]
         assert counts == sorted(counts), family
 
 
@@ -45,7 +55,10 @@ def test_more_effort_measures_more(device: DeviceKind) -> None:
 def test_a_slow_device_gets_a_grid_that_it_finishes(most: float) -> None:
     whole = grid("gemm", device="cuda", effort="full")
     kept = sized(whole, most=most)
-    assert all(len(mine) > 0 and mine == every[: len(mine)] for mine, every in zip(kept, whole, strict=True))
+    assert all(
+        len(mine) > 0 and mine == every[: len(mine)]
+        for mine, every in zip(kept, whole, strict=True)
+    )
     assert prod(axis[-1] for axis in kept) <= max(most, prod(axis[0] for axis in whole))
 
 
@@ -59,8 +72,12 @@ def test_the_sustained_product_is_on_the_grid() -> None:
 def test_shapes_of_llama3_8b_by_hand() -> None:
     points = model_points(find_model("llama3-8b"), device="cpu")
     into_and_out = {(128256, 4096), (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)}
-    assert set(points["gemm"]) == {(tokens, out, into) for tokens in (256, 1024) for out, into in into_and_out}
-    assert set(points["gemm_wgrad"]) == {(out, into, tokens) for tokens in (256, 1024) for out, into in into_and_out}
+    assert set(points["gemm"]) == {
+        (tokens, out, into) for tokens in (256, 1024) for out, into in into_and_out
+    }
+    assert set(points["gemm_wgrad"]) == {
+        (out, into, tokens) for tokens in (256, 1024) for out, into in into_and_out
+    }
     assert set(points["attention"]) == {(128, 4, 32, 256), (128, 4, 32, 1024)}
     assert "experts" not in points
     eighth = model_points(find_model("llama3-8b"), device="cuda")["gemm"]
@@ -71,7 +88,9 @@ def test_shapes_of_experts() -> None:
     points = model_points(find_model("mixtral-8x7b"), device="cuda")
     assert (1024, 8, 4096, 14336) in points["experts"]
     latent = model_points(find_model("deepseek-v3"), device="cuda")
-    assert "attention" not in latent and all(experts <= 64 for _, experts, _, _ in latent["experts"])
+    assert "attention" not in latent and all(
+        experts <= 64 for _, experts, _, _ in latent["experts"]
+    )
 
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.spec.name)
@@ -108,7 +127,11 @@ def test_unknown_device() -> None:
     ],
 )
 def test_bad_requests(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("old.npz").write_bytes(b"something else")
@@ -117,7 +140,9 @@ def test_bad_requests(
     assert [file.name for file in tmp_path.iterdir()] == ["old.npz"]
 
 
-def test_without_torch_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_torch_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(profile, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError):
         profile.profile_device(ProfileRequest())

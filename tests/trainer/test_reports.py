@@ -15,7 +15,9 @@ def _rates(device_name: str | None = None, **changes: Any) -> Rates:
     return Rates(job=job_of("dense:dp=2", **changes), processes=2, device_name=device_name)
 
 
-def _report(step: int, *, step_s: float, peak: list[int], collectives_s: dict[str, float] | None = None) -> StepReport:
+def _report(
+    step: int, *, step_s: float, peak: list[int], collectives_s: dict[str, float] | None = None
+) -> StepReport:
     return StepReport(
         step=step,
         loss=10.0 - step,
@@ -33,9 +35,9 @@ def _report(step: int, *, step_s: float, peak: list[int], collectives_s: dict[st
 def test_rates_of_a_step() -> None:
     """8 samples of 32 tokens in half a second on 2 processes: 512 tokens a second, 256 each.
 
-    Model FLOPs per token: 6 * weights of products + 12 * layers * heads * head_dim * tokens, of 4 layers of
-    64 * (64 + 32 + 32 + 64) + 3 * 64 * 128 = 36864 weights, and 500 * 64 = 32000 of the head:
-    6 * 179456 + 12 * 4 * 64 * 32 = 1175040. Half of it on each of two processes.
+    Model FLOPs per token: 6 * weights of products + 12 * layers * heads * head_dim * tokens, of 4
+    layers of 64 * (64 + 32 + 32 + 64) + 3 * 64 * 128 = 36864 weights, and 500 * 64 = 32000 of the
+    head: 6 * 179456 + 12 * 4 * 64 * 32 = 1175040. Half of it on each of two processes.
     """
     speed = _rates(peak_tflops=0.001).of(0.5)
     assert speed["tokens_per_s"] == 512
@@ -65,9 +67,21 @@ def test_a_given_peak_goes_before_the_catalogues() -> None:
 def test_summary_of_six_steps() -> None:
     """Steps 1 and 2 warm up, 3 was recorded: the rest take 0.4, 0.2 and 0.3 s."""
     tally = Tally(rates=_rates())
-    for step, (step_s, peak) in enumerate([(9.0, [5, 9]), (8.0, [6, 1]), (7.0, [1, 1]), (0.4, [1, 1]), (0.2, [1, 1]), (0.3, [7, 1])], 1):
-        tally.add(_report(step, step_s=step_s, peak=peak, collectives_s={"all_reduce": 0.1} if step == 3 else None))
-    summary = tally.summary(done=6, start_s=2.5, ended_by="steps", device="cpu", torch_version="2.13.0")
+    for step, (step_s, peak) in enumerate(
+        [(9.0, [5, 9]), (8.0, [6, 1]), (7.0, [1, 1]), (0.4, [1, 1]), (0.2, [1, 1]), (0.3, [7, 1])],
+        1,
+    ):
+        tally.add(
+            _report(
+                step,
+                step_s=step_s,
+                peak=peak,
+                collectives_s={"all_reduce": 0.1} if step == 3 else None,
+            )
+        )
+    summary = tally.summary(
+        done=6, start_s=2.5, ended_by="steps", device="cpu", torch_version="2.13.0"
+    )
     assert (summary.first_step, summary.last_step, summary.measured_steps) == (1, 6, 3)
     assert (summary.step_s, summary.step_s_range) == (0.3, [0.2, 0.4])
     assert summary.tokens_per_s == pytest.approx(256 / 0.3)
@@ -81,14 +95,29 @@ def test_summary_of_six_steps() -> None:
 def test_a_run_too_short_to_measure_says_nothing() -> None:
     tally = Tally(rates=_rates())
     tally.add(_report(1, step_s=9.0, peak=[1, 1]))
-    summary = tally.summary(done=1, start_s=1.0, ended_by="signal", device="cpu", torch_version="2.13.0")
-    assert (summary.measured_steps, summary.step_s, summary.mfu, summary.tokens_per_s, summary.phases_s) == (0, None, None, None, None)
+    summary = tally.summary(
+        done=1, start_s=1.0, ended_by="signal", device="cpu", torch_version="2.13.0"
+    )
+    assert (
+        summary.measured_steps,
+        summary.step_s,
+        summary.mfu,
+        summary.tokens_per_s,
+        summary.phases_s,
+    ) == (0, None, None, None, None)
     assert (summary.first_loss, summary.ended_by) == (9.0, "signal")
 
 
 def test_a_run_that_was_done_before_has_no_steps() -> None:
-    summary = Tally(rates=_rates()).summary(done=20, start_s=1.0, ended_by="steps", device="cpu", torch_version="2.13.0")
-    assert (summary.first_step, summary.last_step, summary.first_loss, summary.peak_allocated_bytes) == (None, 20, None, [])
+    summary = Tally(rates=_rates()).summary(
+        done=20, start_s=1.0, ended_by="steps", device="cpu", torch_version="2.13.0"
+    )
+    assert (
+        summary.first_step,
+        summary.last_step,
+        summary.first_loss,
+        summary.peak_allocated_bytes,
+    ) == (None, 20, None, [])
 
 
 def _event(name: str, start_us: float, duration_us: float, *, on_device: bool = False) -> Recorded:
@@ -106,19 +135,43 @@ def test_gloos_work_is_named_after_its_call() -> None:
         _event("c10d::alltoall_base_", 30, 5),
         _event("aten::mm", 32, 9),
     ]
-    assert collective_seconds(events) == {"reduce_scatter": 3.0, "all_reduce": 1.0, "all_to_all": 0.5}
+    assert collective_seconds(events) == {
+        "reduce_scatter": 3.0,
+        "all_reduce": 1.0,
+        "all_to_all": 0.5,
+    }
 
 
 def test_of_nccl_the_kernels_count() -> None:
-    """The record also holds the call on the host and a span of the same name on the device; each kernel counts once."""
+    """The record also holds the call on the host and a span of the same name on the device; each
+    kernel counts once."""
     events = [
         _event("nccl:all_reduce", 1, 700_000),
         _event("nccl:all_reduce", 2, 800_000, on_device=True),
-        _event("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 2, 250_000, on_device=True),
-        _event("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 3, 125_000, on_device=True),
-        _event("ncclKernel_SendRecv(ncclDevComm*, unsigned long, ncclWork*)", 4, 125_000, on_device=True),
+        _event(
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            2,
+            250_000,
+            on_device=True,
+        ),
+        _event(
+            "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            3,
+            125_000,
+            on_device=True,
+        ),
+        _event(
+            "ncclKernel_SendRecv(ncclDevComm*, unsigned long, ncclWork*)",
+            4,
+            125_000,
+            on_device=True,
+        ),
     ]
-    assert collective_seconds(events) == {"all_reduce": 0.25, "all_gather": 0.125, "send_receive": 0.125}
+    assert collective_seconds(events) == {
+        "all_reduce": 0.25,
+        "all_gather": 0.125,
+        "send_receive": 0.125,
+    }
 
 
 def test_a_line_says_first_what_it_is() -> None:

@@ -26,20 +26,28 @@ def _room(gib: float, device_name: str | None = H100, *, ranks: range = range(2)
 
 
 def test_the_planners_sentence() -> None:
-    """8.03 B parameters at 2 + 4 + 12 bytes, which copies hold whole on every rank, are 134.6 GiB."""
+    """8.03 B parameters at 2 + 4 + 12 bytes, which copies hold whole on every rank, are 134.6
+    GiB."""
     with pytest.raises(
-        LayoutError, match=r"^Memory of stage 0: it needs 1\d\d\.\d GiB of 79\.1 GiB, .* GiB too much; most of it is optimizer"
+        LayoutError,
+        match=(
+            r"^Memory of stage 0: it needs 1\d\d\.\d GiB of 79\.1 GiB, .* GiB too much; most of it"
+            r" is optimizer"
+        ),
     ):
         require_room(_job("dp=2,mbs=1"), _room(79.1))
 
 
-@pytest.mark.parametrize("words", ["dp=2,mbs=1,sharding=zero3,recompute=full", "tp=2,mbs=1,recompute=full"])
+@pytest.mark.parametrize(
+    "words", ["dp=2,mbs=1,sharding=zero3,recompute=full", "tp=2,mbs=1,recompute=full"]
+)
 def test_what_fits_is_let_through(words: str) -> None:
     require_room(_job(words), _room(141.0))
 
 
 def test_a_host_is_shared_by_its_ranks() -> None:
-    """Two uneven stages that together fit the host run, though one is above the mean; each GPU stands by itself."""
+    """Two uneven stages that together fit the host run, though one is above the mean; each GPU
+    stands by itself."""
     job = _job("pp=2,mbs=1,layers=26+6,recompute=full")
     used = [stage.used_bytes / GIB for stage in predicted(job, _room(1e3, None)).stages]
     mean = sum(used) / 2

@@ -1,4 +1,5 @@
-"""Every layout gives the loss curve of one process, on real gloo processes of this machine; needs torch."""
+"""Every layout gives the loss curve of one process, on real gloo processes of this machine; needs
+torch."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.slow
 WITHIN = 1e-4
 """Of the loss in fp32, over all steps."""
 NORM_STEPS, NORM_WITHIN = 5, 1e-3
-"""Of gradient norms, as a share; only the first steps, as rounding grows from one step to the next."""
+"""Of gradient norms, as a share; only the first steps, as rounding grows from one step to the
+next."""
 ON_TWO = [
     "dense:dp=2,sharding=zero2,recompute=full",
     "dense:dp=2,sharding=zero3,recompute=full,recompute_method=block,recompute_layers=1",
@@ -36,7 +38,8 @@ ON_FOUR = [
     "tied:tp=2,mbs=4,sp=1,pp=2",
     "moe:dp=2,cp=2,mbs=4,ep=4,sharding=zero3",
 ]
-"""Each axis and each part of the trainer at least once; benchmarks/trainer_curves.py has every axis and every pair."""
+"""Each axis and each part of the trainer at least once; benchmarks/trainer_curves.py has every axis
+and every pair."""
 BF16 = "dense:dp=2,sharding=zero3:bf16"
 
 
@@ -50,17 +53,27 @@ def alone() -> dict[str, Any]:
 def together() -> dict[str, Any]:
     """The curve of each layout, and of the one in bf16."""
     return {
-        case: curve for count, some in ((2, [*ON_TWO, BF16]), (4, ON_FOUR)) for case, curve in zip(some, curves(count, some), strict=True)
+        case: curve
+        for count, some in ((2, [*ON_TWO, BF16]), (4, ON_FOUR))
+        for case, curve in zip(some, curves(count, some), strict=True)
     }
 
 
 @pytest.mark.parametrize("case", [*ON_TWO, *ON_FOUR])
-def test_every_layout_gives_the_curve_of_one_process(case: str, together: dict[str, Any], alone: dict[str, Any]) -> None:
+def test_every_layout_gives_the_curve_of_one_process(
+    case: str, together: dict[str, Any], alone: dict[str, Any]
+) -> None:
     found, expected = together[case], alone[case.partition(":")[0]]
     assert len(found) == STEPS
     pairs = list(zip(found, expected, strict=True))
     assert max(abs(ours["loss"] - theirs["loss"]) for ours, theirs in pairs) <= WITHIN
-    assert max(abs(ours["gradient_norm"] / theirs["gradient_norm"] - 1) for ours, theirs in pairs[:NORM_STEPS]) <= NORM_WITHIN
+    assert (
+        max(
+            abs(ours["gradient_norm"] / theirs["gradient_norm"] - 1)
+            for ours, theirs in pairs[:NORM_STEPS]
+        )
+        <= NORM_WITHIN
+    )
 
 
 def test_first_loss_is_that_of_an_even_guess(alone: dict[str, Any]) -> None:
@@ -73,14 +86,24 @@ def test_first_loss_is_that_of_an_even_guess(alone: dict[str, Any]) -> None:
 def test_bf16_stays_near_fp32(together: dict[str, Any], alone: dict[str, Any]) -> None:
     """bf16 has 8 bits: losses of some units agree to about 1e-2."""
     plain = alone["dense"][:BF16_STEPS]
-    assert [line["loss"] for line in together[BF16]] == pytest.approx([line["loss"] for line in plain], abs=0.03)
+    assert [line["loss"] for line in together[BF16]] == pytest.approx(
+        [line["loss"] for line in plain], abs=0.03
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble", "ScheduleZBVZeroBubble"]
+    "name",
+    [
+        "ScheduleGPipe",
+        "Schedule1F1B",
+        "ScheduleInterleaved1F1B",
+        "ScheduleInterleavedZeroBubble",
+        "ScheduleZBVZeroBubble",
+    ],
 )
 def test_a_pipeline_keeps_no_logits_of_past_micro_batches(name: str) -> None:
-    """Torch's schedules gather the last stage's outputs for their caller unless told not to: 28 MiB of 107 on a tiny model."""
+    """Torch's schedules gather the last stage's outputs for their caller unless told not to: 28 MiB
+    of 107 on a tiny model."""
     from torch.distributed.pipelining import schedules
 
     from meshwright.trainer._pipeline import _kept_outputs

@@ -18,12 +18,20 @@ def test_runs_of_a_ring_are_a_zigzag() -> None:
 @pytest.mark.parametrize("context", ["ring", "all-to-all"])
 @pytest.mark.parametrize("cp", [1, 2, 3, 4])
 def test_every_token_is_on_one_rank(cp: int, context: ContextWord) -> None:
-    held = [token for place in range(cp) for run in own_runs(48, cp=cp, place=place, context=context) for token in run]
+    held = [
+        token
+        for place in range(cp)
+        for run in own_runs(48, cp=cp, place=place, context=context)
+        for token in run
+    ]
     assert sorted(held) == list(range(48))
 
 
 @pytest.mark.parametrize("cp", [2, 3, 4])
 def test_under_a_causal_mask_ranks_of_a_ring_have_the_same_work(cp: int) -> None:
     """A token at place p attends to p + 1 tokens."""
-    work = {sum(token + 1 for run in own_runs(48, cp=cp, place=place, context="ring") for token in run) for place in range(cp)}
+    work = {
+        sum(token + 1 for run in own_runs(48, cp=cp, place=place, context="ring") for token in run)
+        for place in range(cp)
+    }
     assert work == {48 * 49 // 2 // cp}

@@ -1,6 +1,7 @@
-"""A stand-in for `runai`, `lep` and `sky`, by the name in PROGRAM: their words for jobs, and JSON in their form. Commands really run.
-
-Its state is the folder named by CLOUD_STATE. Words: Run:ai's command line 2 by its documentation, leptonai 0.47.1, skypilot 0.14.1.
+"""A stand-in for `runai`, `lep` and `sky`, by the name in PROGRAM: their words for jobs, and JSON
+in their form. Commands really run.
+ Its state is the folder named by CLOUD_STATE. Words: Run:ai's command line 2 by its documentation,
+leptonai 0.47.1, skypilot 0.14.1.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ import sys
 from pathlib import Path
 
 STATE = Path(os.environ["CLOUD_STATE"])
-RUN = 'bash -c "$COMMAND" > "$PLACE/log" 2>&1; echo $? > "$PLACE/code.new" && mv "$PLACE/code.new" "$PLACE/code"'
+RUN = (
+    'bash -c "$COMMAND" > "$PLACE/log" 2>&1; echo $? > "$PLACE/code.new" && mv "$PLACE/code.new"'
+    ' "$PLACE/code"'
+)
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -27,8 +31,23 @@ def start(name: str, command: str) -> None:
         sys.exit(f"Error: {name} already exists")
     place.mkdir()
     null = subprocess.DEVNULL
-    env = {**os.environ, "PLACE": str(place), "COMMAND": command, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "RANK": "0"}
-    child = subprocess.Popen(["bash", "-c", RUN], env=env, cwd=place, stdin=null, stdout=null, stderr=null, start_new_session=True)
+    env = {
+        **os.environ,
+        "PLACE": str(place),
+        "COMMAND": command,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "RANK": "0",
+    }
+    child = subprocess.Popen(
+        ["bash", "-c", RUN],
+        env=env,
+        cwd=place,
+        stdin=null,
+        stdout=null,
+        stderr=null,
+        start_new_session=True,
+    )
     (place / "pid").write_text(str(child.pid))
 
 
@@ -63,7 +82,15 @@ def runai(words: list[str]) -> None:
     verbs = found.add_subparsers(dest="verb", required=True)
     sent = verbs.add_parser("submit", allow_abbrev=False)
     sent.add_argument("name")
-    for word in ("image", "workers", "gpu-devices-request", "node-pools", "node-type", "working-dir", "backoff-limit"):
+    for word in (
+        "image",
+        "workers",
+        "gpu-devices-request",
+        "node-pools",
+        "node-type",
+        "working-dir",
+        "backoff-limit",
+    ):
         sent.add_argument(f"--{word}")
     for word in ("host-path", "existing-pvc"):
         sent.add_argument(f"--{word}", action="append")
@@ -87,7 +114,9 @@ def runai(words: list[str]) -> None:
         return
     place = place_of(given.name, f'Error: workload "{given.name}" not found')
     if given.verb == "describe":
-        phase = word_of(place, running="Running", ended="Completed", failed="Failed", stopped="Stopped")
+        phase = word_of(
+            place, running="Running", ended="Completed", failed="Failed", stopped="Stopped"
+        )
         print(json.dumps({"general": {"name": given.name, "phase": phase}}))
     elif given.verb == "logs":
         print((place / "log").read_text() if (place / "log").exists() else "", end="")
@@ -100,14 +129,25 @@ def lep(words: list[str]) -> None:
     nouns = found.add_subparsers(dest="noun", required=True)
     verbs = nouns.add_parser("job", allow_abbrev=False).add_subparsers(dest="verb", required=True)
     sent = verbs.add_parser("create", allow_abbrev=False)
-    for word in ("name", "container-image", "resource-shape", "num-workers", "node-group", "command"):
+    for word in (
+        "name",
+        "container-image",
+        "resource-shape",
+        "num-workers",
+        "node-group",
+        "command",
+    ):
         sent.add_argument(f"--{word}")
     sent.add_argument("--mount", action="append")
     got = verbs.add_parser("get", allow_abbrev=False)
     got.add_argument("--name", "-n")
     got.add_argument("--include-archived", "-ia", action="store_true")
     verbs.add_parser("stop", allow_abbrev=False).add_argument("--id", "-i", required=True)
-    logs = nouns.add_parser("log", allow_abbrev=False).add_subparsers(dest="verb", required=True).add_parser("get", allow_abbrev=False)
+    logs = (
+        nouns.add_parser("log", allow_abbrev=False)
+        .add_subparsers(dest="verb", required=True)
+        .add_parser("get", allow_abbrev=False)
+    )
     logs.add_argument("--job-name")
     logs.add_argument("--without-timestamp", action="store_true")
     given = found.parse_args(words)
@@ -118,9 +158,19 @@ def lep(words: list[str]) -> None:
         start(given.name, given.command)
     elif given.verb == "get":
         place = place_of(given.name, f"No job found for Name: {given.name}.")
-        state = word_of(place, running="Running", ended="Completed", failed="Failed", stopped="Stopped")
+        state = word_of(
+            place, running="Running", ended="Completed", failed="Failed", stopped="Stopped"
+        )
         print(f"Job details for {given.name}:")
-        print(json.dumps({"metadata": {"id": f"{given.name}-x7", "name": given.name}, "status": {"state": state}}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "metadata": {"id": f"{given.name}-x7", "name": given.name},
+                    "status": {"state": state},
+                },
+                indent=2,
+            )
+        )
         print("--------------------------\n")
     else:
         stop(place_of(given.id.removesuffix("-x7"), "Error: 404"))
@@ -156,7 +206,13 @@ def sky(words: list[str]) -> None:
             {
                 "job_id": number,
                 "job_name": place.name,
-                "status": word_of(place, running="RUNNING", ended="SUCCEEDED", failed="FAILED", stopped="CANCELLED"),
+                "status": word_of(
+                    place,
+                    running="RUNNING",
+                    ended="SUCCEEDED",
+                    failed="FAILED",
+                    stopped="CANCELLED",
+                ),
             }
             for number, place in enumerate(sorted(STATE.iterdir()), start=1)
         ]

@@ -30,10 +30,21 @@ def problem_of(software: str) -> Problem:
 
 
 def prepared(software: str, folder: Path, *, layout: str = "mbs=1", **more: Any) -> Prepared:
-    """Return the training of a layout, five days a job, with data and tokenizer on a path that all nodes see."""
-    settings = {"train_tokens": 10**11, "data": [["/data/a", 1.0]], **({} if software == OWN_TRAINER else {"tokenizer": "/data/tokenizer"})}
+    """Return the training of a layout, five days a job, with data and tokenizer on a path that all
+    nodes see."""
+    settings = {
+        "train_tokens": 10**11,
+        "data": [["/data/a", 1.0]],
+        **({} if software == OWN_TRAINER else {"tokenizer": "/data/tokenizer"}),
+    }
     given = {"launcher": "slurm", "time": "5D", "settings": settings, **more}
     request = TrainRequest.of({**given, "software": software, "plan": case_of(software)})
     from meshwright.layout import parse_layout
 
-    return begin(request, folder=folder, problem=problem_of(software), machine=None, layout=parse_layout(layout)).prepared
+    return begin(
+        request,
+        folder=folder,
+        problem=problem_of(software),
+        machine=None,
+        layout=parse_layout(layout),
+    ).prepared

@@ -23,7 +23,7 @@ if min(stop, total) > saved:
     new = folder / ("step-%d" % min(stop, total))
     new.mkdir(parents=True)
     (new / "run.json").write_text("{{}}")
-"""
+"""  # noqa: E501
 
 
 def put_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,19 @@ from __future__ import annotations
 from meshwright.runs.failures import Failure
 from meshwright.training.chain import PastJob, decide, jobs_needed
 
-OOM = Failure(failure_class="cuda_oom", message="CUDA is out of memory", evidence="OutOfMemoryError")
+OOM = Failure(
+    failure_class="cuda_oom", message="CUDA is out of memory", evidence="OutOfMemoryError"
+)
 
 
-def job(number: int, state: str, last: int | None = None, *, failure: Failure | None = None, saved: int | None = None) -> PastJob:
+def job(
+    number: int,
+    state: str,
+    last: int | None = None,
+    *,
+    failure: Failure | None = None,
+    saved: int | None = None,
+) -> PastJob:
     return PastJob(number=number, state=state, last_step=last, failure=failure, saved_step=saved)  # type: ignore[arg-type]
 
 
@@ -30,7 +39,10 @@ def test_jobs_that_stop_at_their_limit_are_a_chain() -> None:
 
 
 def test_the_target_ends_the_chain_though_a_job_still_waits() -> None:
-    assert decide([job(1, "succeeded", 100, saved=100), job(2, "queued")], total_steps=100).action == "done"
+    assert (
+        decide([job(1, "succeeded", 100, saved=100), job(2, "queued")], total_steps=100).action
+        == "done"
+    )
 
 
 def test_a_log_that_reports_every_tenth_step() -> None:
@@ -54,9 +66,18 @@ def test_a_limit_too_short_for_a_checkpoint_stops_the_chain() -> None:
 
 
 def test_two_limits_are_the_same_way_to_end_whatever_the_scheduler_calls_them() -> None:
-    lines = ("*** STEP 1.0 ON n1 CANCELLED DUE TO TIME LIMIT ***", "*** JOB 2 ON n1 CANCELLED DUE TO TIME LIMIT ***")
-    ends = [Failure(failure_class="time_limit", message="the time limit was reached", evidence=line) for line in lines]
-    jobs = [job(number, "timed_out", None, failure=end, saved=0) for number, end in enumerate(ends, start=1)]
+    lines = (
+        "*** STEP 1.0 ON n1 CANCELLED DUE TO TIME LIMIT ***",
+        "*** JOB 2 ON n1 CANCELLED DUE TO TIME LIMIT ***",
+    )
+    ends = [
+        Failure(failure_class="time_limit", message="the time limit was reached", evidence=line)
+        for line in lines
+    ]
+    jobs = [
+        job(number, "timed_out", None, failure=end, saved=0)
+        for number, end in enumerate(ends, start=1)
+    ]
     assert decide(jobs, total_steps=100).action == "stop"
 
 
@@ -70,7 +91,9 @@ def test_without_sight_of_the_checkpoints_the_logs_steps_stand_for_them() -> Non
 def test_the_same_failure_twice_stops() -> None:
     jobs = [job(1, "failed", 3, failure=OOM, saved=0)]
     assert decide(jobs, total_steps=100).action == "submit"
-    assert decide([*jobs, job(2, "failed", 3, failure=OOM, saved=0)], total_steps=100).action == "stop"
+    assert (
+        decide([*jobs, job(2, "failed", 3, failure=OOM, saved=0)], total_steps=100).action == "stop"
+    )
 
 
 def test_a_log_without_steps_is_no_end() -> None:

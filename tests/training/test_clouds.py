@@ -1,4 +1,5 @@
-"""Run:ai, Lepton and SkyPilot on a stand-in with their words: sent, followed, ended, gone on with."""
+"""Run:ai, Lepton and SkyPilot on a stand-in with their words: sent, followed, ended, gone on
+with."""
 
 from __future__ import annotations
 
@@ -22,12 +23,18 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(params=list(CLOUDS))
-def launcher(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def launcher(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
     """Install the stand-in under the launcher's program."""
     put_torchrun(tmp_path, monkeypatch)
     name = str(request.param)
     path = tmp_path / "bin" / CLOUDS[name].program
-    path.write_text(PROGRAM.format(python=sys.executable, name=path.name, file=Path(__file__).with_name("cloudcli.py")))
+    path.write_text(
+        PROGRAM.format(
+            python=sys.executable, name=path.name, file=Path(__file__).with_name("cloudcli.py")
+        )
+    )
     path.chmod(0o755)
     (tmp_path / "state").mkdir()
     monkeypatch.setenv("CLOUD_STATE", str(tmp_path / "state"))
@@ -56,7 +63,9 @@ def words(launcher: str, tmp_path: Path) -> list[str]:
     ]
 
 
-def test_two_jobs_followed_to_the_end(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_two_jobs_followed_to_the_end(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.setenv("STEPS_A_JOB", "20")
     arguments = [*words(launcher, tmp_path), "-o", "run", "--follow"]
     assert cli.run([*arguments, "--dry-run"]) == 0
@@ -66,14 +75,22 @@ def test_two_jobs_followed_to_the_end(launcher: str, tmp_path: Path, monkeypatch
     assert "note  time         the platform has no limit on time: coreutils' timeout" in err
     assert "note  time         it tells no exit code" in err
     assert "done: step 30 of 30 is done" in out
-    sent = next(path for path in Path("run/jobs/1/job").iterdir() if path.name.startswith("job.") and path.suffix in (".sh", ".yaml"))
+    sent = next(
+        path
+        for path in Path("run/jobs/1/job").iterdir()
+        if path.name.startswith("job.") and path.suffix in (".sh", ".yaml")
+    )
     assert sent.read_text() in dry
     assert str(sent.absolute()) in dry.splitlines()[-2], "the command names the file that it sends"
-    second = [json.loads(line)["step"] for line in Path("run/jobs/2/stdout.log").read_text().splitlines()]
+    second = [
+        json.loads(line)["step"] for line in Path("run/jobs/2/stdout.log").read_text().splitlines()
+    ]
     assert second == list(range(21, 31))
 
 
-def test_it_is_ended(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_it_is_ended(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.setenv("STEP_S", "60")
     assert cli.run([*words(launcher, tmp_path), "-o", "run"]) == 0
     capsys.readouterr()
@@ -86,9 +103,14 @@ def test_it_is_ended(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("launcher", ["sky"], indirect=True)
-def test_checkpoints_on_a_copy_that_goes_with_the_node_stop_it(launcher: str, tmp_path: Path, capsys: Capture) -> None:
+def test_checkpoints_on_a_copy_that_goes_with_the_node_stop_it(
+    launcher: str, tmp_path: Path, capsys: Capture
+) -> None:
     assert cli.run([*words(launcher, tmp_path)[:-2], "-o", "run", "--dry-run"]) == 1
-    assert f"STOP  storage      checkpoints go to {tmp_path}/ckpt, a path that sky copies to each node" in capsys.readouterr().out
+    assert (
+        f"STOP  storage      checkpoints go to {tmp_path}/ckpt, a path that sky copies to each node"
+        in capsys.readouterr().out
+    )
     bucket = ["--mount", "s3://mine:/ckpt", "--save-dir", "/ckpt/run"]
     assert cli.run([*words(launcher, tmp_path)[:-6], *bucket, "-o", "run", "--dry-run"]) == 0
     assert "mode: MOUNT" in capsys.readouterr().out
@@ -101,10 +123,22 @@ def test_what_is_refused_is_said(launcher: str, tmp_path: Path, capsys: Capture)
     assert f"error: {launcher}: " in capsys.readouterr().err
     (tmp_path / "bin" / CLOUDS[launcher].program).unlink()
     assert cli.run([*words(launcher, tmp_path), "-o", "other"]) == 2
-    assert f"error: {launcher}: {CLOUDS[launcher].program} is not there: " in capsys.readouterr().err
+    assert (
+        f"error: {launcher}: {CLOUDS[launcher].program} is not there: " in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("launcher", ["runai"], indirect=True)
-def test_checkpoints_that_the_container_would_lose_stop_it(launcher: str, tmp_path: Path, capsys: Capture) -> None:
-    assert cli.run([*words(launcher, tmp_path)[:-2], "--save-dir", "/elsewhere", "-o", "run", "--dry-run"]) == 1
-    assert "STOP  storage      checkpoints go to /elsewhere, which no writable mount" in capsys.readouterr().out
+def test_checkpoints_that_the_container_would_lose_stop_it(
+    launcher: str, tmp_path: Path, capsys: Capture
+) -> None:
+    assert (
+        cli.run(
+            [*words(launcher, tmp_path)[:-2], "--save-dir", "/elsewhere", "-o", "run", "--dry-run"]
+        )
+        == 1
+    )
+    assert (
+        "STOP  storage      checkpoints go to /elsewhere, which no writable mount"
+        in capsys.readouterr().out
+    )

@@ -1,4 +1,5 @@
-"""A chain of jobs that the platform starts one behind another, on a launcher whose jobs all lose their node."""
+"""A chain of jobs that the platform starts one behind another, on a launcher whose jobs all lose
+their node."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from meshwright.training.launch import Launch
 
 @dataclass
 class LosesNodes:
-    """The first job of each chain loses its node behind other lines than the last did; those behind it are dropped."""
+    """The first job of each chain loses its node behind other lines than the last did; those behind
+    it are dropped."""
 
     name: str = "slurm"
     chains: list[list[str]] = field(default_factory=list)
@@ -32,13 +34,18 @@ class LosesNodes:
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
         firsts = [chain[0] for chain in self.chains]
-        return {handle: JobStatus(state="node_failed" if handle in firsts else "never_started") for handle in handles}
+        return {
+            handle: JobStatus(state="node_failed" if handle in firsts else "never_started")
+            for handle in handles
+        }
 
     def find(self, label: str, *, directory: Path) -> str | None:
         raise AssertionError("every job that is written down was sent")
 
 
-def test_jobs_that_a_failure_dropped_are_sent_again_and_no_more_than_allowed(tmp_path: Path) -> None:
+def test_jobs_that_a_failure_dropped_are_sent_again_and_no_more_than_allowed(
+    tmp_path: Path,
+) -> None:
     training = prepared("meshwright", tmp_path, time="12h", most_jobs=3)
     assert training.needed_jobs() > 4
     folder = open_folder(tmp_path, training.request, plan={"plans": [{}]}, machine=None)

@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.errors import ConfigError
-from meshwright.training.limits import TimeForm, default_margin_s, limits_of, needed_margin_s, written
+from meshwright.training.limits import (
+    TimeForm,
+    default_margin_s,
+    limits_of,
+    needed_margin_s,
+    written,
+)
 from meshwright.training.platforms import PLATFORMS
 from meshwright.units import DAY_S, HOUR_S, MINUTE_S, parse_duration
 
@@ -13,7 +19,8 @@ FIVE_DAYS = 5 * DAY_S
 
 
 def test_the_walk_through_of_five_days() -> None:
-    """5D on Base Command, and 4:23:30:00 in the software: docs of NVIDIA's SlimPajama walk-through."""
+    """5D on Base Command, and 4:23:30:00 in the software: docs of NVIDIA's SlimPajama
+    walk-through."""
     limits = limits_of(FIVE_DAYS, needed_s=120, stops=True)
     assert (limits.platform_s, limits.framework_s, limits.margin_s) == (432_000, 430_200, 1_800)
     assert written(430_200, "days:hours:minutes:seconds") == "04:23:30:00"
@@ -56,7 +63,8 @@ def test_what_is_written_is_read_back(seconds: int) -> None:
 
 
 def test_margins() -> None:
-    """Two writes of 20 minutes and a step of 30 s are 2,430 s, and ten batches forward 100 s more; half an hour is too little."""
+    """Two writes of 20 minutes and a step of 30 s are 2,430 s, and ten batches forward 100 s more;
+    half an hour is too little."""
     assert needed_margin_s(write_s=1200, step_s=30, eval_steps=0) == 2430
     assert needed_margin_s(write_s=1200, step_s=30, eval_steps=10) == 2530
     assert default_margin_s(FIVE_DAYS, needed_s=2430) == 41 * MINUTE_S

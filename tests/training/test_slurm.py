@@ -1,4 +1,5 @@
-"""A chain of jobs on a Slurm of the tests, with a torchrun that prints what the embedded trainer prints."""
+"""A chain of jobs on a Slurm of the tests, with a torchrun that prints what the embedded trainer
+prints."""
 
 from __future__ import annotations
 
@@ -17,7 +18,18 @@ pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 120
 TWO_JOBS = [
-    *("train", "tiny-llama", "--cluster", "local:1", "--layout", "mbs=1", "--launcher", "slurm", "--steps", "30"),
+    *(
+        "train",
+        "tiny-llama",
+        "--cluster",
+        "local:1",
+        "--layout",
+        "mbs=1",
+        "--launcher",
+        "slurm",
+        "--steps",
+        "30",
+    ),
     *("--time", "2m", "--save-margin", "108s", "--jobs", "2", "-o", "run"),
 ]
 
@@ -49,7 +61,10 @@ def wait_for_end(folder: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_two_jobs_in_a_row_then_the_same_command(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     put_torchrun(tmp_path, monkeypatch)
     monkeypatch.setenv("STEPS_A_JOB", "12")
@@ -61,7 +76,9 @@ def test_two_jobs_in_a_row_then_the_same_command(
     assert "#SBATCH --time=0-00:02:00\n" in script
     assert "#SBATCH --dependency=afterok:" in script
     assert "minutes=0.2" in script
-    second = [json.loads(line)["step"] for line in Path("run/jobs/2/stdout.log").read_text().splitlines()]
+    second = [
+        json.loads(line)["step"] for line in Path("run/jobs/2/stdout.log").read_text().splitlines()
+    ]
     assert second == list(range(13, 25)), "it goes on where the first one stopped"
     assert cli.run(["train", "run", "--jobs", "1"]) == 0
     assert wait_for_end("run", capsys) == ["succeeded"] * 3
@@ -72,7 +89,10 @@ def test_two_jobs_in_a_row_then_the_same_command(
 
 
 def test_a_failure_drops_what_waits_behind_it(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     put_torchrun(tmp_path, monkeypatch)
     monkeypatch.setenv("FAILS", "not today")

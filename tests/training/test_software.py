@@ -1,4 +1,5 @@
-"""Every software: its export takes a training's settings, stops by its own clock before the platform's limit, and goes on alone."""
+"""Every software: its export takes a training's settings, stops by its own clock before the
+platform's limit, and goes on alone."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ STOPS = {
 @pytest.mark.parametrize("software", [row.name for row in SOFTWARE])
 def test_job_of_five_days(software: str, tmp_path: Path) -> None:
     found = prepared(software, tmp_path, layout=LAYOUTS.get(software, "mbs=1"))
-    text = " ".join(found.written(number=1, label="mw-0-1").text.split()).replace("'", "").replace("\\ ", "")
+    text = (
+        " ".join(found.written(number=1, label="mw-0-1").text.split())
+        .replace("'", "")
+        .replace("\\ ", "")
+    )
     assert "#SBATCH --time=5-00:00:00" in text
     assert found.limits is not None
     assert (found.limits.framework_s == 430_200) == (software in STOPS)
@@ -41,14 +46,23 @@ def test_job_of_five_days(software: str, tmp_path: Path) -> None:
 
 def test_megatron_loads_what_it_saves(tmp_path: Path) -> None:
     command = prepared("megatron-lm", tmp_path).exported.command
-    assert command[command.index("--load") + 1] == command[command.index("--save") + 1] == f"{tmp_path}/checkpoints"
+    assert (
+        command[command.index("--load") + 1]
+        == command[command.index("--save") + 1]
+        == f"{tmp_path}/checkpoints"
+    )
 
 
 def test_a_software_that_no_job_starts_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'nemo1' is no known software to train with; did you mean 'nemo2'.*no job"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'nemo1' is no known software to train with; did you mean 'nemo2'.*no job",
+    ):
         find_software("nemo1")
 
 
 def test_checkpoints_of_another_folder_are_not_set_twice(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give --save-dir"):
-        prepared("megatron-lm", tmp_path, settings={"train_tokens": 10**9, "save_dir": "/elsewhere"})
+        prepared(
+            "megatron-lm", tmp_path, settings={"train_tokens": 10**9, "save_dir": "/elsewhere"}
+        )

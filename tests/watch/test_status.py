@@ -1,4 +1,5 @@
-"""How a run does, from real forms of logs, worked by hand; and a training's directory, followed as it grows."""
+"""How a run does, from real forms of logs, worked by hand; and a training's directory, followed as
+it grows."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.logs.forms import megatron_line, megatron_saved, megatron_validation, nanotron_line, nemo1_bar, nemo2_line, titan_line
+from tests.logs.forms import (
+    megatron_line,
+    megatron_saved,
+    megatron_validation,
+    nanotron_line,
+    nemo1_bar,
+    nemo2_line,
+    titan_line,
+)
 from tests.runs.test_failures import OOM
 
 import meshwright
@@ -59,10 +68,17 @@ def test_facts_of_a_plan() -> None:
 
 
 def test_a_run_by_hand(tmp_path: Path) -> None:
-    """100 steps of 2.5 s where the plan says 2: MFU 0.4 * 2 / 2.5, 16 chips for 250 s at 2.5 USD, 499,900 steps to go."""
+    """100 steps of 2.5 s where the plan says 2: MFU 0.4 * 2 / 2.5, 16 chips for 250 s at 2.5 USD,
+    499,900 steps to go."""
     follower = Follower(path=written(tmp_path / "train.log", steps(1, 100), at_s=1000), facts=FACTS)
     status = follower.poll(now_s=1030)
-    assert (status.framework, status.state, status.step, status.total_steps, status.restarts) == ("megatron-lm", "running", 100, 500000, 0)
+    assert (status.framework, status.state, status.step, status.total_steps, status.restarts) == (
+        "megatron-lm",
+        "running",
+        100,
+        500000,
+        0,
+    )
     assert (status.step_s, status.mfu, status.tflops_per_gpu) == pytest.approx((2.5, 0.32, 320.0))
     assert status.tokens_per_s == pytest.approx(65536 / 2.5)
     assert (status.busy_s, status.usd) == pytest.approx((250, 16 * 2.5 * 250 / 3600))
@@ -72,13 +88,26 @@ def test_a_run_by_hand(tmp_path: Path) -> None:
 
 
 def test_held_out_losses_and_what_a_failure_would_undo(tmp_path: Path) -> None:
-    text = steps(1, 10) + megatron_validation(10, 2.5) + megatron_saved(10) + steps(11, 20) + megatron_validation(20, 2.75) + steps(21, 24)
+    text = (
+        steps(1, 10)
+        + megatron_validation(10, 2.5)
+        + megatron_saved(10)
+        + steps(11, 20)
+        + megatron_validation(20, 2.75)
+        + steps(21, 24)
+    )
     status = Follower(path=written(tmp_path / "train.log", text, at_s=1000)).poll(now_s=1000)
-    assert (status.validation, status.best_validation) == (Evaluation(step=20, loss=2.75), Evaluation(step=10, loss=2.5))
+    assert (status.validation, status.best_validation) == (
+        Evaluation(step=20, loss=2.75),
+        Evaluation(step=10, loss=2.5),
+    )
     lines = page(status, now_s=1000)
     assert "Held out  2.7500 at step 20, least 2.5000 at 10" in lines
     assert "Saved     step 10; a failure now would undo 14 steps, 35 s of work" in lines
-    assert ckpt.read_losses(str(tmp_path / "train.log"), save_every=5) == [Saved(step=10, loss=2.5), Saved(step=20, loss=2.75)]
+    assert ckpt.read_losses(str(tmp_path / "train.log"), save_every=5) == [
+        Saved(step=10, loss=2.5),
+        Saved(step=20, loss=2.75),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -93,13 +122,17 @@ def test_held_out_losses_and_what_a_failure_would_undo(tmp_path: Path) -> None:
     ids=["megatron", "nanotron", "nemo-1", "nemo-2", "torchtitan"],
 )
 def test_every_form_gives_step_time_and_its_end(line: Any, total: int | None) -> None:
-    status = status_of("run", read_log("".join(line(step) for step in range(1, 13)) + "\n"), facts=FACTS)
+    status = status_of(
+        "run", read_log("".join(line(step) for step in range(1, 13)) + "\n"), facts=FACTS
+    )
     assert status.step_s == pytest.approx(2.5, rel=1e-3)
     assert (status.step, status.total_steps) == (12, total)
 
 
 def test_only_what_is_new_is_read_and_a_shorter_file_is_read_again(tmp_path: Path) -> None:
-    log = written(tmp_path / "train.log", steps(1, 10)[:-20], at_s=1000)  # the last line is half written
+    log = written(
+        tmp_path / "train.log", steps(1, 10)[:-20], at_s=1000
+    )  # the last line is half written
     follower = Follower(path=log)
     assert follower.poll(now_s=1000).step == 9
     written(log, steps(1, 10)[-20:] + steps(11, 12), at_s=1010)
@@ -123,37 +156,67 @@ def test_an_error_counts_behind_the_last_report_and_when_it_is_quiet(tmp_path: P
 
 
 def test_a_training_of_two_jobs(tmp_path: Path) -> None:
-    """Its plan, its target and its last event come from the directory; an older job's error is the older job's."""
+    """Its plan, its target and its last event come from the directory; an older job's error is the
+    older job's."""
     run = tmp_path / "run"
     written(run / "train.yaml", "train: 1\n", at_s=1000)
     written(run / "plan.json", json.dumps(PLAN), at_s=1000)
     for number in (1, 2):
-        written(run / "jobs" / str(number) / "job.json", json.dumps({"number": number, "total_steps": 200}), at_s=1000)
+        written(
+            run / "jobs" / str(number) / "job.json",
+            json.dumps({"number": number, "total_steps": 200}),
+            at_s=1000,
+        )
     written(run / "jobs" / "1" / "stdout.log", steps(1, 20), at_s=1000)
     written(run / "jobs" / "1" / "stderr.log", OOM + "\n", at_s=1001)
-    written(run / "events.jsonl", '{"event": "submitted", "job": 2, "why": "job 1: it starts again"}\n{"event": "sub', at_s=1100)
+    written(
+        run / "events.jsonl",
+        '{"event": "submitted", "job": 2, "why": "job 1: it starts again"}\n{"event": "sub',
+        at_s=1100,
+    )
     written(run / "jobs" / "2" / "stdout.log", steps(11, 30), at_s=1200)
     follower = Follower(path=run)
     status = follower.poll(now_s=1240)
-    assert (status.step, status.total_steps, status.restarts, status.state) == (30, 200, 1, "running")
+    assert (status.step, status.total_steps, status.restarts, status.state) == (
+        30,
+        200,
+        1,
+        "running",
+    )
     assert status.notes == ("submitted job 2: job 1: it starts again",)
     assert status.usd == pytest.approx(16 * 2.5 * 40 * 2.5 / 3600)
-    written(run / "events.jsonl", '\n{"event": "stopped", "why": "job 2: it failed the same way twice"}\n', at_s=1300)
+    written(
+        run / "events.jsonl",
+        '\n{"event": "stopped", "why": "job 2: it failed the same way twice"}\n',
+        at_s=1300,
+    )
     stopped = follower.poll(now_s=1300)
     assert (stopped.state, stopped.is_over) == ("stopped", True)
     assert stopped.alarms[0].message == "unknown: job 2: it failed the same way twice"
-    written(run / "events.jsonl", '{"event": "finished", "why": "step 200 of 200 is done"}\n', at_s=1400)
+    written(
+        run / "events.jsonl", '{"event": "finished", "why": "step 200 of 200 is done"}\n', at_s=1400
+    )
     done = follower.poll(now_s=99999)
-    assert (done.state, done.is_over, [alarm.kind for alarm in done.alarms]) == ("done", True, ["below_plan"])
+    assert (done.state, done.is_over, [alarm.kind for alarm in done.alarms]) == (
+        "done",
+        True,
+        ["below_plan"],
+    )
 
 
 def test_a_run_that_did_its_steps_does_not_hang(tmp_path: Path) -> None:
-    follower = Follower(path=written(tmp_path / "train.log", steps(1, 10), at_s=1000), facts=RunFacts(total_steps=10))
+    follower = Follower(
+        path=written(tmp_path / "train.log", steps(1, 10), at_s=1000),
+        facts=RunFacts(total_steps=10),
+    )
     assert (follower.poll(now_s=10**6).state, follower.poll(now_s=10**6).alarms) == ("done", ())
 
 
 def test_the_embedded_trainers_summary_ends_a_run_before_its_last_step(tmp_path: Path) -> None:
-    lines = [json.dumps({"event": "step", "step": step, "loss": 3.0, "step_s": 1.0}) for step in range(1, 6)]
+    lines = [
+        json.dumps({"event": "step", "step": step, "loss": 3.0, "step_s": 1.0})
+        for step in range(1, 6)
+    ]
     lines.append(json.dumps({"event": "summary", "ended_by": "signal", "step_s": 1.0}))
     log = written(tmp_path / "train.log", "\n".join(lines) + "\n", at_s=1000)
     ended = Follower(path=log, facts=RunFacts(total_steps=20)).poll(now_s=10**6)
@@ -161,11 +224,18 @@ def test_the_embedded_trainers_summary_ends_a_run_before_its_last_step(tmp_path:
     assert Follower(path=log, facts=RunFacts(total_steps=5)).poll(now_s=10**6).state == "done"
 
 
-@pytest.mark.parametrize("between", ["", "RuntimeError: CUDA error: an illegal memory access was encountered\n"])
+@pytest.mark.parametrize(
+    "between", ["", "RuntimeError: CUDA error: an illegal memory access was encountered\n"]
+)
 def test_a_log_that_is_appended_behind_its_summary_goes_on(between: str, tmp_path: Path) -> None:
-    step = [json.dumps({"event": "step", "step": step, "loss": 3.0, "step_s": 1.0}) + "\n" for step in range(1, 9)]
+    step = [
+        json.dumps({"event": "step", "step": step, "loss": 3.0, "step_s": 1.0}) + "\n"
+        for step in range(1, 9)
+    ]
     summary = json.dumps({"event": "summary", "ended_by": "signal", "step_s": 1.0}) + "\n"
-    log = written(tmp_path / "train.log", "".join([*step[:5], summary, between, *step[5:7]]), at_s=1000)
+    log = written(
+        tmp_path / "train.log", "".join([*step[:5], summary, between, *step[5:7]]), at_s=1000
+    )
     follower = Follower(path=log, facts=RunFacts(total_steps=20))
     assert (follower.poll(now_s=1001).state, follower.poll(now_s=1001).step) == ("running", 7)
     written(log, summary, at_s=1010)

@@ -7,7 +7,9 @@ import pytest
 
 from meshwright.whatif.answer import Answers
 
-starlette = pytest.importorskip("starlette.testclient", reason="starlette is not installed: pip install 'meshwright[ui]'")
+starlette = pytest.importorskip(
+    "starlette.testclient", reason="starlette is not installed: pip install 'meshwright[ui]'"
+)
 from meshwright.whatif.app import make_app  # noqa: E402
 
 SMALL = "model=tiny-llama&cluster=h100:8&seq=512&gbs=8&layout=tp=1"
@@ -20,7 +22,12 @@ def client() -> Iterator[Any]:
 
 
 def test_the_page_and_its_files_come_with_headers_that_keep_them_to_themselves(client: Any) -> None:
-    for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript"), ("/icon.svg", "image/svg+xml")):
+    for path, kind in (
+        ("/", "text/html"),
+        ("/page.css", "text/css"),
+        ("/page.js", "text/javascript"),
+        ("/icon.svg", "image/svg+xml"),
+    ):
         answer = client.get(path)
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith(kind)
@@ -29,7 +36,10 @@ def test_the_page_and_its_files_come_with_headers_that_keep_them_to_themselves(c
     assert "http" not in client.get("/").text
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "192.168.1.5:80", "0.0.0.0"])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "192.168.1.5:80", "0.0.0.0"],
+)
 def test_another_name_for_this_address_is_refused(client: Any, host: str) -> None:
     for path in ("/", f"/api/price?{SMALL}"):
         assert client.get(path, headers={"host": host}).status_code == 400
@@ -41,9 +51,26 @@ def test_its_own_names_are_answered(client: Any, host: str) -> None:
 
 
 def test_another_site_is_refused_but_its_links_are_not(client: Any) -> None:
-    assert client.get(f"/api/price?{SMALL}", headers={"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}).status_code == 403
-    assert client.get("/", headers={"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}).status_code == 200
-    assert client.get(f"/api/price?{SMALL}", headers={"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}).status_code == 200
+    assert (
+        client.get(
+            f"/api/price?{SMALL}",
+            headers={"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
+        ).status_code
+        == 403
+    )
+    assert (
+        client.get(
+            "/", headers={"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+        ).status_code
+        == 200
+    )
+    assert (
+        client.get(
+            f"/api/price?{SMALL}",
+            headers={"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"},
+        ).status_code
+        == 200
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,10 +100,19 @@ def test_every_question_is_answered(client: Any) -> None:
     assert client.get(f"/api/explain?{SMALL}").json()["rivals"]
     assert client.get(f"/api/plan?{SMALL}").json()["plans"]
     assert client.get(f"/api/export?{SMALL}&to=megatron-lm").json()["files"]
-    assert client.get(f"/api/export?{SMALL}&to=x").json()["refused"].startswith("'x' is no known export target")
+    assert (
+        client.get(f"/api/export?{SMALL}&to=x")
+        .json()["refused"]
+        .startswith("'x' is no known export target")
+    )
     other = SMALL.replace("tp=1", "tp=2").replace("&", "%26").replace("=", "%3D")
-    assert client.get(f"/api/difference?{SMALL}&other={other}").json()["differences"][0]["field"] == "tp"
-    assert client.get(f"/api/difference?{SMALL}").json() == {"refused": "other: expected the address of the plan to compare with"}
+    assert (
+        client.get(f"/api/difference?{SMALL}&other={other}").json()["differences"][0]["field"]
+        == "tp"
+    )
+    assert client.get(f"/api/difference?{SMALL}").json() == {
+        "refused": "other: expected the address of the plan to compare with"
+    }
 
 
 def test_nothing_is_changed_by_asking(client: Any) -> None:

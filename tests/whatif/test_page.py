@@ -21,9 +21,12 @@ SMALL = "model=llama3-8b&cluster=h100:16&seq=8192&gbs=64&layout=tp=2,mbs=1"
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Where a page of a process of its own is; Ctrl-C then ends this with a word and exit code 0."""
+    """Where a page of a process of its own is; Ctrl-C then ends this with a word and exit code
+    0."""
     command = [sys.executable, "-m", "meshwright", "ui", SMALL, "--json", "--no-browser"]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         yield json.loads(child.stdout.readline())["address"]
         child.send_signal(signal.SIGINT)
@@ -57,7 +60,11 @@ def step_s(page: Any) -> str:
 def test_it_listens_on_this_machine_alone(address: str) -> None:
     port = int(address.split(":")[2].split("/", maxsplit=1)[0])
     assert address.startswith("http://127.0.0.1:")
-    for other in {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)} - {"127.0.0.1", "127.0.1.1", "::1"}:
+    for other in {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)} - {
+        "127.0.0.1",
+        "127.0.1.1",
+        "::1",
+    }:
         with pytest.raises(OSError):
             socket.create_connection((other, port), timeout=1).close()
 
@@ -65,7 +72,11 @@ def test_it_listens_on_this_machine_alone(address: str) -> None:
 @pytest.mark.slow
 def test_a_shared_address_is_what_is_shown(page: Any) -> None:
     assert page.input_value("#model") == "llama3-8b"
-    assert (page.input_value("#gpus"), page.input_value("#tp"), page.inner_text("#dp")) == ("16", "2", "8")
+    assert (page.input_value("#gpus"), page.input_value("#tp"), page.inner_text("#dp")) == (
+        "16",
+        "2",
+        "8",
+    )
     assert "8.03B parameters, 32 layers, on 16 × h100" in page.inner_text("#facts")
     assert re.fullmatch(r"[0-9.]+ m?s", step_s(page))
     assert page.locator("#memory tbody tr").count() == 1
@@ -94,7 +105,10 @@ def test_a_broken_rule_says_its_sentence_and_mends_at_a_press(page: Any) -> None
     page.fill("#tp", "3")
     answered(page, 2)
     words = page.inner_text("#verdict")
-    assert "This layout breaks a rule. tp=3 * cp=1 * pp=1 = 3 does not divide 16 chips; take 15 or 18 chips" in words
+    assert (
+        "This layout breaks a rule. tp=3 * cp=1 * pp=1 = 3 does not divide 16 chips; take 15 or 18"
+        " chips" in words
+    )
     assert page.is_disabled("#pin")
     page.get_by_role("button", name="tp = 4").click()
     answered(page, 3)
@@ -165,7 +179,10 @@ def test_words_that_are_none_are_told(page: Any) -> None:
     page.fill("#more", "tq=4")
     page.keyboard.press("Tab")
     page.wait_for_selector("#verdict:not([hidden])")
-    assert "This can't be priced. 'tq' is no known layout key; known: cp, dp, ep" in page.inner_text("#verdict")
+    assert (
+        "This can't be priced. 'tq' is no known layout key; known: cp, dp, ep"
+        in page.inner_text("#verdict")
+    )
 
 
 @pytest.mark.slow
@@ -183,12 +200,17 @@ def test_axe_finds_no_fault(browser: Any, address: str, scheme: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["ui", "nonsense"], "error: 'nonsense': expected an address of this page, or its part behind '?', such as"),
+        (
+            ["ui", "nonsense"],
+            "error: 'nonsense': expected an address of this page, or its part behind '?', such as",
+        ),
         (["ui", "model=llama3-8b&tp=2"], "error: 'tp' is no known word of the address"),
         (["ui", "--port", "99999"], "error: --port 99999: expected 1 to 65535"),
     ],
 )
-def test_bad_words_of_the_command_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_words_of_the_command_are_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(words) == 2
     err = capsys.readouterr().err
     assert err.startswith(message)

@@ -16,9 +16,24 @@ from meshwright.whatif.state import DEFAULTS, WhatIf, query_of, read_state
         ({"modle": "x"}, "'modle' is no known word of the address; did you mean 'model'?"),
         ({"seq": "many"}, "seq='many': expected a whole number"),
         ({"usd": "dear"}, "usd='dear': expected a number"),
-        ({"cluster": "/etc/passwd"}, "cluster='/etc/passwd': the page takes one kind of chip and its count, such as h100:256"),
-        ({"cluster": "a800:128,h800:160"}, "cluster='a800:128,h800:160': the page takes one kind of chip and its count, such as h100:256"),
-        ({"cluster": "local"}, "cluster='local': the page takes one kind of chip and its count, such as h100:256"),
+        (
+            {"cluster": "/etc/passwd"},
+            (
+                "cluster='/etc/passwd': the page takes one kind of chip and its count, such as"
+                " h100:256"
+            ),
+        ),
+        (
+            {"cluster": "a800:128,h800:160"},
+            (
+                "cluster='a800:128,h800:160': the page takes one kind of chip and its count, such"
+                " as h100:256"
+            ),
+        ),
+        (
+            {"cluster": "local"},
+            "cluster='local': the page takes one kind of chip and its count, such as h100:256",
+        ),
         ({"layout": "tp"}, "layout 'tp': expected key=value, such as tp=8"),
         ({"layout": " ,"}, "layout: expected key=value words such as tp=8,pp=4,mbs=1"),
         ({"tokens": "many"}, "tokens"),
@@ -35,7 +50,9 @@ def test_a_word_that_is_none_is_one_line(words: dict[str, str], message: str) ->
 @given(
     st.builds(
         WhatIf,
-        model=st.sampled_from(["llama3-8b", "layers=4,hidden=256,heads=4,vocab=1000", "mixtral-8x7b"]),
+        model=st.sampled_from(
+            ["llama3-8b", "layers=4,hidden=256,heads=4,vocab=1000", "mixtral-8x7b"]
+        ),
         cluster=st.sampled_from(["h100:8", "a100-80:4096"]),
         seq=st.integers(1, 2**20),
         gbs=st.integers(1, 2**14),
@@ -49,7 +66,10 @@ def test_an_address_is_read_back_as_it_was(state: WhatIf) -> None:
 
 
 def test_a_plus_that_was_typed_is_one() -> None:
-    assert read_state(dict(parse_qsl("layout=pp=2,layers_per_stage=3+5"))).layout == "pp=2,layers_per_stage=3+5"
+    assert (
+        read_state(dict(parse_qsl("layout=pp=2,layers_per_stage=3+5"))).layout
+        == "pp=2,layers_per_stage=3+5"
+    )
 
 
 def test_what_is_as_by_default_is_left_out() -> None:

@@ -21,24 +21,29 @@ MEASURED = (
     "peak_mem_gib",
     "mem_other",
 )
-"""Columns that a prediction must not look at; `notes` may be read for what describes the layout, `provenance` for its date alone."""
+"""Columns that a prediction must not look at; `notes` may be read for what describes the layout,
+`provenance` for its date alone."""
 _UNREAD = (*MEASURED, "provenance")
 _AS_OF = re.compile(r"(?<![0-9A-Za-z@])(20[12]\d)-?(0[1-9]|1[0-2])(?![0-9A-Za-z])")
-"""A year and a month, as in `2024-12`, `202412` and `loss_202412_h100`, and not inside a commit's name."""
+"""A year and a month, as in `2024-12`, `202412` and `loss_202412_h100`, and not inside a commit's
+name."""
 _LARGEST = 2**50
 """Anything beyond is no count of chips, tokens or layers."""
 
 
 class UnansweredError(ConfigError):
-    """The row does not describe a run that can be predicted; the message is the reason, beginning with the column."""
+    """The row does not describe a run that can be predicted; the message is the reason, beginning
+    with the column."""
 
 
 def without_measurements(row: Mapping[str, str]) -> dict[str, str]:
-    """Return the row's text cells, stripped, less the measured columns and those beyond the header; `as_of` is the month of its release,
-    or of where it was published."""
+    """Return the row's text cells, stripped, less the measured columns and those beyond the header;
+    `as_of` is the month of its release, or of where it was published."""
     dates = (_AS_OF.search(row.get(column) or "") for column in ("release", "provenance"))
     as_of = next((f"{found[1]}-{found[2]}" for found in dates if found), "")
-    return {k: v.strip() for k, v in row.items() if k not in _UNREAD} | ({"as_of": as_of} if as_of else {})
+    return {k: v.strip() for k, v in row.items() if k not in _UNREAD} | (
+        {"as_of": as_of} if as_of else {}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,10 @@ class Cells:
         if value is None:
             return None
         if value < 1 or value != int(value):
-            raise UnansweredError(f"{column}: expected a whole number of 1 or more, found {self.by_column[column][:40]!r}")
+            raise UnansweredError(
+                f"{column}: expected a whole number of 1 or more, found"
+                f" {self.by_column[column][:40]!r}"
+            )
         return int(value)
 
     def match(self, column: str, pattern: str) -> re.Match[str] | None:

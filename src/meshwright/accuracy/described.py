@@ -62,7 +62,14 @@ class Described:
     memory: MemoryFigure = field(default=ALLOCATED)
 
 
-_FLAGS = {"model": "--model", "cluster": "--cluster", "stack": "--stack", "seq_len": "--seq", "gbs": "--gbs", "layout": "--layout"}
+_FLAGS = {
+    "model": "--model",
+    "cluster": "--cluster",
+    "stack": "--stack",
+    "seq_len": "--seq",
+    "gbs": "--gbs",
+    "layout": "--layout",
+}
 
 
 def case_of(described: Described, given: Given, *, source: str) -> Case:
@@ -80,11 +87,16 @@ def case_of(described: Described, given: Given, *, source: str) -> Case:
     )
     fields = {**(described.layout or {}), **(parse_layout(given.layout) if given.layout else {})}
     try:
-        layout = complete_layout(fields, model=model, work=work, num_chips=pool.num_chips, stack=stack)
+        layout = complete_layout(
+            fields, model=model, work=work, num_chips=pool.num_chips, stack=stack
+        )
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
     if layout.num_chips != pool.num_chips or layout.gbs % (layout.mbs * layout.dp):
-        raise ConfigError(f"{source}: {layout.words()} does not fill {pool.num_chips} chips with a batch of {layout.gbs}; see --layout")
+        raise ConfigError(
+            f"{source}: {layout.words()} does not fill {pool.num_chips} chips with a batch of"
+            f" {layout.gbs}; see --layout"
+        )
     machines = Machines(pools=((pool.node.chip.name, pool.num_chips),), nodes=(pool.node,))
     return Case(
         source=source,
@@ -103,7 +115,11 @@ def case_of(described: Described, given: Given, *, source: str) -> Case:
 
 def _filled(described: Described, given: Given, *, source: str) -> Given:
     """Fill what the user leaves open from the log."""
-    cluster = f"{described.chip}:{described.num_chips}" if described.chip and described.num_chips else None
+    cluster = (
+        f"{described.chip}:{described.num_chips}"
+        if described.chip and described.num_chips
+        else None
+    )
     filled = replace(
         given,
         model=given.model if given.model is not None else described.model,
@@ -112,16 +128,26 @@ def _filled(described: Described, given: Given, *, source: str) -> Given:
         seq_len=given.seq_len or described.seq_len,
         gbs=given.gbs or described.gbs,
     )
-    told = {**{name: getattr(filled, name) for name in _FLAGS}, "layout": filled.layout or described.layout}
+    told = {
+        **{name: getattr(filled, name) for name in _FLAGS},
+        "layout": filled.layout or described.layout,
+    }
     missing = [flag for name, flag in _FLAGS.items() if told[name] is None]
     if missing:
-        raise ConfigError(f"{source}: the log does not say all of its run; give {', '.join(missing)}")
+        raise ConfigError(
+            f"{source}: the log does not say all of its run; give {', '.join(missing)}"
+        )
     return filled
 
 
 def _counted(cluster: str | None, num_chips: int | None) -> str | None:
     """A cluster without a count, `h100`, has the log's."""
-    if cluster is None or num_chips is None or ":" in cluster or cluster.lower().endswith((".yaml", ".yml")):
+    if (
+        cluster is None
+        or num_chips is None
+        or ":" in cluster
+        or cluster.lower().endswith((".yaml", ".yml"))
+    ):
         return cluster
     return f"{cluster}:{num_chips}"
 
@@ -133,5 +159,8 @@ def _pool(described: Described, given: Given, *, source: str) -> Pool:
         raise ConfigError(f"cluster {cluster.name}: calibrate takes one kind of chip")
     pool = cluster.pools[0]
     if described.num_chips is not None and described.num_chips != pool.num_chips:
-        raise ConfigError(f"{source}: the log says {described.num_chips} chips, --cluster {given.cluster} says {pool.num_chips}")
+        raise ConfigError(
+            f"{source}: the log says {described.num_chips} chips, --cluster {given.cluster} says"
+            f" {pool.num_chips}"
+        )
     return pool

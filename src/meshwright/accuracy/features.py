@@ -14,15 +14,20 @@ StackChanges = tuple[tuple[str, float | str], ...]
 
 
 def stack_changes_of_row(cells: Cells) -> StackChanges:
-    """Return what differs from the software's defaults; of rules for one field the first that matches holds."""
+    """Return what differs from the software's defaults; of rules for one field the first that
+    matches holds."""
     detail = re.split(r"\[tag|\[joined", cells.words("recompute_detail"))[0]
     known = {"in": "precision", "on": "gpu", "release": "release", "as of": "as_of"}
     said = [f"{word} {cells.words(column)}" for word, column in known.items()]
-    text = " | ".join([cells.words("framework"), cells.words("model"), cells.words("notes"), detail, *said])
+    text = " | ".join(
+        [cells.words("framework"), cells.words("model"), cells.words("notes"), detail, *said]
+    )
     changes: dict[str, float | str] = {}
     for rule in read_rules("stack_words").rules:
         if found := rule.pattern.search(text):
             for word in found.expand(rule["changes"]).split():
                 field, _, value = word.partition("=")
-                changes.setdefault(field, float(value) if re.fullmatch(r"[\d.e+-]+", value) else value)
+                changes.setdefault(
+                    field, float(value) if re.fullmatch(r"[\d.e+-]+", value) else value
+                )
     return tuple(sorted(changes.items()))

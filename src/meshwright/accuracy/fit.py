@@ -12,7 +12,15 @@ from meshwright.accuracy.measured import MeasuredRun
 from meshwright.accuracy.predict import Prediction, predict_rows
 from meshwright.accuracy.priors import Priors, read_priors
 from meshwright.accuracy.ridge import PRIOR_RUNS, Posterior, Problem, Study, study_of
-from meshwright.calibration import MEMORY_FACTORS, TIME_FACTORS, Calibration, Fitted, LinkRates, Misses, layers_key
+from meshwright.calibration import (
+    MEMORY_FACTORS,
+    TIME_FACTORS,
+    Calibration,
+    Fitted,
+    LinkRates,
+    Misses,
+    layers_key,
+)
 from meshwright.errors import ConfigError
 from meshwright.stack import find_stack
 
@@ -56,19 +64,35 @@ class _Quantity:
 
 
 def fit_runs(
-    runs: Sequence[MeasuredRun], *, links: Sequence[LinkRates] = (), chip: str = "", stack: str = "megatron", version: str = ""
+    runs: Sequence[MeasuredRun],
+    *,
+    links: Sequence[LinkRates] = (),
+    chip: str = "",
+    stack: str = "megatron",
+    version: str = "",
 ) -> FitReport:
     """Return the calibration of some runs of one chip and one software.
 
-    Links, of chip `chip`, are put in first, so that factors explain what they leave; `stack` is the software where there are no runs.
-    ConfigError where there are several kinds of runs, or none that can be predicted.
+    Links, of chip `chip`, are put in first, so that factors explain what they leave; `stack` is the
+    software where there are no runs. ConfigError where there are several kinds of runs, or none
+    that can be predicted.
     """
     if links and not runs:
-        return FitReport(calibration=Calibration(chip=chip, stack=find_stack(stack).name, links=tuple(links), version=version), runs=())
+        return FitReport(
+            calibration=Calibration(
+                chip=chip, stack=find_stack(stack).name, links=tuple(links), version=version
+            ),
+            runs=(),
+        )
     found, software = _kind(runs)
     if chip and chip != found:
-        raise ConfigError(f"runs on {found}, links of {chip}: give benchmarks of the cluster that the runs were on")
-    start = Calibration(chip=found, stack=software, links=tuple(links), version=version, profile=_profile(runs))
+        raise ConfigError(
+            f"runs on {found}, links of {chip}: give benchmarks of the cluster that the runs"
+            " were on"
+        )
+    start = Calibration(
+        chip=found, stack=software, links=tuple(links), version=version, profile=_profile(runs)
+    )
     usable, left_out = _predictable(runs, start)
     if not usable:
         raise ConfigError(f"no run to calibrate on: {left_out[0]}")
@@ -77,7 +101,11 @@ def fit_runs(
         start,
         runs=tuple(run.words() for run in usable),
         models=tuple(sorted({layers_key(run.case.model) for run in usable})),
-        factors=tuple(factor for quantity in quantities for factor in _fitted(quantity.problem, quantity.study.full)),
+        factors=tuple(
+            factor
+            for quantity in quantities
+            for factor in _fitted(quantity.problem, quantity.study.full)
+        ),
         step_time=_misses(time.problem, time.study),
         peak_memory=_misses(memory.problem, memory.study),
     )
@@ -95,10 +123,15 @@ def _kind(runs: Sequence[MeasuredRun]) -> tuple[str, str]:
     """Chip and software of all runs."""
     kinds = sorted({(run.case.machines.nodes[0].chip.name, run.case.stack_name) for run in runs})
     if not kinds:
-        raise ConfigError("no run to calibrate on: give a log, or a CSV with step_time_s or peak_mem_gib")
+        raise ConfigError(
+            "no run to calibrate on: give a log, or a CSV with step_time_s or peak_mem_gib"
+        )
     if len(kinds) > 1:
         named = "; ".join(f"{name} with {software}" for name, software in kinds[:4])
-        raise ConfigError(f"runs of {len(kinds)} kinds ({named}): calibrate one chip with one stack at a time; --stack names one for all")
+        raise ConfigError(
+            f"runs of {len(kinds)} kinds ({named}): calibrate one chip with one stack at a time;"
+            " --stack names one for all"
+        )
     return kinds[0]
 
 
@@ -113,7 +146,9 @@ def _quantities(runs: Sequence[MeasuredRun], start: Calibration) -> tuple[_Quant
     )
 
 
-def _predictable(runs: Sequence[MeasuredRun], start: Calibration) -> tuple[list[MeasuredRun], list[str]]:
+def _predictable(
+    runs: Sequence[MeasuredRun], start: Calibration
+) -> tuple[list[MeasuredRun], list[str]]:
     answers = predict_rows(replace(run.case, calibration=start) for run in runs)
     reasons = [(u.source, u.row_id, u.reason) for u in answers.unanswered]
     refused = {(source, row_id) for source, row_id, _ in reasons}
@@ -124,15 +159,30 @@ def _predictable(runs: Sequence[MeasuredRun], start: Calibration) -> tuple[list[
 def time_problem(runs: Sequence[MeasuredRun], start: Calibration, priors: Priors) -> Problem:
     """Return the step times of some runs as a function of the factors of time."""
     measured = np.log([run.step_s for run in runs if run.step_s is not None])
-    return _problem(runs, start, TIME_FACTORS, priors, priors.step_time_noise, measured, np.zeros(len(runs), dtype=np.int64), _step_s)
+    return _problem(
+        runs,
+        start,
+        TIME_FACTORS,
+        priors,
+        priors.step_time_noise,
+        measured,
+        np.zeros(len(runs), dtype=np.int64),
+        _step_s,
+    )
 
 
 def memory_problem(runs: Sequence[MeasuredRun], start: Calibration, priors: Priors) -> Problem:
-    """Return the peaks of memory as a function of the factors of memory; a run that is only known to fit, or not, gives a bound."""
+    """Return the peaks of memory as a function of the factors of memory; a run that is only known
+    to fit, or not, gives a bound."""
     usable = [run.case.machines.nodes[0].chip.usable_bytes for run in runs]
     measured = np.log([run.peak_bytes or limit for run, limit in zip(runs, usable, strict=True)])
-    bound = np.array([0 if run.peak_bytes is not None else -1 if run.fitted else 1 for run in runs], dtype=np.int64)
-    return _problem(runs, start, MEMORY_FACTORS, priors, priors.peak_memory_noise, measured, bound, _bytes)
+    bound = np.array(
+        [0 if run.peak_bytes is not None else -1 if run.fitted else 1 for run in runs],
+        dtype=np.int64,
+    )
+    return _problem(
+        runs, start, MEMORY_FACTORS, priors, priors.peak_memory_noise, measured, bound, _bytes
+    )
 
 
 def _step_s(prediction: Prediction, bound: int) -> float:
@@ -154,12 +204,24 @@ def _problem(
     figure: Callable[[Prediction, int], float],
 ) -> Problem:
     def predict(logs: Floats, rows: Ints) -> Floats:
-        trial = replace(start, factors=tuple(_trial(name, float(log)) for name, log in zip(names, logs, strict=True) if log))
+        trial = replace(
+            start,
+            factors=tuple(
+                _trial(name, float(log)) for name, log in zip(names, logs, strict=True) if log
+            ),
+        )
         answers = predict_rows(replace(runs[row].case, calibration=trial) for row in rows)
-        return np.log([figure(found, int(bound[row])) for found, row in zip(answers.predictions, rows, strict=True)])
+        return np.log(
+            [
+                figure(found, int(bound[row]))
+                for found, row in zip(answers.predictions, rows, strict=True)
+            ]
+        )
 
     widths = np.array([priors.widths[name] for name in names])
-    return Problem(names=names, widths=widths, noise=noise, measured=measured, bound=bound, predict=predict)
+    return Problem(
+        names=names, widths=widths, noise=noise, measured=measured, bound=bound, predict=predict
+    )
 
 
 def _trial(name: str, log: float) -> Fitted:
@@ -171,7 +233,9 @@ def _misses(problem: Problem, study: Study) -> Misses | None:
     if not told.any():
         return None
     own = np.zeros(0) if study.left_out is None else study.left_out[told]
-    spread = float(np.sqrt((PRIOR_RUNS * problem.noise**2 + (own**2).sum()) / (PRIOR_RUNS + len(own))))
+    spread = float(
+        np.sqrt((PRIOR_RUNS * problem.noise**2 + (own**2).sum()) / (PRIOR_RUNS + len(own)))
+    )
     return Misses(
         runs=int(told.sum()),
         before_frac=_miss(study.before[told]),
@@ -189,7 +253,9 @@ def _fitted(problem: Problem, found: Posterior) -> list[Fitted]:
     widths = np.minimum(np.sqrt(np.diag(found.covariance)), problem.widths)
     factors = [
         Fitted(name=name, value=float(np.exp(log)), prior_width=float(prior), width=float(width))
-        for name, log, prior, width in zip(problem.names, found.logs, problem.widths, widths, strict=True)
+        for name, log, prior, width in zip(
+            problem.names, found.logs, problem.widths, widths, strict=True
+        )
     ]
     return [factor for factor in factors if factor.measured_frac > TOLD]
 

@@ -15,13 +15,21 @@ from meshwright.rules.split import own_split
 
 __all__ = ["Axes", "assumed_batch", "axes_of_row", "layout_of_row"]
 
-_WORDS_OF_SHARDING = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3", "ddp": "none", "none": "none"}
+_WORDS_OF_SHARDING = {
+    "0": "none",
+    "1": "zero1",
+    "2": "zero2",
+    "3": "zero3",
+    "ddp": "none",
+    "none": "none",
+}
 USUAL_LENGTH = 4096
-"""Tokens of a sequence for which the software's usual micro batch holds; of longer ones it takes as many tokens. Assumed, as `mbs_cap` is
-of `frameworks.csv`: predictions that rest on them say so."""
+"""Tokens of a sequence for which the software's usual micro batch holds; of longer ones it takes as
+many tokens. Assumed, as `mbs_cap` is of `frameworks.csv`: predictions that rest on them say so."""
 PIPED_TOKENS = 2048
-"""Tokens of the usual micro batch under a pipeline, where small ones keep the bubble short: NeMo-Framework-Launcher's configurations have
-one sequence of 2,048 (gpt3/175b) and four of 512 (bert/20b)."""
+"""Tokens of the usual micro batch under a pipeline, where small ones keep the bubble short:
+NeMo-Framework-Launcher's configurations have one sequence of 2,048 (gpt3/175b) and four of 512
+(bert/20b)."""
 _UNNAMED_CHIPS = 128
 """Chips of a run whose number is not published and that its layout does not fix."""
 _SCHEDULES: tuple[tuple[str, Schedule], ...] = (
@@ -65,11 +73,14 @@ def axes_of_row(cells: Cells, notes: Notes) -> Axes:
         chips = model * dp
     elif dp is None or model * dp != chips:
         dp, fold = _fill(chips, model, dp)
-    return Axes(num_chips=chips, tp=tp, pp=pp, vpp=_vpp(cells, notes, pp), cp=cp, ep=ep, dp=dp, fold=fold)
+    return Axes(
+        num_chips=chips, tp=tp, pp=pp, vpp=_vpp(cells, notes, pp), cp=cp, ep=ep, dp=dp, fold=fold
+    )
 
 
 def _fill(chips: int, model: int, dp: int | None) -> tuple[int, int]:
-    """Data parallel ranks that fill the chips; a row that counts several devices a chip (two in a TPU7x) is folded to chips."""
+    """Data parallel ranks that fill the chips; a row that counts several devices a chip (two in a
+    TPU7x) is folded to chips."""
     if chips % model:
         raise UnansweredError("num_gpus: not divisible by tp*pp*cp")
     ranks = chips // model
@@ -89,11 +100,15 @@ def _vpp(cells: Cells, notes: Notes, pp: int) -> int:
     return int(named[1]) if named and pp > 1 and int(named[1]) else 1
 
 
-def layout_of_row(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: Axes, *, seq_len: int) -> Layout:
+def layout_of_row(
+    cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: Axes, *, seq_len: int
+) -> Layout:
     """Return the whole layout; `seq_len` tells how many sequences a micro batch usually has."""
     axes = replace(axes, vpp=_usual_vpp(cells, framework, model, axes))
     mbs, gbs = _batches(cells, framework, axes, seq_len=seq_len)
-    recomputed = recompute_of_row(cells, framework, layers_per_stage=-(-model.total_layers // axes.pp), vpp=axes.vpp)
+    recomputed = recompute_of_row(
+        cells, framework, layers_per_stage=-(-model.total_layers // axes.pp), vpp=axes.vpp
+    )
     sharding, shard_size = _sharding(cells, framework, axes)
     return Layout(
         tp=axes.tp,
@@ -118,19 +133,33 @@ def layout_of_row(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec,
 
 
 def _usual_vpp(cells: Cells, framework: Rule, model: ModelSpec, axes: Axes) -> int:
-    """Chunks per stage: what the row says, else one layer a chunk where it comes out even and the software's users interleave so, or the
-    row says that pipeline messages overlap, which Megatron-Core's do under interleaved schedules alone."""
-    interleaved = framework["vpp"] == "layer" or cells.match("notes", r"overlap for [^;]*\bPP\b") is not None
+    """Chunks per stage: what the row says, else one layer a chunk where it comes out even and the
+    software's users interleave so, or the row says that pipeline messages overlap, which
+    Megatron-Core's do under interleaved schedules alone.
+    """
+    interleaved = (
+        framework["vpp"] == "layer" or cells.match("notes", r"overlap for [^;]*\bPP\b") is not None
+    )
     if not interleaved or axes.vpp > 1 or cells.count("vpp") is not None or axes.pp == 1:
         return axes.vpp
     gbs, mbs = cells.count("gbs") or 0, cells.count("mbs") or 1
     rounds = gbs % (mbs * axes.dp * axes.pp) == 0 and gbs > 0
-    return model.total_layers // axes.pp if rounds and model.total_layers % axes.pp == 0 else axes.vpp
+    return (
+        model.total_layers // axes.pp if rounds and model.total_layers % axes.pp == 0 else axes.vpp
+    )
 
 
-def _split(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: Axes) -> tuple[int, ...] | None:
+def _split(
+    cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: Axes
+) -> tuple[int, ...] | None:
     """Layers per stage as the row says, else as its software cuts a model."""
-    said = split_of_row(notes, model_name=cells.words("model"), total_layers=model.total_layers, pp=axes.pp, vpp=axes.vpp)
+    said = split_of_row(
+        notes,
+        model_name=cells.words("model"),
+        total_layers=model.total_layers,
+        pp=axes.pp,
+        vpp=axes.vpp,
+    )
     if said is None and framework["split"] == "cost" and axes.vpp == 1:
         return own_split(model, pp=axes.pp)
     if said is None and framework["split"] == "ends":
@@ -139,7 +168,8 @@ def _split(cells: Cells, notes: Notes, framework: Rule, model: ModelSpec, axes: 
 
 
 def _batches(cells: Cells, framework: Rule, axes: Axes, *, seq_len: int) -> tuple[int, int]:
-    """Micro and global batch: what is blank follows from the other and `ga`, else from what the software's users take."""
+    """Micro and global batch: what is blank follows from the other and `ga`, else from what the
+    software's users take."""
     mbs, gbs, ga = cells.count("mbs"), cells.count("gbs"), cells.count("ga")
     if mbs is not None:
         mbs *= axes.fold
@@ -155,7 +185,8 @@ def _batches(cells: Cells, framework: Rule, axes: Axes, *, seq_len: int) -> tupl
 
 
 def assumed_batch(cells: Cells) -> str:
-    """Say that the micro batch is taken for granted, where neither it nor the steps of accumulation are told; nothing else."""
+    """Say that the micro batch is taken for granted, where neither it nor the steps of accumulation
+    are told; nothing else."""
     told = cells.count("mbs") or cells.count("ga") or cells.count("gbs") is None
     return "" if told else "mbs and ga are blank: the usual micro batch of the software is assumed"
 
@@ -173,24 +204,32 @@ def _usual_cap(framework: Rule, axes: Axes, *, seq_len: int) -> int:
 
 
 def _usual_micro_batch(gbs: int, ga: int | None, axes: Axes, *, cap: int) -> int:
-    """Sequences of a replica over `ga`; without it the largest power of two up to the cap that divides them, and under a pipeline up to
-    PIPED_TOKENS."""
+    """Sequences of a replica over `ga`; without it the largest power of two up to the cap that
+    divides them, and under a pipeline up to PIPED_TOKENS."""
     if gbs % axes.dp:
         raise UnansweredError("gbs: not divisible by dp")
     share = gbs // axes.dp
     if ga is not None:
         return max(1, share // ga) if share % ga == 0 else 1
-    return max(size for size in (1, 2, 4, 8, 16) if size == 1 or (size <= cap and share % size == 0))
+    return max(
+        size for size in (1, 2, 4, 8, 16) if size == 1 or (size <= cap and share % size == 0)
+    )
 
 
 def _sharding(cells: Cells, framework: Rule, axes: Axes) -> tuple[Sharding, int | None]:
     word = cells.words("zero").removeprefix("zero").removeprefix("-")
-    name = _WORDS_OF_SHARDING.get(word) or (framework["fsdp"] if word in ("fsdp", "hsdp") else framework["sharding"] if not word else "")
+    name = _WORDS_OF_SHARDING.get(word) or (
+        framework["fsdp"] if word in ("fsdp", "hsdp") else framework["sharding"] if not word else ""
+    )
     if name not in SHARDINGS:
         raise UnansweredError("zero: expected 0, 1, 2, 3 or fsdp")
     size = cells.count("dp_shard")
     if size is None and cells.match("model", r"multi_dist_optimizer_inst"):
-        size = max(1, axes.dp // 2)  # Megatron's --num-distributed-optimizer-instances 2, as its tests of the feature are named
+        size = max(
+            1,
+            axes.dp // 2,
+            # Megatron's --num-distributed-optimizer-instances 2, as its tests of the feature are named  # noqa: E501
+        )
     if size is not None and axes.fold > 1:
         size = max(1, size // axes.fold)
     if size is None or size >= axes.dp or name == "none" or axes.replicas % size:
@@ -215,7 +254,9 @@ def _expert_tp(notes: Notes, framework: Rule, model: ModelSpec, axes: Axes) -> i
     """Tensor parallelism of experts; one that does not divide the ranks gives way to 1."""
     if model.moe is None:
         return None
-    size = notes.flag_count("expert-tensor-parallel-size") or (axes.tp if framework["etp"] == "tp" else 1)
+    size = notes.flag_count("expert-tensor-parallel-size") or (
+        axes.tp if framework["etp"] == "tp" else 1
+    )
     return size if (axes.tp * axes.cp * axes.dp) % (axes.ep * size) == 0 else 1
 
 

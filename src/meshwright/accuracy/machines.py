@@ -23,7 +23,8 @@ _RATES = (
     (rf"{_RATE}[^,;]*(?:per node|node-node)", "node"),
     (_RATE, "chip"),
 )
-"""How a network's rate is written; one without "per node" is one NIC per chip, as in today's servers."""
+"""How a network's rate is written; one without "per node" is one NIC per chip, as in today's
+servers."""
 
 
 _FAMILIES = (
@@ -65,7 +66,9 @@ def machines_of_row(cells: Cells, *, num_chips: int, usual_network: str = "") ->
     if text is None:
         raise UnansweredError("gpu: blank")
     pools = _counted(_mix(text, cells.number("gpu_mem_gb")), num_chips)
-    return Machines(pools=pools, nodes=tuple(_node(cells, name, num_chips, usual_network) for name, _ in pools))
+    return Machines(
+        pools=pools, nodes=tuple(_node(cells, name, num_chips, usual_network) for name, _ in pools)
+    )
 
 
 def _node(cells: Cells, chip: str, num_chips: int, usual_network: str) -> Node:
@@ -82,9 +85,14 @@ def _node(cells: Cells, chip: str, num_chips: int, usual_network: str) -> Node:
 
 
 def _mix(text: str, memory_gb: float | None) -> list[tuple[str, int | None]]:
-    """Chips and counts; the memory column tells an A100 of 40 GB from one of 80, and remarks in brackets may be passed over."""
+    """Chips and counts; the memory column tells an A100 of 40 GB from one of 80, and remarks in
+    brackets may be passed over."""
     plain = re.sub(r"\s*\([^)]*\)", "", text)
-    sized = [f"{plain}-{memory_gb:g}GB"] if memory_gb and f"{memory_gb:g}" not in plain and "+" not in plain else []
+    sized = (
+        [f"{plain}-{memory_gb:g}GB"]
+        if memory_gb and f"{memory_gb:g}" not in plain and "+" not in plain
+        else []
+    )
     for name in (*sized, text, plain):
         try:
             return parse_chip_mix(name)
@@ -104,7 +112,8 @@ def _counted(mix: list[tuple[str, int | None]], num_chips: int) -> tuple[tuple[s
 
 
 def _network_gbps(cells: Cells, chip: str, per_node: int) -> float | None:
-    """Gb/s per chip where the row says it for this kind of chip; where it is ambiguous the catalogue's stays."""
+    """Gb/s per chip where the row says it for this kind of chip; where it is ambiguous the
+    catalogue's stays."""
     text = cells.text("interconnect") or ""
     by_server = _rates_by_server(text)
     if by_server:
@@ -122,12 +131,15 @@ def _network_gbps(cells: Cells, chip: str, per_node: int) -> float | None:
 
 
 LARGEST_ADAPTER = 800.0
-"""Gb/s of the fastest network adapter that is sold (InfiniBand XDR): a larger figure without a word is a server's."""
+"""Gb/s of the fastest network adapter that is sold (InfiniBand XDR): a larger figure without a word
+is a server's."""
 
 
 def _is_of_server(rate: float, text: str, chip: str) -> bool:
-    """Whether a rate without "per node" is a server's: of kernel sockets, which have one adapter; of EFA, whose figures AWS gives for whole
-    instances, where it is more than this chip's usual; and of any kind where no adapter is so fast."""
+    """Whether a rate without "per node" is a server's: of kernel sockets, which have one adapter;
+    of EFA, whose figures AWS gives for whole instances, where it is more than this chip's usual;
+    and of any kind where no adapter is so fast.
+    """
     family = _worded_family(text)
     usual = default_node(chip).network_link.bytes_per_s / GBIT
     return family == "tcp" or (family == "efa" and rate > usual) or rate > LARGEST_ADAPTER
@@ -135,11 +147,14 @@ def _is_of_server(rate: float, text: str, chip: str) -> bool:
 
 def _rates_by_server(text: str) -> dict[str, float]:
     """Gb/s by family of servers, as `50 Gb/s g4dn` says it."""
-    return {family: float(rate) for rate, family in re.findall(rf"{_RATE}\s+([a-z]\d\w{{0,4}})\b", text)}
+    return {
+        family: float(rate) for rate, family in re.findall(rf"{_RATE}\s+([a-z]\d\w{{0,4}})\b", text)
+    }
 
 
 def _network_family(cells: Cells, chip: str) -> str | None:
-    """Kind of network (`tcp`): that of the servers of a named kind which hold this chip, else the one that the row's words are for."""
+    """Kind of network (`tcp`): that of the servers of a named kind which hold this chip, else the
+    one that the row's words are for."""
     text = cells.text("interconnect") or ""
     named = [family for family in _rates_by_server(text) if _is_in(chip, family)]
     found = {server.network.partition("-")[0] for family in named for server in _servers_of(family)}
@@ -147,7 +162,9 @@ def _network_family(cells: Cells, chip: str) -> str | None:
 
 
 def _worded_family(text: str) -> str | None:
-    return next((family for family, words in _FAMILIES if re.search(words, text, re.IGNORECASE)), None)
+    return next(
+        (family for family, words in _FAMILIES if re.search(words, text, re.IGNORECASE)), None
+    )
 
 
 def _servers_of(family: str) -> list[Server]:
@@ -156,7 +173,9 @@ def _servers_of(family: str) -> list[Server]:
 
 def _is_in(chip: str, family: str) -> bool:
     """Whether servers of a family, `p3` or `g4dn`, hold this kind of chip, of whatever memory."""
-    return chip.partition("-")[0] in {server.chip.partition("-")[0] for server in _servers_of(family)}
+    return chip.partition("-")[0] in {
+        server.chip.partition("-")[0] for server in _servers_of(family)
+    }
 
 
 def _domain_chips(cells: Cells, num_chips: int) -> int | None:
@@ -169,10 +188,16 @@ def _domain_chips(cells: Cells, num_chips: int) -> int | None:
 
 
 def stage_chips(machines: Machines, placement: Placement | None, *, pp: int) -> Placement:
-    """Which chips hold each stage: as the row says, else the pools in order, a stage's share at a time."""
+    """Which chips hold each stage: as the row says, else the pools in order, a stage's share at a
+    time."""
     if placement is not None:
-        known = tuple(tuple((find_chip(name).name, count) for name, count in stage) for stage in placement)
-        if len(known) == pp and sum(count for stage in known for _, count in stage) == machines.num_chips:
+        known = tuple(
+            tuple((find_chip(name).name, count) for name, count in stage) for stage in placement
+        )
+        if (
+            len(known) == pp
+            and sum(count for stage in known for _, count in stage) == machines.num_chips
+        ):
             return known
     if machines.num_chips % pp:
         raise UnansweredError("num_gpus: not divisible by pp")

@@ -34,7 +34,10 @@ class MeasuredRun:
             *(["out of memory"] if self.fitted is False else []),
         ]
         run = f"{case.source}{f' {case.row_id}' if case.row_id else ''}"
-        return f"{run}: {case.model.name}, {case.machines.num_chips} chips, {case.layout.words()}: {', '.join(measured)}"
+        return (
+            f"{run}: {case.model.name}, {case.machines.num_chips} chips, {case.layout.words()}:"
+            f" {', '.join(measured)}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,13 +49,18 @@ class Runs:
 
 
 def runs_of_table(table: TruthTable, *, stack: str | None = None) -> Runs:
-    """Return the measured runs of a table in the schema of `predict`; `stack` takes the place of what the rows' software suggests."""
+    """Return the measured runs of a table in the schema of `predict`; `stack` takes the place of
+    what the rows' software suggests."""
     runs: list[MeasuredRun] = []
     left_out: list[str] = []
     for row in table.rows:
         found = _measured(table.name, row)
         if isinstance(found, MeasuredRun):
-            runs.append(found if stack is None else replace(found, case=replace(found.case, stack_name=stack)))
+            runs.append(
+                found
+                if stack is None
+                else replace(found, case=replace(found.case, stack_name=stack))
+            )
         else:
             left_out.append(f"{table.name} {row.get('row_id', '')}: {found}")
     return Runs(runs=tuple(runs), left_out=tuple(left_out))
@@ -72,7 +80,11 @@ def _measured(source: str, row: Mapping[str, str]) -> MeasuredRun | str:
         peak_bytes=None if peak is None else peak * GIB,
         fitted=fit_known(row),
     )
-    return run if (run.step_s, run.peak_bytes, run.fitted) != (None, None, None) else "nothing measured (step_time_s, peak_mem_gib, oom)"
+    return (
+        run
+        if (run.step_s, run.peak_bytes, run.fitted) != (None, None, None)
+        else "nothing measured (step_time_s, peak_mem_gib, oom)"
+    )
 
 
 def _step_s(source: str, row: Mapping[str, str], case: Case) -> float | None:

@@ -1,6 +1,6 @@
 """What Megatron-LM's dump of all arguments says of its run.
-
-The form is that of `_print_args` in Megatron-LM's arguments.py; lines of steps are read in meshwright/logs.
+ The form is that of `_print_args` in Megatron-LM's arguments.py; lines of steps are read in
+meshwright/logs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ __all__ = ["describe_megatron"]
 _RANK = re.compile(r"\[Rank (\d{1,9})\] \(after ")
 _ARGUMENT = re.compile(r"^.{0,40}?\b(?P<name>[a-z]\w*) \.{3,} ?(?P<value>[^\n]*)$", re.MULTILINE)
 _VOCAB = re.compile(r"padded vocab \(size: (\d{1,9})\)")
-_SHARDING = {"optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3", "no_shard": "none"}
+_SHARDING = {
+    "optim": "zero1",
+    "optim_grads": "zero2",
+    "optim_grads_params": "zero3",
+    "no_shard": "none",
+}
 _FP8 = {"blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
 
 
@@ -86,9 +91,14 @@ def _rank(ranks: set[str], chips: int | None) -> Any:
 
 
 def _model(arguments: _Arguments, text: str) -> dict[str, Any] | None:
-    """Dims of the model; None where the vocabulary is not said, so that the user names the model."""
+    """Dims of the model; None where the vocabulary is not said, so that the user names the
+    model."""
     found = _VOCAB.search(text)
-    vocab = int(found[1]) if found else arguments.count("vocab_size") or arguments.count("padded_vocab_size")
+    vocab = (
+        int(found[1])
+        if found
+        else arguments.count("vocab_size") or arguments.count("padded_vocab_size")
+    )
     if vocab is None:
         return None
     hidden, heads = arguments.need("hidden_size"), arguments.need("num_attention_heads")
@@ -100,7 +110,14 @@ def _model(arguments: _Arguments, text: str) -> dict[str, Any] | None:
         "hidden": hidden,
         "ffn": arguments.count("ffn_hidden_size") or 4 * hidden,
         "num_heads": heads,
-        "num_kv_heads": (arguments.count("num_query_groups") if arguments.flag("group_query_attention") else None) or heads,
+        "num_kv_heads": (
+            (
+                arguments.count("num_query_groups")
+                if arguments.flag("group_query_attention")
+                else None
+            )
+            or heads
+        ),
         "head_dim": arguments.count("kv_channels") or hidden // heads,
         "vocab": vocab,
         "gated": gated,
@@ -112,7 +129,9 @@ def _model(arguments: _Arguments, text: str) -> dict[str, Any] | None:
         "mtp_layers": arguments.count("mtp_num_layers") or 0,
     }
     if dims["positions"] == "learned":
-        dims["max_positions"] = arguments.count("max_position_embeddings") or arguments.need("seq_length")
+        dims["max_positions"] = arguments.count("max_position_embeddings") or arguments.need(
+            "seq_length"
+        )
     return {**dims, **_experts(arguments, dims), **_latent(arguments)}
 
 
@@ -149,8 +168,18 @@ def _latent(arguments: _Arguments) -> dict[str, Any]:
 
 def _stack_changes(arguments: _Arguments) -> tuple[tuple[str, float], ...]:
     """What the command leaves off that the stack takes as on."""
-    switches = {"tp_comm_overlap": "tp_overlap", "overlap_grad_reduce": "dp_overlap", "cross_entropy_loss_fusion": "cross_entropy_fused"}
-    return tuple(sorted((field, 0.0) for name, field in switches.items() if arguments.by_name.get(name) == "False"))
+    switches = {
+        "tp_comm_overlap": "tp_overlap",
+        "overlap_grad_reduce": "dp_overlap",
+        "cross_entropy_loss_fusion": "cross_entropy_fused",
+    }
+    return tuple(
+        sorted(
+            (field, 0.0)
+            for name, field in switches.items()
+            if arguments.by_name.get(name) == "False"
+        )
+    )
 
 
 def _precision(arguments: _Arguments) -> str:
@@ -171,12 +200,29 @@ def _attention(arguments: _Arguments) -> str:
 
 def _layout(arguments: _Arguments) -> dict[str, Any]:
     sizes = {
-        **{"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size"},
-        **{"vpp": "virtual_pipeline_model_parallel_size", "ep": "expert_model_parallel_size", "mbs": "micro_batch_size"},
+        **{
+            "tp": "tensor_model_parallel_size",
+            "pp": "pipeline_model_parallel_size",
+            "cp": "context_parallel_size",
+        },
+        **{
+            "vpp": "virtual_pipeline_model_parallel_size",
+            "ep": "expert_model_parallel_size",
+            "mbs": "micro_batch_size",
+        },
         **({"etp": "expert_tensor_parallel_size"} if arguments.text("num_experts") else {}),
     }
-    found: dict[str, Any] = {name: value for name, argument in sizes.items() if (value := arguments.count(argument)) is not None}
-    return {**found, "sp": arguments.flag("sequence_parallel"), "sharding": _sharding(arguments), **_recompute(arguments)}
+    found: dict[str, Any] = {
+        name: value
+        for name, argument in sizes.items()
+        if (value := arguments.count(argument)) is not None
+    }
+    return {
+        **found,
+        "sp": arguments.flag("sequence_parallel"),
+        "sharding": _sharding(arguments),
+        **_recompute(arguments),
+    }
 
 
 def _sharding(arguments: _Arguments) -> str:
@@ -190,7 +236,9 @@ def _sharding(arguments: _Arguments) -> str:
 def _recompute(arguments: _Arguments) -> dict[str, Any]:
     kind = arguments.text("recompute_granularity")
     if kind == "selective":
-        modules = tuple(re.findall(r"\w+", arguments.text("recompute_modules") or "")) or ("core_attn",)
+        modules = tuple(re.findall(r"\w+", arguments.text("recompute_modules") or "")) or (
+            "core_attn",
+        )
         return {"recompute": "selective", "recompute_modules": modules}
     if kind != "full":
         return {"recompute": "none"}

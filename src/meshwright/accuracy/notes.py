@@ -1,4 +1,5 @@
-"""What the `notes` of a row say of the layout and the model; what they say of results is never looked for."""
+"""What the `notes` of a row say of the layout and the model; what they say of results is never
+looked for."""
 
 from __future__ import annotations
 
@@ -148,6 +149,9 @@ def _placement(text: str) -> Placement | None:
         return None
     try:
         stages = json.loads(found[1])
-        return tuple(tuple((str(name), int(count)) for replica in stage for name, count in replica) for stage in stages)
+        return tuple(
+            tuple((str(name), int(count)) for replica in stage for name, count in replica)
+            for stage in stages
+        )
     except (ValueError, TypeError, IndexError, KeyError, RecursionError):
         return None

@@ -22,13 +22,24 @@ from meshwright.layout import Layout, Layouts
 from meshwright.stack import Stack, find_stack
 from meshwright.units import GIB
 
-__all__ = ["COLUMNS", "Answers", "Prediction", "predict_mixed", "predict_rows", "predictions_csv", "reasons"]
+__all__ = [
+    "COLUMNS",
+    "Answers",
+    "Prediction",
+    "predict_mixed",
+    "predict_rows",
+    "predictions_csv",
+    "reasons",
+]
 
 COLUMNS = ("source", "row_id", "step_time_s", "peak_mem_gib", "oom")
 _PER_STEP = ("dp_comm", "optimizer", "overhead")
 """Terms of the step time outside the pipeline."""
 _STATES = ("weights", "gradients", "optimizer")
-_SUMS = {"states": (*_STATES, "activations"), "after-backward": (*_STATES, "communication", "libraries")}
+_SUMS = {
+    "states": (*_STATES, "activations"),
+    "after-backward": (*_STATES, "communication", "libraries"),
+}
 """Memory terms that make up a figure which is no peak of the whole step."""
 
 
@@ -50,7 +61,13 @@ class Prediction:
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
         """The line of the predictions file."""
-        return self.source, self.row_id, f"{self.step_s:.6g}", f"{self.peak_memory_bytes / GIB:.6g}", "0" if self.fits else "1"
+        return (
+            self.source,
+            self.row_id,
+            f"{self.step_s:.6g}",
+            f"{self.peak_memory_bytes / GIB:.6g}",
+            "0" if self.fits else "1",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +81,9 @@ class Answers:
 def predict_rows(cases: Iterable[Case | Unanswerable]) -> Answers:
     """Predict every case; rows without one are passed on with their reason."""
     rows = list(cases)
-    found: dict[int, Prediction | Unanswerable] = {i: row for i, row in enumerate(rows) if isinstance(row, Unanswerable)}
+    found: dict[int, Prediction | Unanswerable] = {
+        i: row for i, row in enumerate(rows) if isinstance(row, Unanswerable)
+    }
     groups: dict[object, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
         if isinstance(row, Unanswerable):
@@ -74,7 +93,11 @@ def predict_rows(cases: Iterable[Case | Unanswerable]) -> Answers:
         else:
             groups[_key(row)].append(i)
     for members in groups.values():
-        found |= zip(members, _predict_alike([row for i in members if isinstance(row := rows[i], Case)]), strict=True)
+        found |= zip(
+            members,
+            _predict_alike([row for i in members if isinstance(row := rows[i], Case)]),
+            strict=True,
+        )
     ordered = [found[i] for i in range(len(rows))]
     return Answers(
         predictions=tuple(p for p in ordered if isinstance(p, Prediction)),
@@ -98,7 +121,9 @@ def _key(case: Case) -> object:
 def _stack(case: Case) -> Stack:
     """The software with what the row says of it."""
     stack = find_stack(case.stack_name)
-    changes: dict[str, Any] = {name: type(getattr(stack, name))(value) for name, value in case.stack_changes}
+    changes: dict[str, Any] = {
+        name: type(getattr(stack, name))(value) for name, value in case.stack_changes
+    }
     return replace(stack, **changes)
 
 
@@ -116,9 +141,17 @@ def _price_alike(cases: Sequence[Case]) -> list[Prediction | Unanswerable]:
     used = _over_stages(priced, priced.memory.used)
     usable = cases[0].machines.nodes[0].chip.usable_bytes
     return [
-        _price_alike([_checkpointed(case)])[0]
-        if case.recompute_where_short and used[i] > usable
-        else _answer(case, step_s=float(priced.step_s[i]), peak=_figure(case, priced, i), used=float(used[i]), fits=bool(used[i] <= usable))
+        (
+            _price_alike([_checkpointed(case)])[0]
+            if case.recompute_where_short and used[i] > usable
+            else _answer(
+                case,
+                step_s=float(priced.step_s[i]),
+                peak=_figure(case, priced, i),
+                used=float(used[i]),
+                fits=bool(used[i] <= usable),
+            )
+        )
         for i, case in enumerate(cases)
     ]
 
@@ -129,9 +162,13 @@ def _checkpointed(case: Case) -> Case:
 
 
 def _priced(case: Case, layouts: Sequence[Layout], *, node: Node) -> Priced:
-    calibrated = Calibrated(pool=Pool(node=node, num_chips=case.machines.num_chips), stack=_stack(case))
+    calibrated = Calibrated(
+        pool=Pool(node=node, num_chips=case.machines.num_chips), stack=_stack(case)
+    )
     if case.calibration is not None:
-        calibrated = apply_calibration(case.calibration, pool=calibrated.pool, stack=calibrated.stack)
+        calibrated = apply_calibration(
+            case.calibration, pool=calibrated.pool, stack=calibrated.stack
+        )
     with np.errstate(all="ignore"):
         return price(
             Layouts.of(layouts),
@@ -155,16 +192,25 @@ def _figure(case: Case, priced: Priced, i: int) -> float:
         array = np.sum([memory.terms[name] for name in _SUMS[case.memory.kind]], axis=0)
         if case.memory.kind == "after-backward" and case.layout.sharding == "zero1":
             params = memory.terms["weights"] / 2.0
-            stack, shards = find_stack(case.stack_name), case.layout.shard_size or case.layout.dp * case.layout.cp
-            array = array + params * (shards > 1) * (stack.step_gather_bytes + stack.step_shard_bytes / shards)
+            stack, shards = (
+                find_stack(case.stack_name),
+                case.layout.shard_size or case.layout.dp * case.layout.cp,
+            )
+            array = array + params * (shards > 1) * (
+                stack.step_gather_bytes + stack.step_shard_bytes / shards
+            )
     else:
-        array = {"allocated": memory.allocated, "reserved": memory.reserved, "used": memory.used}[case.memory.kind]
+        array = {"allocated": memory.allocated, "reserved": memory.reserved, "used": memory.used}[
+            case.memory.kind
+        ]
     at = {"first": 0, "last": case.layout.pp - 1}.get(case.memory.rank)
     chosen = priced.stages.real[i] if at is None else priced.stages.index[i] == at
     return float(array[i][chosen].max())
 
 
-def _answer(case: Case, *, step_s: float, peak: float, used: float, fits: bool) -> Prediction | Unanswerable:
+def _answer(
+    case: Case, *, step_s: float, peak: float, used: float, fits: bool
+) -> Prediction | Unanswerable:
     if not (0 < step_s < math.inf and 0 < peak < math.inf):
         return _unanswered(case, "the model gives no finite time and memory for this layout")
     return Prediction(
@@ -190,18 +236,29 @@ def _one_mixed(case: Case) -> Prediction | Unanswerable:
 
 
 def predict_mixed(case: Case) -> Prediction | Unanswerable:
-    """Predict a run on several kinds of chips: price the layout on each kind, then run the stages' own times through the pipeline.
+    """Predict a run on several kinds of chips: price the layout on each kind, then run the stages'
+    own times through the pipeline.
 
-    A stage whose replicas sit on several kinds waits for the slowest; the exchange between replicas is the slowest kind's.
+    A stage whose replicas sit on several kinds waits for the slowest; the exchange between replicas
+    is the slowest kind's.
     """
     kinds = {
-        name: _priced(case, [case.layout], node=node) for (name, _), node in zip(case.machines.pools, case.machines.nodes, strict=True)
+        name: _priced(case, [case.layout], node=node)
+        for (name, _), node in zip(case.machines.pools, case.machines.nodes, strict=True)
     }
-    usable = {name: node.chip.usable_bytes for (name, _), node in zip(case.machines.pools, case.machines.nodes, strict=True)}
+    usable = {
+        name: node.chip.usable_bytes
+        for (name, _), node in zip(case.machines.pools, case.machines.nodes, strict=True)
+    }
     stages = [[name for name, _ in stage] for stage in case.placement]
-    step_s = _pipeline_s(case, kinds, stages) + max(sum(float(kinds[n].time[t][0]) for t in _PER_STEP) for stage in stages for n in stage)
+    step_s = _pipeline_s(case, kinds, stages) + max(
+        sum(float(kinds[n].time[t][0]) for t in _PER_STEP) for stage in stages for n in stage
+    )
     some = next(iter(kinds.values()))
-    used = [(float(some.memory.used[0, s]), min(usable[n] for n in names)) for s, names in enumerate(stages)]
+    used = [
+        (float(some.memory.used[0, s]), min(usable[n] for n in names))
+        for s, names in enumerate(stages)
+    ]
     return _answer(
         case,
         step_s=step_s,
@@ -214,9 +271,17 @@ def predict_mixed(case: Case) -> Prediction | Unanswerable:
 def _pipeline_s(case: Case, kinds: dict[str, Priced], stages: Sequence[Sequence[str]]) -> float:
     layout = case.layout
     if layout.vpp > 1:
-        raise ConfigError(f"vpp={layout.vpp}: interleaved stages on several kinds of chips are not predicted")
-    forward = [max(float(kinds[n].stage_times.forward_s[0, s]) for n in names) for s, names in enumerate(stages)]
-    backward = [max(float(kinds[n].stage_times.backward_s[0, s]) for n in names) for s, names in enumerate(stages)]
+        raise ConfigError(
+            f"vpp={layout.vpp}: interleaved stages on several kinds of chips are not predicted"
+        )
+    forward = [
+        max(float(kinds[n].stage_times.forward_s[0, s]) for n in names)
+        for s, names in enumerate(stages)
+    ]
+    backward = [
+        max(float(kinds[n].stage_times.backward_s[0, s]) for n in names)
+        for s, names in enumerate(stages)
+    ]
     link = max(float(priced.stage_times.p2p_s[0]) for priced in kinds.values())
     overlapped = layout.pp == 1 or _stack(case).p2p == "overlapped"
     pipeline = Pipeline(

@@ -25,7 +25,11 @@ class Priors:
 @cache
 def read_priors() -> Priors:
     """Read `presets/calibration_priors.csv`, which scripts/fit_calibration_priors writes."""
-    text = resources.files("meshwright").joinpath("presets", "calibration_priors.csv").read_text(encoding="utf-8")
+    text = (
+        resources.files("meshwright")
+        .joinpath("presets", "calibration_priors.csv")
+        .read_text(encoding="utf-8")
+    )
     found = {line["name"]: float(line["width"]) for line in csv.DictReader(text.splitlines())}
     noise = {name: found.pop(name) for name in ("step_time_noise", "peak_memory_noise")}
     return Priors(widths=found, **noise)

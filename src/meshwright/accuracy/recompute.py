@@ -25,7 +25,9 @@ class Recomputed:
     recompute_modules: tuple[str, ...] = ()
 
 
-def recompute_of_row(cells: Cells, framework: Rule, *, layers_per_stage: int, vpp: int) -> Recomputed:
+def recompute_of_row(
+    cells: Cells, framework: Rule, *, layers_per_stage: int, vpp: int
+) -> Recomputed:
     """Return it; a blank column takes the software's habit."""
     word = cells.words("recompute") or framework["recompute"].replace(WHERE_SHORT, "none")
     if word not in ("none", "selective", "full"):
@@ -43,22 +45,29 @@ def recompute_of_row(cells: Cells, framework: Rule, *, layers_per_stage: int, vp
 
 
 def _words(cells: Cells, word: str) -> str:
-    """Granularity, detail and the mode that the notes name, as the rules expect them; a recipe's origin in brackets is left out."""
+    """Granularity, detail and the mode that the notes name, as the rules expect them; a recipe's
+    origin in brackets is left out."""
     detail = re.split(r"\[tag|\[joined", cells.words("recompute_detail"))[0].strip()
     mode = cells.match("notes", r"op-level|per-op|selective (?:layer|op)\b")
-    return f"{word} | {detail}{' ' + mode[0].lower() if mode and word == 'selective' else ''}".rstrip()
+    return (
+        f"{word} | {detail}{' ' + mode[0].lower() if mode and word == 'selective' else ''}".rstrip()
+    )
 
 
 def _modules(rule: Rule, found: re.Match[str], framework: Rule) -> tuple[str, ...]:
     if rule["modules"] == "modules":
         named = [word for word in re.split(r"[ ,]+", found["modules"]) if word in RECOMPUTE_MODULES]
     else:
-        named = (framework["selective"] if rule["modules"] == "usual" else rule["modules"]).split("+")
+        named = (framework["selective"] if rule["modules"] == "usual" else rule["modules"]).split(
+            "+"
+        )
     chosen = tuple(module for module in RECOMPUTE_MODULES if module in named)
     return chosen or tuple(framework["selective"].split("+"))
 
 
-def _full(rule: Rule, found: re.Match[str], cells: Cells, *, layers_per_stage: int, vpp: int) -> Recomputed:
+def _full(
+    rule: Rule, found: re.Match[str], cells: Cells, *, layers_per_stage: int, vpp: int
+) -> Recomputed:
     layers: int | None = None
     if rule["layers"] == "layers":
         layers = int(found["layers"][:6])
@@ -67,9 +76,13 @@ def _full(rule: Rule, found: re.Match[str], cells: Cells, *, layers_per_stage: i
     elif rule["layers"] == "half":
         layers = max(1, layers_per_stage // vpp // 2)
     elif rule["layers"] == "range":
-        layers = _inside(range(int(found["first"][:6]), int(found["last"][:6]) + 1), layers_per_stage)
+        layers = _inside(
+            range(int(found["first"][:6]), int(found["last"][:6]) + 1), layers_per_stage
+        )
     elif rule["layers"] == "list":
-        layers = _inside([int(word[:6]) for word in found["list"].split(",") if word], layers_per_stage)
+        layers = _inside(
+            [int(word[:6]) for word in found["list"].split(",") if word], layers_per_stage
+        )
     method: RecomputeMethod = "block" if rule["method"] == "block" else "uniform"
     if method == "uniform" and layers == 0:
         return Recomputed()

@@ -31,7 +31,11 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("regret1", "throughput lost by running the predicted best, median over sets", "share"),
     ("regret1_mean", "the same, mean", "share"),
     ("regret3_mean", "the same for the best of the predicted best three", "share"),
-    ("regret_oom_mean", "throughput lost where layouts that run out of memory may be chosen", "share"),
+    (
+        "regret_oom_mean",
+        "throughput lost where layouts that run out of memory may be chosen",
+        "share",
+    ),
     ("n_mem", "memory figures compared", "count"),
     ("m_ans", "memory figures answered", "share"),
     ("mem_mape", "peak memory, mean error", "share"),
@@ -67,7 +71,7 @@ Written by `meshwright validate`. Every row of the tables is predicted without a
 - Rank correlation and regret are taken inside sets of at least 8 runs that differ in layout only. Regret is the throughput lost by
   running the layout that was predicted to be the fastest.
 - Rows whose notes say that a figure is doubtful are left out, and tiny test models are compared in memory only.
-"""
+"""  # noqa: E501
 
 
 def accuracy_page(
@@ -77,18 +81,33 @@ def accuracy_page(
     unanswered: Mapping[str, Mapping[str, int]] | None = None,
     sureness: str = "",
 ) -> str:
-    """Return the page in Markdown: a summary, how sure it is, then each table with its figures, beside those of before where given."""
-    parts = [_HEAD, "## All tables\n", _summary(figures), *([f"\n{sureness.rstrip()}"] if sureness else [])]
+    """Return the page in Markdown: a summary, how sure it is, then each table with its figures,
+    beside those of before where given."""
+    parts = [
+        _HEAD,
+        "## All tables\n",
+        _summary(figures),
+        *([f"\n{sureness.rstrip()}"] if sureness else []),
+    ]
     for name in sorted(figures):
-        parts += [f"\n## {name}\n", _one_table(figures[name], None if earlier is None else earlier.get(name, {}))]
+        parts += [
+            f"\n## {name}\n",
+            _one_table(figures[name], None if earlier is None else earlier.get(name, {})),
+        ]
         reasons = (unanswered or {}).get(name, {})
-        parts += [f"\nNot answered: {counted(count, 'row')}, {_escaped(reason)}." for reason, count in reasons.items()]
+        parts += [
+            f"\nNot answered: {counted(count, 'row')}, {_escaped(reason)}."
+            for reason, count in reasons.items()
+        ]
     return "\n".join(parts) + "\n"
 
 
 def _summary(figures: Mapping[str, Figures]) -> str:
     heading = ["table", *(words for _, words in SUMMARY)]
-    rows = [[name, *(show(key, getattr(figures[name], key)) for key, _ in SUMMARY)] for name in sorted(figures)]
+    rows = [
+        [name, *(show(key, getattr(figures[name], key)) for key, _ in SUMMARY)]
+        for name in sorted(figures)
+    ]
     return markdown(heading, rows)
 
 
@@ -120,18 +139,26 @@ def show(name: str, value: float | None) -> str:
 
 
 def read_earlier(path: Path) -> Earlier:
-    """Read what `meshwright validate --json` printed; ConfigError in one line where it is something else."""
+    """Read what `meshwright validate --json` printed; ConfigError in one line where it is something
+    else."""
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
     except (ValueError, RecursionError):
-        raise ConfigError(f"{path}: not JSON; expected what `meshwright validate --json` printed") from None
+        raise ConfigError(
+            f"{path}: not JSON; expected what `meshwright validate --json` printed"
+        ) from None
     tables = found.get("tables", found) if isinstance(found, dict) else None
     if not isinstance(tables, dict) or not all(_is_figures(table) for table in tables.values()):
-        raise ConfigError(f"{path}: expected an object of figures by table, as `meshwright validate --json` prints it")
+        raise ConfigError(
+            f"{path}: expected an object of figures by table, as `meshwright validate --json`"
+            " prints it"
+        )
     return tables
 
 
 def _is_figures(table: Any) -> bool:
-    return isinstance(table, dict) and all(value is None or isinstance(value, (int, float)) for value in table.values())
+    return isinstance(table, dict) and all(
+        value is None or isinstance(value, (int, float)) for value in table.values()
+    )

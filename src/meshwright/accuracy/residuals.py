@@ -17,8 +17,9 @@ from meshwright.units import GIB
 __all__ = ["LEAST_SHARE", "FitOutcome", "Read", "Residual", "fit_outcomes", "residuals_of"]
 
 LEAST_SHARE = 0.1
-"""Share of a chip's memory that a run must be predicted to use for its memory to say something of runs that fill a chip: below it,
-buffers and contexts that every run has outweigh what is predicted."""
+"""Share of a chip's memory that a run must be predicted to use for its memory to say something of
+runs that fill a chip: below it, buffers and contexts that every run has outweigh what is
+predicted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,13 +59,19 @@ Read = Sequence[tuple[TruthTable, Sequence[Case | Unanswerable]]]
 
 
 def residuals_of(read: Read, answers: Answers) -> list[Residual]:
-    """Return the residuals of every answered row with a measured time or memory that can be compared."""
+    """Return the residuals of every answered row with a measured time or memory that can be
+    compared."""
     found = []
     for row, case, prediction in _answered(read, answers):
         kind, run = _kind(case), _run(case)
         for quantity, ratio in _ratios(row, case, prediction):
             residual = Residual(
-                quantity=quantity, table=case.source, model=row["model"], run=run, kind=kind.of(quantity), log_ratio=math.log(ratio)
+                quantity=quantity,
+                table=case.source,
+                model=row["model"],
+                run=run,
+                kind=kind.of(quantity),
+                log_ratio=math.log(ratio),
             )
             found.append(residual)
     return found
@@ -97,7 +104,9 @@ def _answered(read: Read, answers: Answers) -> Iterable[tuple[Mapping[str, str],
                 yield row, case, prediction
 
 
-def _ratios(row: Mapping[str, str], case: Case, found: Prediction) -> Iterable[tuple[Quantity, float]]:
+def _ratios(
+    row: Mapping[str, str], case: Case, found: Prediction
+) -> Iterable[tuple[Quantity, float]]:
     """Measured over predicted."""
     step_s, peak_gib = step_time_of(case.source, row), peak_memory_of(row)
     if step_s is not None:

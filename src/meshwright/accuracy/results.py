@@ -1,4 +1,5 @@
-"""RESULTS of `calibrate`: studies, tables of runs, logs of runs, benchmarks of links; what each file is shows in its text."""
+"""RESULTS of `calibrate`: studies, tables of runs, logs of runs, benchmarks of links; what each
+file is shows in its text."""
 
 from __future__ import annotations
 
@@ -44,7 +45,10 @@ def read_results(paths: Sequence[Path], given: Given) -> Results:
     links: dict[str, LinkRates] = {}
     for rates in (rates for part in parts for rates in part.links):
         if rates.level in links:
-            raise ConfigError(f"two benchmarks of {rates.name} ({links[rates.level].source}; {rates.source}): give one of each link")
+            raise ConfigError(
+                f"two benchmarks of {rates.name} ({links[rates.level].source}; {rates.source}):"
+                " give one of each link"
+            )
         links[rates.level] = rates
     return Results(
         runs=tuple(run for part in parts for run in part.runs),
@@ -71,9 +75,16 @@ def _read(path: Path, given: Given) -> Results:
 
 def _study(path: Path, given: Given) -> Results:
     """The runs of a study: the logs in runs/<id>, each with the id as its name."""
-    folders = sorted(folder for folder in (path / "runs").glob("*") if folder.is_dir()) if (path / "runs").is_dir() else []
+    folders = (
+        sorted(folder for folder in (path / "runs").glob("*") if folder.is_dir())
+        if (path / "runs").is_dir()
+        else []
+    )
     if not folders:
-        raise ConfigError(f"{path}: a directory without runs/<id>/{STUDY_LOGS[0]}, so no study; give a study, or files: {_FORMS}")
+        raise ConfigError(
+            f"{path}: a directory without runs/<id>/{STUDY_LOGS[0]}, so no study; give a study, or"
+            f" files: {_FORMS}"
+        )
     runs: list[MeasuredRun] = []
     left_out: list[str] = []
     for folder in folders:
@@ -96,7 +107,8 @@ def _text(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise ConfigError(
-                f"{path}: {path.stat().st_size / 2**20:.0f} MiB; give the part of the log with the arguments and some iterations"
+                f"{path}: {path.stat().st_size / 2**20:.0f} MiB; give the part of the log with the"
+                " arguments and some iterations"
             )
         return path.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
@@ -104,19 +116,36 @@ def _text(path: Path) -> str:
 
 
 def _links(text: str, path: Path, given: Given) -> Results:
-    pool = None if given.cluster is None else load_cluster(given.cluster, gpus_per_node=given.gpus_per_node).pools[0]
+    pool = (
+        None
+        if given.cluster is None
+        else load_cluster(given.cluster, gpus_per_node=given.gpus_per_node).pools[0]
+    )
     per_node = None if pool is None else pool.node.chips_per_node
-    table = read_nccl_tests(text, source=str(path), ranks=None if pool is None else pool.num_chips, per_node=per_node)
+    table = read_nccl_tests(
+        text, source=str(path), ranks=None if pool is None else pool.num_chips, per_node=per_node
+    )
     if pool is None:
-        pool = Pool(node=default_node(_chip_of(table.device, path), gpus_per_node=given.gpus_per_node), num_chips=table.ranks)
-    elif table.device is not None and pool.node.chip.name.partition("-")[0] not in table.device.lower().replace(" ", "").replace("-", ""):
+        pool = Pool(
+            node=default_node(_chip_of(table.device, path), gpus_per_node=given.gpus_per_node),
+            num_chips=table.ranks,
+        )
+    elif table.device is not None and pool.node.chip.name.partition("-")[
+        0
+    ] not in table.device.lower().replace(" ", "").replace("-", ""):
         raise ConfigError(f"{path}: ran on {table.device}, --cluster names {pool.node.chip.name}")
-    return Results(links=(link_rates(table, replace(pool, num_chips=table.ranks)),), chip=pool.node.chip.name)
+    return Results(
+        links=(link_rates(table, replace(pool, num_chips=table.ranks)),), chip=pool.node.chip.name
+    )
 
 
 def _chip_of(device: str | None, path: Path) -> str:
-    """The catalogue's chip of a device's name, which is the vendor's with the size and the form behind it."""
+    """The catalogue's chip of a device's name, which is the vendor's with the size and the form
+    behind it."""
     chip = find_device(device or "")
     if chip is not None:
         return chip.name
-    raise ConfigError(f"{path}: device {device or 'not named'} is no chip of the catalogue; give --cluster, such as h100:8")
+    raise ConfigError(
+        f"{path}: device {device or 'not named'} is no chip of the catalogue; give --cluster, such"
+        " as h100:8"
+    )

@@ -1,4 +1,5 @@
-"""Ridge regression of logarithms: a few factors of a model fitted to a few measurements, pulled towards 1."""
+"""Ridge regression of logarithms: a few factors of a model fitted to a few measurements, pulled
+towards 1."""
 
 from __future__ import annotations
 
@@ -13,14 +14,16 @@ __all__ = ["PRIOR_RUNS", "Posterior", "Problem", "Study", "posterior", "slopes_o
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 PROBE = 0.1
-"""Change of a logarithm by which slopes are taken: large beside rounding, small beside the factors that are found."""
+"""Change of a logarithm by which slopes are taken: large beside rounding, small beside the factors
+that are found."""
 ROUNDS = 8
 SETTLED = 2e-3
 """Change of a logarithm below which a fit is done: a tenth of the best runs' noise."""
 LARGEST_STEP = 1.0
 """Of a logarithm in one round."""
 TAILS = 4.0
-"""Degrees of freedom of the Student distribution that runs are taken to follow about their fit: on a shared cluster some are slow."""
+"""Degrees of freedom of the Student distribution that runs are taken to follow about their fit: on
+a shared cluster some are slow."""
 MOST_FOLDS = 30
 """Fits that leaving out may take; with more runs, several are left out together."""
 PRIOR_RUNS = 4
@@ -60,30 +63,39 @@ class Posterior:
 def slopes_of(problem: Problem) -> Floats:
     """Return how the logarithm of each prediction follows that of each factor, at 1, (N, K)."""
     rows, size = np.arange(len(problem.measured)), len(problem.names)
-    sides = [[problem.predict(sign * PROBE * np.eye(size)[k], rows) for sign in (1.0, -1.0)] for k in range(size)]
+    sides = [
+        [problem.predict(sign * PROBE * np.eye(size)[k], rows) for sign in (1.0, -1.0)]
+        for k in range(size)
+    ]
     return np.stack([(up - down) / (2 * PROBE) for up, down in sides], axis=1)
 
 
 def posterior(problem: Problem, rows: Ints, slopes: Floats) -> Posterior:
     """Fit the factors to some rows.
 
-    Minimises sum of weight * ((measured - predicted) / noise)**2 + sum of (log factor / prior width)**2, first with the published noise,
-    then with that of these runs. Slopes are those at 1, which no measurement has touched, so that a run that is left out leaves no trace;
-    predictions are exact in every round.
+    Minimises sum of weight * ((measured - predicted) / noise)**2 + sum of (log factor / prior
+    width)**2, first with the published noise, then with that of these runs. Slopes are those at 1,
+    which no measurement has touched, so that a run that is left out leaves no trace; predictions
+    are exact in every round.
     """
     found = _posterior(problem, rows, slopes, np.zeros(len(problem.names)))
     for _ in range(NOISE_ROUNDS):
-        found = _posterior(replace(problem, noise=_noise(problem, rows, slopes, found)), rows, slopes, found.logs)
+        found = _posterior(
+            replace(problem, noise=_noise(problem, rows, slopes, found)), rows, slopes, found.logs
+        )
     return found
 
 
 def _noise(problem: Problem, rows: Ints, slopes: Floats, found: Posterior) -> float:
-    """Spread of these runs about the fit, what the fit itself does not know included, beside PRIOR_RUNS of the published spread."""
+    """Spread of these runs about the fit, what the fit itself does not know included, beside
+    PRIOR_RUNS of the published spread."""
     told = problem.bound[rows] == 0
     unknown = np.einsum("nk,kl,nl->n", slopes[rows], found.covariance, slopes[rows])
     trust = _trust(problem, found.residuals)
     squares = (trust * found.residuals**2 + unknown)[told]
-    return float(np.sqrt((PRIOR_RUNS * problem.noise**2 + squares.sum()) / (PRIOR_RUNS + len(squares))))
+    return float(
+        np.sqrt((PRIOR_RUNS * problem.noise**2 + squares.sum()) / (PRIOR_RUNS + len(squares)))
+    )
 
 
 def _posterior(problem: Problem, rows: Ints, slopes: Floats, logs: Floats) -> Posterior:
@@ -100,10 +112,16 @@ def _posterior(problem: Problem, rows: Ints, slopes: Floats, logs: Floats) -> Po
             break
     weights = _weights(problem, rows, residuals, broken)
     precision = chosen.T @ (weights[:, None] * chosen) + pull
-    return Posterior(logs=logs, covariance=np.asarray(np.linalg.inv(precision), dtype=np.float64), residuals=residuals)
+    return Posterior(
+        logs=logs,
+        covariance=np.asarray(np.linalg.inv(precision), dtype=np.float64),
+        residuals=residuals,
+    )
 
 
-def _descend(problem: Problem, rows: Ints, logs: Floats, step: Floats, residuals: Floats) -> tuple[Floats, Floats, float]:
+def _descend(
+    problem: Problem, rows: Ints, logs: Floats, step: Floats, residuals: Floats
+) -> tuple[Floats, Floats, float]:
     """Go a step, or half of it, and so on, until the fit is better."""
     before = _objective(problem, logs, residuals)
     for _ in range(5):
@@ -130,17 +148,24 @@ def _residuals(problem: Problem, logs: Floats, rows: Ints) -> Floats:
         return np.zeros(0)
     found = problem.measured[rows] - problem.predict(logs, rows)
     bound = problem.bound[rows]
-    kept = np.where(bound > 0, np.maximum(found, 0.0), np.where(bound < 0, np.minimum(found, 0.0), found))
+    kept = np.where(
+        bound > 0, np.maximum(found, 0.0), np.where(bound < 0, np.minimum(found, 0.0), found)
+    )
     return np.asarray(kept)
 
 
 def _trust(problem: Problem, residuals: Floats) -> Floats:
     """Less for a run that is far off the others, of which a single run has none."""
-    return (TAILS + 1) / (TAILS + (residuals / problem.noise) ** 2) if len(residuals) > 1 else np.ones(len(residuals))
+    return (
+        (TAILS + 1) / (TAILS + (residuals / problem.noise) ** 2)
+        if len(residuals) > 1
+        else np.ones(len(residuals))
+    )
 
 
 def _weights(problem: Problem, rows: Ints, residuals: Floats, broken: NDArray[np.bool_]) -> Floats:
-    """Of each run; a bound that is kept tells nothing, unless the model alone breaks it: then it is the fit that keeps it."""
+    """Of each run; a bound that is kept tells nothing, unless the model alone breaks it: then it is
+    the fit that keeps it."""
     silent = (problem.bound[rows] != 0) & (residuals == 0) & ~broken
     return np.where(silent, 0.0, _trust(problem, residuals) / problem.noise**2)
 
@@ -160,7 +185,9 @@ def study_of(problem: Problem) -> Study:
     """Fit all runs, and then all but some, again and again."""
     rows, nothing = np.arange(len(problem.measured)), np.zeros(len(problem.names))
     if not len(rows):
-        unknown = Posterior(logs=nothing, covariance=np.diag(problem.widths**2), residuals=np.zeros(0))
+        unknown = Posterior(
+            logs=nothing, covariance=np.diag(problem.widths**2), residuals=np.zeros(0)
+        )
         return Study(full=unknown, before=np.zeros(0), left_out=None)
     slopes = slopes_of(problem)
     return Study(

@@ -28,7 +28,8 @@ __all__ = ["Case", "MemoryFigure", "MemoryKind", "Unanswerable", "read_row", "re
 
 
 MemoryKind = Literal["allocated", "reserved", "used", "states", "after-backward"]
-"""By tensors, by the allocator, by the driver; weights, optimizer and activations only; or by tensors when no activation is left."""
+"""By tensors, by the allocator, by the driver; weights, optimizer and activations only; or by
+tensors when no activation is left."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,8 @@ class Case:
     schedule_name: str
     """As the row names it; `layout.schedule` is the nearest that can be priced."""
     recompute_where_short: bool = False
-    """Whether the row leaves open what is recomputed, and its software's users recompute only what would not fit."""
+    """Whether the row leaves open what is recomputed, and its software's users recompute only what
+    would not fit."""
     calibration: Calibration | None = None
     """Of the chip and the software of this run."""
     assumed: str = ""
@@ -81,7 +83,8 @@ def read_table(table: TruthTable) -> list[Case | Unanswerable]:
 
 
 def read_row(row: Mapping[str, str], *, source: str = "") -> Case | Unanswerable:
-    """Return the run that a row describes, or why it can't be told; measured columns are dropped first."""
+    """Return the run that a row describes, or why it can't be told; measured columns are dropped
+    first."""
     cells = Cells(without_measurements(row))
     row_id = cells.text("row_id") or ""
     try:
@@ -91,7 +94,8 @@ def read_row(row: Mapping[str, str], *, source: str = "") -> Case | Unanswerable
 
 
 _REINFORCEMENT = r"(?<![a-z])(?:grpo|ppo|rlhf)(?![a-z])"
-"""Names of methods whose runs generate text between their steps: most of their memory is an inference engine's."""
+"""Names of methods whose runs generate text between their steps: most of their memory is an
+inference engine's."""
 
 
 def _case(cells: Cells, *, source: str, row_id: str) -> Case:
@@ -118,13 +122,16 @@ def _case(cells: Cells, *, source: str, row_id: str) -> Case:
         layout=layout,
         memory=_memory(cells),
         schedule_name=_schedule_name(cells),
-        recompute_where_short=framework["recompute"] == WHERE_SHORT and not cells.words("recompute"),
+        recompute_where_short=framework["recompute"] == WHERE_SHORT
+        and not cells.words("recompute"),
         assumed="; ".join(said for said in (assumed, assumed_batch(cells)) if said),
     )
 
 
 def _framework(cells: Cells) -> Rule:
-    text = " | ".join(cells.words(column) for column in ("framework", "gpu", "precision", "task", "release"))
+    text = " | ".join(
+        cells.words(column) for column in ("framework", "gpu", "precision", "task", "release")
+    )
     rule = read_rules("frameworks").first(text)
     if rule is None:
         raise UnansweredError("framework: not known")
@@ -132,15 +139,19 @@ def _framework(cells: Cells) -> Rule:
 
 
 _ROOM_FOR_WEIGHTS = 0.8
-"""Share of a chip up to which half-precision weights that are not trained are held whole: some activations need a place too."""
+"""Share of a chip up to which half-precision weights that are not trained are held whole: some
+activations need a place too."""
 
 
 def _settled(framework: Rule, model: ModelSpec, chip: Chip) -> Rule:
-    """The software's habits, its sharding settled where it depends on whether a chip holds the whole model."""
+    """The software's habits, its sharding settled where it depends on whether a chip holds the
+    whole model."""
     if framework["sharding"] != WHERE_SHORT:
         return framework
     held = HALF * model_params(model).total <= _ROOM_FOR_WEIGHTS * chip.usable_bytes
-    return replace(framework, fields={**framework.fields, "sharding": "none" if held else framework["fsdp"]})
+    return replace(
+        framework, fields={**framework.fields, "sharding": "none" if held else framework["fsdp"]}
+    )
 
 
 def _memory(cells: Cells) -> MemoryFigure:

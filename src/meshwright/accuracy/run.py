@@ -67,25 +67,34 @@ class Validation:
     figures: Mapping[str, Figures]
     unanswered: Mapping[str, Mapping[str, int]]
     coverage: Mapping[Quantity, Coverage] = field(default_factory=dict)
-    """How often intervals hold; empty where predictions were read, or fewer than two tables tell."""
+    """How often intervals hold; empty where predictions were read, or fewer than two tables
+    tell."""
     verdicts: Mapping[str, Verdicts] = field(default_factory=dict)
     """How many runs fitted, by table and verdict."""
 
 
 def read_tables(paths: Sequence[Path]) -> Tables:
-    """Read the tables of training runs among some files; ConfigError where there is none, or one is broken, or two have one name."""
+    """Read the tables of training runs among some files; ConfigError where there is none, or one is
+    broken, or two have one name."""
     read = [read_table_file(path) for path in paths]
     kept = tuple(table for table in read if isinstance(table, TruthTable))
     _check_names(kept)
-    return _found(kept, [(str(other.path), other.reason) for other in read if isinstance(other, OtherTable)])
+    return _found(
+        kept, [(str(other.path), other.reason) for other in read if isinstance(other, OtherTable)]
+    )
 
 
 def read_measured(paths: Sequence[Path]) -> Tables:
     """Read the tables among some files that predictions can be compared with."""
     found = read_tables(paths)
     reason = f"no measured column ({', '.join(COMPARED)}); nothing to compare with"
-    blank = [table.name for table in found.kept if not any(name in table.rows[0] for name in COMPARED)]
-    measured = _found(tuple(table for table in found.kept if table.name not in blank), [(name, reason) for name in blank])
+    blank = [
+        table.name for table in found.kept if not any(name in table.rows[0] for name in COMPARED)
+    ]
+    measured = _found(
+        tuple(table for table in found.kept if table.name not in blank),
+        [(name, reason) for name in blank],
+    )
     return Tables(kept=measured.kept, left_out=(*found.left_out, *measured.left_out))
 
 
@@ -93,20 +102,28 @@ def _check_names(tables: Sequence[TruthTable]) -> None:
     names = [table.name for table in tables]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(f"{', '.join(twice)}: two files of this name; predictions are told apart by the file's name")
+        raise ConfigError(
+            f"{', '.join(twice)}: two files of this name; predictions are told apart by the file's"
+            " name"
+        )
 
 
 def _found(kept: tuple[TruthTable, ...], others: Sequence[tuple[str, str]]) -> Tables:
     """Join what is kept and what is not, (name, reason) each; ConfigError where nothing is kept."""
     if not kept:
         (name, reason), more = others[0], len(others) - 1
-        raise ConfigError(f"{name}: {reason}{f' (and nothing to work on in {more} more)' if more else ''}")
-    return Tables(kept=kept, left_out=tuple(f"{name}: left out: {reason}" for name, reason in others))
+        raise ConfigError(
+            f"{name}: {reason}{f' (and nothing to work on in {more} more)' if more else ''}"
+        )
+    return Tables(
+        kept=kept, left_out=tuple(f"{name}: left out: {reason}" for name, reason in others)
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Own:
-    """What the user measured: a calibration holds for rows of its chip and its stack, a profile for rows of its chip."""
+    """What the user measured: a calibration holds for rows of its chip and its stack, a profile for
+    rows of its chip."""
 
     calibration: Calibration | None = None
     profile: Profile | None = None
@@ -119,7 +136,11 @@ class Own:
         return [self._calibrated(case) for case in found]
 
     def _calibrated(self, case: Case | Unanswerable) -> Case | Unanswerable:
-        if isinstance(case, Unanswerable) or self.calibration is None or not self.is_calibrated(case):
+        if (
+            isinstance(case, Unanswerable)
+            or self.calibration is None
+            or not self.is_calibrated(case)
+        ):
             return case
         return replace(case, calibration=self.calibration.for_model(case.model))
 
@@ -143,13 +164,18 @@ def predict_tables(tables: Sequence[TruthTable], *, own: Own = NOTHING) -> Answe
 def own_rows(tables: Sequence[TruthTable], own: Own) -> tuple[int, int]:
     """Count the rows that the calibration is of, and those that the profile is of."""
     cases = [case for table in tables for case in read_table(table)]
-    return sum(own.is_calibrated(case) for case in cases), sum(own.is_profiled(case) for case in cases)
+    return sum(own.is_calibrated(case) for case in cases), sum(
+        own.is_profiled(case) for case in cases
+    )
 
 
 def _is_of(case: Case | Unanswerable, calibration: Calibration | None) -> bool:
     if calibration is None or isinstance(case, Unanswerable) or case.machines.mixed:
         return False
-    return (case.machines.nodes[0].chip.name, case.stack_name) == (calibration.chip, calibration.stack)
+    return (case.machines.nodes[0].chip.name, case.stack_name) == (
+        calibration.chip,
+        calibration.stack,
+    )
 
 
 def counts(answers: Answers) -> dict[str, Counts]:
@@ -162,20 +188,32 @@ def counts(answers: Answers) -> dict[str, Counts]:
         missing = why.get(name, {})
         assumed = Counter(p.assumed for p in answered if p.assumed)
         found[name] = Counts(
-            rows=len(answered) + sum(missing.values()), answered=len(answered), unanswered=missing, assumed=dict(assumed.most_common())
+            rows=len(answered) + sum(missing.values()),
+            answered=len(answered),
+            unanswered=missing,
+            assumed=dict(assumed.most_common()),
         )
     return found
 
 
-def validate_tables(tables: Sequence[TruthTable], *, predictions: Path | None = None, own: Own = NOTHING) -> Validation:
-    """Predict the tables' rows, or read predictions made before, and compare them with what was measured."""
+def validate_tables(
+    tables: Sequence[TruthTable], *, predictions: Path | None = None, own: Own = NOTHING
+) -> Validation:
+    """Predict the tables' rows, or read predictions made before, and compare them with what was
+    measured."""
     if predictions is not None:
         guesses = read_predictions(predictions)
-        return Validation(figures={table.name: score_table(table, guesses) for table in tables}, unanswered={})
+        return Validation(
+            figures={table.name: score_table(table, guesses) for table in tables}, unanswered={}
+        )
     read: Read = [(table, own.on(read_table(table))) for table in tables]
     answers = predict_rows(case for _, cases in read for case in cases)
     made, residuals = guesses_of(answers), residuals_of(read, answers)
-    found = {quantity: held for quantity in QUANTITIES if (held := coverage(residuals, quantity)) is not None}
+    found = {
+        quantity: held
+        for quantity in QUANTITIES
+        if (held := coverage(residuals, quantity)) is not None
+    }
     return Validation(
         figures={table.name: score_table(table, made) for table in tables},
         unanswered=reasons(answers),

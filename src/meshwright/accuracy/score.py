@@ -1,6 +1,6 @@
 """Compare predictions with measurements: the figures of one table of runs.
-
-The rules are those of the reference script that comes with the published runs, so that both print the same numbers.
+ The rules are those of the reference script that comes with the published runs, so that both print
+the same numbers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ Guesses = Mapping[tuple[str, str], Guess]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """The figures of one table; None where the table has nothing to compare. Names are those of the reference script."""
+    """The figures of one table; None where the table has nothing to compare. Names are those of the
+    reference script."""
 
     rows: int
     t_ans: float | None = None
@@ -132,8 +133,14 @@ def read_predictions(path: Path) -> dict[tuple[str, str], Guess]:
     lines = list(csv.DictReader(io.StringIO(text, newline="")))
     missing = [name for name in COLUMNS if not lines or name not in lines[0]]
     if missing:
-        raise ConfigError(f"{path}: column {', '.join(missing)} is missing; expected what `meshwright predict` writes")
-    return {(g["source"], g["row_id"]): _guess(g["step_time_s"], g["peak_mem_gib"], g["oom"]) for g in lines}
+        raise ConfigError(
+            f"{path}: column {', '.join(missing)} is missing; expected what `meshwright predict`"
+            " writes"
+        )
+    return {
+        (g["source"], g["row_id"]): _guess(g["step_time_s"], g["peak_mem_gib"], g["oom"])
+        for g in lines
+    }
 
 
 def _guess(step: str, peak: str, oom: str) -> Guess:
@@ -155,11 +162,22 @@ def score_table(table: TruthTable, guesses: Guesses) -> Figures:
     for row in table.rows:
         _compare(pairs, table.name, row, guesses.get((table.name, row["row_id"]), Guess()))
     ratios = [
-        r.predicted_s / r.measured_s for runs in pairs.sets.values() for r in runs if not r.out_of_memory and math.isfinite(r.predicted_s)
+        r.predicted_s / r.measured_s
+        for runs in pairs.sets.values()
+        for r in runs
+        if not r.out_of_memory and math.isfinite(r.predicted_s)
     ]
     answered = {"t": len(ratios), "m": len(pairs.memory_ratios), "o": len(pairs.fits)}
-    shares = {f"{kind}_ans": answered[kind] / wanted for kind, wanted in pairs.wanted.items() if wanted}
-    found: dict[str, Any] = {**shares, **_time_figures(ratios), **_rank_figures(pairs), **_memory_figures(pairs), **_fit_figures(pairs)}
+    shares = {
+        f"{kind}_ans": answered[kind] / wanted for kind, wanted in pairs.wanted.items() if wanted
+    }
+    found: dict[str, Any] = {
+        **shares,
+        **_time_figures(ratios),
+        **_rank_figures(pairs),
+        **_memory_figures(pairs),
+        **_fit_figures(pairs),
+    }
     return Figures(rows=len(table.rows), **found)
 
 
@@ -216,7 +234,9 @@ def _time_counts(table: str, row: Row) -> bool:
     """Whether the step time is sound, of a full-size run, and its layout published."""
     if table == _MEMORY_ONLY_TABLE or _cell(row, "source") == _MEMORY_ONLY_SOURCE:
         return False
-    if any(word in _cell(row, "notes") for word in _DOUBTFUL) or not _given(row, "tp", "pp", "gbs", "num_gpus"):
+    if any(word in _cell(row, "notes") for word in _DOUBTFUL) or not _given(
+        row, "tp", "pp", "gbs", "num_gpus"
+    ):
         return False
     return _cell(row, "oom") != "1" and (_number(_cell(row, "step_time_s")) or 0) > 0
 
@@ -241,7 +261,11 @@ def _time_figures(ratios: Sequence[float]) -> dict[str, float | int]:
 
 
 def _rank_figures(pairs: _Pairs) -> dict[str, float | int | None]:
-    groups = [runs for runs in pairs.sets.values() if sum(not run.out_of_memory for run in runs) >= SMALLEST_GROUP]
+    groups = [
+        runs
+        for runs in pairs.sets.values()
+        if sum(not run.out_of_memory for run in runs) >= SMALLEST_GROUP
+    ]
     if not groups:
         return {"groups": 0}
     finished = [[run for run in runs if not run.out_of_memory] for runs in groups]
@@ -259,7 +283,11 @@ def _rank_figures(pairs: _Pairs) -> dict[str, float | int | None]:
 
 def _group_spearman(finished: Sequence[_Run]) -> float | None:
     answered = [run for run in finished if math.isfinite(run.predicted_s)]
-    return spearman([run.predicted_s for run in answered], [run.measured_s for run in answered]) if len(answered) > 2 else None
+    return (
+        spearman([run.predicted_s for run in answered], [run.measured_s for run in answered])
+        if len(answered) > 2
+        else None
+    )
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -272,7 +300,9 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 def _ranks(values: Sequence[float]) -> list[float]:
     ordered = sorted(values)
-    return [(bisect_left(ordered, value) + bisect_right(ordered, value) - 1) / 2 for value in values]
+    return [
+        (bisect_left(ordered, value) + bisect_right(ordered, value) - 1) / 2 for value in values
+    ]
 
 
 def _fastest(runs: Iterable[_Run]) -> float:
@@ -280,19 +310,25 @@ def _fastest(runs: Iterable[_Run]) -> float:
 
 
 def _regret(finished: Sequence[_Run], *, top: int) -> float:
-    """Throughput lost by measuring the `top` runs of shortest predicted time and keeping the best."""
+    """Throughput lost by measuring the `top` runs of shortest predicted time and keeping the
+    best."""
     chosen = sorted(finished, key=lambda run: run.predicted_s)[:top]
     measured = [run.measured_s for run in chosen if math.isfinite(run.predicted_s)]
     return 1.0 - _fastest(finished) / min(measured) if measured else 1.0
 
 
 def _regret_with_memory(runs: Sequence[_Run]) -> float:
-    """The same for one choice among all runs that are said to fit; one that ran out of memory loses everything."""
+    """The same for one choice among all runs that are said to fit; one that ran out of memory loses
+    everything."""
     said_to_fit = [run for run in runs if not run.said_out_of_memory]
     if not said_to_fit:
         return 1.0
     chosen = min(said_to_fit, key=lambda run: run.predicted_s)
-    return 1.0 if chosen.out_of_memory or not math.isfinite(chosen.predicted_s) else 1.0 - _fastest(runs) / chosen.measured_s
+    return (
+        1.0
+        if chosen.out_of_memory or not math.isfinite(chosen.predicted_s)
+        else 1.0 - _fastest(runs) / chosen.measured_s
+    )
 
 
 def _memory_figures(pairs: _Pairs) -> dict[str, float | int]:
@@ -300,7 +336,11 @@ def _memory_figures(pairs: _Pairs) -> dict[str, float | int]:
     if not ratios:
         return {"n_mem": 0}
     error = statistics.fmean(abs(ratio - 1) for ratio in ratios)
-    return {"n_mem": len(ratios), "mem_mape": error, "mem_bias": math.exp(statistics.fmean(map(math.log, ratios))) - 1}
+    return {
+        "n_mem": len(ratios),
+        "mem_mape": error,
+        "mem_bias": math.exp(statistics.fmean(map(math.log, ratios))) - 1,
+    }
 
 
 def _fit_figures(pairs: _Pairs) -> dict[str, float | int | None]:
@@ -315,5 +355,9 @@ def _fit_figures(pairs: _Pairs) -> dict[str, float | int | None]:
         "oom_precision": both / (both + alarm) if both + alarm else None,
         "oom_recall": both / (both + miss) if both + miss else None,
         "oom_f1": 2 * both / (2 * both + alarm + miss) if both + miss else None,
-        "oom_bacc": (both / (both + miss) + right / (right + alarm)) / 2 if both + miss and right + alarm else None,
+        "oom_bacc": (
+            (both / (both + miss) + right / (right + alarm)) / 2
+            if both + miss and right + alarm
+            else None
+        ),
     }

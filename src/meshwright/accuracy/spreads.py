@@ -1,11 +1,13 @@
-"""Spreads of residuals by kind of run, and how often the intervals made of them hold runs that they were not made of.
-
-A table weighs as the square root of its models, a model as any other of its table, a run as any other of its model, so that a sweep of
-hundreds of layouts counts as one study of a few models. A kind is kept where its (table, model) groups count for LEAST_GROUPS or more by
-that weight; rarer kinds take the next coarser one. What some tables show of step times, another laboratory may miss: the interval of a
-kind is that of a mixture, of its own runs and of those of the next coarser kind. The distances of the 10 % and 90 %
-quantiles from the median are widened twice: by Student's t and the error of the mean for so few groups, and by one factor for each
-quantity, found so that intervals made without a table hold 80 % of its runs.
+"""Spreads of residuals by kind of run, and how often the intervals made of them hold runs that they
+were not made of.
+ A table weighs as the square root of its models, a model as any other of its table, a run as any
+other of its model, so that a sweep of hundreds of layouts counts as one study of a few models. A
+kind is kept where its (table, model) groups count for LEAST_GROUPS or more by that weight; rarer
+kinds take the next coarser one. What some tables show of step times, another laboratory may miss:
+the interval of a kind is that of a mixture, of its own runs and of those of the next coarser kind.
+The distances of the 10 % and 90 % quantiles from the median are widened twice: by Student's t and
+the error of the mean for so few groups, and by one factor for each quantity, found so that
+intervals made without a table hold 80 % of its runs.
 """
 
 from __future__ import annotations
@@ -24,21 +26,31 @@ from numpy.typing import NDArray
 from meshwright.accuracy.residuals import Residual
 from meshwright.confidence import LEVELS, Kind, Level, Quantity, Spread
 
-__all__ = ["HELD", "Coverage", "Found", "TableCoverage", "coverage", "fit_spreads", "spreads_csv", "widening_of"]
+__all__ = [
+    "HELD",
+    "Coverage",
+    "Found",
+    "TableCoverage",
+    "coverage",
+    "fit_spreads",
+    "spreads_csv",
+    "widening_of",
+]
 
 HELD = 0.8
 """Share of runs that an interval is to hold."""
 LEAST_GROUPS: Mapping[Quantity, float] = {"step_time": 2.0, "peak_memory": 3.0}
-"""Groups that a kind needs, counted by weight. Of memory, with fewer, the widening alone would triple the interval; of step times the
-coarser kinds are in it as well."""
+"""Groups that a kind needs, counted by weight. Of memory, with fewer, the widening alone would
+triple the interval; of step times the coarser kinds are in it as well."""
 OTHER_TABLES = 5.0
-"""Tables that the next coarser kind counts for beside a kind's own: those of k tables weigh k / (k + 5). Intervals that hold 80 % of the
-runs of tables left out are then x1.53 wide in the mean, where they were x1.61 with 1 in place of 5 and nothing mixed from the third table
-on; tables held less than 80 % miss 11 points of it in the mean square (13), and of models left out 84 % are held (83). Between 4 and 8
-all of these are within a hundredth."""
+"""Tables that the next coarser kind counts for beside a kind's own: those of k tables weigh k / (k
++ 5). Intervals that hold 80 % of the runs of tables left out are then x1.53 wide in the mean, where
+they were x1.61 with 1 in place of 5 and nothing mixed from the third table on; tables held less
+than 80 % miss 11 points of it in the mean square (13), and of models left out 84 % are held (83).
+Between 4 and 8 all of these are within a hundredth."""
 MIXED: tuple[Quantity, ...] = ("step_time",)
-"""Quantities of which kinds are mixed. Memory follows the software more than the laboratory: mixed, its intervals hold 88 % of the runs
-whose model was left out, alone 90 %."""
+"""Quantities of which kinds are mixed. Memory follows the software more than the laboratory: mixed,
+its intervals hold 88 % of the runs whose model was left out, alone 90 %."""
 ROUNDING = 1e-6
 Z90 = 1.2815515655446004
 """The normal distribution's 90 % quantile."""
@@ -84,23 +96,38 @@ class Coverage:
     @property
     def without_model(self) -> float:
         """The same without the model alone, over tables with several."""
-        return self._mean({name: t.without_model for name, t in self.tables.items() if t.without_model is not None})
+        return self._mean(
+            {
+                name: t.without_model
+                for name, t in self.tables.items()
+                if t.without_model is not None
+            }
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types."""
-        return {**asdict(self), "without_table": self.without_table, "without_model": self.without_model}
+        return {
+            **asdict(self),
+            "without_table": self.without_table,
+            "without_model": self.without_model,
+        }
 
     def _mean(self, shares: dict[str, float]) -> float:
         weights = [math.sqrt(self.tables[name].models) for name in shares]
         return float(np.average(list(shares.values()), weights=weights)) if shares else math.nan
 
 
-def fit_spreads(residuals: Sequence[Residual], *, factors: Mapping[Quantity, float] | None = None) -> Found:
-    """Return the spread of every kind that has enough groups, at every level; `factors` widen all intervals of a quantity."""
+def fit_spreads(
+    residuals: Sequence[Residual], *, factors: Mapping[Quantity, float] | None = None
+) -> Found:
+    """Return the spread of every kind that has enough groups, at every level; `factors` widen all
+    intervals of a quantity."""
     found, members = {}, _members(residuals)
     for (quantity, level, name), some in members.items():
         if _known(some) or level == "all":
-            spread = _spread(members, quantity, some[0].kind, level, factor=(factors or {}).get(quantity, 1.0))
+            spread = _spread(
+                members, quantity, some[0].kind, level, factor=(factors or {}).get(quantity, 1.0)
+            )
             found[quantity, name] = spread
     return found
 
@@ -115,14 +142,27 @@ def _members(residuals: Sequence[Residual]) -> Members:
 
 def _known(some: Sequence[Residual]) -> bool:
     """Whether a kind has groups enough for an interval; all residuals are of one quantity."""
-    return bool(some) and _effective_groups(some, _weights(some)) >= LEAST_GROUPS[some[0].quantity] - ROUNDING
+    return (
+        bool(some)
+        and _effective_groups(some, _weights(some)) >= LEAST_GROUPS[some[0].quantity] - ROUNDING
+    )
 
 
-def _spread(members: Members, quantity: Quantity, kind: Kind, level: Level, *, factor: float) -> Spread:
+def _spread(
+    members: Members, quantity: Quantity, kind: Kind, level: Level, *, factor: float
+) -> Spread:
     some = members[quantity, level, kind.at(level)]
     p10, p25, p50, p75, p90 = _quantiles(_logs(some), _weights(some), (0.1, 0.25, 0.5, 0.75, 0.9))
     low, _, high = _limits(*_mixture(members, quantity, kind, level), factor=factor)
-    points = {"p10": p10, "p25": p25, "p50": p50, "p75": p75, "p90": p90, "low": min(low, p10), "high": max(high, p90)}
+    points = {
+        "p10": p10,
+        "p25": p25,
+        "p50": p50,
+        "p75": p75,
+        "p90": p90,
+        "low": min(low, p10),
+        "high": max(high, p90),
+    }
     return Spread(
         quantity=quantity,
         level=level,
@@ -134,24 +174,35 @@ def _spread(members: Members, quantity: Quantity, kind: Kind, level: Level, *, f
     )
 
 
-def _mixture(members: Members, quantity: Quantity, kind: Kind, level: Level) -> tuple[list[Residual], Floats]:
-    """Runs that say what others of a kind will do, and their weights: its own, and the next coarser kind's."""
+def _mixture(
+    members: Members, quantity: Quantity, kind: Kind, level: Level
+) -> tuple[list[Residual], Floats]:
+    """Runs that say what others of a kind will do, and their weights: its own, and the next coarser
+    kind's."""
     some = members[quantity, level, kind.at(level)]
     weights, tables = _weights(some), len({r.table for r in some})
     if level == "all" or quantity not in MIXED:
         return some, weights
     coarser = LEVELS[LEVELS.index(level) + 1 :]
-    above = next(each for each in coarser if each == "all" or _known(members[quantity, each, kind.at(each)]))
+    above = next(
+        each for each in coarser if each == "all" or _known(members[quantity, each, kind.at(each)])
+    )
     others, theirs = _mixture(members, quantity, kind, above)
     own = tables / (tables + OTHER_TABLES)
     return [*some, *others], np.concatenate([own * weights, (1.0 - own) * theirs])
 
 
-def _limits(some: Sequence[Residual], weights: Floats, *, factor: float) -> tuple[float, float, float]:
+def _limits(
+    some: Sequence[Residual], weights: Floats, *, factor: float
+) -> tuple[float, float, float]:
     """Low end, median and high end of an interval, in logarithms."""
     p10, p50, p90 = _quantiles(_logs(some), weights, (0.1, 0.5, 0.9))
     wide = factor * _few_groups(_effective_groups(some, weights))
-    return p50 - wide * max(p50 - p10, LEAST_HALF_WIDTH), p50, p50 + wide * max(p90 - p50, LEAST_HALF_WIDTH)
+    return (
+        p50 - wide * max(p50 - p10, LEAST_HALF_WIDTH),
+        p50,
+        p50 + wide * max(p90 - p50, LEAST_HALF_WIDTH),
+    )
 
 
 def _logs(some: Sequence[Residual]) -> Floats:
@@ -163,12 +214,16 @@ def _weights(some: Sequence[Residual]) -> Floats:
     rows = Counter((r.table, r.model, r.run) for r in some)
     runs = Counter((table, model) for table, model, _ in rows)
     models = Counter(table for table, _ in runs)
-    each = [1.0 / math.sqrt(models[r.table]) / runs[r.table, r.model] / rows[r.table, r.model, r.run] for r in some]
+    each = [
+        1.0 / math.sqrt(models[r.table]) / runs[r.table, r.model] / rows[r.table, r.model, r.run]
+        for r in some
+    ]
     return np.asarray(each) / sum(each)
 
 
 def _effective_groups(some: Sequence[Residual], weights: Floats) -> float:
-    """How many equal (table, model) groups would have as even a say: 1 / sum of squared shares (Kish)."""
+    """How many equal (table, model) groups would have as even a say: 1 / sum of squared shares
+    (Kish)."""
     shares: dict[tuple[str, str], float] = defaultdict(float)
     for residual, weight in zip(some, weights, strict=True):
         shares[residual.table, residual.model] += float(weight)
@@ -183,12 +238,14 @@ def _quantiles(values: Floats, weights: Floats, at: Iterable[float]) -> list[flo
 
 
 def _few_groups(groups: float) -> float:
-    """What a quantile of so few groups is too narrow by: Student's t over the normal quantile, and the error of the mean."""
+    """What a quantile of so few groups is too narrow by: Student's t over the normal quantile, and
+    the error of the mean."""
     return _t90(max(groups - 1.0, 0.5)) / Z90 * math.sqrt(1.0 + 1.0 / groups)
 
 
 def _t90(freedom: float) -> float:
-    """The 90 % quantile of Student's t by its expansion around the normal's (Abramowitz and Stegun 26.7.5); 1 % low at 2."""
+    """The 90 % quantile of Student's t by its expansion around the normal's (Abramowitz and Stegun
+    26.7.5); 1 % low at 2."""
     z, v = Z90, freedom
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -216,23 +273,34 @@ def _tests(residuals: Sequence[Residual], unit_of: Callable[[Residual], Unit]) -
     found = []
     for unit, held in units.items():
         quantity, kinds = held[0].quantity, {r.kind for r in held}
-        names: set[tuple[Quantity, Level, str]] = {(quantity, level, kind.at(level)) for kind in kinds for level in LEVELS}
+        names: set[tuple[Quantity, Level, str]] = {
+            (quantity, level, kind.at(level)) for kind in kinds for level in LEVELS
+        }
         rest = {name: [r for r in members[name] if unit_of(r) != unit] for name in names}
         limits = {kind: _limits_of(rest, quantity, kind) for kind in kinds}
-        found += [_test(r, weight, limits[r.kind]) for r, weight in zip(held, _weights(held), strict=True)]
+        found += [
+            _test(r, weight, limits[r.kind]) for r, weight in zip(held, _weights(held), strict=True)
+        ]
     return found
 
 
 def _limits_of(rest: Members, quantity: Quantity, kind: Kind) -> tuple[float, float, float]:
     """The interval of the finest level at which the other units know a kind."""
-    level = next(level for level in LEVELS if level == "all" or _known(rest[quantity, level, kind.at(level)]))
+    level = next(
+        level for level in LEVELS if level == "all" or _known(rest[quantity, level, kind.at(level)])
+    )
     return _limits(*_mixture(rest, quantity, kind, level), factor=1.0)
 
 
 def _test(residual: Residual, weight: float, limits: tuple[float, float, float]) -> _Test:
     low, middle, high = limits
     off = residual.log_ratio - middle
-    return _Test(residual=residual, weight=weight, reach=off / (high - middle) if off > 0 else off / (low - middle), half_widths=high - low)
+    return _Test(
+        residual=residual,
+        weight=weight,
+        reach=off / (high - middle) if off > 0 else off / (low - middle),
+        half_widths=high - low,
+    )
 
 
 def _without_table(residual: Residual) -> Unit:
@@ -244,39 +312,55 @@ def _without_model(residual: Residual) -> Unit:
 
 
 def widening_of(residuals: Sequence[Residual]) -> float:
-    """Return the factor at which intervals made without a table hold HELD of its runs, at least 1; 1 where there is one table.
+    """Return the factor at which intervals made without a table hold HELD of its runs, at least 1;
+    1 where there is one table.
 
     All residuals are of one quantity. Tables weigh as in a fit.
     """
-    return _widening(_tests(residuals, _without_table)) if len({residual.table for residual in residuals}) > 1 else 1.0
+    return (
+        _widening(_tests(residuals, _without_table))
+        if len({residual.table for residual in residuals}) > 1
+        else 1.0
+    )
 
 
 def _widening(tests: Sequence[_Test]) -> float:
     models = _models(tests)
     weights = np.array([test.weight * math.sqrt(models[test.residual.table]) for test in tests])
-    [factor] = _quantiles(np.array([test.reach for test in tests]), weights / weights.sum(), (HELD,))
+    [factor] = _quantiles(
+        np.array([test.reach for test in tests]), weights / weights.sum(), (HELD,)
+    )
     return max(1.0, factor)
 
 
 def _models(tests: Sequence[_Test]) -> dict[str, int]:
-    return Counter(table for table, _ in {(test.residual.table, test.residual.model) for test in tests})
+    return Counter(
+        table for table, _ in {(test.residual.table, test.residual.model) for test in tests}
+    )
 
 
 def coverage(residuals: Sequence[Residual], quantity: Quantity) -> Coverage | None:
-    """Return how many runs of each table lie inside intervals made without it; None where fewer than two tables tell.
+    """Return how many runs of each table lie inside intervals made without it; None where fewer
+    than two tables tell.
 
-    The factor is found from all tables at once; it is one number, so that a table hardly moves its own.
+    The factor is found from all tables at once; it is one number, so that a table hardly moves its
+    own.
     """
     own = [residual for residual in residuals if residual.quantity == quantity]
     if len({residual.table for residual in own}) < 2:
         return None
     tests, closer = _tests(own, _without_table), _tests(own, _without_model)
     factor, models = _widening(tests), _models(tests)
-    tables = {name: _table_coverage(name, tests, closer, factor=factor, models=models[name]) for name in sorted(models)}
+    tables = {
+        name: _table_coverage(name, tests, closer, factor=factor, models=models[name])
+        for name in sorted(models)
+    }
     return Coverage(quantity=quantity, widening=factor, tables=tables)
 
 
-def _table_coverage(name: str, tests: Sequence[_Test], closer: Sequence[_Test], *, factor: float, models: int) -> TableCoverage:
+def _table_coverage(
+    name: str, tests: Sequence[_Test], closer: Sequence[_Test], *, factor: float, models: int
+) -> TableCoverage:
     mine = [test for test in tests if test.residual.table == name]
     near = [test for test in closer if test.residual.table == name]
     return TableCoverage(
@@ -293,12 +377,20 @@ def _share(tests: Sequence[_Test], factor: float) -> float:
 
 
 def spreads_csv(spreads: Found) -> str:
-    """Return `presets/residuals.csv`: quantities, then levels from fine to coarse, then kinds by name."""
+    """Return `presets/residuals.csv`: quantities, then levels from fine to coarse, then kinds by
+    name."""
     out = io.StringIO()
     names = [field.name for field in fields(Spread)]
     writer = csv.DictWriter(out, fieldnames=names, lineterminator="\n")
     writer.writeheader()
-    for spread in sorted(spreads.values(), key=lambda s: (s.quantity != "step_time", LEVELS.index(s.level), s.kind)):
+    for spread in sorted(
+        spreads.values(), key=lambda s: (s.quantity != "step_time", LEVELS.index(s.level), s.kind)
+    ):
         values = {name: getattr(spread, name) for name in names}
-        writer.writerow({name: f"{value:.4f}" if isinstance(value, float) else value for name, value in values.items()})
+        writer.writerow(
+            {
+                name: f"{value:.4f}" if isinstance(value, float) else value
+                for name, value in values.items()
+            }
+        )
     return out.getvalue()

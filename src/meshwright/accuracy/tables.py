@@ -56,7 +56,8 @@ def read_truth(path: Path) -> TruthTable:
 
 
 def read_table_file(path: Path) -> TruthTable | OtherTable:
-    """Read a table, and tell training runs from others by the heading; ConfigError in one line where it is broken."""
+    """Read a table, and tell training runs from others by the heading; ConfigError in one line
+    where it is broken."""
     columns, rows = read_cells(path)
     if columns and (reason := _other_than_training(columns)):
         return OtherTable(path, reason)
@@ -64,7 +65,8 @@ def read_table_file(path: Path) -> TruthTable | OtherTable:
 
 
 def read_cells(path: Path) -> tuple[list[str], tuple[dict[str, str], ...]]:
-    """Return the columns of a CSV file and its rows, what is missing blank; ConfigError in one line where it is none."""
+    """Return the columns of a CSV file and its rows, what is missing blank; ConfigError in one line
+    where it is none."""
     lines = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
     try:
         columns, found = list(lines.fieldnames or ()), list(lines)
@@ -94,7 +96,11 @@ def _other_than_training(columns: list[str]) -> str:
     if "ttft_ms" in columns or "tpot_ms" in columns:
         return "a table of serving runs; expected a table of training runs"
     missing = [name for name in REQUIRED if name not in columns]
-    return f"column {', '.join(missing)} is missing; expected a table of training runs" if missing else ""
+    return (
+        f"column {', '.join(missing)} is missing; expected a table of training runs"
+        if missing
+        else ""
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,8 @@ class Rules:
 @cache
 def read_rules(name: str) -> Rules:
     """Read `presets/<name>.csv`, whose column `match` holds a pattern."""
-    text = resources.files("meshwright").joinpath("presets", f"{name}.csv").read_text(encoding="utf-8")
+    text = (
+        resources.files("meshwright").joinpath("presets", f"{name}.csv").read_text(encoding="utf-8")
+    )
     lines = csv.DictReader(io.StringIO(text))
     return Rules(name, tuple(Rule(re.compile(line.pop("match")), line) for line in lines))

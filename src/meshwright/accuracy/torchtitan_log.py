@@ -1,7 +1,6 @@
 """What torchtitan's dump of its configuration, its device mesh and its device say of its run.
-
-The forms are those of torchtitan's distributed/parallel_dims.py and of the `Running with configs:` (earlier `args:`) line, JSON or a Python
-dictionary; lines of steps are read in meshwright/logs.
+ The forms are those of torchtitan's distributed/parallel_dims.py and of the `Running with configs:`
+(earlier `args:`) line, JSON or a Python dictionary; lines of steps are read in meshwright/logs.
 """
 
 from __future__ import annotations
@@ -21,9 +20,16 @@ from meshwright.units import GIB
 
 __all__ = ["describe_torchtitan"]
 
-_MESH_NAMED = re.compile(r"Building device mesh with parallelism: (?P<sizes>\w+=\d{1,9}(?:, \w+=\d{1,9})*)")
-_MESH_LISTED = re.compile(r"Building \d-D device mesh with [\[(](?P<names>[^\])]*)[\])], \[(?P<sizes>\d{1,9}(?:, ?\d{1,9})*)\]")
-_DEVICE = re.compile(r"capacity: (?P<name>[^\n]*?)(?: \(\d+\))? with (?P<gib>\d{1,6}(?:\.\d{1,6})?)GiB memory")
+_MESH_NAMED = re.compile(
+    r"Building device mesh with parallelism: (?P<sizes>\w+=\d{1,9}(?:, \w+=\d{1,9})*)"
+)
+_MESH_LISTED = re.compile(
+    r"Building \d-D device mesh with [\[(](?P<names>[^\])]*)[\])], \[(?P<sizes>\d{1,9}(?:,"
+    r" ?\d{1,9})*)\]"
+)
+_DEVICE = re.compile(
+    r"capacity: (?P<name>[^\n]*?)(?: \(\d+\))? with (?P<gib>\d{1,6}(?:\.\d{1,6})?)GiB memory"
+)
 _RANK = re.compile(r"^\[rank(\d{1,9})\]", re.MULTILINE)
 _CONFIG = re.compile(r"Running with (?:configs|args): (?=\{)")
 _SAME_SIZE = 0.03
@@ -35,7 +41,9 @@ def describe_torchtitan(text: str) -> Described:
     config, mesh = _config(text), _mesh(text)
     chip = _chip(text)
     if config is None or mesh is None:
-        return Described(chip=chip, stack="torchtitan", memory=MemoryFigure(kind="reserved", rank="max"))
+        return Described(
+            chip=chip, stack="torchtitan", memory=MemoryFigure(kind="reserved", rank="max")
+        )
     parallel = _section(config, "parallelism") or _section(config, "training")
     chips = 1
     for size in mesh.values():
@@ -50,7 +58,12 @@ def describe_torchtitan(text: str) -> Described:
         seq_len=batch["seq_len"],
         gbs=batch["gbs"],
         precision=_precision(config),
-        layout={**_axes(mesh), "mbs": batch["mbs"], **_pipeline(parallel, mesh), **_recompute(config, mesh)},
+        layout={
+            **_axes(mesh),
+            "mbs": batch["mbs"],
+            **_pipeline(parallel, mesh),
+            **_recompute(config, mesh),
+        },
         memory=MemoryFigure(kind="reserved", rank=_rank(text, chips, mesh)),
     )
 
@@ -73,7 +86,8 @@ def _config(text: str) -> Mapping[str, Any] | None:
 
 
 def _mesh(text: str) -> dict[str, int] | None:
-    """Sizes of the axes that multiply to the chips; ep is no axis of its own, and is kept apart by its name."""
+    """Sizes of the axes that multiply to the chips; ep is no axis of its own, and is kept apart by
+    its name."""
     if found := _MESH_NAMED.search(text):
         pairs = (word.split("=") for word in found["sizes"].strip(" ,").split(", "))
         sizes = {name: int(size) for name, size in pairs}
@@ -90,7 +104,12 @@ def _chip(text: str) -> str | None:
     if found is None:
         return None
     plain, gib = found["name"].replace("NVIDIA ", "").strip(), float(found["gib"])
-    for name in (plain, f"{plain.split()[0]}-{round(gib)}", f"{plain.split()[0]}-{round(gib) + 1}", plain.split()[0]):
+    for name in (
+        plain,
+        f"{plain.split()[0]}-{round(gib)}",
+        f"{plain.split()[0]}-{round(gib) + 1}",
+        plain.split()[0],
+    ):
         try:
             chip = find_chip(name)
         except UnknownNameError:
@@ -118,35 +137,55 @@ def _model(config: Mapping[str, Any]) -> str | None:
 
 def _batch(config: Mapping[str, Any], mesh: Mapping[str, int]) -> dict[str, int]:
     """Sequence, micro and global batch, as either generation of the configuration has them."""
-    training, replicas = _section(config, "training"), mesh.get("dp_replicate", 1) * mesh.get("dp_shard", mesh.get("dp", 1))
+    training, replicas = (
+        _section(config, "training"),
+        mesh.get("dp_replicate", 1) * mesh.get("dp_shard", mesh.get("dp", 1)),
+    )
     if "max_context_length" in training:
         seq_len = _count(training, "max_context_length")
         local = max(1, _count(training, "num_tokens_per_microbatch_per_dp_rank") // seq_len)
         total = int(training.get("num_tokens_per_train_step") or -1) // seq_len
     else:
         seq_len = _count(training, "seq_len")
-        local = _count(training, "local_batch_size" if "local_batch_size" in training else "batch_size")
+        local = _count(
+            training, "local_batch_size" if "local_batch_size" in training else "batch_size"
+        )
         total = int(training.get("global_batch_size") or -1)
     parallel = _section(config, "parallelism")
-    micro = int(parallel.get("pipeline_parallel_microbatch_size") or local) if mesh.get("pp", 1) > 1 else local
+    micro = (
+        int(parallel.get("pipeline_parallel_microbatch_size") or local)
+        if mesh.get("pp", 1) > 1
+        else local
+    )
     return {"seq_len": seq_len, "mbs": micro, "gbs": total if total > 0 else local * replicas}
 
 
 def _count(section: Mapping[str, Any], name: str) -> int:
     value = section.get(name)
     if not isinstance(value, int) or value < 1:
-        raise ConfigError(f"training.{name}={value}: expected a whole number of 1 or more in the dump of the configuration")
+        raise ConfigError(
+            f"training.{name}={value}: expected a whole number of 1 or more in the dump of the"
+            " configuration"
+        )
     return value
 
 
 def _axes(mesh: Mapping[str, int]) -> dict[str, Any]:
-    """Axes of a layout; weights are sharded over dp_shard, in copies where dp_replicate is more than 1."""
+    """Axes of a layout; weights are sharded over dp_shard, in copies where dp_replicate is more
+    than 1."""
     copies, shard, cp, tp = (mesh.get(name, 1) for name in ("dp_replicate", "dp_shard", "cp", "tp"))
     shard = shard if "dp_shard" in mesh else mesh.get("dp", 1)
     sharding: dict[str, Any] = {"sharding": "zero3" if shard * cp > 1 else "none"}
     if copies > 1 and shard * cp > 1:
         sharding = {"sharding": "hybrid", "shard_size": shard * cp}
-    return {"tp": tp, "sp": tp > 1, "cp": cp, "pp": mesh.get("pp", 1), "dp": copies * shard, **sharding}
+    return {
+        "tp": tp,
+        "sp": tp > 1,
+        "cp": cp,
+        "pp": mesh.get("pp", 1),
+        "dp": copies * shard,
+        **sharding,
+    }
 
 
 def _pipeline(parallel: Mapping[str, Any], mesh: Mapping[str, int]) -> dict[str, Any]:
@@ -160,11 +199,15 @@ def _pipeline(parallel: Mapping[str, Any], mesh: Mapping[str, int]) -> dict[str,
     return {**found, **({"vpp": 2} if "interleaved" in schedule else {"schedule": "zero-bubble"})}
 
 
-def _stack_changes(config: Mapping[str, Any], parallel: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+def _stack_changes(
+    config: Mapping[str, Any], parallel: Mapping[str, Any]
+) -> tuple[tuple[str, float], ...]:
     """Kernels as compiled or not, and tensor-parallel exchange as asynchronous or not."""
     settings = _section(config, "compile")
     compiled = bool(settings.get("enable") or _section(config, "training").get("compile"))
-    hidden = bool(settings.get("enable_async_tensor_parallel") or parallel.get("enable_async_tensor_parallel"))
+    hidden = bool(
+        settings.get("enable_async_tensor_parallel") or parallel.get("enable_async_tensor_parallel")
+    )
     changes = {} if compiled else {"launch_hidden": 0.0, "pointwise_fused": 0.0}
     return tuple(sorted({**changes, **({} if hidden else {"tp_overlap": 0.0})}.items()))
 

@@ -19,13 +19,14 @@ _ORDER: tuple[Fits, ...] = get_args(Fits)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstPlan:
-    """What a set of runs that differ in layout alone says of the plan that would have been printed first: of those told to fit the fastest,
-    else of those at risk."""
+    """What a set of runs that differ in layout alone says of the plan that would have been printed
+    first: of those told to fit the fastest, else of those at risk."""
 
     fits: Fits
     started: bool
     lost_frac: float | None
-    """Throughput lost against the fastest run; None where it did not start, or its time is doubtful."""
+    """Throughput lost against the fastest run; None where it did not start, or its time is
+    doubtful."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,14 +45,17 @@ class Verdicts:
 
 
 def judge(outcomes: Sequence[FitOutcome], residuals: Sequence[Residual]) -> dict[str, Verdicts]:
-    """Return the verdicts by table, each made with memory bounds that do not know the table; empty where no other tells memory."""
+    """Return the verdicts by table, each made with memory bounds that do not know the table; empty
+    where no other tells memory."""
     memory = [residual for residual in residuals if residual.quantity == "peak_memory"]
     found = {}
     for table in sorted({outcome.table for outcome in outcomes}):
         rest = [residual for residual in memory if residual.table != table]
         if rest:
             spreads = fit_spreads(rest, factors={"peak_memory": widening_of(memory)})
-            found[table] = _verdicts([outcome for outcome in outcomes if outcome.table == table], spreads)
+            found[table] = _verdicts(
+                [outcome for outcome in outcomes if outcome.table == table], spreads
+            )
     return found
 
 
@@ -78,5 +82,7 @@ def _first_plans(said: Iterable[tuple[Fits, FitOutcome]]) -> Iterable[FirstPlan]
 
 
 def _verdict(outcome: FitOutcome, spreads: Found) -> Fits:
-    headroom = headroom_bytes(find_spread(spreads, outcome.kind, "peak_memory"), outcome.limit_bytes)
+    headroom = headroom_bytes(
+        find_spread(spreads, outcome.kind, "peak_memory"), outcome.limit_bytes
+    )
     return fits_within(outcome.used_bytes, limit_bytes=outcome.limit_bytes, headroom_bytes=headroom)

@@ -1,4 +1,5 @@
-"""Storage of NVIDIA Base Command Platform through NGC CLI up to 4.19.1: workspaces, datasets, results of jobs."""
+"""Storage of NVIDIA Base Command Platform through NGC CLI up to 4.19.1: workspaces, datasets,
+results of jobs."""
 
 from __future__ import annotations
 

@@ -30,13 +30,16 @@ class Chosen:
 def choose(source: Path, *, exclude: Sequence[str] = ()) -> Chosen:
     """List what an upload of a source sends; links are followed, as NGC CLI does.
 
-    A pattern is one of fnmatch: without a slash it is held against the name of every file and folder, with one against the path from the
-    source. A folder that matches is left out with all that is in it. ConfigError where nothing is left.
+    A pattern is one of fnmatch: without a slash it is held against the name of every file and
+    folder, with one against the path from the source. A folder that matches is left out with all
+    that is in it. ConfigError where nothing is left.
     """
     if not source.exists():
         raise ConfigError(f"{source}: does not exist")
     if source.is_file():
-        return Chosen(source=source, files=(source.name,), size_bytes=source.stat().st_size, excluded=0)
+        return Chosen(
+            source=source, files=(source.name,), size_bytes=source.stat().st_size, excluded=0
+        )
     files, size_bytes, excluded = [], 0, 0
     for path in _walk(source):
         name = path.relative_to(source).as_posix()
@@ -46,16 +49,21 @@ def choose(source: Path, *, exclude: Sequence[str] = ()) -> Chosen:
         files.append(name)
         size_bytes += path.stat().st_size
     if not files:
-        raise ConfigError(f"{source}: holds no file" + (f" beside the {excluded:,} that are left out" if excluded else ""))
-    return Chosen(source=source, files=tuple(sorted(files)), size_bytes=size_bytes, excluded=excluded)
+        raise ConfigError(
+            f"{source}: holds no file"
+            + (f" beside the {excluded:,} that are left out" if excluded else "")
+        )
+    return Chosen(
+        source=source, files=tuple(sorted(files)), size_bytes=size_bytes, excluded=excluded
+    )
 
 
 @contextmanager
 def staged(chosen: Chosen) -> Iterator[Path]:
     """Give the source itself, or where files are left out a folder of links to the others.
 
-    NGC CLI follows links. Its own `--exclude` is for workspaces alone, and holds a pattern against the path behind a leading slash, so that
-    `raw/*.tmp` leaves nothing out.
+    NGC CLI follows links. Its own `--exclude` is for workspaces alone, and holds a pattern against
+    the path behind a leading slash, so that `raw/*.tmp` leaves nothing out.
     """
     if not chosen.excluded:
         yield chosen.source
@@ -83,4 +91,8 @@ def _walk(source: Path) -> Iterator[Path]:
 def _is_out(name: str, patterns: Sequence[str]) -> bool:
     parts = name.split("/")
     paths = ["/".join(parts[: end + 1]) for end in range(len(parts))]
-    return any(fnmatchcase(text, pattern.strip("/")) for pattern in patterns for text in (paths if "/" in pattern.strip("/") else parts))
+    return any(
+        fnmatchcase(text, pattern.strip("/"))
+        for pattern in patterns
+        for text in (paths if "/" in pattern.strip("/") else parts)
+    )

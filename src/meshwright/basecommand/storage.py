@@ -37,7 +37,8 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """One workspace, dataset or result: `workspace=NAME`, `dataset=NAME`, `result=JOB` or `result=JOB:REPLICA`."""
+    """One workspace, dataset or result: `workspace=NAME`, `dataset=NAME`, `result=JOB` or
+    `result=JOB:REPLICA`."""
 
     kind: Kind
     name: str
@@ -77,37 +78,74 @@ class Storage:
     """For an answer; transfers take as long as they take."""
 
     def create(self, target: Target) -> dict[str, Any]:
-        """Make a workspace, or return the one of that name; `created` says which. Datasets are made by their upload."""
+        """Make a workspace, or return the one of that name; `created` says which. Datasets are made
+        by their upload."""
         if target.kind != "workspace":
             raise ConfigError(
-                f"a {target.kind} is made by {'its upload' if target.kind == 'dataset' else 'its job'}; create takes workspace=NAME"
+                f"a {target.kind} is made by"
+                f" {'its upload' if target.kind == 'dataset' else 'its job'}; create takes"
+                " workspace=NAME"
             )
         if len(target.name) == _ID_LETTERS:
-            raise ConfigError(f"{target.name}: has {_ID_LETTERS} letters, as an id has; NGC CLI refuses such a name")
-        words = [*target.words("create"), "--name", target.name, *self.place.words(), "--format_type", "json"]
+            raise ConfigError(
+                f"{target.name}: has {_ID_LETTERS} letters, as an id has; NGC CLI refuses such a"
+                " name"
+            )
+        words = [
+            *target.words("create"),
+            "--name",
+            target.name,
+            *self.place.words(),
+            "--format_type",
+            "json",
+        ]
         if self.is_dry:
             return {"command": words}
-        there = [row for row in self.listed("workspace", name=target.name) if row.get("name") == target.name]
+        there = [
+            row
+            for row in self.listed("workspace", name=target.name)
+            if row.get("name") == target.name
+        ]
         if there:
             return {**there[0], "created": False}
         made = self._answer(words)
         return {**(made if isinstance(made, Mapping) else {}), "created": True}
 
-    def listed(self, kind: Kind, *, name: str | None = None, owned: bool = False) -> list[Mapping[str, Any]]:
-        """Return workspaces or datasets, or for results the jobs of the last 30 days that have ended."""
+    def listed(
+        self, kind: Kind, *, name: str | None = None, owned: bool = False
+    ) -> list[Mapping[str, Any]]:
+        """Return workspaces or datasets, or for results the jobs of the last 30 days that have
+        ended."""
         require_ngc(patience_s=self.patience_s)
         if kind == "result":
             if name or owned:
-                raise ConfigError("results are listed by their jobs; --name and --owned are of workspaces and datasets")
+                raise ConfigError(
+                    "results are listed by their jobs; --name and --owned are of workspaces and"
+                    " datasets"
+                )
             words = ["ngc", "base-command", "job", "list", "--duration", f"{LISTED_DAYS}D"]
         else:
-            words = ["ngc", "base-command", kind, "list", *(["--name", name] if name else []), *(["--owned"] if owned else [])]
+            words = [
+                "ngc",
+                "base-command",
+                kind,
+                "list",
+                *(["--name", name] if name else []),
+                *(["--owned"] if owned else []),
+            ]
         found = self._answer([*words, *self.place.words(), "--format_type", "json"])
         rows = found if isinstance(found, list) else []
-        return [row for row in rows if (row.get("jobStatus") or {}).get("endedAt")] if kind == "result" else rows
+        return (
+            [row for row in rows if (row.get("jobStatus") or {}).get("endedAt")]
+            if kind == "result"
+            else rows
+        )
 
-    def upload(self, target: Target, chosen: Chosen, *, to: str | None = None, quiet: bool = False) -> Transfer:
-        """Send files to a workspace, or to a dataset, which is made where there is none of that name and added to where there is."""
+    def upload(
+        self, target: Target, chosen: Chosen, *, to: str | None = None, quiet: bool = False
+    ) -> Transfer:
+        """Send files to a workspace, or to a dataset, which is made where there is none of that
+        name and added to where there is."""
         if target.kind == "result":
             raise ConfigError("a result is what its job writes; upload to a workspace or a dataset")
         if target.kind == "dataset" and to is not None:
@@ -116,7 +154,14 @@ class Storage:
             raise ConfigError(f"--to {to}: expected a path in the workspace that begins with /")
         rest = ["--yes"] if target.kind == "dataset" else [*(["--destination", to] if to else [])]
         with nullcontext(chosen.source) if self.is_dry else staged(chosen) as source:
-            words = [*target.words("upload"), target.name, "--source", str(source.absolute()), *rest, *self.place.words()]
+            words = [
+                *target.words("upload"),
+                target.name,
+                "--source",
+                str(source.absolute()),
+                *rest,
+                *self.place.words(),
+            ]
             return self._transfer(words, quiet=quiet)
 
     def download(
@@ -129,20 +174,41 @@ class Storage:
         exclude: Sequence[str] = (),
         quiet: bool = False,
     ) -> Transfer:
-        """Fetch a workspace, a dataset or a result, or the files and folders of it that are named."""
+        """Fetch a workspace, a dataset or a result, or the files and folders of it that are
+        named."""
         if exclude and target.kind == "workspace":
-            raise ConfigError("--exclude: NGC CLI has it for datasets and results; name what is wanted by --file and --dir")
+            raise ConfigError(
+                "--exclude: NGC CLI has it for datasets and results; name what is wanted by --file"
+                " and --dir"
+            )
         if not self.is_dry:
             to.mkdir(parents=True, exist_ok=True)
         choice = [("--file", files), ("--dir", folders), ("--exclude", exclude)]
         some = [word for flag, values in choice for value in values for word in (flag, value)]
-        words = [*target.words("download"), target.name, "--dest", str(to.absolute()), *some, *self.place.words()]
+        words = [
+            *target.words("download"),
+            target.name,
+            "--dest",
+            str(to.absolute()),
+            *some,
+            *self.place.words(),
+        ]
         return self._transfer(words, quiet=quiet)
 
-    def mount(self, target: Target, folder: Path, *, mode: Literal["RO", "RW"], remote: str | None = None, quiet: bool = False) -> Transfer:
+    def mount(
+        self,
+        target: Target,
+        folder: Path,
+        *,
+        mode: Literal["RO", "RW"],
+        remote: str | None = None,
+        quiet: bool = False,
+    ) -> Transfer:
         """Mount a workspace on this machine."""
         if target.kind != "workspace":
-            raise ConfigError(f"{target.kind}={target.name}: NGC CLI mounts workspaces; jobs mount datasets")
+            raise ConfigError(
+                f"{target.kind}={target.name}: NGC CLI mounts workspaces; jobs mount datasets"
+            )
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"{folder}: is no folder")
         if folder.is_dir() and any(folder.iterdir()):
@@ -150,27 +216,44 @@ class Storage:
         if not self.is_dry:
             folder.mkdir(parents=True, exist_ok=True)
         at = ["--remote-path", remote] if remote else []
-        words = [*target.words("mount"), target.name, str(folder.absolute()), "--mode", mode, *at, *self.place.words()]
+        words = [
+            *target.words("mount"),
+            target.name,
+            str(folder.absolute()),
+            "--mode",
+            mode,
+            *at,
+            *self.place.words(),
+        ]
         return self._transfer(words, quiet=quiet)
 
     def unmount(self, folder: Path, *, quiet: bool = False) -> Transfer:
         """Take a workspace off this machine."""
-        return self._transfer(["ngc", "base-command", "workspace", "unmount", str(folder.absolute())], quiet=quiet)
+        return self._transfer(
+            ["ngc", "base-command", "workspace", "unmount", str(folder.absolute())], quiet=quiet
+        )
 
     def _answer(self, words: Sequence[str]) -> Any:
         require_ngc(patience_s=self.patience_s)
         answer = ask_ngc(words, patience_s=self.patience_s)
         found = json_of(answer.out)
         if answer.code or found is None:
-            lines = [line.strip() for line in (answer.err or answer.out).splitlines() if line.strip()]
-            raise LauncherError(f"bcp: {' '.join(words[1:4])}: {lines[-1] if lines else f'exit code {answer.code}'}")
+            lines = [
+                line.strip() for line in (answer.err or answer.out).splitlines() if line.strip()
+            ]
+            raise LauncherError(
+                f"bcp: {' '.join(words[1:4])}: {lines[-1] if lines else f'exit code {answer.code}'}"
+            )
         return found
 
     def _transfer(self, words: Sequence[str], *, quiet: bool) -> Transfer:
-        """Let NGC CLI talk to the terminal itself, for its progress; quiet is for programs that read our answer."""
+        """Let NGC CLI talk to the terminal itself, for its progress; quiet is for programs that
+        read our answer."""
         if self.is_dry:
             return Transfer(command=tuple(words), code=0)
         require_ngc(patience_s=self.patience_s)
         out = subprocess.DEVNULL if quiet else None
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=out, env=os.environ, check=False)
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=out, env=os.environ, check=False
+        )
         return Transfer(command=tuple(words), code=done.returncode)

@@ -1,4 +1,5 @@
-"""A calibration: what a user's own runs say of one chip with one training software, and how it changes their values."""
+"""A calibration: what a user's own runs say of one chip with one training software, and how it
+changes their values."""
 
 from __future__ import annotations
 
@@ -37,16 +38,33 @@ MemoryFactor = Literal["activations", "states", "constant"]
 TIME_FACTORS: tuple[str, ...] = get_args(TimeFactor)
 MEMORY_FACTORS: tuple[str, ...] = get_args(MemoryFactor)
 FACTORS = (*TIME_FACTORS, *MEMORY_FACTORS)
-"""`host` scales the chip's launch time and the stack's host work, `constant` the stack's context; the others are fields of Factors."""
+"""`host` scales the chip's launch time and the stack's host work, `constant` the stack's context;
+the others are fields of Factors."""
 
 _FACTOR_OF: Mapping[str, str] = {
-    **dict.fromkeys(("matmul", "attention", "pointwise", "recompute", "head", "optimizer"), "compute"),
+    **dict.fromkeys(
+        ("matmul", "attention", "pointwise", "recompute", "head", "optimizer"), "compute"
+    ),
     **dict.fromkeys(("launch", "overhead"), "host"),
-    **{"tp_comm": "tensor", "cp_comm": "context", "ep_comm": "expert", "fsdp_comm": "data", "dp_comm": "data", "pp_comm": "pipeline"},
+    **{
+        "tp_comm": "tensor",
+        "cp_comm": "context",
+        "ep_comm": "expert",
+        "fsdp_comm": "data",
+        "dp_comm": "data",
+        "pp_comm": "pipeline",
+    },
     **dict.fromkeys(("activations", "recompute_workspace", "logits", "slack"), "activations"),
-    **{"weights": "states", "gradients": "states", "communication": "states", "libraries": "constant", "context": "constant"},
+    **{
+        "weights": "states",
+        "gradients": "states",
+        "communication": "states",
+        "libraries": "constant",
+        "context": "constant",
+    },
 }
-"""The factor behind a term; imbalance and bubble are as well known as the rest of the step, and `optimizer` is asked for by quantity."""
+"""The factor behind a term; imbalance and bubble are as well known as the rest of the step, and
+`optimizer` is asked for by quantity."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,11 +84,15 @@ class Fitted:
             raise UnknownNameError("factor", self.name, FACTORS)
         Factors(compute=self.value)
         if not 0 < self.prior_width < 10 or not 0 <= self.width <= self.prior_width * (1 + 1e-9):
-            raise ConfigError(f"factor {self.name}: width={self.width}: expected 0 to its prior_width={self.prior_width}")
+            raise ConfigError(
+                f"factor {self.name}: width={self.width}: expected 0 to its"
+                f" prior_width={self.prior_width}"
+            )
 
     @property
     def measured_frac(self) -> float:
-        """Share of what was unknown that the runs tell: 0 leaves the factor at 1, 1 takes it from the runs alone."""
+        """Share of what was unknown that the runs tell: 0 leaves the factor at 1, 1 takes it from
+        the runs alone."""
         return max(0.0, 1.0 - (self.width / self.prior_width) ** 2)
 
 
@@ -94,13 +116,18 @@ class LinkRates:
         if self.level not in ("domain", "network"):
             raise UnknownNameError("level of a link", str(self.level), ("domain", "network"))
         if not 0 < self.bytes_per_s < float("inf"):
-            raise ConfigError(f"link {self.name}: bytes_per_s={self.bytes_per_s}: expected a positive number")
+            raise ConfigError(
+                f"link {self.name}: bytes_per_s={self.bytes_per_s}: expected a positive number"
+            )
         for field in ("latency_s", "setup_s", "half_message_bytes"):
             if not 0 <= getattr(self, field) < float("inf"):
-                raise ConfigError(f"link {self.name}: {field}={getattr(self, field)}: expected 0 or more")
+                raise ConfigError(
+                    f"link {self.name}: {field}={getattr(self, field)}: expected 0 or more"
+                )
 
     def on(self, link: Link) -> Link:
-        """Return the link with these figures; its nominal peak is raised where more than that was seen."""
+        """Return the link with these figures; its nominal peak is raised where more than that was
+        seen."""
         peak = max(link.bytes_per_s, self.bytes_per_s)
         return replace(
             link,
@@ -163,17 +190,24 @@ class Calibration:
         return next((f.measured_frac for f in self.factors if f.name == name), 0.0)
 
     def for_model(self, model: ModelSpec) -> Calibration:
-        """Return what the runs say of a model: all of it where they had layers like its own, else less.
+        """Return what the runs say of a model: all of it where they had layers like its own, else
+        less.
 
-        Half of the variance of factors lies between models of one chip and one software (docs/calibrate.md): n models tell n / (n + 1) of
-        the part that another shares with them, which is half of what is to know of it. The spread of their runs says nothing of its.
+        Half of the variance of factors lies between models of one chip and one software
+        (docs/calibrate.md): n models tell n / (n + 1) of the part that another shares with them,
+        which is half of what is to know of it. The spread of their runs says nothing of its.
         """
         known = len(self.models)
         if not known or layers_key(model) in self.models:
             return self
         share = known / (known + 1.0)
         factors = tuple(
-            replace(f, value=f.value**share, width=f.prior_width * math.sqrt(1.0 - 0.5 * share * f.measured_frac)) for f in self.factors
+            replace(
+                f,
+                value=f.value**share,
+                width=f.prior_width * math.sqrt(1.0 - 0.5 * share * f.measured_frac),
+            )
+            for f in self.factors
         )
         return replace(self, factors=factors, step_time=None, peak_memory=None, other_model=True)
 
@@ -187,10 +221,20 @@ class Calibration:
 
 
 def layers_key(model: ModelSpec) -> str:
-    """Name the layers of a model by what their operators are shaped by; how many there are does not matter."""
-    parts = [f"hidden={model.hidden}", f"ffn={model.ffn}", f"heads={model.num_heads}", f"kv_heads={model.num_kv_heads}"]
+    """Name the layers of a model by what their operators are shaped by; how many there are does not
+    matter."""
+    parts = [
+        f"hidden={model.hidden}",
+        f"ffn={model.ffn}",
+        f"heads={model.num_heads}",
+        f"kv_heads={model.num_kv_heads}",
+    ]
     if model.moe is not None:
-        parts += [f"experts={model.moe.num_experts}", f"top_k={model.moe.top_k}", f"expert_ffn={model.moe.expert_ffn}"]
+        parts += [
+            f"experts={model.moe.num_experts}",
+            f"top_k={model.moe.top_k}",
+            f"expert_ffn={model.moe.expert_ffn}",
+        ]
     return ",".join(parts)
 
 
@@ -207,20 +251,32 @@ class Calibrated:
 
 
 def apply_calibration(calibration: Calibration, *, pool: Pool, stack: Stack) -> Calibrated:
-    """Return the values with what was measured in them; ConfigError where they are another chip or another software."""
+    """Return the values with what was measured in them; ConfigError where they are another chip or
+    another software."""
     node = pool.node
     if node.chip.name != calibration.chip:
-        raise ConfigError(f"calibration of {calibration.chip} on {node.chip.name}: calibrate on that chip, or leave the calibration out")
+        raise ConfigError(
+            f"calibration of {calibration.chip} on {node.chip.name}: calibrate on that chip, or"
+            " leave the calibration out"
+        )
     if stack.name != calibration.stack:
-        raise ConfigError(f"calibration of stack {calibration.stack} for stack {stack.name}: name that stack, or leave the calibration out")
-    check_profile(calibration, profile="" if node.chip.tables is None else str(node.chip.tables.meta["source"]))
+        raise ConfigError(
+            f"calibration of stack {calibration.stack} for stack {stack.name}: name that stack, or"
+            " leave the calibration out"
+        )
+    check_profile(
+        calibration,
+        profile="" if node.chip.tables is None else str(node.chip.tables.meta["source"]),
+    )
     value = calibration.value
     rates = {found.level: found for found in calibration.links}
     node = replace(
         node,
         chip=replace(node.chip, launch_s=node.chip.launch_s * value("host")),
         domain_link=rates["domain"].on(node.domain_link) if "domain" in rates else node.domain_link,
-        network_link=rates["network"].on(node.network_link) if "network" in rates else node.network_link,
+        network_link=(
+            rates["network"].on(node.network_link) if "network" in rates else node.network_link
+        ),
     )
     stack = replace(
         stack,
@@ -235,33 +291,59 @@ def apply_calibration(calibration: Calibration, *, pool: Pool, stack: Stack) -> 
 def check_profile(calibration: Calibration, *, profile: str) -> None:
     """Refuse a calibration whose factors multiply other figures of the chip than those in use."""
     if calibration.profile and not profile:
-        raise ConfigError(f"calibration was fitted with a profile ({calibration.profile}): give it too (--profile)")
+        raise ConfigError(
+            f"calibration was fitted with a profile ({calibration.profile}): give it too"
+            " (--profile)"
+        )
     if calibration.profile != profile:
-        fitted = f"with another profile ({calibration.profile})" if calibration.profile else "without a profile"
-        raise ConfigError(f"calibration was fitted {fitted} than {profile}: calibrate again with --profile, or leave one of them out")
+        fitted = (
+            f"with another profile ({calibration.profile})"
+            if calibration.profile
+            else "without a profile"
+        )
+        raise ConfigError(
+            f"calibration was fitted {fitted} than {profile}: calibrate again with --profile, or"
+            " leave one of them out"
+        )
 
 
-def measured_share(calibration: Calibration, terms: Mapping[str, float], *, of: Literal["time", "memory"]) -> float:
+def measured_share(
+    calibration: Calibration, terms: Mapping[str, float], *, of: Literal["time", "memory"]
+) -> float:
     """Return the share of a step's time or of a stage's memory that stands on measured factors.
 
     Terms without a factor of their own, the waiting of pipelines, count as the rest does.
     """
     factors: dict[str, Any] = {**_FACTOR_OF, "optimizer": "compute" if of == "time" else "states"}
-    weights = [(size, calibration.measured_frac(factors[term])) for term, size in terms.items() if term in factors and size > 0]
+    weights = [
+        (size, calibration.measured_frac(factors[term]))
+        for term, size in terms.items()
+        if term in factors and size > 0
+    ]
     total = sum(size for size, _ in weights)
     return sum(size * share for size, share in weights) / total if total else 0.0
 
 
 def provenance_of(
-    calibration: Calibration | None, *, time_s: Mapping[str, float], memory_bytes: Mapping[str, float]
+    calibration: Calibration | None,
+    *,
+    time_s: Mapping[str, float],
+    memory_bytes: Mapping[str, float],
 ) -> dict[str, dict[str, Any]]:
-    """Return what an estimate owes to a calibration, under the key `calibration`; nothing without one."""
+    """Return what an estimate owes to a calibration, under the key `calibration`; nothing without
+    one."""
     if calibration is None:
         return {}
-    time, memory = measured_share(calibration, time_s, of="time"), measured_share(calibration, memory_bytes, of="memory")
+    time, memory = (
+        measured_share(calibration, time_s, of="time"),
+        measured_share(calibration, memory_bytes, of="memory"),
+    )
     return {
         "calibration": {
-            "words": f"{calibration.words()}; measured: {time:.0%} of the step, {memory:.0%} of the memory",
+            "words": (
+                f"{calibration.words()}; measured: {time:.0%} of the step, {memory:.0%} of the"
+                " memory"
+            ),
             "runs": len(calibration.runs),
             "factors": {factor.name: factor.value for factor in calibration.factors},
             "measured_time_frac": time,
@@ -271,18 +353,28 @@ def provenance_of(
 
 
 OWN_RUNS = 3
-"""Runs of the user's own from which on their spread, and no more that of published runs, makes the interval."""
+"""Runs of the user's own from which on their spread, and no more that of published runs, makes the
+interval."""
 Z90 = 1.2815515655446004
 """The normal distribution's 90 % quantile."""
 
 
-def own_intervals(calibration: Calibration, published: Intervals, *, step_s: float, peak_bytes: float) -> Intervals:
-    """Return the 80 % intervals of an estimate by how far the user's own runs were off when left out, where there are enough of them."""
+def own_intervals(
+    calibration: Calibration, published: Intervals, *, step_s: float, peak_bytes: float
+) -> Intervals:
+    """Return the 80 % intervals of an estimate by how far the user's own runs were off when left
+    out, where there are enough of them."""
     found = published
     if (step := _own(calibration.step_time)) is not None:
-        found = replace(found, step_s=(step_s / step.factor, step_s * step.factor), error=step.words)
+        found = replace(
+            found, step_s=(step_s / step.factor, step_s * step.factor), error=step.words
+        )
     if (memory := _own(calibration.peak_memory)) is not None:
-        found = replace(found, peak_bytes=(peak_bytes / memory.factor, peak_bytes * memory.factor), memory_error=memory.words)
+        found = replace(
+            found,
+            peak_bytes=(peak_bytes / memory.factor, peak_bytes * memory.factor),
+            memory_error=memory.words,
+        )
     return found
 
 
@@ -298,5 +390,14 @@ def _own(misses: Misses | None) -> _Own | None:
     if misses is None or misses.runs < OWN_RUNS or misses.left_out_frac is None:
         return None
     factor = math.exp(Z90 * misses.spread)
-    off = f"{misses.runs} own runs, each left out of the fit in turn, were off by {misses.left_out_frac:.1%} in the mean"
-    return _Own(factor=factor, words=f"{off} ({misses.before_frac:.1%} uncalibrated); allow x{1 / factor:.2f} to x{factor:.2f}")
+    off = (
+        f"{misses.runs} own runs, each left out of the fit in turn, were off by"
+        f" {misses.left_out_frac:.1%} in the mean"
+    )
+    return _Own(
+        factor=factor,
+        words=(
+            f"{off} ({misses.before_frac:.1%} uncalibrated); allow x{1 / factor:.2f} to"
+            f" x{factor:.2f}"
+        ),
+    )

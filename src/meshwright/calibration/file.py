@@ -10,7 +10,8 @@ runs: ["train.log: llama3-8b, 16 chips, tp=2 ...: 8.61 s, 61.2 GiB"]
 factors:
   compute: {value: 0.93, prior_width: 0.14, width: 0.02}
 links:
-  domain: {name: nvlink4, bytes_per_s: 372e9, latency_s: 2.1e-6, setup_s: 0.0, half_message_bytes: 1e6, source: all_reduce_perf ...}
+  domain: {name: nvlink4, bytes_per_s: 372e9, latency_s: 2.1e-6, setup_s: 0.0, half_message_bytes:
+          1e6, source: all_reduce_perf ...}
 step_time: {runs: 3, before_frac: 0.08, after_frac: 0.01, left_out_frac: 0.02, spread: 0.03}
 peak_memory: ...
 """
@@ -89,7 +90,12 @@ def calibration_to_yaml(calibration: Calibration) -> str:
         "step_time": None if calibration.step_time is None else asdict(calibration.step_time),
         "peak_memory": None if calibration.peak_memory is None else asdict(calibration.peak_memory),
     }
-    return yaml.safe_dump({k: v for k, v in fields.items() if v not in (None, {}, [])}, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(
+        {k: v for k, v in fields.items() if v not in (None, {}, [])},
+        sort_keys=False,
+        allow_unicode=True,
+        width=120,
+    )
 
 
 def _without(fields: dict[str, Any], name: str) -> dict[str, Any]:
@@ -107,7 +113,9 @@ def parse_calibration(text: str, *, source: str = "calibration") -> Calibration:
     if not isinstance(content, Mapping) or "calibration" not in content:
         raise ConfigError(f"{source}: no calibration; expected what `meshwright calibrate` writes")
     try:
-        return _calibration(_FileForm.model_validate({str(key): value for key, value in content.items()}))
+        return _calibration(
+            _FileForm.model_validate({str(key): value for key, value in content.items()})
+        )
     except ValidationError as error:
         raise ConfigError(f"{source}: {_one_line(error)}") from None
     except ConfigError as error:

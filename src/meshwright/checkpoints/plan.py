@@ -15,7 +15,8 @@ from meshwright.units import GIB, HOUR_S, MINUTE_S
 __all__ = ["SAVE_EVERY", "CheckpointPlan", "Machine", "Schedule", "plan_checkpoints"]
 
 SAVE_EVERY = 2000
-"""Steps between checkpoints where nobody says: NeMo Framework's pretraining configurations (`every_n_train_steps: 2000`)."""
+"""Steps between checkpoints where nobody says: NeMo Framework's pretraining configurations
+(`every_n_train_steps: 2000`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,8 +120,17 @@ class CheckpointPlan:
             "step_s": self.schedule.step_s,
             "steps": self.schedule.steps,
             "saves": self.schedule.saves,
-            "retention": {"best": rule.best, "last": rule.last, "keep_every": rule.keep_every, "drop_states": rule.drop_states},
-            "peak": {"full": self.peak_full, "stripped": self.peak_stripped, "gib": self.peak_bytes / GIB},
+            "retention": {
+                "best": rule.best,
+                "last": rule.last,
+                "keep_every": rule.keep_every,
+                "drop_states": rule.drop_states,
+            },
+            "peak": {
+                "full": self.peak_full,
+                "stripped": self.peak_stripped,
+                "gib": self.peak_bytes / GIB,
+            },
             "quota_gib": None if self.quota_bytes is None else self.quota_bytes / GIB,
             "fits": self.fits,
             "fitting_best": self.fitting_best,
@@ -153,15 +163,19 @@ def plan_checkpoints(
 ) -> CheckpointPlan:
     """Interval, cost and disk of a run's checkpoints.
 
-    Formula:  write_s = bytes / (nodes * write rate); mtbf = chip_mtbf / chips; interval by Daly's `best_interval_s`;
-              peak = (last + 1) * full + (best + marked) * (full or without states)
+    Formula:  write_s = bytes / (nodes * write rate); mtbf = chip_mtbf / chips; interval by Daly's
+              `best_interval_s`; peak = (last + 1) * full + (best + marked) * (full or without
+              states)
     Units:    bytes, s, shares
     Source:   Young (1974), Daly (2006), see sizing/goodput.py
     Valid:    checkpoints that stop the run while they are written
     Checked:  tests/checkpoints/test_plan.py
     """
     if rule.keep_every is not None and schedule.steps is None:
-        raise ConfigError(f"keep_every={rule.keep_every} keeps checkpoints for ever: say of how many steps the run is (steps)")
+        raise ConfigError(
+            f"keep_every={rule.keep_every} keeps checkpoints for ever: say of how many steps the"
+            " run is (steps)"
+        )
     reliability = machine.reliability
     written_s = write_s(size.total_bytes, nodes=machine.nodes, reliability=reliability)
     mtbf_s = reliability.chip_mtbf_s / machine.chips
@@ -175,7 +189,9 @@ def plan_checkpoints(
     fitting = None
     if quota_bytes is not None and peak_bytes > quota_bytes:
         fewer = (replace(rule, best=best) for best in range(rule.best - 1, -1, -1))
-        fitting = next((one.best for one in fewer if _peak(one, schedule, size)[2] <= quota_bytes), None)
+        fitting = next(
+            (one.best for one in fewer if _peak(one, schedule, size)[2] <= quota_bytes), None
+        )
     return CheckpointPlan(
         model=name,
         stack=stack,
@@ -192,7 +208,11 @@ def plan_checkpoints(
         peak_stripped=stripped,
         peak_bytes=peak_bytes,
         quota_bytes=quota_bytes,
-        moments=tuple(simulate(losses, rule, full_bytes=size.total_bytes, stripped_bytes=size.without_states_bytes)),
+        moments=tuple(
+            simulate(
+                losses, rule, full_bytes=size.total_bytes, stripped_bytes=size.without_states_bytes
+            )
+        ),
         fitting_best=fitting,
     )
 

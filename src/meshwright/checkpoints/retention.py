@@ -1,6 +1,7 @@
-"""Which checkpoints stay: the rule that `meshwright ckpt plan` simulates and the embedded trainer keeps.
-
-Every rule is asked of what lies on disk, so that a run that was killed and started again decides the same.
+"""Which checkpoints stay: the rule that `meshwright ckpt plan` simulates and the embedded trainer
+keeps.
+ Every rule is asked of what lies on disk, so that a run that was killed and started again decides
+the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class Retention:
     """What stays of the checkpoints of a run; one that any of the rules keeps stays."""
 
     best: int = 10
-    """As many with the least validation loss; of equal ones the newer. One without a loss, or whose loss is no number, is never best."""
+    """As many with the least validation loss; of equal ones the newer. One without a loss, or whose
+    loss is no number, is never best."""
     last: int = 1
     """The newest with optimizer states, from which a run goes on."""
     keep_every: int | None = None
@@ -31,7 +33,9 @@ class Retention:
         if self.best < 0:
             raise ConfigError(f"best={self.best}: expected 0 or more checkpoints")
         if self.last < 1:
-            raise ConfigError(f"last={self.last}: expected 1 or more; a run goes on from the newest checkpoint")
+            raise ConfigError(
+                f"last={self.last}: expected 1 or more; a run goes on from the newest checkpoint"
+            )
         if self.keep_every is not None and self.keep_every < 1:
             raise ConfigError(f"keep_every={self.keep_every}: expected a number of steps")
 
@@ -76,16 +80,25 @@ def choose(saved: Iterable[Saved], rule: Retention) -> Choice:
     newest = {one.step for one in [one for one in found if one.has_states][-rule.last :]}
     rated = [one for one in found if one.loss is not None and math.isfinite(one.loss)]
     best = {one.step for one in sorted(rated, key=lambda one: (one.loss, -one.step))[: rule.best]}
-    marked = {one.step for one in found if rule.keep_every is not None and one.step % rule.keep_every == 0}
+    marked = {
+        one.step for one in found if rule.keep_every is not None and one.step % rule.keep_every == 0
+    }
     stays = newest | best | marked
     return Choice(
         delete=tuple(one.step for one in found if one.step not in stays),
-        strip=tuple(one.step for one in found if rule.drop_states and one.has_states and one.step in stays - newest),
+        strip=tuple(
+            one.step
+            for one in found
+            if rule.drop_states and one.has_states and one.step in stays - newest
+        ),
     )
 
 
-def simulate(losses: Sequence[Saved], rule: Retention, *, full_bytes: float, stripped_bytes: float) -> list[Moment]:
-    """Return the disk behind each save of a run, in the order in which the checkpoints are written."""
+def simulate(
+    losses: Sequence[Saved], rule: Retention, *, full_bytes: float, stripped_bytes: float
+) -> list[Moment]:
+    """Return the disk behind each save of a run, in the order in which the checkpoints are
+    written."""
     kept: tuple[Saved, ...] = ()
     moments = []
     for one in losses:
@@ -96,16 +109,25 @@ def simulate(losses: Sequence[Saved], rule: Retention, *, full_bytes: float, str
             for old in [*before, one]
             if old.step not in choice.delete
         )
-        used = [sum(full_bytes if old.has_states else stripped_bytes for old in olds) for olds in (before, kept)]
-        moments.append(Moment(saved=one, choice=choice, kept=kept, peak_bytes=used[0] + full_bytes, bytes=used[1]))
+        used = [
+            sum(full_bytes if old.has_states else stripped_bytes for old in olds)
+            for olds in (before, kept)
+        ]
+        moments.append(
+            Moment(
+                saved=one, choice=choice, kept=kept, peak_bytes=used[0] + full_bytes, bytes=used[1]
+            )
+        )
     return moments
 
 
 def peak_checkpoints(rule: Retention, *, saves: int | None, marked: int) -> tuple[int, int]:
-    """Most checkpoints on disk at once, whatever the losses: those with optimizer states, and those that lost them.
+    """Most checkpoints on disk at once, whatever the losses: those with optimizer states, and those
+    that lost them.
 
-    Formula:  best + last + 1 that is being written, and each that `keep_every` keeps (`marked`); at most all `saves`. Where old ones lose
-              their states, last + 1 have them and the others have not
+    Formula:  best + last + 1 that is being written, and each that `keep_every` keeps (`marked`); at
+              most all `saves`. Where old ones lose their states, last + 1 have them and the others
+              have not
     Units:    checkpoints.
     Source:   the rules of `choose`; the new one is whole before an old one goes
     Valid:    an upper end: a checkpoint that two rules keep is counted twice

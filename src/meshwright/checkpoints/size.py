@@ -17,14 +17,20 @@ __all__ = ["OPTIMIZERS", "CheckpointSize", "Optimizer", "checkpoint_size"]
 Optimizer = Literal["adam", "adam-bf16", "adam-8bit", "muon", "lion", "sgd-momentum", "sgd"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 _STATE_BYTES: dict[Optimizer, float] = {
-    "adam-bf16": 4.0,  # both moments in bf16, as Megatron-Core's --exp-avg-dtype and --exp-avg-sq-dtype
-    "adam-8bit": 2.0 + 2 * 4.0 / 256,  # two bytes, and an fp32 scale for each block of 256 of either (bitsandbytes, arXiv:2110.02861)
+    "adam-bf16": (
+        4.0
+    ),  # both moments in bf16, as Megatron-Core's --exp-avg-dtype and --exp-avg-sq-dtype
+    "adam-8bit": (
+        2.0 + 2 * 4.0 / 256
+        # two bytes, and an fp32 scale for each block of 256 of either (bitsandbytes, arXiv:2110.02861)  # noqa: E501
+    ),
     "lion": 4.0,  # one fp32 momentum (arXiv:2302.06675)
     "sgd-momentum": 4.0,
     "sgd": 0.0,
 }
 _MUON_BYTES, _ADAM_BYTES = 4.0, 8.0
-"""Muon keeps one fp32 momentum of a matrix inside a layer; embedding, head and norms have Adam's two (arXiv:2502.16982)."""
+"""Muon keeps one fp32 momentum of a matrix inside a layer; embedding, head and norms have Adam's
+two (arXiv:2502.16982)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +39,8 @@ class CheckpointSize:
 
     params: int
     weight_bytes: float
-    """The weights that the model computes with, half precision where training is; in fp32, or where the software keeps fp32 ones alone,
-    those."""
+    """The weights that the model computes with, half precision where training is; in fp32, or where
+    the software keeps fp32 ones alone, those."""
     master_bytes: float
     """The fp32 copy beside half-precision weights; 0 where there is none."""
     state_bytes: float
@@ -47,7 +53,8 @@ class CheckpointSize:
 
     @property
     def without_states_bytes(self) -> float:
-        """What stays when master copy and moments are dropped: enough to evaluate, export or fine-tune from."""
+        """What stays when master copy and moments are dropped: enough to evaluate, export or
+        fine-tune from."""
         return self.weight_bytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,14 +70,19 @@ class CheckpointSize:
         }
 
 
-def checkpoint_size(model: ModelSpec, *, stack: Stack, precision: Precision = "bf16", optimizer: Optimizer = "adam") -> CheckpointSize:
+def checkpoint_size(
+    model: ModelSpec, *, stack: Stack, precision: Precision = "bf16", optimizer: Optimizer = "adam"
+) -> CheckpointSize:
     """Bytes of one checkpoint of a model, as a training software writes it.
 
-    Formula:  params * (weights + master copy + moments). In half precision 2 + 4 + 8 = 14 with Adam; 4 + 8 = 12 where the software
-              keeps fp32 weights alone (FSDP without half-precision shards) and in fp32; 2 + 4 where it updates half-precision weights
+    Formula:  params * (weights + master copy + moments). In half precision 2 + 4 + 8 = 14 with
+              Adam; 4 + 8 = 12 where the software keeps fp32 weights alone (FSDP without
+              half-precision shards) and in fp32; 2 + 4 where it updates half-precision weights
     Units:    bytes.
-    Source:   the stack's row in presets/stacks.csv (master_bytes, moment_bytes, half_shards); optimizers as listed above
-    Valid:    every parameter is trained; padding of the vocabulary, data loaders' and generators' states are left out
+    Source:   the stack's row in presets/stacks.csv (master_bytes, moment_bytes, half_shards);
+              optimizers as listed above
+    Valid:    every parameter is trained; padding of the vocabulary, data loaders' and generators'
+              states are left out
     Checked:  tests/checkpoints/test_size.py: NeMo's 6.838 B model is 89.2 GiB
     """
     if optimizer not in OPTIMIZERS:

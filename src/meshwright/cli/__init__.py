@@ -53,8 +53,9 @@ _COMMANDS = (
     "workflow",
     "bcp",
 )
-"""In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`; a package with COMMANDS is a group.
-`train logs` is the function `train_logs`, beside `train`, which takes other words too."""
+"""In the order of the help. The command `why-oom` is the function `why_oom` of `cli/why_oom.py`; a
+package with COMMANDS is a group. `train logs` is the function `train_logs`, beside `train`, which
+takes other words too."""
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _INTERRUPTED = 130
@@ -77,10 +78,13 @@ class _Commands(typer.core.TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Read two words where they are one command's name."""
         two = " ".join(args[:2])
-        return super().resolve_command(ctx, [two, *args[2:]] if " " in two and two in self.names else args)
+        return super().resolve_command(
+            ctx, [two, *args[2:]] if " " in two and two in self.names else args
+        )
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return one command, or a group of them; UnknownNameError where there is none of that name."""
+        """Return one command, or a group of them; UnknownNameError where there is none of that
+        name."""
         if cmd_name not in self.list_commands(ctx):
             raise UnknownNameError("command", cmd_name, self.list_commands(ctx))
         module = import_module(_module(cmd_name, self.package))
@@ -90,8 +94,12 @@ class _Commands(typer.core.TyperGroup):
         single.command(name=cmd_name, context_settings=_SETTINGS)(_function(cmd_name, module))
         command = typer.main.get_command(single)
         if is_asked():
-            item = import_module(f"{_UsageError.__module__.rpartition('.')[0]}.shell_completion").CompletionItem
-            add_values(command, group=self.package.removeprefix("meshwright.cli").strip("."), item=item)
+            item = import_module(
+                f"{_UsageError.__module__.rpartition('.')[0]}.shell_completion"
+            ).CompletionItem
+            add_values(
+                command, group=self.package.removeprefix("meshwright.cli").strip("."), item=item
+            )
         return command
 
 
@@ -110,13 +118,21 @@ def _identifier(name: str) -> str:
 def _group(name: str, module: ModuleType) -> Any:
     """Return the group of a package, with the package's own words as its help."""
     kind = type("_Group", (_Commands,), {"package": module.__name__, "names": module.COMMANDS})
-    group = typer.Typer(name=name, cls=kind, add_completion=False, rich_markup_mode=None, context_settings=_SETTINGS, no_args_is_help=True)
+    group = typer.Typer(
+        name=name,
+        cls=kind,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings=_SETTINGS,
+        no_args_is_help=True,
+    )
     group.callback(help=module.__doc__)(lambda: None)
     return typer.main.get_command(group)
 
 
 def commands() -> dict[str, Any]:
-    """Return the function of every command by its words, such as `plan` and `data download`, in the order of the help."""
+    """Return the function of every command by its words, such as `plan` and `data download`, in the
+    order of the help."""
     return _functions(typer.main.get_command(app), "")
 
 
@@ -125,7 +141,11 @@ def _functions(group: Any, before: str) -> dict[str, Any]:
     for name in group.list_commands(None):
         module = import_module(_module(name, group.package))
         inner = hasattr(module, "COMMANDS")
-        found |= _functions(group.get_command(None, name), f"{before}{name} ") if inner else {f"{before}{name}": _function(name, module)}
+        found |= (
+            _functions(group.get_command(None, name), f"{before}{name} ")
+            if inner
+            else {f"{before}{name}": _function(name, module)}
+        )
     return found
 
 
@@ -136,8 +156,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=_SETTINGS,
-    epilog="Exit codes: 0 answered, 1 the answer is none, 2 bad request, 3 partly done, 130 interrupted."
-    " `meshwright COMMAND --help` has examples.",
+    epilog=(
+        "Exit codes: 0 answered, 1 the answer is none, 2 bad request, 3 partly done, 130"
+        " interrupted. `meshwright COMMAND --help` has examples."
+    ),
 )
 
 
@@ -151,24 +173,38 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    version: bool = typer.Option(
+        False,
+        "--version",
+        callback=_print_version,
+        is_eager=True,
+        help="Print the version and exit.",
+    ),
 ) -> None:
     """Find the fastest way to train a large language model on a given cluster."""
 
 
-_EXPECTED = {"int_parsing": "a whole number, such as 8192", "float_parsing": "a number, such as 0.5"}
+_EXPECTED = {
+    "int_parsing": "a whole number, such as 8192",
+    "float_parsing": "a number, such as 0.5",
+}
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command line and return its exit code; errors that were foreseen are one line on stderr."""
+    """Run one command line and return its exit code; errors that were foreseen are one line on
+    stderr."""
     command = typer.main.get_command(app)
     if is_asked():
         rejoin_words()
     try:
         _require_values(args)
-        outcome = command.main(args=list(args) or ["--help"], prog_name="meshwright", standalone_mode=False)
+        outcome = command.main(
+            args=list(args) or ["--help"], prog_name="meshwright", standalone_mode=False
+        )
     except MeshwrightError as error:
-        return 0 if is_asked() else _refuse(str(error))  # a line that can't be completed yet is no error
+        return (
+            0 if is_asked() else _refuse(str(error))
+        )  # a line that can't be completed yet is no error
     except (NotADirectoryError, IsADirectoryError, PermissionError) as error:
         if error.filename is None:
             raise
@@ -185,18 +221,27 @@ def run(args: Sequence[str]) -> int:
 
 
 def _require_values(args: Sequence[str]) -> None:
-    """ConfigError for an option with an empty value, mostly an unset variable of the shell: some options would take a default for it."""
+    """ConfigError for an option with an empty value, mostly an unset variable of the shell: some
+    options would take a default for it."""
     for option, word in pairwise(["", *args]):
         is_own = option != "--launcher-word"  # whose value is an option of the platform
-        if (not word and option.startswith("-")) or (is_own and re.fullmatch(r"--[a-z][a-z-]*=", word)):
+        if (not word and option.startswith("-")) or (
+            is_own and re.fullmatch(r"--[a-z][a-z-]*=", word)
+        ):
             name = option if not word else word.removesuffix("=")
-            raise ConfigError(f"{name}: its value is empty (an unset variable of the shell?); give one, or leave the option out")
+            raise ConfigError(
+                f"{name}: its value is empty (an unset variable of the shell?); give one, or leave"
+                " the option out"
+            )
 
 
 def _usage_words(error: Any) -> str:
-    """Say what is wrong with a command line: of a value that is no number, the value and what was expected."""
+    """Say what is wrong with a command line: of a value that is no number, the value and what was
+    expected."""
     faults = getattr(error.__cause__, "errors", None)
-    kind, given = (faults()[0][key] for key in ("type", "input")) if faults is not None else ("", "")
+    kind, given = (
+        (faults()[0][key] for key in ("type", "input")) if faults is not None else ("", "")
+    )
     if kind not in _EXPECTED or error.param is None:
         return str(error.format_message())
     return f"{max(error.param.opts, key=len)} {given}: expected {_EXPECTED[kind]}"
@@ -209,7 +254,8 @@ def _refuse(message: str) -> int:
 
 
 def main() -> None:
-    """Run the command line of this process; a reader that closes the pipe early ends it quietly, as it ends other filters."""
+    """Run the command line of this process; a reader that closes the pipe early ends it quietly, as
+    it ends other filters."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(run(sys.argv[1:]))

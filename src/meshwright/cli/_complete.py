@@ -26,7 +26,8 @@ def is_asked() -> bool:
 
 
 def add_values(command: Any, *, group: str, item: type) -> None:
-    """Let the arguments and options of a command, of a group or of none, complete values; `item` is the class of one completion."""
+    """Let the arguments and options of a command, of a group or of none, complete values; `item` is
+    the class of one completion."""
     for param in command.params:
         find = _of_param(f"{group} {command.name}".strip(), param.name)
         if find is not None:
@@ -34,10 +35,14 @@ def add_values(command: Any, *, group: str, item: type) -> None:
 
 
 def rejoin_words() -> None:
-    """Put the words together that bash has cut at `=` and `:`, as `--layout tp=8` and `--cluster h100:8` are one value each."""
+    """Put the words together that bash has cut at `=` and `:`, as `--layout tp=8` and `--cluster
+    h100:8` are one value each."""
     if not os.environ.get(_VARIABLE, "").endswith("_bash"):
         return
-    words, position = os.environ.get("COMP_WORDS", "").split("\n"), int(os.environ.get("COMP_CWORD", "0"))
+    words, position = (
+        os.environ.get("COMP_WORDS", "").split("\n"),
+        int(os.environ.get("COMP_CWORD", "0")),
+    )
     joined: list[str] = []
     for word in words[: position + 1]:
         if joined and (word in _BREAKS or joined[-1].endswith(_BREAKS)):
@@ -47,22 +52,29 @@ def rejoin_words() -> None:
     os.environ |= {"COMP_WORDS": "\n".join(joined), "COMP_CWORD": str(len(joined) - 1)}
 
 
-def _items(_context: Any, incomplete: str, *, find: Callable[[str], Iterable[str]], item: type) -> list[Any]:
-    """Values that begin so; bash gets the part behind its last cut, as it puts only that in place."""
+def _items(
+    _context: Any, incomplete: str, *, find: Callable[[str], Iterable[str]], item: type
+) -> list[Any]:
+    """Values that begin so; bash gets the part behind its last cut, as it puts only that in
+    place."""
     in_bash = os.environ.get(_VARIABLE, "").endswith("_bash")
     cut = 1 + max(incomplete.rfind(letter) for letter in _BREAKS) if in_bash else 0
     return [item(value[cut:]) for value in find(incomplete) if value.startswith(incomplete)]
 
 
 def _of_param(command: str, name: str) -> Callable[[str], Iterable[str]] | None:
-    """What completes a parameter: its command's own, else that of its name in the command's group, else that of its name anywhere."""
+    """What completes a parameter: its command's own, else that of its name in the command's group,
+    else that of its name anywhere."""
     keys = ((command, name), (f"{command.rpartition(' ')[0]} *", name), ("", name))
     return next((_VALUES[key] for key in keys if key in _VALUES), None)
 
 
 def _listed(module: str, attribute: str, _incomplete: str) -> list[str]:
     found = getattr(import_module(f"meshwright.{module}"), attribute)
-    return [value if isinstance(value, str) else value.name for value in (found() if callable(found) else found)]
+    return [
+        value if isinstance(value, str) else value.name
+        for value in (found() if callable(found) else found)
+    ]
 
 
 def _models(_incomplete: str) -> list[str]:
@@ -87,7 +99,11 @@ def _clusters(incomplete: str) -> list[str]:
     """Chips and servers with some counts, after `,` as well, and `local`."""
     before, comma, last = incomplete.rpartition(",")
     kind = last.partition(":")[0]
-    pairs = product([kind], _SOME_COUNTS) if ":" in last else product(_chips_and_servers(""), _TWO_COUNTS)
+    pairs = (
+        product([kind], _SOME_COUNTS)
+        if ":" in last
+        else product(_chips_and_servers(""), _TWO_COUNTS)
+    )
     counted = [f"{name}:{count}" for name, count in pairs]
     return [f"{before}{comma}{word}" for word in (*([] if comma else ["local"]), *counted)]
 
@@ -98,18 +114,31 @@ def _layouts(incomplete: str) -> list[str]:
 
     from meshwright.layout import RECOMPUTE_MODULES, RECOMPUTES, SCHEDULES, SHARDINGS, Layout
 
-    words = {"sharding": SHARDINGS, "recompute": RECOMPUTES, "schedule": SCHEDULES, "recompute_modules": RECOMPUTE_MODULES}
+    words = {
+        "sharding": SHARDINGS,
+        "recompute": RECOMPUTES,
+        "schedule": SCHEDULES,
+        "recompute_modules": RECOMPUTE_MODULES,
+    }
     words |= {"sp": ("0", "1"), "recompute_method": ("uniform", "block")}
     before, comma, _ = incomplete.rpartition(",")
     given = {word.partition("=")[0] for word in before.split(",")}
     keys = [field.name for field in fields(Layout) if field.name not in given]
-    return [f"{before}{comma}{key}={value}" for key in keys for value in words.get(key, _SOME_AXIS_VALUES)]
+    return [
+        f"{before}{comma}{key}={value}"
+        for key in keys
+        for value in words.get(key, _SOME_AXIS_VALUES)
+    ]
 
 
 def _axes(incomplete: str) -> list[str]:
     """Axes of a worker that serves, after `,` as well."""
     before, comma, _ = incomplete.rpartition(",")
-    return [f"{before}{comma}{axis}={value}" for axis in ("tp", "pp", "ep", "attention_dp") for value in _SOME_AXIS_VALUES]
+    return [
+        f"{before}{comma}{axis}={value}"
+        for axis in ("tp", "pp", "ep", "attention_dp")
+        for value in _SOME_AXIS_VALUES
+    ]
 
 
 _VALUES: dict[tuple[str, str], Callable[[str], Iterable[str]]] = {
@@ -133,4 +162,5 @@ _VALUES: dict[tuple[str, str], Callable[[str], Iterable[str]]] = {
     (" *", "objective"): partial(_listed, "search.request", "OBJECTIVES"),
     ("serving *", "layout"): _axes,
 }
-"""By command and parameter; ` *` is every command of no group, `serving *` every command of that group, an empty word every command."""
+"""By command and parameter; ` *` is every command of no group, `serving *` every command of that
+group, an empty word every command."""

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Side", "read_mixed", "read_side", "side_of"]
 
-_SHARED = ("seq_len", "decoder_seq_len", "precision", "attention", "routing", "model", "stack", "cluster")
+_SHARED = (
+    "seq_len",
+    "decoder_seq_len",
+    "precision",
+    "attention",
+    "routing",
+    "model",
+    "stack",
+    "cluster",
+)
 """Fields of a request that say what is trained, where and by what."""
 _CAPS = ("num_gpus", "min_tokens_per_s", "same")
 """Fields of a request under which chips may be left idle."""
@@ -34,7 +43,9 @@ class Side:
 
     def asked_with(self, given: dict[str, Any]) -> Side:
         """Return the side as an answer to another request; what is None is not said."""
-        return replace(self, request={name: value for name, value in given.items() if value is not None})
+        return replace(
+            self, request={name: value for name, value in given.items() if value is not None}
+        )
 
     def problem(self) -> Problem | None:
         """Return what the side was asked with."""
@@ -47,7 +58,11 @@ class Side:
 
     def values(self, quote: Quote | None) -> dict[str, Any]:
         """Return everything that the side says, the layout filled in where it was priced."""
-        layout = self.layout if quote is None else {field.name: getattr(quote.layout, field.name) for field in fields(Layout)}
+        layout = (
+            self.layout
+            if quote is None
+            else {field.name: getattr(quote.layout, field.name) for field in fields(Layout)}
+        )
         request = self.request or {}
         return {**{name: request[name] for name in _SHARED if name in request}, **layout}
 
@@ -69,15 +84,20 @@ def _read_json(path: Path) -> Any:
         hint = "; a layout is written tp=8,pp=4" if "=" not in str(path) else ""
         raise ConfigError(f"{path}: cannot be read ({error.strerror}){hint}") from None
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: no JSON, line {error.lineno}, column {error.colno}: {error.msg}") from None
+        raise ConfigError(
+            f"{path}: no JSON, line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from None
     except (ValueError, RecursionError):
         raise ConfigError(f"{path}: no JSON in UTF-8") from None
 
 
 def side_of(content: Any, name: str, rank: str = "") -> Side:
-    """Return a plan, a layout, or one plan of an answer, as `plan --json` prints them; ConfigError for anything broken."""
+    """Return a plan, a layout, or one plan of an answer, as `plan --json` prints them; ConfigError
+    for anything broken."""
     if not isinstance(content, dict):
-        raise ConfigError(f"{name}: expected an object as `plan --json` prints it, got {type(content).__name__}")
+        raise ConfigError(
+            f"{name}: expected an object as `plan --json` prints it, got {type(content).__name__}"
+        )
     request = content.get("request")
     if "plans" in content:
         content = _ranked(content["plans"], name, rank)
@@ -92,23 +112,35 @@ def side_of(content: Any, name: str, rank: str = "") -> Side:
 
 
 def _of_one_kind(plan: dict[str, Any], request: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the request of a plan that could leave chips idle, for those that it uses; ConfigError where its stages are not alike."""
+    """Return the request of a plan that could leave chips idle, for those that it uses; ConfigError
+    where its stages are not alike."""
     if kinds := _kinds(plan):
         raise ConfigError(
-            f"{name}: its pipeline runs on {' and '.join(kinds)}; `export` and `report` read the file of such a plan, and no "
-            "other command; `stages` of the file says what each runs as"
+            f"{name}: its pipeline runs on {' and '.join(kinds)}; `export` and `report` read the"
+            " file of such a plan, and no other command; `stages` of the file says what each"
+            " runs as"
         )
-    differs = [key for key in plan["stages"][0] if key != "layers" and len({str(stage[key]) for stage in plan["stages"]}) > 1]
+    differs = [
+        key
+        for key in plan["stages"][0]
+        if key != "layers" and len({str(stage[key]) for stage in plan["stages"]}) > 1
+    ]
     if differs:
         raise ConfigError(
-            f"{name}: its stages differ in {', '.join(differs)}, for which training software has one value; "
-            "plan with `--same recompute`, or with `--set`, and take that plan"
+            f"{name}: its stages differ in {', '.join(differs)}, for which training software has"
+            " one value; plan with `--same recompute`, or with `--set`, and take that plan"
         )
     kind, colon, _ = str(request.get("cluster")).partition(":")
     if not colon:
-        raise ConfigError(f"{name}: its cluster {kind} is a file with more chips than the plan uses; plan for a file with those it uses")
+        raise ConfigError(
+            f"{name}: its cluster {kind} is a file with more chips than the plan uses; plan for a"
+            " file with those it uses"
+        )
     used = sum(part["used"] for part in plan["chips"])
-    return {**{key: value for key, value in request.items() if key not in _CAPS}, "cluster": f"{kind}:{used}"}
+    return {
+        **{key: value for key, value in request.items() if key not in _CAPS},
+        "cluster": f"{kind}:{used}",
+    }
 
 
 def _kinds(plan: dict[str, Any]) -> list[str]:
@@ -118,7 +150,8 @@ def _kinds(plan: dict[str, Any]) -> list[str]:
 
 
 def read_mixed(text: str) -> tuple[MixedLayout, MixedProblem] | None:
-    """Read the plan of a file whose stages lie on several kinds of chips, with its request; None for anything else."""
+    """Read the plan of a file whose stages lie on several kinds of chips, with its request; None
+    for anything else."""
     from meshwright.search.mixed.problem import resolve_mixed
     from meshwright.search.mixed.saved import mixed_layout_of
     from meshwright.search.request import PlanRequest
@@ -131,7 +164,11 @@ def read_mixed(text: str) -> tuple[MixedLayout, MixedProblem] | None:
         return None
     plan = _ranked(content["plans"], text, rank) if "plans" in content else content
     stages = plan.get("stages")
-    if not isinstance(stages, list) or not all(isinstance(stage, dict) and "chip" in stage for stage in stages) or not _kinds(plan):
+    if (
+        not isinstance(stages, list)
+        or not all(isinstance(stage, dict) and "chip" in stage for stage in stages)
+        or not _kinds(plan)
+    ):
         return None
     problem = resolve_mixed(PlanRequest.of(request))
     try:
@@ -141,7 +178,11 @@ def read_mixed(text: str) -> tuple[MixedLayout, MixedProblem] | None:
 
 
 def _ranked(plans: Any, name: str, rank: str) -> dict[str, Any]:
-    if not isinstance(plans, list) or not plans or not all(isinstance(plan, dict) for plan in plans):
+    if (
+        not isinstance(plans, list)
+        or not plans
+        or not all(isinstance(plan, dict) for plan in plans)
+    ):
         raise ConfigError(f"{name}: the file holds no plan")
     if rank and not rank.isdecimal():
         raise ConfigError(f"{name}: #{rank}: expected a rank such as #2")
@@ -158,7 +199,9 @@ def _layout_fields(layout: dict[str, Any], name: str) -> dict[str, Any]:
     for key in layout:
         if key not in known:
             raise UnknownNameError(f"key of a layout in {name}", str(key), known)
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in layout.items()}
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in layout.items()
+    }
     try:
         Layout(**values)
     except (TypeError, AttributeError):

@@ -35,14 +35,23 @@ class Run:
         from meshwright.search.problem import dims_of
 
         found = self.found
-        details = {name: value for name, value in asdict(found.details).items() if value is not None}
+        details = {
+            name: value for name, value in asdict(found.details).items() if value is not None
+        }
         values: dict[str, Any] = {name: getattr(found.work, name) for name in _OF_WORK}
-        values |= {"gbs": found.layout.get("gbs"), "stack": found.stack, "megatron_version": found.megatron_version}
-        return {"model": dims_of(found.model, details=details), **{name: value for name, value in values.items() if value is not None}}
+        values |= {
+            "gbs": found.layout.get("gbs"),
+            "stack": found.stack,
+            "megatron_version": found.megatron_version,
+        }
+        return {
+            "model": dims_of(found.model, details=details),
+            **{name: value for name, value in values.items() if value is not None},
+        }
 
     def asked(self, problem: Problem) -> Asked:
-        """Return the file's layout in the problem, without what the file leaves off of its software; on other chips than its own the
-        number of replicas follows."""
+        """Return the file's layout in the problem, without what the file leaves off of its
+        software; on other chips than its own the number of replicas follows."""
         from meshwright.search.asked import ask
 
         layout = {name: value for name, value in self.found.layout.items() if name != "gbs"}
@@ -51,26 +60,36 @@ class Run:
         if problem.request.gbs is None and "gbs" in self.found.layout:
             layout["gbs"] = self.found.layout["gbs"]
         if problem.request.gbs is None and "gbs" not in layout:
-            raise ConfigError(f"{self.path}: the file leaves the global batch to its software; add --gbs{_usual_batch(layout, problem)}")
+            raise ConfigError(
+                f"{self.path}: the file leaves the global batch to its software; add"
+                f" --gbs{_usual_batch(layout, problem)}"
+            )
         try:
             return ask(layout, self._as_it_is(problem))
         except ConfigError as error:
             raise ConfigError(
-                f"{self.path}: its layout does not run as it is: {error}; leave its words out of the file to plan without it"
+                f"{self.path}: its layout does not run as it is: {error}; leave its words out of"
+                " the file to plan without it"
             ) from None
 
     def _as_it_is(self, problem: Problem) -> Problem:
         from dataclasses import replace
 
         setting = problem.setting
-        return replace(problem, setting=replace(setting, stack=setting.stack.without(self.found.left_off)))
+        return replace(
+            problem, setting=replace(setting, stack=setting.stack.without(self.found.left_off))
+        )
 
     def set_names(self) -> list[str]:
         """Return the names of the training settings that the file gives: no part of a request."""
         from dataclasses import fields
 
         settings = self.found.settings
-        return [field.name for field in fields(settings) if getattr(settings, field.name) != field.default]
+        return [
+            field.name
+            for field in fields(settings)
+            if getattr(settings, field.name) != field.default
+        ]
 
     def lines(self) -> Iterator[str]:
         """Yield what a reader must know."""
@@ -92,18 +111,24 @@ def _usual_batch(layout: dict[str, Any], problem: Problem) -> str:
 
 
 def read_run(path: Path, flags: dict[str, Any]) -> Run:
-    """Read a file of any kind that is known; ConfigError where a flag and the file both name the model."""
+    """Read a file of any kind that is known; ConfigError where a flag and the file both name the
+    model."""
     from meshwright.exports import import_text
     from meshwright.exports.registry import find_source
 
     try:
         text = path.read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}") from None
+        raise ConfigError(
+            f"{path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
+        ) from None
     if "model" in flags:
         raise ConfigError(f"--from {path} names a model of its own; leave the other out")
     if "cluster" not in flags:
-        raise ConfigError(f"--from {path}: the file does not say which chips it runs on; add --cluster, such as h100:64")
+        raise ConfigError(
+            f"--from {path}: the file does not say which chips it runs on; add --cluster, such as"
+            " h100:64"
+        )
     source = find_source(path.name, text)
     try:
         found = import_text(text, source=source)
@@ -121,8 +146,8 @@ def price_of(asked: Asked) -> Quote:
 
 
 def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> None:
-    """Print the file's layout against the best: what differs, what each difference means, and both prices. `problem` is the best's, in
-    which the software has all that it can do."""
+    """Print the file's layout against the best: what differs, what each difference means, and both
+    prices. `problem` is the best's, in which the software has all that it can do."""
     from dataclasses import replace
 
     from meshwright.cli._layout_case import narrow_console
@@ -131,11 +156,20 @@ def print_change(current: Asked, result: PlanResult, *, problem: Problem) -> Non
     from meshwright.search.result import layout_dict
 
     console, mine = narrow_console(), price_of(current)
-    console.print(f"\nA, the file's layout: {mine.layout.words()}: {mine.step_s:.3f} s a step, fits: {mine.verdict}", soft_wrap=True)
+    console.print(
+        f"\nA, the file's layout: {mine.layout.words()}: {mine.step_s:.3f} s a step, fits:"
+        f" {mine.verdict}",
+        soft_wrap=True,
+    )
     if not result.plans:
         return
     best = replace(current, layout=result.plans[0].layout, problem=problem)
-    console.print(f"B, the best: {best.layout.words()}: {result.plans[0].step_s:.3f} s a step\n", soft_wrap=True)
+    console.print(
+        f"B, the best: {best.layout.words()}: {result.plans[0].step_s:.3f} s a step\n",
+        soft_wrap=True,
+    )
     experts = problem.setting.model.moe is not None
-    print_comparison(compare(layout_dict(mine.layout), layout_dict(best.layout), has_experts=experts), console)
+    print_comparison(
+        compare(layout_dict(mine.layout), layout_dict(best.layout), has_experts=experts), console
+    )
     print_prices(mine, price_of(best), console)

@@ -9,11 +9,14 @@ import typer
 
 __all__ = ["QuietFlag", "keep_quiet", "print_page", "tell", "warn"]
 
-QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; warnings and errors stay.")]
+QuietFlag = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress; warnings and errors stay.")
+]
 
 
 def print_page(lines: Sequence[str], *, indent: int) -> None:
-    """Print lines, on a terminal folded at its width with further lines set in; a pipe or a file gets them whole."""
+    """Print lines, on a terminal folded at its width with further lines set in; a pipe or a file
+    gets them whole."""
     from rich.console import Console
 
     from meshwright.report.columns import fold

@@ -27,7 +27,9 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made a folder for traces ({error.strerror})") from None
+        raise ConfigError(
+            f"{folder}: cannot be made a folder for traces ({error.strerror})"
+        ) from None
 
 
 def write_step(path: Path, layout: Layout, problem: Problem) -> None:
@@ -39,12 +41,18 @@ def write_step(path: Path, layout: Layout, problem: Problem) -> None:
         typer.echo(f"no trace: {_TOO_LONG}", err=True)
         return
     [priced] = reprice(problem, [layout])
-    _write(path, layout.words(), problem.setting.model.name, traced_layout(problem, layout, priced.time_s))
+    _write(
+        path,
+        layout.words(),
+        problem.setting.model.name,
+        traced_layout(problem, layout, priced.time_s),
+    )
     typer.echo(f"trace written to {path}; open it at {_VIEWER}", err=True)
 
 
 def write_steps(folder: Path, result: PlanResult, problem: Problem | MixedProblem) -> None:
-    """Write one step of each plan that can be simulated, `plan-RANK.json` each, and say which are left out."""
+    """Write one step of each plan that can be simulated, `plan-RANK.json` each, and say which are
+    left out."""
     from meshwright.search.refine import too_long
 
     long = [plan for plan in result.plans if too_long(plan.mixed or plan.layout)]
@@ -52,7 +60,9 @@ def write_steps(folder: Path, result: PlanResult, problem: Problem | MixedProble
     for plan in traced:
         _write_plan(folder / f"plan-{plan.rank}.json", plan, problem)
     if traced:
-        typer.echo(f"traces of {_ranks(traced)} written to {folder}; open them at {_VIEWER}", err=True)
+        typer.echo(
+            f"traces of {_ranks(traced)} written to {folder}; open them at {_VIEWER}", err=True
+        )
     if long:
         typer.echo(f"no trace of {_ranks(long)}: {_TOO_LONG}", err=True)
 
@@ -64,9 +74,19 @@ def _write_plan(path: Path, plan: Plan, problem: Problem | MixedProblem) -> None
 
     if isinstance(problem, MixedProblem):
         assert plan.mixed is not None, "plans of several pools say their stages"
-        _write(path, mixed_words(plan.mixed), problem.site.model.name, traced_mixed(plan.mixed, problem.site, plan.time_s))
+        _write(
+            path,
+            mixed_words(plan.mixed),
+            problem.site.model.name,
+            traced_mixed(plan.mixed, problem.site, plan.time_s),
+        )
         return
-    _write(path, plan.layout.words(), problem.setting.model.name, traced_layout(problem, plan.layout, plan.time_s))
+    _write(
+        path,
+        plan.layout.words(),
+        problem.setting.model.name,
+        traced_layout(problem, plan.layout, plan.time_s),
+    )
 
 
 def _write(path: Path, words: str, model: str, step: TracedStep) -> None:

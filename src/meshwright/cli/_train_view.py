@@ -19,8 +19,11 @@ __all__ = ["dry_record", "print_dry_run", "print_findings", "print_state", "stat
 _MARKS = {"ok": "ok", "warning": "note", "problem": "STOP"}
 
 
-def print_findings(start: Start, findings: Sequence[Finding], *, file: Any = None, quiet: bool = False) -> None:
-    """Print the plan that is taken, and what preflight found of it; `quiet` leaves out what is well."""
+def print_findings(
+    start: Start, findings: Sequence[Finding], *, file: Any = None, quiet: bool = False
+) -> None:
+    """Print the plan that is taken, and what preflight found of it; `quiet` leaves out what is
+    well."""
     prepared, out = start.prepared, file or sys.stderr
     for note in start.notes:
         print(f"note: {note}", file=out)
@@ -50,14 +53,21 @@ def print_dry_run(start: Start) -> None:
 
 
 def _jobs(start: Start) -> Iterator[tuple[int, JobText]]:
-    """Yield the jobs that would be sent now: number and text; a number that the platform has yet to give stands in angle brackets."""
+    """Yield the jobs that would be sent now: number and text; a number that the platform has yet to
+    give stands in angle brackets."""
     from meshwright.training.folder import label_of, read_folder
 
     there, prepared = read_folder(start.prepared.folder), start.prepared
     first = max((job.number for job in there.jobs()), default=0) + 1 if there is not None else 1
-    for number in range(first, first + prepared.at_once(done_steps=prepared.saved_steps, most=prepared.request.most_jobs)):
+    for number in range(
+        first,
+        first + prepared.at_once(done_steps=prepared.saved_steps, most=prepared.request.most_jobs),
+    ):
         after = None if number == first else f"<the number of job {number - 1}>"
-        yield number, prepared.written(number=number, label=label_of(start.train_id, number), after=after)
+        yield (
+            number,
+            prepared.written(number=number, label=label_of(start.train_id, number), after=after),
+        )
 
 
 def dry_record(start: Start, findings: Sequence[Finding], *, with_jobs: bool) -> dict[str, Any]:
@@ -72,7 +82,10 @@ def dry_record(start: Start, findings: Sequence[Finding], *, with_jobs: bool) ->
         "plan": start.plan["plans"][0],
         "findings": [asdict(finding) for finding in findings],
         "files": [{"name": file.name, "text": file.text} for file in prepared.job().files],
-        "jobs": [{"file_name": text.file_name, "text": text.text, "submit": text.submit} for text in texts],
+        "jobs": [
+            {"file_name": text.file_name, "text": text.text, "submit": text.submit}
+            for text in texts
+        ],
     }
 
 
@@ -81,7 +94,11 @@ def state_line(state: TrainState) -> str:
     done = "no step yet" if state.done_steps is None else f"step {state.done_steps:,}"
     of = "" if state.total_steps is None else f" of {state.total_steps:,}"
     loss = "" if state.last_loss is None else f", loss {state.last_loss:.4g}"
-    speed = "" if state.tokens_per_s is None else f", {state.tokens_per_s:,.0f} tokens/s (predicted {state.predicted_tokens_per_s:,.0f})"
+    speed = (
+        ""
+        if state.tokens_per_s is None
+        else f", {state.tokens_per_s:,.0f} tokens/s (predicted {state.predicted_tokens_per_s:,.0f})"
+    )
     return f"{done}{of}{loss}{speed}{'' if state.eta_s is None else f', {_time(state.eta_s)} left'}"
 
 
@@ -105,7 +122,9 @@ def print_state(state: TrainState, *, json_output: bool) -> None:
     for job in state.jobs:
         status = job.status
         print(
-            f"job {job.note.number}: {status.state}{f' ({status.reason})' if status.reason else ''}, {Path('jobs') / str(job.note.number)}"
+            f"job {job.note.number}:"
+            f" {status.state}{f' ({status.reason})' if status.reason else ''},"
+            f" {Path('jobs') / str(job.note.number)}"
         )
     if state.silent is not None:
         print(state.silent, file=sys.stderr)

@@ -1,4 +1,5 @@
-"""`meshwright apss`: Baidu AIAK's adaptive parallel strategy search, by the same flags and records."""
+"""`meshwright apss`: Baidu AIAK's adaptive parallel strategy search, by the same flags and
+records."""
 
 from __future__ import annotations
 
@@ -17,26 +18,45 @@ _MODES = ("fast", "analytic")
 
 
 def apss(
-    model_name: Annotated[str, typer.Option(help="One of the tool's 14 models, or any of `meshwright models`.")] = "llama2-70b",
+    model_name: Annotated[
+        str, typer.Option(help="One of the tool's 14 models, or any of `meshwright models`.")
+    ] = "llama2-70b",
     num_gpus: Annotated[int, typer.Option(help="Chips to use at most, to 1048576.")] = 256,
     nproc_per_node: Annotated[int, typer.Option(help="Chips in one server.")] = 8,
     gpu_infos: Annotated[
-        str, typer.Option(metavar="KIND[:MOST][,...]", help="Kinds of chips, each with how many there are at most; -1 or none: no limit.")
+        str,
+        typer.Option(
+            metavar="KIND[:MOST][,...]",
+            help="Kinds of chips, each with how many there are at most; -1 or none: no limit.",
+        ),
     ] = "a800",
-    global_batch_size: Annotated[int, typer.Option(help="Sequences in one step; a multiple of 512.")] = 1024,
-    sequence_length: Annotated[int, typer.Option(help="Tokens in one sequence; a multiple of 512.")] = 4096,
+    global_batch_size: Annotated[
+        int, typer.Option(help="Sequences in one step; a multiple of 512.")
+    ] = 1024,
+    sequence_length: Annotated[
+        int, typer.Option(help="Tokens in one sequence; a multiple of 512.")
+    ] = 4096,
     top: Annotated[int, typer.Option(help="Strategies to print.")] = 5,
-    mode: Annotated[str, typer.Option(help="fast, or analytic: also a trace of each strategy below ./cache.")] = "fast",
-    no_legacy_limits: Annotated[bool, typer.Option("--no-legacy-limits", help="Take any batch and sequence.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the plans as `meshwright plan --json` does.")] = False,
+    mode: Annotated[
+        str, typer.Option(help="fast, or analytic: also a trace of each strategy below ./cache.")
+    ] = "fast",
+    no_legacy_limits: Annotated[
+        bool, typer.Option("--no-legacy-limits", help="Take any batch and sequence.")
+    ] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the plans as `meshwright plan --json` does.")
+    ] = False,
 ) -> None:
-    """Find the fastest parallel strategies by the flags of Baidu AIAK's adaptive parallel strategy search, and print its records.
+    """Find the fastest parallel strategies by the flags of Baidu AIAK's adaptive parallel strategy
+    search, and print its records.
 
-    One tensor-parallel size for all kinds of chips and one way to recompute per kind are searched, as the record has it; layers per stage
-    are free with several kinds, equal with one. Times and memory are those of `meshwright plan`; --mode changes nothing about them.
+    One tensor-parallel size for all kinds of chips and one way to recompute per kind are searched,
+    as the record has it; layers per stage are free with several kinds, equal with one. Times and
+    memory are those of `meshwright plan`; --mode changes nothing about them.
 
-    Prints one Python dict per line, best first: tokens/s of the job, seconds per step, GiB per kind of chip, and the strategy as flags.
-    Chips left idle and how near to the best the first line is proven to be are said on stderr.
+    Prints one Python dict per line, best first: tokens/s of the job, seconds per step, GiB per kind
+    of chip, and the strategy as flags. Chips left idle and how near to the best the first line is
+    proven to be are said on stderr.
 
     Examples:
 
@@ -45,7 +65,7 @@ def apss(
       meshwright apss --num-gpus 256 --gpu-infos a800:128,h800:160 --global-batch-size 512 --mode analytic
 
       meshwright apss --model-name llama3-8b --num-gpus 64 --gpu-infos h100,kunlun3:32 --global-batch-size 96 --no-legacy-limits --json
-    """
+    """  # noqa: E501
     from meshwright.doors.apss import ApssRequest
     from meshwright.doors.apss import apss as search
     from meshwright.errors import UnknownNameError
@@ -94,12 +114,31 @@ def _notes(answer: ApssAnswer) -> list[str]:
     best, proof = answer.result.plans[0], answer.result.proof
     assert proof is not None and best.mixed is not None
     idle = [f"{count} {name}" for name, _, count in best.chips if count]
-    used = f"the first strategy uses {sum(used for _, used, _ in best.chips)} chips, dp={best.mixed.stages[0].dp}"
+    used = (
+        f"the first strategy uses {sum(used for _, used, _ in best.chips)} chips,"
+        f" dp={best.mixed.stages[0].dp}"
+    )
     risky = [str(plan.rank) for plan in answer.result.plans if plan.fits == "at risk"]
     return [
-        used + (f"; left idle, as that is faster or they do not divide: {', '.join(idle)}" if idle else ""),
-        "no strategy of this space is faster" if proof.gap_frac == 0 else f"no strategy is faster by more than {proof.gap_frac:.2%}",
-        *([f"memory of strategies {', '.join(risky)} may not be enough: they need a part of what is kept free"] if risky else []),
+        used
+        + (
+            f"; left idle, as that is faster or they do not divide: {', '.join(idle)}"
+            if idle
+            else ""
+        ),
+        (
+            "no strategy of this space is faster"
+            if proof.gap_frac == 0
+            else f"no strategy is faster by more than {proof.gap_frac:.2%}"
+        ),
+        *(
+            [
+                f"memory of strategies {', '.join(risky)} may not be enough: they need a part of"
+                " what is kept free"
+            ]
+            if risky
+            else []
+        ),
     ]
 
 
@@ -108,7 +147,7 @@ def _trace(answer: ApssAnswer, asked: ApssRequest) -> None:
     from meshwright.search.mixed.problem import resolve_mixed
 
     chips = asked.gpu_infos.replace(" ", "").replace(":", "-").replace(",", "_")
-    name = f"{asked.model_name}_{asked.num_gpus}_{chips}_gbs{asked.global_batch_size}_seq{asked.sequence_length}"
+    name = f"{asked.model_name}_{asked.num_gpus}_{chips}_gbs{asked.global_batch_size}_seq{asked.sequence_length}"  # noqa: E501
     folder = _CACHE / name
     make_folder(folder)
     write_steps(folder, answer.result, resolve_mixed(answer.result.request))

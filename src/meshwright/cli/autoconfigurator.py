@@ -24,24 +24,45 @@ _INTERRUPTED = 130
 
 
 def autoconfigurator(
-    words: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="Hydra words: search_config=gpt3/5b.")] = None,
-    config_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="More of cluster/ and search_config/, as YAML files.")] = None,
-    write_conf: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the tree of configurations there, and stop.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write the base configuration and the candidates, and start nothing.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE...", help="Hydra words: search_config=gpt3/5b."),
+    ] = None,
+    config_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="More of cluster/ and search_config/, as YAML files."),
+    ] = None,
+    write_conf: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the tree of configurations there, and stop."),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Write the base configuration and the candidates, and start nothing."
+        ),
+    ] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Find the fastest configuration of a model as NVIDIA's AutoConfigurator for NeMo 1.x does, by the same words and folders.
+    """Find the fastest configuration of a model as NVIDIA's AutoConfigurator for NeMo 1.x does, by
+    the same words and folders.
 
-    Every layout is priced; the candidates are those that fit by prediction, best first, at most `limit_search_runs`. They are run a few
-    steps each, those first that can matter, until no other can be faster by more than 2 % with 90 % confidence. cluster_type is bcm
-    (Slurm), bcp, k8s, or interactive: this machine and the embedded trainer.
+    Every layout is priced; the candidates are those that fit by prediction, best first, at most
+    `limit_search_runs`. They are run a few steps each, those first that can matter, until no other
+    can be faster by more than 2 % with 90 % confidence. cluster_type is bcm (Slurm), bcp, k8s, or
+    interactive: this machine and the embedded trainer.
 
-    With run_inference_hp_search (the old tool's default) every tp x pp x batch of inference_settings is predicted as FasterTransformer runs
-    it, written to inference/final_summary/, and without --dry-run measured: a server of each tp x pp under as many clients as a batch has.
+    With run_inference_hp_search (the old tool's default) every tp x pp x batch of
+    inference_settings is predicted as FasterTransformer runs it, written to
+    inference/final_summary/, and without --dry-run measured: a server of each tp x pp under as many
+    clients as a batch has.
 
-    Writes <base_results_dir>/<family>/<size>_<memory>gb/ with base_cfg_*.yaml, candidate_configs/, training_logs/ and final_results/ (the
-    CSV of every run, fastest first, that of failures, the top N, the best YAML). Exit code 1: no run finished.
+    Writes <base_results_dir>/<family>/<size>_<memory>gb/ with base_cfg_*.yaml, candidate_configs/,
+    training_logs/ and final_results/ (the CSV of every run, fastest first, that of failures, the
+    top N, the best YAML). Exit code 1: no run finished.
 
     Examples:
 
@@ -50,7 +71,7 @@ def autoconfigurator(
       meshwright autoconfigurator search_config=tiny/llama cluster_type=interactive auto_configurator_path=. run_inference_hp_search=False
 
       meshwright autoconfigurator search_config=llama/llama3_8b cluster_type=bcm cluster.partition=gpu auto_configurator_path=/opt/tool
-    """
+    """  # noqa: E501
     from meshwright.doors.autoconfigurator.words import compose, write_tree
 
     if write_conf is not None:
@@ -64,7 +85,10 @@ def autoconfigurator(
     if not training and not inference:
         page.note("run_training_hp_search=False and run_inference_hp_search=False: nothing to do")
     if inference and "inference_settings" not in config["search_config"]:
-        page.note("run_inference_hp_search: search_config has no inference_settings, so nothing is predicted")
+        page.note(
+            "run_inference_hp_search: search_config has no inference_settings, so nothing is"
+            " predicted"
+        )
         inference = False
     measured = _inference(config, page, alone=not training) if inference else None
     if training:
@@ -90,7 +114,8 @@ class _Page:
         typer.echo(f"note: {text}", err=True)
 
     def close(self, name: str) -> None:
-        """Print the object, and end with 1 where the training's answer is none, or that of inference alone."""
+        """Print the object, and end with 1 where the training's answer is none, or that of
+        inference alone."""
         import json
 
         if self.json_output:
@@ -100,7 +125,8 @@ class _Page:
 
 
 def _inference(config: dict[str, Any], page: _Page, *, alone: bool) -> MeasuredInference | None:
-    """Predict the grid and write its tables, which takes seconds; return what can be measured, None where nothing can.
+    """Predict the grid and write its tables, which takes seconds; return what can be measured, None
+    where nothing can.
 
     ConfigError where inference alone is asked for, and can't be measured.
     """
@@ -117,36 +143,53 @@ def _inference(config: dict[str, Any], page: _Page, *, alone: bool) -> MeasuredI
     table = search.table(points, refused, source="predicted")
     named = config["search_config"]["train_settings"].get("chip", "auto")
     try:
-        measured, why = prepare_inference(search, platform_of(config), chip=None if named == "auto" else named), ""
+        measured, why = (
+            prepare_inference(search, platform_of(config), chip=None if named == "auto" else named),
+            "",
+        )
     except ConfigError as error:
         measured, why = None, str(error)
     if measured is None and alone and not config["dry_run"]:
-        raise ConfigError(f"run_inference_hp_search: nothing can be measured: {why}; --dry-run writes the predictions")
-    path = write_points(table, beside=search.was_measured or (measured is not None and not config["dry_run"]))
+        raise ConfigError(
+            f"run_inference_hp_search: nothing can be measured: {why}; --dry-run writes the"
+            " predictions"
+        )
+    path = write_points(
+        table, beside=search.was_measured or (measured is not None and not config["dry_run"])
+    )
     page.parts["inference"] = inference_answer(table, notes=search.notes, file=path, study=None)
     page.answered["inference"] = bool(points)
     page.line(
-        f"inference: {counted(len(points), 'point')} predicted as {table.engine} runs them, and {len(refused)} that can't run; {path}"
+        f"inference: {counted(len(points), 'point')} predicted as {table.engine} runs them, and"
+        f" {len(refused)} that can't run; {path}"
     )
     _print_points(table, page)
     if measured is None:
         page.note(f"run_inference_hp_search: nothing can be measured, predictions stand: {why}")
     elif config["dry_run"]:
         job, submit = measured.write_first_job()
-        page.line(f"{job}: the first of {measured.num_runs} runs of {search.engine}, sent by `{submit}`")
+        page.line(
+            f"{job}: the first of {measured.num_runs} runs of {search.engine}, sent by `{submit}`"
+        )
     return measured
 
 
 def _print_points(table: PointTable, page: _Page) -> None:
     if not table.points:
         first = table.refused[0]
-        page.line(f"inference: nothing runs; tp={first.tp}, pp={first.pp}, bs={first.batch}: {first.reason}")
+        page.line(
+            f"inference: nothing runs; tp={first.tp}, pp={first.pp}, bs={first.batch}:"
+            f" {first.reason}"
+        )
         return
     least = min(table.points, key=lambda point: point.latency_ms)
     most = max(table.points, key=lambda point: point.samples_per_s_per_gpu)
     for word, at in (("least latency", least), ("most throughput per GPU", most)):
         figures = f"{at.latency_ms:.4g} ms, {at.samples_per_s_per_gpu:.4g} samples/s/GPU"
-        page.line(f"inference: {word}: tp={at.tp}, pp={at.pp}, bs={at.batch}: {figures} {table.source} on {table.chip}")
+        page.line(
+            f"inference: {word}: tp={at.tp}, pp={at.pp}, bs={at.batch}: {figures} {table.source} on"
+            f" {table.chip}"
+        )
 
 
 def _measure(measured: MeasuredInference, page: _Page) -> None:
@@ -169,7 +212,8 @@ def _measure(measured: MeasuredInference, page: _Page) -> None:
     page.parts["inference"] = inference_answer(table, notes=search.notes, file=path, study=study)
     page.answered["inference"] = bool(points)
     page.line(
-        f"inference: {counted(len(points), 'point')} measured with {search.engine}, and {len(failed)} that can't run or failed; {path}"
+        f"inference: {counted(len(points), 'point')} measured with {search.engine}, and"
+        f" {len(failed)} that can't run or failed; {path}"
     )
     _print_points(table, page)
 
@@ -203,18 +247,30 @@ def _search(config: dict[str, Any], page: _Page) -> None:
 
 
 def _written(search: Search, page: _Page) -> list[Path]:
-    """Say what was priced, write the configurations, and return the base configuration's other forms."""
-    from meshwright.doors.autoconfigurator.folders import base_name, earlier_candidates, write_candidates, write_other_forms
+    """Say what was priced, write the configurations, and return the base configuration's other
+    forms."""
+    from meshwright.doors.autoconfigurator.folders import (
+        base_name,
+        earlier_candidates,
+        write_candidates,
+        write_other_forms,
+    )
 
     for note in search.notes:
         page.note(note)
     for line in _opening(search):
         page.line(line)
     paths = write_candidates(search)
-    page.line(f"{search.folder / base_name(search)} and {counted(len(paths), 'candidate')} in {paths[0].parent}")
+    page.line(
+        f"{search.folder / base_name(search)} and {counted(len(paths), 'candidate')} in"
+        f" {paths[0].parent}"
+    )
     others = earlier_candidates(search)
     if others:
-        page.note(f"{counted(len(others), 'file')} of an earlier search in {paths[0].parent} as well, such as {others[0]}")
+        page.note(
+            f"{counted(len(others), 'file')} of an earlier search in {paths[0].parent} as well,"
+            f" such as {others[0]}"
+        )
     forms = write_other_forms(search)
     for path, said in forms.items():
         page.line(f"{path}: {said}")
@@ -228,13 +284,21 @@ def _opening(search: Search) -> list[str]:
     settings, best = search.settings, search.members[0]
     days, ours = closed_form_days(search), predicted_days(search, best)
     lines = [
-        f"You can train a {search.size_in_b:g}B parameter model in {days:.2f} days using {settings.num_gpus} GPUs. This result assumes "
-        f"you are training to {settings.num_tokens_in_b:g}B tokens, and each GPU achieves {settings.tflops_per_gpu:g} TFLOPS.",
+        (
+            f"You can train a {search.size_in_b:g}B parameter model in {days:.2f} days using"
+            f" {settings.num_gpus} GPUs. This result assumes you are training to"
+            f" {settings.num_tokens_in_b:g}B tokens, and each GPU achieves"
+            f" {settings.tflops_per_gpu:g} TFLOPS."
+        ),
     ]
-    lines.append(f"Predicted: {ours:.2f} days of steps with {best.layout.words()}, {best.predicted.step_s:.4g} s a step.")
+    lines.append(
+        f"Predicted: {ours:.2f} days of steps with {best.layout.words()},"
+        f" {best.predicted.step_s:.4g} s a step."
+    )
     if ours > settings.max_training_days:
         lines.append(
-            f"warning: max_training_days={settings.max_training_days:g} is less than that; `meshwright estimate` says what would do."
+            f"warning: max_training_days={settings.max_training_days:g} is less than that;"
+            " `meshwright estimate` says what would do."
         )
     return lines
 
@@ -245,7 +309,9 @@ def _run(search: Search, *, quiet: bool) -> StudyResult:
 
     try:
         with progress(quiet=quiet) as show:
-            return run_study(search.prepared, search.tuning, starter=search.platform.executor(), show=show)
+            return run_study(
+                search.prepared, search.tuning, starter=search.platform.executor(), show=show
+            )
     except Interrupted as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(_INTERRUPTED) from None

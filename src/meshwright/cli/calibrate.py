@@ -13,42 +13,85 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 FAR_OFF = 2.0
-"""A miss beyond which a run is more likely described wrongly than missed by the model: 3 % of published times and 7 % of
-published peaks are that far off."""
+"""A miss beyond which a run is more likely described wrongly than missed by the model: 3 % of
+published times and 7 % of published peaks are that far off."""
 
 
 def calibrate(
     results: Annotated[
-        list[Path], typer.Argument(metavar="RESULTS...", help="Studies, logs, tables of runs, outputs of nccl-tests.", show_default=False)
+        list[Path],
+        typer.Argument(
+            metavar="RESULTS...",
+            help="Studies, logs, tables of runs, outputs of nccl-tests.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="CALIBRATION.yaml", help="Where the calibration goes.", show_default=False)
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="CALIBRATION.yaml",
+            help="Where the calibration goes.",
+            show_default=False,
+        ),
     ],
-    model: Annotated[str | None, typer.Option(help="Of logs that don't say it: a name, or dims layers=32,hidden=4096,...")] = None,
-    hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Of logs: chips, such as h100:16, or h100.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
-    stack: Annotated[str | None, typer.Option(help="Training software of all runs [default: what log or table say].")] = None,
-    seq: Annotated[int | None, typer.Option("--seq", "--seq-len", help="Of logs: tokens in one sequence.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Of logs that don't say it: a name, or dims layers=32,hidden=4096,..."),
+    ] = None,
+    hf: Annotated[
+        Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="KIND:COUNT", help="Of logs: chips, such as h100:16, or h100."),
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")
+    ] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(help="Training software of all runs [default: what log or table say]."),
+    ] = None,
+    seq: Annotated[
+        int | None, typer.Option("--seq", "--seq-len", help="Of logs: tokens in one sequence.")
+    ] = None,
     gbs: Annotated[int | None, typer.Option(help="Of logs: global batch in sequences.")] = None,
-    precision: Annotated[str | None, typer.Option(help="Of logs: number format of the matrix products.")] = None,
-    layout: Annotated[str | None, typer.Option(metavar="KEY=V[,...]", help="Of logs: the layout, tp=8,pp=4,mbs=1.")] = None,
-    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote; plans then need it too.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    precision: Annotated[
+        str | None, typer.Option(help="Of logs: number format of the matrix products.")
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(metavar="KEY=V[,...]", help="Of logs: the layout, tp=8,pp=4,mbs=1."),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What `meshwright profile` wrote; plans then need it too."
+        ),
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
 ) -> None:
     """Fit the few constants that matter to your own runs, from one run upwards.
 
-    A run tells a factor as far as its time or its memory hangs on it: the chip's work, the host, each kind of exchange, activations,
-    states. Every factor is pulled towards 1 by as much as published runs of one study usually lie about it, so one run anchors what it
-    shows and leaves the rest alone. Outputs of nccl-tests give the rate and the latency of the link itself.
+    A run tells a factor as far as its time or its memory hangs on it: the chip's work, the host,
+    each kind of exchange, activations, states. Every factor is pulled towards 1 by as much as
+    published runs of one study usually lie about it, so one run anchors what it shows and leaves
+    the rest alone. Outputs of nccl-tests give the rate and the latency of the link itself.
 
-    RESULTS are studies of `meshwright tune`; directories of logs (runs/<id>/stdout.log and stderr.log); logs of Megatron-LM (its dump
-    of arguments describes the run), torchtitan (its dump of the configuration, with debug.print_config) or other software; CSV tables
-    in the schema of `predict` with measured columns; outputs of nccl-tests. Flags say what a log does not, and go before what it says.
-    Warm-up iterations are left out; the median counts. For a model of other layers a calibration counts less.
+    RESULTS are studies of `meshwright tune`; directories of logs (runs/<id>/stdout.log and
+    stderr.log); logs of Megatron-LM (its dump of arguments describes the run), torchtitan (its dump
+    of the configuration, with debug.print_config) or other software; CSV tables in the schema of
+    `predict` with measured columns; outputs of nccl-tests. Flags say what a log does not, and go
+    before what it says. Warm-up iterations are left out; the median counts. For a model of other
+    layers a calibration counts less.
 
-    Prints each factor with the share of it that is measured, and the error before, after, and with each run left out of the fit in turn.
-    The file is for `--calibration` of plan, explain, why-oom, diff, predict and validate, on any number of the same chips.
+    Prints each factor with the share of it that is measured, and the error before, after, and with
+    each run left out of the fit in turn. The file is for `--calibration` of plan, explain, why-oom,
+    diff, predict and validate, on any number of the same chips.
 
     Examples:
 
@@ -59,7 +102,7 @@ def calibrate(
       meshwright calibrate nemo.log --model llama3-8b --cluster h100:8 --seq 8192 --gbs 128 --layout mbs=1 --stack megatron -o mine.yaml
 
       meshwright calibrate all_reduce_8.txt all_reduce_64.txt runs.csv -o calibration.yaml --json
-    """
+    """  # noqa: E501
     from meshwright import measured
     from meshwright.cli._layout_case import model_words
     from meshwright.cli._terminal import warn
@@ -81,7 +124,10 @@ def calibrate(
     for run in report.runs:
         if not 1 / FAR_OFF < run.before < FAR_OFF:
             words = f"{run.words}: {run.quantity} predicted x{run.before:.2g} of what was measured"
-            warn(f"{words}; is the run described as it ran, and does the log tell what docs/calibrate.md says?")
+            warn(
+                f"{words}; is the run described as it ran, and does the log tell what"
+                " docs/calibrate.md says?"
+            )
     if json_output:
         _print_json(report, output)
     else:
@@ -95,7 +141,16 @@ def _print_json(report: FitReport, output: Path) -> None:
     calibration: dict[str, Any] = asdict(report.calibration)
     for fields, factor in zip(calibration["factors"], report.calibration.factors, strict=True):
         fields["measured_frac"] = factor.measured_frac
-    print(json.dumps({"output": str(output), "calibration": calibration, "runs": [asdict(run) for run in report.runs]}, indent=2))
+    print(
+        json.dumps(
+            {
+                "output": str(output),
+                "calibration": calibration,
+                "runs": [asdict(run) for run in report.runs],
+            },
+            indent=2,
+        )
+    )
 
 
 def _print(report: FitReport) -> None:

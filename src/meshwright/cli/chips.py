@@ -41,18 +41,27 @@ _FIGURES: tuple[tuple[str, str, str, str], ...] = (
 
 def chips(
     name: Annotated[
-        str | None, typer.Argument(help="A chip's or a server's name or alias; none lists all chips.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="A chip's or a server's name or alias; none lists all chips.", show_default=False
+        ),
     ] = None,
-    servers: Annotated[bool, typer.Option("--servers", help="List the servers that `--cluster` takes by name.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    servers: Annotated[
+        bool, typer.Option("--servers", help="List the servers that `--cluster` takes by name.")
+    ] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
 ) -> None:
     """List the chips that clusters are made of, or show one with the source of every figure.
 
-    A prediction stands on a chip's peaks, on what of them large matrix products reach, on memory size and bandwidth, and on the
-    links in the server and out of it. Where sources disagree, the page of a chip says which figure was chosen, and why.
+    A prediction stands on a chip's peaks, on what of them large matrix products reach, on memory
+    size and bandwidth, and on the links in the server and out of it. Where sources disagree, the
+    page of a chip says which figure was chosen, and why.
 
-    Prints a table with memory (sold, and seen by a process), dense peaks, links, power and price; or one chip's page; or with
-    --servers the servers that clouds and makers sell, as in `--cluster p5.48xlarge:32`.
+    Prints a table with memory (sold, and seen by a process), dense peaks, links, power and price;
+    or one chip's page; or with --servers the servers that clouds and makers sell, as in `--cluster
+    p5.48xlarge:32`.
 
     Examples:
 
@@ -127,19 +136,41 @@ def _print_server(server: Server, *, json_output: bool) -> None:
     from meshwright.units import counted
 
     node, link = server.node, _link_record(server.node.network_link)
-    trays = "" if node.chips_per_node == server.chips else f", in {counted(server.chips // node.chips_per_node, 'node')}"
-    print_page([f"{server.name}  {server.chips} x {server.chip}{trays}; `--cluster {server.name}:4` is {4 * server.chips} chips"], indent=2)
-    print_page(["also: " + ", ".join(server.aliases)] if server.aliases else [], indent=6)
-    print_page([f"  network, per chip  {link['name']}: {link['gb_per_s']:g} GB/s each way, {link['efficiency']:.0%} reached"], indent=21)
+    trays = (
+        ""
+        if node.chips_per_node == server.chips
+        else f", in {counted(server.chips // node.chips_per_node, 'node')}"
+    )
     print_page(
-        [f"  source: {server.source}", f"  `meshwright chips {server.chip}` has the chip and what connects it in the server."], indent=4
+        [
+            f"{server.name}  {server.chips} x {server.chip}{trays}; `--cluster {server.name}:4` is"
+            f" {4 * server.chips} chips"
+        ],
+        indent=2,
+    )
+    print_page(["also: " + ", ".join(server.aliases)] if server.aliases else [], indent=6)
+    print_page(
+        [
+            f"  network, per chip  {link['name']}: {link['gb_per_s']:g} GB/s each way,"
+            f" {link['efficiency']:.0%} reached"
+        ],
+        indent=21,
+    )
+    print_page(
+        [
+            f"  source: {server.source}",
+            f"  `meshwright chips {server.chip}` has the chip and what connects it in the server.",
+        ],
+        indent=4,
     )
 
 
 def _record(row: ChipRow) -> dict[str, Any]:
     """A chip as JSON: figures in the units of their names, the server, and the words."""
     chip, cells = row.chip, row.cells
-    numbers = {key: float(cells[key]) if cells[key] else None for _, key, _, _ in _FIGURES if key in cells}
+    numbers = {
+        key: float(cells[key]) if cells[key] else None for _, key, _, _ in _FIGURES if key in cells
+    }
     return {
         "name": chip.name,
         "aliases": list(row.aliases),
@@ -151,7 +182,11 @@ def _record(row: ChipRow) -> dict[str, Any]:
         "confidence": chip.confidence,
         "choice": cells["choice"],
         "notes": chip.notes,
-        "sources": {column: cells[column] for column in cells if column == "source" or column.endswith("_source")},
+        "sources": {
+            column: cells[column]
+            for column in cells
+            if column == "source" or column.endswith("_source")
+        },
     }
 
 
@@ -183,7 +218,11 @@ def _link_record(link: Link) -> dict[str, Any]:
         "full_rate_chips": link.full_rate_chips,
         "shared_adapter": link.shared_adapter,
         "maps_peers": link.maps_peers,
-        "sources": {column: cells[column] for column in cells if column == "source" or column.endswith("_source")},
+        "sources": {
+            column: cells[column]
+            for column in cells
+            if column == "source" or column.endswith("_source")
+        },
     }
 
 
@@ -210,10 +249,18 @@ def _print_table(rows: tuple[ChipRow, ...]) -> None:
     from meshwright.report.columns import Column, print_columns
 
     console = Console()
-    columns = [Column(heading=heading, justify=side, spare=spare) for heading, side, spare in _COLUMNS]
-    print_columns(console, columns, [_cells_of(row) for row in rows], more="`meshwright chips NAME` has them, and --json")
+    columns = [
+        Column(heading=heading, justify=side, spare=spare) for heading, side, spare in _COLUMNS
+    ]
+    print_columns(
+        console,
+        columns,
+        [_cells_of(row) for row in rows],
+        more="`meshwright chips NAME` has them, and --json",
+    )
     console.print(
-        "\nbf16 (fp16 where a chip has no bf16) and fp8: dense TFLOPS. `meshwright chips NAME` shows the sources.",
+        "\nbf16 (fp16 where a chip has no bf16) and fp8: dense TFLOPS. `meshwright chips NAME`"
+        " shows the sources.",
         highlight=False,
         soft_wrap=not console.is_terminal,
     )
@@ -223,8 +270,22 @@ def _cells_of(row: ChipRow) -> list[str]:
     cells = row.cells
     half = cells["bf16_tflops"] or cells["fp16_tflops"]
     bandwidth = f"{float(cells['memory_gb_per_s']) / 1000:.2f}"
-    left = [row.chip.name, cells["nominal_gb"], cells["usable_gib"], bandwidth, half, cells["fp8_tflops"]]
-    right = [row.domain_link, str(row.domain_size), row.network, cells["tdp_w"], cells["usd_per_hour"], cells["confidence"]]
+    left = [
+        row.chip.name,
+        cells["nominal_gb"],
+        cells["usable_gib"],
+        bandwidth,
+        half,
+        cells["fp8_tflops"],
+    ]
+    right = [
+        row.domain_link,
+        str(row.domain_size),
+        row.network,
+        cells["tdp_w"],
+        cells["usd_per_hour"],
+        cells["confidence"],
+    ]
     return [*left, *right]
 
 
@@ -234,12 +295,21 @@ def _print_page(row: ChipRow) -> None:
     record, cells = _record(row), row.cells
     notes: list[str] = []
     figures, server = _figure_lines(record, cells, notes), _server_lines(record, notes)
-    print_page([f"{row.chip.name}  {cells['vendor']} {cells['form']}, {cells['year']}, confidence {cells['confidence']}"], indent=2)
+    print_page(
+        [
+            f"{row.chip.name}  {cells['vendor']} {cells['form']}, {cells['year']}, confidence"
+            f" {cells['confidence']}"
+        ],
+        indent=2,
+    )
     print_page(["also: " + ", ".join(row.aliases), ""], indent=6)
     print_page([*figures, ""], indent=2)
     print_page([*server, ""], indent=21)
     print_page([f"  [{number}] {text}" for number, text in enumerate(notes, start=1)], indent=6)
-    print_page([f"\n  {column}: {cells[column]}" for column in ("choice", "notes") if cells[column]], indent=4)
+    print_page(
+        [f"\n  {column}: {cells[column]}" for column in ("choice", "notes") if cells[column]],
+        indent=4,
+    )
 
 
 def _figure_lines(record: dict[str, Any], cells: Mapping[str, str], notes: list[str]) -> list[str]:
@@ -247,17 +317,32 @@ def _figure_lines(record: dict[str, Any], cells: Mapping[str, str], notes: list[
     lines = []
     for words, key, unit, source in _FIGURES:
         if record[key] is not None:
-            lines.append(f"  {words:<28} {record[key]:>9.5g} {unit:<12} {_note(cells[source], notes)}")
+            lines.append(
+                f"  {words:<28} {record[key]:>9.5g} {unit:<12} {_note(cells[source], notes)}"
+            )
     return lines
 
 
 def _server_lines(record: dict[str, Any], notes: list[str]) -> list[str]:
     """The server and its two links, likewise."""
-    lines = [f"  {record['gpus_per_node']} per node, {record['domain_size']} in the domain: {record['topology']}"]
-    for words, link in (("in the domain", record["domain_link"]), ("network, per chip", record["network"])):
-        rate, latency, share = (_note(link["sources"].get(key, ""), notes) for key in ("source", "latency_source", "efficiency_source"))
-        speed = f"{link['gb_per_s']:g} GB/s each way {rate}, {link['efficiency']:.0%} reached {share}"
-        lines.append(f"  {words:<18} {link['name']}: {speed}, {link['latency_us']:g} us a step {latency}")
+    lines = [
+        f"  {record['gpus_per_node']} per node, {record['domain_size']} in the domain:"
+        f" {record['topology']}"
+    ]
+    for words, link in (
+        ("in the domain", record["domain_link"]),
+        ("network, per chip", record["network"]),
+    ):
+        rate, latency, share = (
+            _note(link["sources"].get(key, ""), notes)
+            for key in ("source", "latency_source", "efficiency_source")
+        )
+        speed = (
+            f"{link['gb_per_s']:g} GB/s each way {rate}, {link['efficiency']:.0%} reached {share}"
+        )
+        lines.append(
+            f"  {words:<18} {link['name']}: {speed}, {link['latency_us']:g} us a step {latency}"
+        )
     return lines
 
 

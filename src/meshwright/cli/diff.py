@@ -30,15 +30,27 @@ if TYPE_CHECKING:
 __all__ = ["diff"]
 
 SideArgument = Annotated[
-    str, typer.Argument(help="tp=8,pp=4,mbs=1, or a file of `plan --json`; FILE#2 is its second plan.", show_default=False)
+    str,
+    typer.Argument(
+        help="tp=8,pp=4,mbs=1, or a file of `plan --json`; FILE#2 is its second plan.",
+        show_default=False,
+    ),
 ]
 ModelFlag = Annotated[
-    str | None, typer.Option("--model", help="A model's name or dims: both sides are priced with it.", show_default=False)
+    str | None,
+    typer.Option(
+        "--model", help="A model's name or dims: both sides are priced with it.", show_default=False
+    ),
 ]
 OptionalClusterFlag = Annotated[
-    str | None, typer.Option("--cluster", help="KIND:COUNT such as h100:256, or a YAML file.", show_default=False)
+    str | None,
+    typer.Option(
+        "--cluster", help="KIND:COUNT such as h100:256, or a YAML file.", show_default=False
+    ),
 ]
-OptionalSeqFlag = Annotated[int | None, typer.Option("--seq", help="Tokens in one sequence.", show_default=False)]
+OptionalSeqFlag = Annotated[
+    int | None, typer.Option("--seq", help="Tokens in one sequence.", show_default=False)
+]
 
 
 def diff(
@@ -61,14 +73,17 @@ def diff(
     max_memory_gib: MemoryFlag = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Compare two layouts or plans, and say what each difference means for a run that goes on from the other's checkpoint.
+    """Compare two layouts or plans, and say what each difference means for a run that goes on from
+    the other's checkpoint.
 
-    How a model is cut over chips changes no sum but its rounding: such differences are execution only, or ask that the checkpoint be
-    resharded. Other counts of ranks or micro batches deal the same global batches out in another way. Another batch, sequence or
-    precision is another training.
+    How a model is cut over chips changes no sum but its rounding: such differences are execution
+    only, or ask that the checkpoint be resharded. Other counts of ranks or micro batches deal the
+    same global batches out in another way. Another batch, sequence or precision is another
+    training.
 
-    Prints each field that differs with its labels (execution only, reshard the checkpoint, changes data order, changes training) and
-    the reason. With a model, or with files that hold their request, it also prices both sides, term by term.
+    Prints each field that differs with its labels (execution only, reshard the checkpoint, changes
+    data order, changes training) and the reason. With a model, or with files that hold their
+    request, it also prices both sides, term by term.
 
     Examples:
 
@@ -84,9 +99,25 @@ def diff(
 
     sides = [read_side(text) for text in (a, b)]
     fields: dict[str, Any] = {
-        **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
-        **{"precision": precision, "attention": attention, "routing": routing, "stack": stack, "megatron_version": megatron_version},
-        **{"max_memory_gib": max_memory_gib, "calibration": file_name(calibration), "profile": file_name(profile)},
+        **{
+            "cluster": cluster,
+            "gpus_per_node": gpus_per_node,
+            "seq_len": seq,
+            "decoder_seq_len": decoder_seq,
+            "gbs": gbs,
+        },
+        **{
+            "precision": precision,
+            "attention": attention,
+            "routing": routing,
+            "stack": stack,
+            "megatron_version": megatron_version,
+        },
+        **{
+            "max_memory_gib": max_memory_gib,
+            "calibration": file_name(calibration),
+            "profile": file_name(profile),
+        },
     }
     if model is not None or hf is not None:
         if cluster is None or seq is None:
@@ -94,7 +125,9 @@ def diff(
         fields |= {"model": model_words(model, hf)}
         sides = [side.asked_with(fields) for side in sides]
     elif given := [name for name, value in fields.items() if value is not None]:
-        raise ConfigError(f"{', '.join(given)}: of no effect without --model; add it, or leave them out")
+        raise ConfigError(
+            f"{', '.join(given)}: of no effect without --model; add it, or leave them out"
+        )
     _answer(sides, json_output=json_output)
 
 
@@ -108,12 +141,25 @@ def _answer(sides: list[Side], *, json_output: bool) -> None:
 
     problems = [problem for side in sides if (problem := side.problem()) is not None]
     priced = _priced(sides, problems)
-    a, b = [side.values(quote) for side, quote in zip(sides, priced, strict=True)] if priced else [side.values(None) for side in sides]
-    found = compare(a, b, has_experts=any(problem.setting.model.moe is not None for problem in problems))
+    a, b = (
+        [side.values(quote) for side, quote in zip(sides, priced, strict=True)]
+        if priced
+        else [side.values(None) for side in sides]
+    )
+    found = compare(
+        a, b, has_experts=any(problem.setting.model.moe is not None for problem in problems)
+    )
     if json_output:
         import json
 
-        records = [quote_record(quote, setting_of(problem)) for quote, problem in zip(priced, problems, strict=True)] if priced else None
+        records = (
+            [
+                quote_record(quote, setting_of(problem))
+                for quote, problem in zip(priced, problems, strict=True)
+            ]
+            if priced
+            else None
+        )
         print(json.dumps({**comparison_record(found), "prices": records}, indent=2))
         return
     console = narrow_console()
@@ -123,7 +169,8 @@ def _answer(sides: list[Side], *, json_output: bool) -> None:
 
 
 def _priced(sides: list[Side], problems: list[Problem]) -> list[Quote]:
-    """Return the price of both sides, each in its own problem; none where one of them has no request."""
+    """Return the price of both sides, each in its own problem; none where one of them has no
+    request."""
     from meshwright.search.asked import ask
     from meshwright.search.quote import quotes
     from meshwright.search.requote import requote, setting_of

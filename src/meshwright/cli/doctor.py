@@ -11,17 +11,26 @@ __all__ = ["doctor"]
 
 
 def doctor(
-    calibration: Annotated[Path | None, typer.Option(metavar="FILE", help="A calibration that plans are to use.")] = None,
-    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="A profile that plans are to use.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A calibration that plans are to use.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A profile that plans are to use.")
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
 ) -> None:
-    """Say what is installed here, which GPUs and schedulers are seen, and which figures predictions stand on.
+    """Say what is installed here, which GPUs and schedulers are seen, and which figures predictions
+    stand on.
 
-    Versions come from the installation's own records, GPUs from nvidia-smi, Slurm from `scontrol ping`, Kubernetes from the client's
-    configuration, NGC CLI from its version. Programs are asked at the same time and given five seconds; no network is used but theirs.
+    Versions come from the installation's own records, GPUs from nvidia-smi, Slurm from `scontrol
+    ping`, Kubernetes from the client's configuration, NGC CLI from its version. Programs are asked
+    at the same time and given five seconds; no network is used but theirs.
 
-    Prints a line per part: ok, - for what is not here, BROKEN for what is here and does not work, each with the line that mends it.
-    Exit code 1 where something is broken; a part that is absent is no fault.
+    Prints a line per part: ok, - for what is not here, BROKEN for what is here and does not work,
+    each with the line that mends it. Exit code 1 where something is broken; a part that is absent
+    is no fault.
 
     Examples:
 

@@ -40,11 +40,24 @@ if TYPE_CHECKING:
 
 __all__ = ["estimate"]
 
-TokensFlag = Annotated[str, typer.Option("--tokens", help="To train on: 300B, 15T.", show_default=False)]
-DeadlineFlag = Annotated[str | None, typer.Option("--deadline", metavar="TIME", help="Longest that the run may take: 30D, 12h.")]
+TokensFlag = Annotated[
+    str, typer.Option("--tokens", help="To train on: 300B, 15T.", show_default=False)
+]
+DeadlineFlag = Annotated[
+    str | None,
+    typer.Option("--deadline", metavar="TIME", help="Longest that the run may take: 30D, 12h."),
+]
 MaxCostFlag = Annotated[float | None, typer.Option("--max-cost", help="USD that the run may cost.")]
-TflopsFlag = Annotated[float | None, typer.Option("--tflops", help="Of one chip, for the closed form [default: 45 % of its bf16 peak].")]
-PinsFlag = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2.")]
+TflopsFlag = Annotated[
+    float | None,
+    typer.Option(
+        "--tflops", help="Of one chip, for the closed form [default: 45 % of its bf16 peak]."
+    ),
+]
+PinsFlag = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2."),
+]
 
 
 def estimate(
@@ -79,12 +92,14 @@ def estimate(
 ) -> None:
     """Estimate how long a model trains on a cluster, and what that costs.
 
-    The best plan gives the step; tokens over the batch give the steps. Evaluations, checkpoints, lost work and restarts come on top:
-    failures strike at random, more often the more chips there are, and checkpoints are written as often as pays (Daly 2006).
-    Energy is the chips' power limit with the server's and the building's share, over the wall time.
+    The best plan gives the step; tokens over the batch give the steps. Evaluations, checkpoints,
+    lost work and restarts come on top: failures strike at random, more often the more chips there
+    are, and checkpoints are written as often as pays (Daly 2006). Energy is the chips' power limit
+    with the server's and the building's share, over the wall time.
 
-    Prints days with their 80 % interval and parts, cost, energy and carbon, the plan, and the closed form of NVIDIA's AutoConfigurator
-    beside it. Where the run breaks --deadline or --max-cost the exit code is 1, and other numbers of the same chips are shown.
+    Prints days with their 80 % interval and parts, cost, energy and carbon, the plan, and the
+    closed form of NVIDIA's AutoConfigurator beside it. Where the run breaks --deadline or
+    --max-cost the exit code is 1, and other numbers of the same chips are shown.
 
     Examples:
 
@@ -93,7 +108,7 @@ def estimate(
       meshwright estimate gpt3-175b --cluster a100-80:1024 --seq 2048 --gbs 1536 --tokens 300B --deadline 30D
 
       meshwright estimate llama3-8b --cluster h100:64 --seq 8192 --tokens 1T --usd-per-node-hour 24 --max-cost 100000 --json
-    """
+    """  # noqa: E501
     from meshwright import api
     from meshwright.cli._layout_case import file_name, model_words
     from meshwright.cli._training_flags import price_per_chip, training_of
@@ -113,7 +128,12 @@ def estimate(
         pue=pue,
         kg_co2_per_kwh=kg_co2_per_kwh,
     )
-    price = price_per_chip(per_chip=usd_per_hour, per_node=usd_per_node_hour, cluster=cluster, gpus_per_node=gpus_per_node)
+    price = price_per_chip(
+        per_chip=usd_per_hour,
+        per_node=usd_per_node_hour,
+        cluster=cluster,
+        gpus_per_node=gpus_per_node,
+    )
     given = {
         "model": model_words(model, hf),
         "cluster": cluster,
@@ -129,7 +149,10 @@ def estimate(
         "usd_per_hour": price,
         "top": 1,
     }
-    limits = Limits(wall_s=None if deadline is None else float(parse_duration(deadline, name="deadline")), usd=max_cost)
+    limits = Limits(
+        wall_s=None if deadline is None else float(parse_duration(deadline, name="deadline")),
+        usd=max_cost,
+    )
     request = PlanRequest.of({name: value for name, value in given.items() if value is not None})
     found = api.estimate(request, training=training, limits=limits, tflops=tflops)
     _print(found, json_output=json_output)

@@ -1,4 +1,5 @@
-"""`meshwright explain`: where the time and the memory of one layout go, and why its rivals win or lose."""
+"""`meshwright explain`: where the time and the memory of one layout go, and why its rivals win or
+lose."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ from meshwright.cli._layout_case import (
 
 __all__ = ["explain"]
 
-TraceFlag = Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Also write one step as a trace for Perfetto.")]
+TraceFlag = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Also write one step as a trace for Perfetto."),
+]
 
 
 def explain(
@@ -54,14 +58,17 @@ def explain(
     trace: TraceFlag = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Explain one layout: time and memory by term, what binds it, and why its nearest rivals win or lose.
+    """Explain one layout: time and memory by term, what binds it, and why its nearest rivals win or
+    lose.
 
-    A step is the micro batches of the mean stage, then what the slowest stage, the pipeline, the exchange of gradients and the
-    optimizer add; each term waits for one unit or one link. Memory is what a stage stores, plus what its micro batches in flight keep
-    for the backward pass. A rival differs in one axis only, so the terms that change say why it wins or loses.
+    A step is the micro batches of the mean stage, then what the slowest stage, the pipeline, the
+    exchange of gradients and the optimizer add; each term waits for one unit or one link. Memory is
+    what a stage stores, plus what its micro batches in flight keep for the backward pass. A rival
+    differs in one axis only, so the terms that change say why it wins or loses.
 
-    Prints the sum, the binding constraint, time by term, memory by stage, the operators of one layer, the rivals, and what every
-    number stands on. A layout that does not fit is explained as well.
+    Prints the sum, the binding constraint, time by term, memory by stage, the operators of one
+    layer, the rivals, and what every number stands on. A layout that does not fit is explained as
+    well.
 
     Examples:
 
@@ -70,7 +77,7 @@ def explain(
       meshwright explain mixtral-8x7b --cluster h100:64 --seq 4096 --gbs 256 --layout tp=2,ep=8,pp=2 --json
 
       meshwright explain gpt3-175b --cluster a100-80:512 --seq 2048 --gbs 1536 --layout tp=8,pp=8,recompute=full --trace step.json
-    """
+    """  # noqa: E501
     from meshwright.cli._layout_case import asked_with, narrow_console
     from meshwright.cli._traces import write_step
     from meshwright.report.explain_json import explanation_record
@@ -78,9 +85,26 @@ def explain(
     from meshwright.search.explain import explain as explained
 
     fields = {
-        **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
-        **{"precision": precision, "attention": attention, "routing": routing, "stack": stack, "megatron_version": megatron_version},
-        **{"max_memory_gib": max_memory_gib, "headroom": headroom, "calibration": calibration, "profile": profile},
+        **{
+            "cluster": cluster,
+            "gpus_per_node": gpus_per_node,
+            "seq_len": seq,
+            "decoder_seq_len": decoder_seq,
+            "gbs": gbs,
+        },
+        **{
+            "precision": precision,
+            "attention": attention,
+            "routing": routing,
+            "stack": stack,
+            "megatron_version": megatron_version,
+        },
+        **{
+            "max_memory_gib": max_memory_gib,
+            "headroom": headroom,
+            "calibration": calibration,
+            "profile": profile,
+        },
     }
     asked = asked_with(model, hf, layout, fields)
     found = explained(asked.layout, asked.problem)

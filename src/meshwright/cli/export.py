@@ -50,18 +50,44 @@ __all__ = ["deliver", "export", "read_settings"]
 
 PlanArgument = Annotated[
     str | None,
-    typer.Argument(metavar="PLAN|MODEL", help="A file of `plan --json`, FILE#2 for its second plan; or a model.", show_default=False),
+    typer.Argument(
+        metavar="PLAN|MODEL",
+        help="A file of `plan --json`, FILE#2 for its second plan; or a model.",
+        show_default=False,
+    ),
 ]
-ToFlag = Annotated[str, typer.Option("--to", metavar="SOFTWARE", help="Training software to write for.", show_default=False)]
-OutputFlag = Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")]
-LayoutFlag = Annotated[str | None, typer.Option("--layout", metavar="KEY=V[,...]", help="With a model: the layout [default: the best].")]
-ClusterFlag = Annotated[str | None, typer.Option("--cluster", metavar="KIND:COUNT", help="With a model: chips, such as h100:256.")]
+ToFlag = Annotated[
+    str,
+    typer.Option(
+        "--to", metavar="SOFTWARE", help="Training software to write for.", show_default=False
+    ),
+]
+OutputFlag = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")
+]
+LayoutFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--layout", metavar="KEY=V[,...]", help="With a model: the layout [default: the best]."
+    ),
+]
+ClusterFlag = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="KIND:COUNT", help="With a model: chips, such as h100:256."),
+]
 SeqFlag = Annotated[int | None, typer.Option("--seq", help="With a model: tokens in one sequence.")]
 SettingFlag = Annotated[
-    list[str] | None, typer.Option("--setting", metavar="KEY=V", help="A setting of the training: learning_rate=1e-4, data=/corpus.")
+    list[str] | None,
+    typer.Option(
+        "--setting",
+        metavar="KEY=V",
+        help="A setting of the training: learning_rate=1e-4, data=/corpus.",
+    ),
 ]
 ForceFlag = Annotated[bool, typer.Option("--force", help="Write over files that differ.")]
-DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")]
+DryRunFlag = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
+]
 
 
 def export(
@@ -102,14 +128,17 @@ def export(
     launcher_words: LauncherWordFlag = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Write a plan as files that a training software runs unchanged, and a job script that starts it.
+    """Write a plan as files that a training software runs unchanged, and a job script that starts
+    it.
 
-    The layout keeps its axes, batch, recomputation and stages; what a plan leaves open (learning rate, optimizer, data) follows published
-    rules or --setting. What the software or the platform has no words for is refused, not dropped; the written pipeline is read back
-    and must train every layer.
+    The layout keeps its axes, batch, recomputation and stages; what a plan leaves open (learning
+    rate, optimizer, data) follows published rules or --setting. What the software or the platform
+    has no words for is refused, not dropped; the written pipeline is read back and must train every
+    layer.
 
-    Writes the files into --output, with notes and the command that starts them on stderr. --dry-run prints them instead. The plan is
-    one of a file, the given layout of a model, or the model's best one.
+    Writes the files into --output, with notes and the command that starts them on stderr. --dry-run
+    prints them instead. The plan is one of a file, the given layout of a model, or the model's best
+    one.
 
     Examples:
 
@@ -118,7 +147,7 @@ def export(
       meshwright export llama3-8b --cluster h100:64 --seq 8192 --gbs 512 --to torchtitan --launcher slurm --time 5D -o job
 
       meshwright export llama3-8b --cluster h100:16 --seq 8192 --gbs 64 --to torchtitan --launcher k8s-jobset --image IMAGE --dry-run
-    """
+    """  # noqa: E501
     from meshwright.cli._job_flags import job_for
     from meshwright.cli._mixed_export import export_mixed_plan
     from meshwright.cli._plan_files import read_mixed
@@ -127,33 +156,72 @@ def export(
 
     target = find_target(to)
     case = {
-        **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
-        **{"precision": precision, "attention": attention, "stack": stack, "megatron_version": megatron_version},
+        **{
+            "cluster": cluster,
+            "gpus_per_node": gpus_per_node,
+            "seq_len": seq,
+            "decoder_seq_len": decoder_seq,
+            "gbs": gbs,
+        },
+        **{
+            "precision": precision,
+            "attention": attention,
+            "stack": stack,
+            "megatron_version": megatron_version,
+        },
         **{"max_memory_gib": max_memory_gib},
     }
     chosen = _settings(settings or [])
     options = {
-        **{"name": job_name, "start": start, "time": time, "image": image, "mounts": mounts, "workdir": workdir, "account": account},
-        **{"partition": partition, "instance": instance, "log_dir": log_dir, "words": launcher_words},
-        **{"cpus": cpus, "memory": node_memory, "shared_memory": shared_memory, "priority": priority},
+        **{
+            "name": job_name,
+            "start": start,
+            "time": time,
+            "image": image,
+            "mounts": mounts,
+            "workdir": workdir,
+            "account": account,
+        },
+        **{
+            "partition": partition,
+            "instance": instance,
+            "log_dir": log_dir,
+            "words": launcher_words,
+        },
+        **{
+            "cpus": cpus,
+            "memory": node_memory,
+            "shared_memory": shared_memory,
+            "priority": priority,
+        },
     }
     given = {key: value for key, value in case.items() if value is not None}
     if (mixed := None if plan is None else read_mixed(plan)) is not None:
         _require_no_words(plan, given, layout, hf)
         exported = export_mixed_plan(
-            mixed, target, chosen, job_words=[*_named(launcher, job), *(k for k, v in options.items() if v is not None)]
+            mixed,
+            target,
+            chosen,
+            job_words=[*_named(launcher, job), *(k for k, v in options.items() if v is not None)],
         )
-        _write_out(exported, None, target, output, dry_run=dry_run, force=force, json_output=json_output)
+        _write_out(
+            exported, None, target, output, dry_run=dry_run, force=force, json_output=json_output
+        )
         return
     asked = _asked(plan, hf, layout, given, target, chosen)
     whole = plan_of(asked, settings=chosen)
     exported = export_plan(whole, target=target)
     script = job_for(exported, whole, launcher=launcher, job_file=job, given=options)
-    _write_out(exported, script, target, output, dry_run=dry_run, force=force, json_output=json_output)
+    _write_out(
+        exported, script, target, output, dry_run=dry_run, force=force, json_output=json_output
+    )
 
 
 def _named(launcher: str | None, job: Path | None) -> list[str]:
-    return [*(["--launcher"] if launcher is not None else []), *(["--job"] if job is not None else [])]
+    return [
+        *(["--launcher"] if launcher is not None else []),
+        *(["--job"] if job is not None else []),
+    ]
 
 
 def _write_out(
@@ -170,7 +238,11 @@ def _write_out(
     if json_output:
         import json
 
-        record = None if script is None else {"file_name": script.file_name, "text": script.text, "submit": script.submit}
+        record = (
+            None
+            if script is None
+            else {"file_name": script.file_name, "text": script.text, "submit": script.submit}
+        )
         print(json.dumps({**exported.to_dict(), "job": record}, indent=2))
         return
     deliver(_files(exported, script), output, dry_run=dry_run, force=force)
@@ -179,7 +251,12 @@ def _write_out(
 
 
 def _asked(
-    plan: str | None, hf: Path | None, layout: str | None, case: dict[str, Any], target: ExportTarget, settings: TrainingSettings
+    plan: str | None,
+    hf: Path | None,
+    layout: str | None,
+    case: dict[str, Any],
+    target: ExportTarget,
+    settings: TrainingSettings,
 ) -> Asked:
     """Return the layout to write, in its problem."""
     from meshwright.cli._plan_files import read_side
@@ -191,23 +268,38 @@ def _asked(
         side = read_side(plan)
         problem = side.problem()
         if problem is None:
-            raise ConfigError(f"{plan}: holds a layout without its request; write it with `meshwright plan ... --json`")
+            raise ConfigError(
+                f"{plan}: holds a layout without its request; write it with `meshwright plan ..."
+                " --json`"
+            )
         return ask(side.layout, problem)
     if plan is not None and Path(plan.partition("#")[0]).suffix == ".json":
-        raise ConfigError(f"{plan}: no such file; `meshwright plan ... --json > {plan.partition('#')[0]}` writes one")
+        raise ConfigError(
+            f"{plan}: no such file; `meshwright plan ... --json > {plan.partition('#')[0]}`"
+            " writes one"
+        )
     return _of_model(plan, hf, layout, case, target, settings)
 
 
-def _require_no_words(plan: str | None, case: dict[str, Any], layout: str | None, hf: Path | None) -> None:
+def _require_no_words(
+    plan: str | None, case: dict[str, Any], layout: str | None, hf: Path | None
+) -> None:
     """Refuse words that a plan's file says already."""
     from meshwright.errors import ConfigError
 
     if given := [*case, *(["layout"] if layout else []), *(["hf"] if hf else [])]:
-        raise ConfigError(f"{', '.join(given)}: of no effect with the plan in {plan}, which says it; leave it out")
+        raise ConfigError(
+            f"{', '.join(given)}: of no effect with the plan in {plan}, which says it; leave it out"
+        )
 
 
 def _of_model(
-    model: str | None, hf: Path | None, layout: str | None, case: dict[str, Any], target: ExportTarget, settings: TrainingSettings
+    model: str | None,
+    hf: Path | None,
+    layout: str | None,
+    case: dict[str, Any],
+    target: ExportTarget,
+    settings: TrainingSettings,
 ) -> Asked:
     from meshwright import api
     from meshwright.cli._layout_case import model_words
@@ -215,9 +307,14 @@ def _of_model(
     from meshwright.search.asked import ask
     from meshwright.search.request import PlanRequest
 
-    missing = [flag for flag, key in (("--cluster", "cluster"), ("--seq", "seq_len")) if key not in case]
+    missing = [
+        flag for flag, key in (("--cluster", "cluster"), ("--seq", "seq_len")) if key not in case
+    ]
     if missing:
-        raise ConfigError(f"export of {model or 'a model'} needs {' and '.join(missing)}; or name a file of `meshwright plan --json`")
+        raise ConfigError(
+            f"export of {model or 'a model'} needs {' and '.join(missing)}; or name a file of"
+            " `meshwright plan --json`"
+        )
     of_target = {"stack": target.stacks[0]} if target.stacks else {}
     request = PlanRequest.of({"model": model_words(model, hf), "top": 1, **of_target, **case})
     problem = api.problem_of(request)
@@ -234,8 +331,11 @@ def _of_model(
     return _best_that_runs(result.plans[0], problem, target, settings)
 
 
-def _best_that_runs(best: Plan, problem: Problem, target: ExportTarget, settings: TrainingSettings) -> Asked:
-    """Return the best plan, or where the software can't run it the best that it can, saying so; of none the best, to be refused."""
+def _best_that_runs(
+    best: Plan, problem: Problem, target: ExportTarget, settings: TrainingSettings
+) -> Asked:
+    """Return the best plan, or where the software can't run it the best that it can, saying so; of
+    none the best, to be refused."""
     from dataclasses import fields
 
     from meshwright.errors import CannotExpress, ConfigError, LayoutError
@@ -290,7 +390,9 @@ def read_settings(words: list[str]) -> dict[str, Any]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key in given:
-            raise ConfigError(f"--setting {word}: expected each KEY=VALUE once, such as learning_rate=1e-4")
+            raise ConfigError(
+                f"--setting {word}: expected each KEY=VALUE once, such as learning_rate=1e-4"
+            )
         try:
             read = yaml.safe_load(value)
         except yaml.YAMLError:
@@ -310,11 +412,21 @@ def _number(text: str) -> float | str:
 def _files(exported: Exported, script: JobText | None) -> tuple[ExportedFile, ...]:
     from meshwright.exports import ExportedFile
 
-    job = () if script is None else (ExportedFile(name=script.file_name, text=script.text, executable=script.text.startswith("#!")),)
+    job = (
+        ()
+        if script is None
+        else (
+            ExportedFile(
+                name=script.file_name, text=script.text, executable=script.text.startswith("#!")
+            ),
+        )
+    )
     return (*exported.files, *job)
 
 
-def deliver(files: tuple[ExportedFile, ...], output: Path | None, *, dry_run: bool, force: bool) -> None:
+def deliver(
+    files: tuple[ExportedFile, ...], output: Path | None, *, dry_run: bool, force: bool
+) -> None:
     """Write the files, or print them."""
     from meshwright.errors import ConfigError
 
@@ -326,9 +438,16 @@ def deliver(files: tuple[ExportedFile, ...], output: Path | None, *, dry_run: bo
         raise ConfigError("nothing is written without -o DIR; --dry-run prints the files")
     paths = [output / file.name for file in files]
     if not force and (
-        differing := [path for path, file in zip(paths, files, strict=True) if path.exists() and path.read_text("utf-8") != file.text]
+        differing := [
+            path
+            for path, file in zip(paths, files, strict=True)
+            if path.exists() and path.read_text("utf-8") != file.text
+        ]
     ):
-        raise ConfigError(f"{', '.join(map(str, differing))}: there already, with other contents; --force writes over it")
+        raise ConfigError(
+            f"{', '.join(map(str, differing))}: there already, with other contents; --force writes"
+            " over it"
+        )
     for path, file in zip(paths, files, strict=True):
         _write(path, file)
 

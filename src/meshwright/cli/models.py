@@ -14,21 +14,34 @@ __all__ = ["models"]
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="A model's name or alias, or its dims; none lists all.", show_default=False)] = None,
-    hf: Annotated[Path | None, typer.Option("--hf", help="A Hugging Face config.json, or its folder, to read instead.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A model's name or alias, or its dims; none lists all.", show_default=False
+        ),
+    ] = None,
+    hf: Annotated[
+        Path | None,
+        typer.Option("--hf", help="A Hugging Face config.json, or its folder, to read instead."),
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
 ) -> None:
     """List the models that are known by name, or show one with its dims and its parameters by part.
 
-    A model is its shape: layers, widths, heads, experts. The shape gives every count of parameters, bytes and FLOPs, and the count of
-    parameters stands beside the published one: they differ by less than 0.5 % wherever an exact count is published.
-    Of a mixture of experts, the active parameters are those that one token visits.
+    A model is its shape: layers, widths, heads, experts. The shape gives every count of parameters,
+    bytes and FLOPs, and the count of parameters stands beside the published one: they differ by
+    less than 0.5 % wherever an exact count is published. Of a mixture of experts, the active
+    parameters are those that one token visits.
 
-    Wherever a model is named, its dims do as well: layers, hidden, heads and vocab, and what differs from the usual of kv_heads (heads),
-    head_dim (hidden / heads), ffn (4 hidden, or 8/3 of it where gated), gated=1, tied=0, family (decoder; encoder, encoder-decoder),
-    experts, topk, expert_ffn (ffn), shared_ffn (0).
+    Wherever a model is named, its dims do as well: layers, hidden, heads and vocab, and what
+    differs from the usual of kv_heads (heads), head_dim (hidden / heads), ffn (4 hidden, or 8/3 of
+    it where gated), gated=1, tied=0, family (decoder; encoder, encoder-decoder), experts, topk,
+    expert_ffn (ffn), shared_ffn (0).
 
-    Prints a table of all models; or one model's dims, parameters by part, their sum, the published count and the source of both.
+    Prints a table of all models; or one model's dims, parameters by part, their sum, the published
+    count and the source of both.
 
     Examples:
 
@@ -84,10 +97,15 @@ def _print_list(rows: list[ModelRow]) -> None:
     from meshwright.report.columns import Column, print_columns
 
     console = Console()
-    columns = [Column(heading=heading, justify=side, spare=spare) for heading, side, spare in _COLUMNS]
+    columns = [
+        Column(heading=heading, justify=side, spare=spare) for heading, side, spare in _COLUMNS
+    ]
     cells = [[row.name, row.series, row.family, *_figures(row)] for row in rows]
     print_columns(console, columns, cells, more="`meshwright models NAME` has them, and --json")
-    console.print("\n~ beside a published count: the size that the model is called by, no exact count.", highlight=False)
+    console.print(
+        "\n~ beside a published count: the size that the model is called by, no exact count.",
+        highlight=False,
+    )
     console.print("`meshwright models NAME` shows dims, parts and sources.", highlight=False)
 
 
@@ -95,7 +113,14 @@ def _figures(row: ModelRow) -> list[str]:
     nominal = "~" if row.published_kind == "nominal" else ""
     published = f"{nominal}{row.published_params / 1e9:.4g}"
     difference = f"{row.difference_frac:+.2%}" if abs(row.difference_frac) >= 5e-5 else "0"
-    return [str(row.num_layers), str(row.hidden), f"{row.params / 1e9:.4g}", f"{row.active_params / 1e9:.4g}", published, difference]
+    return [
+        str(row.num_layers),
+        str(row.hidden),
+        f"{row.params / 1e9:.4g}",
+        f"{row.active_params / 1e9:.4g}",
+        published,
+        difference,
+    ]
 
 
 def _show_model(info: ModelInfo, *, json_output: bool) -> None:
@@ -130,7 +155,10 @@ def _page(info: ModelInfo) -> list[str]:
     lines = [info.spec.name + also, ""]
     lines += [f"  {key:<24} {value}" for key, value in info.dims.items()]
     lines += ["", *(f"  {part:<24} {count:>22,}" for part, count in info.parts.items())]
-    lines += [f"  {'parameters':<24} {info.params:>22,}", f"  {'of them active':<24} {info.active_params:>22,}"]
+    lines += [
+        f"  {'parameters':<24} {info.params:>22,}",
+        f"  {'of them active':<24} {info.active_params:>22,}",
+    ]
     if info.mtp_params:
         lines.append(f"  {'multi-token prediction':<24} {info.mtp_params:>22,}  (not in the sum)")
     return lines + _published_lines(info.published)
@@ -148,5 +176,8 @@ def _names_of(info: ModelInfo) -> str:
 def _published_lines(row: ModelRow | None) -> list[str]:
     if row is None:
         return []
-    figures = f"{row.published_params:>22,}  ({row.published_kind}; the shape differs by {row.difference_frac:+.2%})"
+    figures = (
+        f"{row.published_params:>22,}  ({row.published_kind}; the shape differs by"
+        f" {row.difference_frac:+.2%})"
+    )
     return [f"  {'published':<24} {figures}", "", f"  source: {row.source}"]

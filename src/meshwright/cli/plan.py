@@ -33,82 +33,190 @@ _TARGET = "megatron-lm"
 def plan(
     model: Annotated[
         str | None,
-        typer.Argument(help="A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...", show_default=False),
+        typer.Argument(
+            help=(
+                "A model's name (`meshwright models` lists them), or its dims:"
+                " layers=32,hidden=4096,..."
+            ),
+            show_default=False,
+        ),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local.")
+        str | None,
+        typer.Option(
+            metavar="KIND:COUNT",
+            help="Chips, such as h100:256 or a800:128,h800:160, a YAML file, or local.",
+        ),
     ] = None,
-    num_gpus: Annotated[int | None, typer.Option(help="Chips to use at most; the cluster's counts are then caps.")] = None,
-    seq: Annotated[int | None, typer.Option("--seq", "--seq-len", help="Tokens in one sequence.")] = None,
-    gbs: Annotated[int | None, typer.Option(help="Global batch in sequences; it is never changed.")] = None,
-    max_gbs: Annotated[int | None, typer.Option(help="Without --gbs: the largest batch to try.")] = None,
-    precision: Annotated[str | None, typer.Option(help="Number format of the matrix products [default: bf16 or else fp16].")] = None,
-    stack: Annotated[str | None, typer.Option(help="Training software [default: megatron, or the chip maker's own].")] = None,
-    calibration: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")] = None,
-    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote on this chip.")] = None,
-    megatron_version: Annotated[str | None, typer.Option(help="Version of Megatron-Core whose rules hold [default: the newest].")] = None,
-    pins: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2.")] = None,
+    num_gpus: Annotated[
+        int | None, typer.Option(help="Chips to use at most; the cluster's counts are then caps.")
+    ] = None,
+    seq: Annotated[
+        int | None, typer.Option("--seq", "--seq-len", help="Tokens in one sequence.")
+    ] = None,
+    gbs: Annotated[
+        int | None, typer.Option(help="Global batch in sequences; it is never changed.")
+    ] = None,
+    max_gbs: Annotated[
+        int | None, typer.Option(help="Without --gbs: the largest batch to try.")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="Number format of the matrix products [default: bf16 or else fp16]."),
+    ] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(help="Training software [default: megatron, or the chip maker's own]."),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What `meshwright profile` wrote on this chip."),
+    ] = None,
+    megatron_version: Annotated[
+        str | None,
+        typer.Option(help="Version of Megatron-Core whose rules hold [default: the newest]."),
+    ] = None,
+    pins: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=V[,V...]", help="Values that an axis may take: tp=1,2."),
+    ] = None,
     same: Annotated[
         str | None,
         typer.Option(
             metavar="WHAT[,WHAT...]",
-            help="Over several kinds of chips: tp for all kinds; recompute or layers for a kind's stages; order: a kind never comes back.",
+            help=(
+                "Over several kinds of chips: tp for all kinds; recompute or layers for a kind's"
+                " stages; order: a kind never comes back."
+            ),
         ),
     ] = None,
     unlike_batch: Annotated[
-        bool, typer.Option("--unlike-batch", help="Over several kinds of chips: each may have its own dp and mbs, with dp * mbs in common.")
+        bool,
+        typer.Option(
+            "--unlike-batch",
+            help=(
+                "Over several kinds of chips: each may have its own dp and mbs, with dp * mbs in"
+                " common."
+            ),
+        ),
     ] = False,
     top: Annotated[int | None, typer.Option(help="Plans to print [default: 10].")] = None,
     objective: Annotated[
-        str | None, typer.Option(help="step_time, tokens_per_dollar, tokens_per_joule or memory [default: step_time].")
+        str | None,
+        typer.Option(
+            help="step_time, tokens_per_dollar, tokens_per_joule or memory [default: step_time]."
+        ),
     ] = None,
-    min_tokens_per_s: Annotated[float | None, typer.Option(help="Throughput that a plan must reach; chips may be left idle.")] = None,
-    tokens: Annotated[str | None, typer.Option(help="With --deadline: tokens to train on, such as 300B.", show_default=False)] = None,
+    min_tokens_per_s: Annotated[
+        float | None,
+        typer.Option(help="Throughput that a plan must reach; chips may be left idle."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(help="With --deadline: tokens to train on, such as 300B.", show_default=False),
+    ] = None,
     deadline: Annotated[
-        str | None, typer.Option(help="Longest that --tokens may take, such as 30D: the cheapest plan that keeps it.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Longest that --tokens may take, such as 30D: the cheapest plan that keeps it.",
+            show_default=False,
+        ),
     ] = None,
-    pareto: Annotated[bool, typer.Option("--pareto", help="Also plans of which no other is both faster and cheaper.")] = False,
-    max_memory_gib: Annotated[float | None, typer.Option(help="GiB that one process may use [default: all it sees].")] = None,
+    pareto: Annotated[
+        bool,
+        typer.Option("--pareto", help="Also plans of which no other is both faster and cheaper."),
+    ] = False,
+    max_memory_gib: Annotated[
+        float | None, typer.Option(help="GiB that one process may use [default: all it sees].")
+    ] = None,
     headroom: Annotated[
-        float | None, typer.Option(help="Kept free: below 1 a share of memory, else GiB [default: by its interval].")
+        float | None,
+        typer.Option(
+            help="Kept free: below 1 a share of memory, else GiB [default: by its interval]."
+        ),
     ] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
-    usd_per_hour: Annotated[float | None, typer.Option(help="Price of one chip [default: the catalogue's].")] = None,
-    attention: Annotated[str | None, typer.Option(help="flash, flash1, fused-softmax or unfused [default: flash if there].")] = None,
-    routing: Annotated[str | None, typer.Option(help="Of experts: balanced, in-turn, typical or worst [default: balanced].")] = None,
-    decoder_seq: Annotated[int | None, typer.Option(help="Tokens in one sequence of the decoder [default: a quarter of --seq].")] = None,
-    hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
-    request: Annotated[Path | None, typer.Option(help="A request in YAML or JSON; flags go before its values.")] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")
+    ] = None,
+    usd_per_hour: Annotated[
+        float | None, typer.Option(help="Price of one chip [default: the catalogue's].")
+    ] = None,
+    attention: Annotated[
+        str | None,
+        typer.Option(help="flash, flash1, fused-softmax or unfused [default: flash if there]."),
+    ] = None,
+    routing: Annotated[
+        str | None,
+        typer.Option(help="Of experts: balanced, in-turn, typical or worst [default: balanced]."),
+    ] = None,
+    decoder_seq: Annotated[
+        int | None,
+        typer.Option(help="Tokens in one sequence of the decoder [default: a quarter of --seq]."),
+    ] = None,
+    hf: Annotated[
+        Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")
+    ] = None,
+    request: Annotated[
+        Path | None, typer.Option(help="A request in YAML or JSON; flags go before its values.")
+    ] = None,
     save_request: Annotated[Path | None, typer.Option(help="Write the request as YAML.")] = None,
     quiet: QuietFlag = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
-    csv_path: Annotated[Path | None, typer.Option("--csv", metavar="PATH", help="Write one row per plan.")] = None,
-    trace: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a step of each plan as a trace for Perfetto.")] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
+    csv_path: Annotated[
+        Path | None, typer.Option("--csv", metavar="PATH", help="Write one row per plan.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a step of each plan as a trace for Perfetto."),
+    ] = None,
     from_file: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FILE", help="A training script or configuration to improve; flags go before its values."),
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="A training script or configuration to improve; flags go before its values.",
+        ),
     ] = None,
-    export_dir: Annotated[Path | None, typer.Option("--export", metavar="DIR", help="Write the best plan's files for --to.")] = None,
+    export_dir: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="DIR", help="Write the best plan's files for --to."),
+    ] = None,
     to: Annotated[
-        str | None, typer.Option(help="With --export: a training software, as `meshwright export --to` [default: megatron-lm].")
+        str | None,
+        typer.Option(
+            help=(
+                "With --export: a training software, as `meshwright export --to` [default:"
+                " megatron-lm]."
+            )
+        ),
     ] = None,
 ) -> None:
     """Find the fastest layouts that fit: how to cut a model over the chips of a cluster.
 
-    Every layout that the training software accepts is priced: matrix products by a roofline, collectives by the links they cross,
-    the pipeline by its schedule, memory stage by stage. The best few are simulated event by event, with uneven stages tried.
-    What --set names is held; everything else is searched. Nothing that you give is changed.
+    Every layout that the training software accepts is priced: matrix products by a roofline,
+    collectives by the links they cross, the pipeline by its schedule, memory stage by stage. The
+    best few are simulated event by event, with uneven stages tried. What --set names is held;
+    everything else is searched. Nothing that you give is changed.
 
-    Prints a table with step time, tokens/s per GPU, MFU (full attention), peak memory of the fullest stage, whether it fits with
-    the headroom left free, and by which terms each row beats the next; when nothing fits, why, and what would.
-    With --trace, DIR/plan-1.json is the pipeline of the first row, and so on. With --from, also what the file's own layout is
-    predicted to do, and what differs between it and the best. With --export, the best plan as files that a training software runs.
+    Prints a table with step time, tokens/s per GPU, MFU (full attention), peak memory of the
+    fullest stage, whether it fits with the headroom left free, and by which terms each row beats
+    the next; when nothing fits, why, and what would. With --trace, DIR/plan-1.json is the pipeline
+    of the first row, and so on. With --from, also what the file's own layout is predicted to do,
+    and what differs between it and the best. With --export, the best plan as files that a training
+    software runs.
 
-    Over several kinds of chips, each pipeline stage runs on one of them, with its own layers, tp and recomputation; the best plan comes
-    with a proof: how much faster any other could be. Chips that make nothing faster are left idle, and that is said.
+    Over several kinds of chips, each pipeline stage runs on one of them, with its own layers, tp
+    and recomputation; the best plan comes with a proof: how much faster any other could be. Chips
+    that make nothing faster are left idle, and that is said.
 
-    With --tokens and --deadline the cheapest plan that keeps the deadline is first; chips that it does not need are left idle. With
-    --pareto plans from the cheapest to the fastest follow the table, of one kind of chip too.
+    With --tokens and --deadline the cheapest plan that keeps the deadline is first; chips that it
+    does not need are left idle. With --pareto plans from the cheapest to the fastest follow the
+    table, of one kind of chip too.
 
     Examples:
 
@@ -121,7 +229,7 @@ def plan(
       meshwright plan llama3-8b --cluster a100-80:64,h100:64 --seq 8192 --gbs 512 --tokens 300B --deadline 30D --pareto
 
       meshwright plan --hf config.json --cluster h200:16 --seq 4096 --gbs 128 --stack fsdp --json
-    """
+    """  # noqa: E501
     from meshwright import api
     from meshwright.cli._layout_case import file_name
     from meshwright.cli._plan_goals import read_goal
@@ -160,7 +268,11 @@ def plan(
     given |= goal.fields(given) if goal is not None else {}
     flags = {key: value for key, value in given.items() if value is not None}
     run = None if from_file is None else _read_run(from_file, flags)
-    fields = {**(run.fields() if run is not None else {}), **(read_request(request) if request is not None else {}), **flags}
+    fields = {
+        **(run.fields() if run is not None else {}),
+        **(read_request(request) if request is not None else {}),
+        **flags,
+    }
     _require(fields)
     _check_target(export_dir, to)
     asked = PlanRequest.of(fields)
@@ -173,7 +285,9 @@ def plan(
     if trace is not None:
         make_folder(trace)
     with _progress(quiet=quiet) as progress:
-        front = api.plan_front(asked) if pareto else None  # first, as it refuses chips without a price
+        front = (
+            api.plan_front(asked) if pareto else None
+        )  # first, as it refuses chips without a price
         result = replace(api.plan(asked, progress=progress), front=front)
     if csv_path is not None:
         _write(csv_path, _csv(result))
@@ -186,7 +300,10 @@ def plan(
         assert not isinstance(problem, MixedProblem), "such a file is of one kind of chip"
         print_change(current, result, problem=problem)
     if run is not None and json_output and export_dir is None and (names := run.set_names()):
-        typer.echo(f"note: {', '.join(names)} of the file do not go with --json; --export DIR writes them", err=True)
+        typer.echo(
+            f"note: {', '.join(names)} of the file do not go with --json; --export DIR writes them",
+            err=True,
+        )
     if not result.plans:
         raise typer.Exit(1)
     if export_dir is not None:
@@ -194,7 +311,8 @@ def plan(
 
 
 def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProblem:
-    """Look up a request's names; several kinds of chips are planned, but no software's files are read for them."""
+    """Look up a request's names; several kinds of chips are planned, but no software's files are
+    read for them."""
     from meshwright import api
     from meshwright.errors import ConfigError
     from meshwright.search.mixed.problem import is_mixed, resolve_mixed
@@ -203,7 +321,10 @@ def _problem(asked: PlanRequest, from_file: Path | None) -> Problem | MixedProbl
         return api.problem_of(asked)
     problem = resolve_mixed(asked)
     if from_file is not None:
-        raise ConfigError(f"--from {from_file}: such a file is of one kind of chip whose chips are all used; leave out --num-gpus")
+        raise ConfigError(
+            f"--from {from_file}: such a file is of one kind of chip whose chips are all used;"
+            " leave out --num-gpus"
+        )
     return problem
 
 
@@ -219,7 +340,9 @@ def _check_target(folder: Path | None, to: str | None) -> None:
         find_target(to)
 
 
-def _export(result: PlanResult, problem: Problem | MixedProblem, run: Run | None, folder: Path, to: str) -> None:
+def _export(
+    result: PlanResult, problem: Problem | MixedProblem, run: Run | None, folder: Path, to: str
+) -> None:
     """Write the best plan; with a file to improve, in the settings that this has."""
     from dataclasses import fields
 
@@ -243,7 +366,9 @@ def _export(result: PlanResult, problem: Problem | MixedProblem, run: Run | None
         problem = api.problem_of(PlanRequest.of(side.request))
     asked = ask({field.name: getattr(best, field.name) for field in fields(Layout)}, problem)
     settings, details = (None, None) if run is None else (run.found.settings, run.found.details)
-    exported = export_plan(plan_of(asked, settings=settings, details=details), target=find_target(to))
+    exported = export_plan(
+        plan_of(asked, settings=settings, details=details), target=find_target(to)
+    )
     deliver(exported.files, folder, dry_run=False, force=False)
     typer.echo(f"wrote {', '.join(str(folder / file.name) for file in exported.files)}", err=True)
     for note in exported.notes:
@@ -279,7 +404,11 @@ def _require(fields: dict[str, Any]) -> None:
     """Say in the words of the command line what is missing."""
     from meshwright.errors import ConfigError
 
-    wanted = {"model": "a model such as llama3-70b, or --hf", "cluster": "--cluster, such as h100:256", "seq_len": "--seq, such as 8192"}
+    wanted = {
+        "model": "a model such as llama3-70b, or --hf",
+        "cluster": "--cluster, such as h100:256",
+        "seq_len": "--seq, such as 8192",
+    }
     missing = [words for key, words in wanted.items() if key not in fields]
     if missing:
         raise ConfigError(f"plan needs {'; '.join(missing)}")
@@ -316,13 +445,17 @@ def _csv(result: PlanResult) -> str:
 
     rows = plan_rows(result)
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["rank"], lineterminator="\n")
+    writer = csv.DictWriter(
+        text, fieldnames=list(rows[0]) if rows else ["rank"], lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
-def _show(result: PlanResult, current: Asked | None, goal: Goal | None, *, json_output: bool) -> None:
+def _show(
+    result: PlanResult, current: Asked | None, goal: Goal | None, *, json_output: bool
+) -> None:
     if json_output:
         import json
 

@@ -16,26 +16,46 @@ __all__ = ["predict"]
 
 def predict(
     rows: Annotated[
-        list[Path], typer.Argument(metavar="ROWS.csv...", help="Tables of training runs, one run per line.", show_default=False)
+        list[Path],
+        typer.Argument(
+            metavar="ROWS.csv...",
+            help="Tables of training runs, one run per line.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="PREDICTIONS.csv", help="Where the predictions go.", show_default=False)
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PREDICTIONS.csv",
+            help="Where the predictions go.",
+            show_default=False,
+        ),
     ],
-    calibration: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")] = None,
-    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object for programs.")] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote.")
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the counts as one JSON object for programs.")
+    ] = False,
 ) -> None:
     """Predict step time, peak memory and fit for every run of a table.
 
-    A row names model, chips, software, layout and batch in the columns of the published-runs schema; measured columns are never
-    read and may be absent. Blank dims come from the named model, other blanks from the habits of the named software in
-    `presets/frameworks.csv`. A dense model known by its number of parameters alone (`params_b`, or `own-7b`) is given a shape of that
-    size; such rows are counted as rough. The same cost model as in `meshwright plan` prices the row.
+    A row names model, chips, software, layout and batch in the columns of the published-runs
+    schema; measured columns are never read and may be absent. Blank dims come from the named model,
+    other blanks from the habits of the named software in `presets/frameworks.csv`. A dense model
+    known by its number of parameters alone (`params_b`, or `own-7b`) is given a shape of that size;
+    such rows are counted as rough. The same cost model as in `meshwright plan` prices the row.
 
-    Writes a line per row: source (the file's name without .csv), row_id, step_time_s, peak_mem_gib, oom; a row that cannot be
-    answered has blank figures. Prints how many were answered, and the reasons of the others. Exit code 1 where none was.
-    Files that hold no table of training runs are left out with a warning. With --calibration the rows of its chip and its stack are
-    predicted with it, with --profile those of its chip, all others without.
+    Writes a line per row: source (the file's name without .csv), row_id, step_time_s, peak_mem_gib,
+    oom; a row that cannot be answered has blank figures. Prints how many were answered, and the
+    reasons of the others. Exit code 1 where none was. Files that hold no table of training runs are
+    left out with a warning. With --calibration the rows of its chip and its stack are predicted
+    with it, with --profile those of its chip, all others without.
 
     Examples:
 
@@ -49,7 +69,9 @@ def predict(
     from meshwright.accuracy.run import counts
     from meshwright.cli._terminal import tell, warn
 
-    answers = measured.predict(rows, output=output, calibration=calibration, profile=profile, warn=warn, tell=tell)
+    answers = measured.predict(
+        rows, output=output, calibration=calibration, profile=profile, warn=warn, tell=tell
+    )
     found = counts(answers)
     if json_output:
         _print_json(found, output)
@@ -63,7 +85,15 @@ def _print_json(found: Mapping[str, Counts], output: Path) -> None:
     import json
     from dataclasses import asdict
 
-    print(json.dumps({"output": str(output), "tables": {name: asdict(count) for name, count in found.items()}}, indent=2))
+    print(
+        json.dumps(
+            {
+                "output": str(output),
+                "tables": {name: asdict(count) for name, count in found.items()},
+            },
+            indent=2,
+        )
+    )
 
 
 def _print_counts(found: Mapping[str, Counts]) -> None:

@@ -23,27 +23,52 @@ _INTERRUPTED = 130
 
 def profile(
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where the profile goes: a .npz or a .json.", show_default=False)
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where the profile goes: a .npz or a .json.",
+            show_default=False,
+        ),
     ],
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="cuda or cpu [default: a GPU where torch sees one].")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Of fp32, tf32, bf16, fp16, fp8 [default: bf16, fp8 on a GPU, fp32 on the CPU].")
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="cuda or cpu [default: a GPU where torch sees one]."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A small grid: under a minute on two cores.")] = False,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Of fp32, tf32, bf16, fp16, fp8 [default: bf16, fp8 on a GPU, fp32 on the CPU].",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small grid: under a minute on two cores.")
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="A fine grid, and more repeats.")] = False,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Measure this model's own shapes too.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Measure all again where FILE exists.")] = False,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Measure this model's own shapes too.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Measure all again where FILE exists.")
+    ] = False,
     quiet: QuietFlag = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
 ) -> None:
     """Measure the operators of training on this machine, for plans that rest on it.
 
-    Matrix products forward and backward, attention, experts, norms, activations, rotary, cross-entropy, embedding, optimizer, copies
-    and launches are timed over a grid of shapes: caches cold where a step finds them cold, repeats until the median stands, shapes that
-    do not fit left out. Under torchrun collectives are timed too. Time is what a layer's parts add up from; the rest is overlap.
+    Matrix products forward and backward, attention, experts, norms, activations, rotary,
+    cross-entropy, embedding, optimizer, copies and launches are timed over a grid of shapes: caches
+    cold where a step finds them cold, repeats until the median stands, shapes that do not fit left
+    out. Under torchrun collectives are timed too. Time is what a layer's parts add up from; the
+    rest is overlap.
 
-    Prints a line per series on stderr, then the best rates. FILE has every shape with its time, spread and repeats, and machine, driver
-    and versions. Ctrl-C keeps what was measured; the same command again measures the rest. Needs torch: pip install 'meshwright[train]'.
+    Prints a line per series on stderr, then the best rates. FILE has every shape with its time,
+    spread and repeats, and machine, driver and versions. Ctrl-C keeps what was measured; the same
+    command again measures the rest. Needs torch: pip install 'meshwright[train]'.
 
     Examples:
 
@@ -100,23 +125,43 @@ def _show(found: Profile, output: Path, *, json_output: bool) -> None:
     if json_output:
         import json
 
-        record = {"file": str(output), "complete": found.complete, "effort": found.effort, "machine": asdict(found.machine)}
-        counts = {series.name: {"shapes": len(series.samples), "measured": len(series.measured)} for series in found.series}
+        record = {
+            "file": str(output),
+            "complete": found.complete,
+            "effort": found.effort,
+            "machine": asdict(found.machine),
+        }
+        counts = {
+            series.name: {"shapes": len(series.samples), "measured": len(series.measured)}
+            for series in found.series
+        }
         print(
             json.dumps(
-                {**record, "rates": asdict(rates), "series": counts, "skipped": dict(found.skipped), "unsteady": found.num_unsteady},
+                {
+                    **record,
+                    "rates": asdict(rates),
+                    "series": counts,
+                    "skipped": dict(found.skipped),
+                    "unsteady": found.num_unsteady,
+                },
                 indent=2,
             )
         )
         return
     machine = found.machine
-    print(f"{machine.device_name}, torch {machine.torch_version}, {found.num_measured} shapes in {len(found.series)} series")
+    print(
+        f"{machine.device_name}, torch {machine.torch_version}, {found.num_measured} shapes in"
+        f" {len(found.series)} series"
+    )
     for words, value in _lines(rates):
         print(f"  {words:<36} {value}")
     for name, reason in found.skipped.items():
         print(f"  not measured: {name} ({reason})")
     if found.num_unsteady:
-        print(f"  unsteady: {found.num_unsteady} shapes with a spread of more than {UNSTEADY_FRAC:.0%} of their time")
+        print(
+            f"  unsteady: {found.num_unsteady} shapes with a spread of more than"
+            f" {UNSTEADY_FRAC:.0%} of their time"
+        )
     state = "complete" if found.complete else "partial: the same command again measures the rest"
     print(f"{output}: {state}")
 
@@ -130,14 +175,23 @@ def _lines(rates: Rates) -> list[tuple[str, str]]:
         ("attention forward, causal", rates.attention_forward_flops_per_s),
         ("attention backward, causal", rates.attention_backward_flops_per_s),
     )
-    lines = [(f"{words}, {name}", _flops(rate)) for words, by in tables for name, rate in by.items()]
-    lines += [(f"of it sustained, {name}", f"{share:.0%}") for name, share in rates.sustained_share.items()]
+    lines = [
+        (f"{words}, {name}", _flops(rate)) for words, by in tables for name, rate in by.items()
+    ]
+    lines += [
+        (f"of it sustained, {name}", f"{share:.0%}")
+        for name, share in rates.sustained_share.items()
+    ]
     singles: tuple[tuple[str, float | None, float, str], ...] = (
         ("memory, read and written", rates.memory_bytes_per_s, GB, "GB/s"),
         ("host, per operation", rates.launch_s, MICROSECOND, "us"),
         ("device, per empty kernel", rates.ramp_s, MICROSECOND, "us"),
     )
-    return lines + [(words, f"{value / unit:.3g} {name}") for words, value, unit, name in singles if value is not None]
+    return lines + [
+        (words, f"{value / unit:.3g} {name}")
+        for words, value, unit, name in singles
+        if value is not None
+    ]
 
 
 def _flops(rate: Any) -> str:

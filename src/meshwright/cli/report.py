@@ -15,25 +15,46 @@ def report(
         list[str],
         typer.Argument(
             metavar="RESULT...",
-            help="What a command printed with --json, `-` for standard input, or a study's directory.",
+            help=(
+                "What a command printed with --json, `-` for standard input, or a study's"
+                " directory."
+            ),
             show_default=False,
         ),
     ],
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write [default: report.html].")] = None,
-    title: Annotated[str | None, typer.Option(help="Title of the page [default: the first RESULT's].")] = None,
-    form: Annotated[str, typer.Option("--format", help="html, or for one chart png, svg or md.")] = "html",
-    chart: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The chart of --format png, svg or md; of the second RESULT 2:KEY.")
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write [default: report.html]."
+        ),
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the report's values as one JSON object for programs.")] = False,
+    title: Annotated[
+        str | None, typer.Option(help="Title of the page [default: the first RESULT's].")
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="html, or for one chart png, svg or md.")
+    ] = "html",
+    chart: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", help="The chart of --format png, svg or md; of the second RESULT 2:KEY."
+        ),
+    ] = None,
+    json_output: Annotated[
+        bool,
+        typer.Option("--json", help="Print the report's values as one JSON object for programs."),
+    ] = False,
 ) -> None:
-    """Write a page about what other commands found: the answer, tables, charts, and what every figure stands on.
+    """Write a page about what other commands found: the answer, tables, charts, and what every
+    figure stands on.
 
-    The page is one file that needs no network and no other file. Figures are those of RESULT; what a chart needs beyond them is
-    computed from the request inside it by the same cost model, and the page says so. Nothing is measured.
+    The page is one file that needs no network and no other file. Figures are those of RESULT; what
+    a chart needs beyond them is computed from the request inside it by the same cost model, and the
+    page says so. Nothing is measured.
 
-    Prints the name of the file. Tables sort and filter; each chart has its numbers as CSV, and itself as SVG and PNG. With --format
-    and --chart, one chart alone; a KEY that does not exist is answered with those that do.
+    Prints the name of the file. Tables sort and filter; each chart has its numbers as CSV, and
+    itself as SVG and PNG. With --format and --chart, one chart alone; a KEY that does not exist is
+    answered with those that do.
 
     Examples:
 
@@ -49,19 +70,31 @@ def report(
     if form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
     if form == "html" and chart is not None:
-        raise ConfigError(f"--chart {chart} has no effect on a page, which has every chart; give --format png, svg or md as well")
+        raise ConfigError(
+            f"--chart {chart} has no effect on a page, which has every chart; give --format png,"
+            " svg or md as well"
+        )
     parts = report_parts(results)
     if form != "html" and chart is None:
         keys = [each.key for part in parts for each in part.charts]
-        raise ConfigError(f"--format {form} writes one chart: give --chart, one of {', '.join(keys) or '(this report has none)'}")
+        raise ConfigError(
+            f"--format {form} writes one chart: give --chart, one of"
+            f" {', '.join(keys) or '(this report has none)'}"
+        )
     if json_output:
         from meshwright.report.infos.record import report_record
 
         _print_json(report_record(parts))
         if output is None:
             return
-    content = page_bytes(parts, title=title) if chart is None else chart_bytes(find_chart(parts, chart), form)
-    path = output or Path("report.html" if chart is None else f"{chart.partition(':')[2] or chart}.{form}")
+    content = (
+        page_bytes(parts, title=title)
+        if chart is None
+        else chart_bytes(find_chart(parts, chart), form)
+    )
+    path = output or Path(
+        "report.html" if chart is None else f"{chart.partition(':')[2] or chart}.{form}"
+    )
     try:
         path.write_bytes(content)
     except OSError as error:

@@ -17,20 +17,47 @@ from meshwright.cli._layout_case import (
     ProfileFlag,
     StackFlag,
 )
-from meshwright.cli._training_flags import EvalIntervalFlag, EvalStepsFlag, MtbfFlag, RestartFlag, SaveFlag, WriteFlag
+from meshwright.cli._training_flags import (
+    EvalIntervalFlag,
+    EvalStepsFlag,
+    MtbfFlag,
+    RestartFlag,
+    SaveFlag,
+    WriteFlag,
+)
 
 __all__ = ["size"]
 
-DaysFlag = Annotated[float, typer.Option("--days", help="Longest that the training may take.", show_default=False)]
+DaysFlag = Annotated[
+    float, typer.Option("--days", help="Longest that the training may take.", show_default=False)
+]
 SizeTokensFlag = Annotated[
-    str | None, typer.Option("--tokens", help="To train on: 300B, 15T [default: 20 a parameter, compute-optimal].", show_default=False)
+    str | None,
+    typer.Option(
+        "--tokens",
+        help="To train on: 300B, 15T [default: 20 a parameter, compute-optimal].",
+        show_default=False,
+    ),
 ]
-SeriesFlag = Annotated[str | None, typer.Option("--series", help="Whose shapes: gpt3, llama3, t5, mixtral, qwen3-moe ... [default: gpt3].")]
+SeriesFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--series", help="Whose shapes: gpt3, llama3, t5, mixtral, qwen3-moe ... [default: gpt3]."
+    ),
+]
 SizeTflopsFlag = Annotated[
-    float | None, typer.Option("--tflops", help="Of one chip, for the closed form [default: 45 % of its bf16 peak].")
+    float | None,
+    typer.Option(
+        "--tflops", help="Of one chip, for the closed form [default: 45 % of its bf16 peak]."
+    ),
 ]
-VocabFlag = Annotated[int | None, typer.Option("--vocab", help="Entries of the vocabulary [default: the series'].")]
-SizeSeqFlag = Annotated[int | None, typer.Option("--seq", help="Tokens in one sequence [default: 2048].", show_default=False)]
+VocabFlag = Annotated[
+    int | None, typer.Option("--vocab", help="Entries of the vocabulary [default: the series'].")
+]
+SizeSeqFlag = Annotated[
+    int | None,
+    typer.Option("--seq", help="Tokens in one sequence [default: 2048].", show_default=False),
+]
 
 
 def size(
@@ -57,12 +84,14 @@ def size(
 ) -> None:
     """Find the largest model that a cluster trains in some days.
 
-    Two answers stand side by side. The closed form of NVIDIA's AutoConfigurator: 8 FLOP per parameter and token at one figure of
-    TFLOPS. And ours: shapes of a published series, each planned in full, the largest whose best layout fits and makes the deadline
-    with evaluations, checkpoints and failures. Shapes are within 2 % of a size and are chosen to shard well.
+    Two answers stand side by side. The closed form of NVIDIA's AutoConfigurator: 8 FLOP per
+    parameter and token at one figure of TFLOPS. And ours: shapes of a published series, each
+    planned in full, the largest whose best layout fits and makes the deadline with evaluations,
+    checkpoints and failures. Shapes are within 2 % of a size and are chosen to shard well.
 
-    Prints both sizes with their constants, days with an 80 % interval, the plan, the shape, settings by documented rules, the
-    compute-optimal size of Chinchilla, and how the answer moves with days and chips. Exit code 1 where no size makes it.
+    Prints both sizes with their constants, days with an 80 % interval, the plan, the shape,
+    settings by documented rules, the compute-optimal size of Chinchilla, and how the answer moves
+    with days and chips. Exit code 1 where no size makes it.
 
     Examples:
 

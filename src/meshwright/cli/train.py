@@ -48,52 +48,146 @@ def train(
     plan: Annotated[
         str | None,
         typer.Argument(
-            metavar="PLAN|MODEL|FOLDER", help="A file of `plan --json` (FILE#2: its second), a model, or a training.", show_default=False
+            metavar="PLAN|MODEL|FOLDER",
+            help="A file of `plan --json` (FILE#2: its second), a model, or a training.",
+            show_default=False,
         ),
     ] = None,
-    launcher: Annotated[str | None, typer.Option(help="local, slurm, k8s, bcp, runai, lepton or sky [default: local].")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="The training [default: train-MODEL-CLUSTER].")
+    launcher: Annotated[
+        str | None,
+        typer.Option(help="local, slurm, k8s, bcp, runai, lepton or sky [default: local]."),
     ] = None,
-    tokens: Annotated[str | None, typer.Option(help="Length: 300B, 2M [default: 20 per parameter].")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="The training [default: train-MODEL-CLUSTER]."
+        ),
+    ] = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="Length: 300B, 2M [default: 20 per parameter].")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Length in steps, instead of --tokens.")] = None,
     data: Annotated[
-        list[str] | None, typer.Option("--data", metavar="PREFIX[=WEIGHT]", help="A corpus as .bin/.idx; several are a blend.")
+        list[str] | None,
+        typer.Option(
+            "--data", metavar="PREFIX[=WEIGHT]", help="A corpus as .bin/.idx; several are a blend."
+        ),
     ] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Of the software: a name or folder of Hugging Face, or a file.")] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="Of the software: a name or folder of Hugging Face, or a file."),
+    ] = None,
     time: TimeFlag = None,
     save_margin: Annotated[
-        str | None, typer.Option(metavar="TIME", help="From the software's own stop to that limit [default: by a checkpoint's write time].")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help=(
+                "From the software's own stop to that limit [default: by a checkpoint's write"
+                " time]."
+            ),
+        ),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Jobs that this start may send [default: as many as the length needs].")] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Jobs that this start may send [default: as many as the length needs]."),
+    ] = None,
     save_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Of checkpoints, as the job sees it [default: in the training].")
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Of checkpoints, as the job sees it [default: in the training]."
+        ),
     ] = None,
-    save_every: Annotated[int | None, typer.Option(help="Steps [default: 2000, or a tenth of a shorter training].")] = None,
+    save_every: Annotated[
+        int | None, typer.Option(help="Steps [default: 2000, or a tenth of a shorter training].")
+    ] = None,
     keep: Annotated[
-        int | None, typer.Option(help="Of the embedded trainer: best checkpoints that stay beside the newest two [default: 10].")
+        int | None,
+        typer.Option(
+            help=(
+                "Of the embedded trainer: best checkpoints that stay beside the newest two"
+                " [default: 10]."
+            )
+        ),
     ] = None,
-    to: Annotated[str | None, typer.Option(help="Software that trains, as `export --to` [default: the embedded trainer].")] = None,
-    program: Annotated[str | None, typer.Option(metavar="PATH", help="With --to: where its program is.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--setting", metavar="KEY=V", help="A setting: learning_rate=1e-4.")] = None,
-    env: Annotated[list[str] | None, typer.Option("--env", metavar="NAME=V", help="A variable of the program's environment.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="Software that trains, as `export --to` [default: the embedded trainer]."
+        ),
+    ] = None,
+    program: Annotated[
+        str | None, typer.Option(metavar="PATH", help="With --to: where its program is.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--setting", metavar="KEY=V", help="A setting: learning_rate=1e-4."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME=V", help="A variable of the program's environment."),
+    ] = None,
     follow: Annotated[
-        bool | None, typer.Option("--follow/--detach", help="Stay, and send the next job behind each [default: local stays].")
+        bool | None,
+        typer.Option(
+            "--follow/--detach",
+            help="Stay, and send the next job behind each [default: local stays].",
+        ),
     ] = None,
-    verify_data: Annotated[bool, typer.Option("--verify-data", help="Read every byte of the data first.")] = False,
-    quota: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the checkpoints' storage: 20TB [default: what is free].")] = None,
-    write_gb_per_s: Annotated[float | None, typer.Option(help="Of one node into that storage [default: 0.625].")] = None,
+    verify_data: Annotated[
+        bool, typer.Option("--verify-data", help="Read every byte of the data first.")
+    ] = False,
+    quota: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Of the checkpoints' storage: 20TB [default: what is free]."
+        ),
+    ] = None,
+    write_gb_per_s: Annotated[
+        float | None, typer.Option(help="Of one node into that storage [default: 0.625].")
+    ] = None,
     allow: Annotated[
-        list[str] | None, typer.Option(metavar="FINDING", help="Start in spite of what preflight says under this name.")
+        list[str] | None,
+        typer.Option(
+            metavar="FINDING", help="Start in spite of what preflight says under this name."
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what is found and what would be sent, and send nothing.")] = False,
-    kind: Annotated[str | None, typer.Option(help="On Kubernetes: trainjob, pytorchjob, jobset, mpijob [default: trainjob].")] = None,
-    gpus: Annotated[int | None, typer.Option(help="With a plan: another number of GPUs; its replicas follow, its batch stays.")] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="With a model: chips, such as h100:64, or local.")] = None,
-    seq: Annotated[int | None, typer.Option("--seq", help="With a model: tokens in one sequence.")] = None,
-    gbs: Annotated[int | None, typer.Option(help="With a model: global batch in sequences.")] = None,
-    layout: Annotated[str | None, typer.Option(metavar="KEY=V[,...]", help="With a model: the layout [default: the best].")] = None,
-    precision: Annotated[str | None, typer.Option(help="With a model: of the matrix products [default: bf16 or else fp16].")] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print what is found and what would be sent, and send nothing."
+        ),
+    ] = False,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="On Kubernetes: trainjob, pytorchjob, jobset, mpijob [default: trainjob]."
+        ),
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            help="With a plan: another number of GPUs; its replicas follow, its batch stays."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="KIND:COUNT", help="With a model: chips, such as h100:64, or local."),
+    ] = None,
+    seq: Annotated[
+        int | None, typer.Option("--seq", help="With a model: tokens in one sequence.")
+    ] = None,
+    gbs: Annotated[
+        int | None, typer.Option(help="With a model: global batch in sequences.")
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(metavar="KEY=V[,...]", help="With a model: the layout [default: the best]."),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="With a model: of the matrix products [default: bf16 or else fp16]."),
+    ] = None,
     hf: HfFlag = None,
     gpus_per_node: GpusPerNodeFlag = None,
     stack: RunStackFlag = None,
@@ -116,13 +210,15 @@ def train(
 ) -> None:
     """Train a plan to its last token: a job, or a chain of them, on a platform.
 
-    Everything is looked at before a GPU is burnt: whether the plan divides and fits, the data, the vocabulary, the storage, the limits on
-    time in their order, the image, the environment; nothing is changed. The software stops by its own clock before the platform's
-    limit, late enough to train and early enough to write the last checkpoint, and the next job goes on from it.
+    Everything is looked at before a GPU is burnt: whether the plan divides and fits, the data, the
+    vocabulary, the storage, the limits on time in their order, the image, the environment; nothing
+    is changed. The software stops by its own clock before the platform's limit, late enough to
+    train and early enough to write the last checkpoint, and the next job goes on from it.
 
-    Prints what was found, what was sent, and with --follow how it goes. The same command, or `meshwright train FOLDER`, goes on where a
-    training stopped. `train status`, `train logs`, `train cancel` and `train list` work the same on every platform. Exit code 1: preflight
-    found a problem, nothing fits, or the training stopped short.
+    Prints what was found, what was sent, and with --follow how it goes. The same command, or
+    `meshwright train FOLDER`, goes on where a training stopped. `train status`, `train logs`,
+    `train cancel` and `train list` work the same on every platform. Exit code 1: preflight found a
+    problem, nothing fits, or the training stopped short.
 
     Examples:
 
@@ -131,24 +227,67 @@ def train(
       meshwright train plan.json --to megatron-lm --launcher slurm --time 5D --data /data/a=0.7 --data /data/b=0.3 --tokens 300B --dry-run
 
       meshwright train run --time 10h
-    """
+    """  # noqa: E501
     from meshwright.cli._layout_case import file_name
-    from meshwright.cli._train_source import asked_of, environment_of, job_of_flags, quota_bytes, settings_of
+    from meshwright.cli._train_source import (
+        asked_of,
+        environment_of,
+        job_of_flags,
+        quota_bytes,
+        settings_of,
+    )
 
     case = {
-        **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "gbs": gbs, "precision": precision, "stack": stack},
-        **{"calibration": file_name(calibration), "profile": file_name(profile), "megatron_version": megatron_version},
+        **{
+            "cluster": cluster,
+            "gpus_per_node": gpus_per_node,
+            "seq_len": seq,
+            "gbs": gbs,
+            "precision": precision,
+            "stack": stack,
+        },
+        **{
+            "calibration": file_name(calibration),
+            "profile": file_name(profile),
+            "megatron_version": megatron_version,
+        },
         **{"attention": attention, "max_memory_gib": max_memory_gib},
     }
     options = {
-        **{"start": start, "image": image, "mounts": mounts, "workdir": workdir, "account": account, "partition": partition},
+        **{
+            "start": start,
+            "image": image,
+            "mounts": mounts,
+            "workdir": workdir,
+            "account": account,
+            "partition": partition,
+        },
         **{"instance": instance, "words": launcher_words},
     }
     asked = {
-        **{"launcher": launcher, "software": to, "program": program, "time": time, "save_margin": save_margin, "most_jobs": jobs},
-        **{"save_dir": save_dir, "save_every": save_every, "keep": keep, "kind": kind, "write_gb_per_s": write_gb_per_s},
-        **{"quota_bytes": quota_bytes(quota), "environment": environment_of(env), "job": job_of_flags(job, options)},
-        "settings": settings_of(settings or [], tokens=tokens, steps=steps, data=data or [], tokenizer=tokenizer),
+        **{
+            "launcher": launcher,
+            "software": to,
+            "program": program,
+            "time": time,
+            "save_margin": save_margin,
+            "most_jobs": jobs,
+        },
+        **{
+            "save_dir": save_dir,
+            "save_every": save_every,
+            "keep": keep,
+            "kind": kind,
+            "write_gb_per_s": write_gb_per_s,
+        },
+        **{
+            "quota_bytes": quota_bytes(quota),
+            "environment": environment_of(env),
+            "job": job_of_flags(job, options),
+        },
+        "settings": settings_of(
+            settings or [], tokens=tokens, steps=steps, data=data or [], tokenizer=tokenizer
+        ),
     }
     found = asked_of(
         plan,
@@ -160,10 +299,27 @@ def train(
         output=output,
     )
     stay = follow if follow is not None else found.request.launcher == "local"
-    _train(found, allow=allow or [], verify_data=verify_data, dry_run=dry_run, follow=stay, quiet=quiet, json_output=json_output)
+    _train(
+        found,
+        allow=allow or [],
+        verify_data=verify_data,
+        dry_run=dry_run,
+        follow=stay,
+        quiet=quiet,
+        json_output=json_output,
+    )
 
 
-def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, follow: bool, quiet: bool, json_output: bool) -> None:
+def _train(
+    found: Asked,
+    *,
+    allow: list[str],
+    verify_data: bool,
+    dry_run: bool,
+    follow: bool,
+    quiet: bool,
+    json_output: bool,
+) -> None:
     """Look, and send what is to be sent."""
     from meshwright import api
     from meshwright.cli._train_view import print_findings, print_state
@@ -179,7 +335,12 @@ def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, 
     findings = preflight(start.prepared, look="full" if verify_data else "quick")
     stops = problems(findings, allow=allow)
     if dry_run:
-        _print_dry(start, findings, with_jobs=all(finding.name != "job" for finding in stops), json_output=json_output)
+        _print_dry(
+            start,
+            findings,
+            with_jobs=all(finding.name != "job" for finding in stops),
+            json_output=json_output,
+        )
     else:
         print_findings(start, findings, quiet=quiet)
     if stops:
@@ -189,9 +350,18 @@ def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, 
     if dry_run:
         return
     try:
-        state = start_training(start.prepared, plan=start.plan, machine=start.machine, follow=follow, say=keep_quiet if quiet else tell)
+        state = start_training(
+            start.prepared,
+            plan=start.plan,
+            machine=start.machine,
+            follow=follow,
+            say=keep_quiet if quiet else tell,
+        )
     except KeyboardInterrupt:
-        again = f"`meshwright train {found.folder}` follows it again, `meshwright train cancel {found.folder}` ends it"
+        again = (
+            f"`meshwright train {found.folder}` follows it again, `meshwright train cancel"
+            f" {found.folder}` ends it"
+        )
         typer.echo(f"what was sent goes on without us; {again}", err=True)
         raise typer.Exit(_INTERRUPTED) from None
     print_state(state, json_output=json_output)
@@ -199,7 +369,9 @@ def _train(found: Asked, *, allow: list[str], verify_data: bool, dry_run: bool, 
         raise typer.Exit(1)
 
 
-def _print_dry(start: Start, findings: Sequence[Finding], *, with_jobs: bool, json_output: bool) -> None:
+def _print_dry(
+    start: Start, findings: Sequence[Finding], *, with_jobs: bool, json_output: bool
+) -> None:
     import json
     import sys
 

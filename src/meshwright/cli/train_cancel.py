@@ -10,11 +10,16 @@ import typer
 __all__ = ["train_cancel"]
 
 
-def train_cancel(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the training.", show_default=False)]) -> None:
+def train_cancel(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Of the training.", show_default=False)
+    ],
+) -> None:
     """End every job of a training that has not ended, those first that wait behind others.
 
-    The platform asks the program to end and kills it some time later; the embedded trainer writes a checkpoint in between. Nothing is
-    removed: the training goes on from its newest checkpoint by `meshwright train FOLDER`.
+    The platform asks the program to end and kills it some time later; the embedded trainer writes a
+    checkpoint in between. Nothing is removed: the training goes on from its newest checkpoint by
+    `meshwright train FOLDER`.
 
     Prints the numbers of the jobs. Exit code 2: there is no training.
 
@@ -29,4 +34,6 @@ def train_cancel(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="
     from meshwright.training.session import cancel_training, training_in
 
     ended = cancel_training(training_in(folder))
-    print(f"told to end: job {', '.join(map(str, ended))}" if ended else "no job of it runs or waits")
+    print(
+        f"told to end: job {', '.join(map(str, ended))}" if ended else "no job of it runs or waits"
+    )

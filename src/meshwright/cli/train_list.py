@@ -14,14 +14,18 @@ __all__ = ["train_list"]
 
 
 def train_list(
-    root: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to look, three levels deep.", show_default="this folder")] = Path(
-        "."
-    ),
+    root: Annotated[
+        Path,
+        typer.Argument(
+            metavar="[FOLDER]", help="Where to look, three levels deep.", show_default="this folder"
+        ),
+    ] = Path("."),
     json_output: JsonFlag = False,
 ) -> None:
     """List the trainings in and below a folder, with how each is.
 
-    A training is a folder with train.yaml, whatever platform it runs on; each platform is asked for the jobs of its own.
+    A training is a folder with train.yaml, whatever platform it runs on; each platform is asked for
+    the jobs of its own.
 
     Prints a line for each: its folder, its last job's state, its step, loss and rate.
 

@@ -14,15 +14,25 @@ _INTERRUPTED = 130
 
 
 def train_logs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the training.", show_default=False)],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing until the job and those behind it have ended.")] = False,
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Of the training.", show_default=False)
+    ],
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Go on printing until the job and those behind it have ended."
+        ),
+    ] = False,
     job: Annotated[int | None, typer.Option(help="Number of a job [default: the last].")] = None,
-    stderr: Annotated[bool, typer.Option("--stderr", help="What it prints on stderr; some platforms keep none apart.")] = False,
+    stderr: Annotated[
+        bool,
+        typer.Option("--stderr", help="What it prints on stderr; some platforms keep none apart."),
+    ] = False,
 ) -> None:
     """Print the log of a training's last job, or of any.
 
-    On this machine and on Slurm the job itself writes the log; from Kubernetes and Base Command it is fetched whenever the job is
-    looked at, every ten seconds with --follow.
+    On this machine and on Slurm the job itself writes the log; from Kubernetes and Base Command it
+    is fetched whenever the job is looked at, every ten seconds with --follow.
 
     Prints the log as it is. Ctrl-C ends the printing and nothing else.
 

@@ -11,14 +11,18 @@ from meshwright.cli._layout_case import JsonFlag
 
 __all__ = ["train_status"]
 
-FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the training.", show_default=False)]
+FolderArgument = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="Of the training.", show_default=False)
+]
 
 
 def train_status(folder: FolderArgument, json_output: JsonFlag = False) -> None:
-    """Say how a training is, on whatever platform: its step, loss and rate, its newest checkpoint, and each of its jobs.
+    """Say how a training is, on whatever platform: its step, loss and rate, its newest checkpoint,
+    and each of its jobs.
 
-    The platform is asked for the jobs, their logs for the steps; nothing is changed. The rate is that of the last report, beside it what
-    the plan predicts. A platform that does not answer is named, and no state is made up.
+    The platform is asked for the jobs, their logs for the steps; nothing is changed. The rate is
+    that of the last report, beside it what the plan predicts. A platform that does not answer is
+    named, and no state is made up.
 
     Prints a few lines. Exit code 2: there is no training.
 

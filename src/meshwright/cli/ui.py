@@ -12,24 +12,43 @@ __all__ = ["ui"]
 
 def ui(
     state: Annotated[
-        str, typer.Argument(metavar="[ADDRESS]", help="A shared address of the page, or its part behind `?`.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="[ADDRESS]",
+            help="A shared address of the page, or its part behind `?`.",
+            show_default=False,
+        ),
     ] = "",
     port: Annotated[int, typer.Option(help="Port of 127.0.0.1; 0 takes one that is free.")] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, and open no browser.")] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address, and open no browser.")
+    ] = False,
     calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote; all plans then use it.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What `meshwright calibrate` wrote; all plans then use it."
+        ),
     ] = None,
-    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote on this chip; likewise.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the address as one JSON object.")] = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What `meshwright profile` wrote on this chip; likewise."
+        ),
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the address as one JSON object.")
+    ] = False,
 ) -> None:
     """Open a page where a plan is changed by hand, and every change is priced at once.
 
-    Sliders move model, cluster, batch, sequence, parallel degrees, recomputation and precision; step time, memory of each stage, MFU, cost
-    and what binds them follow, by the same formulas and simulation as `meshwright explain`. A layout that breaks a rule of the training
-    software shows the rule and the nearest values that keep it. Plans are pinned, compared, exported, and shared by their address.
+    Sliders move model, cluster, batch, sequence, parallel degrees, recomputation and precision;
+    step time, memory of each stage, MFU, cost and what binds them follow, by the same formulas and
+    simulation as `meshwright explain`. A layout that breaks a rule of the training software shows
+    the rule and the nearest values that keep it. Plans are pinned, compared, exported, and shared
+    by their address.
 
-    Prints the address. It is served on 127.0.0.1 alone, asks no other machine, and writes nothing. Ctrl-C ends it, with exit code 0.
-    Needs a web framework: pip install 'meshwright[ui]'.
+    Prints the address. It is served on 127.0.0.1 alone, asks no other machine, and writes nothing.
+    Ctrl-C ends it, with exit code 0. Needs a web framework: pip install 'meshwright[ui]'.
 
     Examples:
 
@@ -38,7 +57,7 @@ def ui(
       meshwright ui --port 8080 --no-browser
 
       meshwright ui 'model=mixtral-8x7b&cluster=h100:64&gbs=256&layout=tp=2,ep=8,mbs=1' --calibration calibration.yaml
-    """
+    """  # noqa: E501
     from meshwright import api
 
     def ready(address: str) -> None:
@@ -60,7 +79,11 @@ def _say(address: str, *, json_output: bool) -> None:
         return
     print(address, flush=True)
     port = address.split(":")[2].partition("/")[0]
-    typer.echo(f"from another machine: ssh -L {port}:127.0.0.1:{port} this-machine, then the same address; Ctrl-C ends it", err=True)
+    typer.echo(
+        f"from another machine: ssh -L {port}:127.0.0.1:{port} this-machine, then the same address;"
+        " Ctrl-C ends it",
+        err=True,
+    )
 
 
 def _open(address: str) -> None:
@@ -69,5 +92,9 @@ def _open(address: str) -> None:
     import sys
     import webbrowser
 
-    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+    if (
+        sys.platform in ("darwin", "win32")
+        or os.environ.get("DISPLAY")
+        or os.environ.get("WAYLAND_DISPLAY")
+    ):
         webbrowser.open(address)

@@ -17,22 +17,48 @@ __all__ = ["validate"]
 
 
 def validate(
-    truth: Annotated[list[Path], typer.Argument(metavar="TRUTH.csv...", help="Tables of measured training runs.", show_default=False)],
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PAGE.md", help="Also write the page with all figures.")] = None,
-    predictions: Annotated[Path | None, typer.Option(metavar="CSV", help="Score these predictions instead of making them.")] = None,
-    calibration: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")] = None,
-    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote.")] = None,
-    before: Annotated[Path | None, typer.Option(metavar="JSON", help="What --json printed earlier: the page's column `before`.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    truth: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRUTH.csv...", help="Tables of measured training runs.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="PAGE.md", help="Also write the page with all figures."
+        ),
+    ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Score these predictions instead of making them."),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `meshwright calibrate` wrote.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What `meshwright profile` wrote.")
+    ] = None,
+    before: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="JSON", help="What --json printed earlier: the page's column `before`."
+        ),
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
 ) -> None:
     """Predict published runs and compare the predictions with what was measured.
 
-    Errors are |predicted / measured - 1| of step time and peak memory. Inside sets of runs that differ in layout only, the rank
-    correlation says whether better layouts are told from worse ones, and the regret how much throughput is lost by running the
-    layout that was predicted to be the fastest. Fit is judged by balanced accuracy.
+    Errors are |predicted / measured - 1| of step time and peak memory. Inside sets of runs that
+    differ in layout only, the rank correlation says whether better layouts are told from worse
+    ones, and the regret how much throughput is lost by running the layout that was predicted to be
+    the fastest. Fit is judged by balanced accuracy.
 
-    Prints a line per table; with -o it writes the page docs/accuracy.md. Files that hold no table of measured training runs are left
-    out with a warning. With --calibration or --profile the rows that they are of are predicted with them.
+    Prints a line per table; with -o it writes the page docs/accuracy.md. Files that hold no table
+    of measured training runs are left out with a warning. With --calibration or --profile the rows
+    that they are of are predicted with them.
 
     Examples:
 
@@ -48,7 +74,14 @@ def validate(
     from meshwright.errors import ConfigError
 
     earlier = read_earlier(before) if before is not None else None
-    found = measured.validate(truth, predictions=predictions, calibration=calibration, profile=profile, warn=warn, tell=tell)
+    found = measured.validate(
+        truth,
+        predictions=predictions,
+        calibration=calibration,
+        profile=profile,
+        warn=warn,
+        tell=tell,
+    )
     if output is not None:
         try:
             output.write_text(_page(found, earlier), encoding="utf-8")
@@ -65,7 +98,9 @@ def _page(found: Validation, earlier: Earlier | None) -> str:
     from meshwright.accuracy.report import accuracy_page
 
     sureness = coverage_section(found.coverage, found.verdicts)
-    return accuracy_page(found.figures, earlier=earlier, unanswered=found.unanswered, sureness=sureness)
+    return accuracy_page(
+        found.figures, earlier=earlier, unanswered=found.unanswered, sureness=sureness
+    )
 
 
 def _print_json(found: Validation) -> None:
@@ -73,7 +108,11 @@ def _print_json(found: Validation) -> None:
 
     tables = {name: figures.present() for name, figures in found.figures.items()}
     coverage = {quantity: held.to_dict() for quantity, held in found.coverage.items()}
-    print(json.dumps({"tables": tables, "unanswered": found.unanswered, "coverage": coverage}, indent=2))
+    print(
+        json.dumps(
+            {"tables": tables, "unanswered": found.unanswered, "coverage": coverage}, indent=2
+        )
+    )
 
 
 def _print_table(found: Validation) -> None:
@@ -82,16 +121,28 @@ def _print_table(found: Validation) -> None:
     from meshwright.accuracy.report import SUMMARY, show
     from meshwright.report.columns import Column, print_columns
 
-    columns = [Column(heading="table", justify="left"), *(Column(heading=words) for _, words in SUMMARY)]
-    rows = [(name, *(show(key, getattr(figures, key)) for key, _ in SUMMARY)) for name, figures in found.figures.items()]
+    columns = [
+        Column(heading="table", justify="left"),
+        *(Column(heading=words) for _, words in SUMMARY),
+    ]
+    rows = [
+        (name, *(show(key, getattr(figures, key)) for key, _ in SUMMARY))
+        for name, figures in found.figures.items()
+    ]
     console = Console()
     print_columns(console, columns, rows, more="--json has them")
     for name, reasons in found.unanswered.items():
         for reason, count in reasons.items():
             console.print(
-                f"{name}: {counted(count, 'row')} not answered: {reason}", highlight=False, markup=False, soft_wrap=not console.is_terminal
+                f"{name}: {counted(count, 'row')} not answered: {reason}",
+                highlight=False,
+                markup=False,
+                soft_wrap=not console.is_terminal,
             )
     for quantity, held in found.coverage.items():
         noun = quantity.replace("_", " ")
-        words = f"{noun}: 80 % intervals made without a table hold {100 * held.without_table:.0f} % of its runs; docs/accuracy.md has each"
+        words = (
+            f"{noun}: 80 % intervals made without a table hold {100 * held.without_table:.0f} % of"
+            " its runs; docs/accuracy.md has each"
+        )
         console.print(words, highlight=False, markup=False, soft_wrap=not console.is_terminal)

@@ -14,16 +14,44 @@ from meshwright.cli._training_flags import PriceFlag
 __all__ = ["watch"]
 
 TargetArgument = Annotated[
-    Path, typer.Argument(help="A training's directory, a run's directory (with stdout.log), or a log file.", show_default=False)
+    Path,
+    typer.Argument(
+        help="A training's directory, a run's directory (with stdout.log), or a log file.",
+        show_default=False,
+    ),
 ]
-PlanFlag = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="What `plan --json` wrote; FILE#2 is its second plan.")]
-StepsFlag = Annotated[int | None, typer.Option("--steps", help="Of the whole run [default: as its log or directory says].")]
-GpusFlag = Annotated[int | None, typer.Option("--gpus", help="Of the run, for its cost [default: the plan's].")]
+PlanFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", metavar="FILE", help="What `plan --json` wrote; FILE#2 is its second plan."
+    ),
+]
+StepsFlag = Annotated[
+    int | None,
+    typer.Option("--steps", help="Of the whole run [default: as its log or directory says]."),
+]
+GpusFlag = Annotated[
+    int | None, typer.Option("--gpus", help="Of the run, for its cost [default: the plan's].")
+]
 EveryFlag = Annotated[str, typer.Option("--every", metavar="TIME", help="Between two looks.")]
-OnceFlag = Annotated[bool, typer.Option("--once", help="Look once; exit code 1 where the run makes no progress any more.")]
-PortFlag = Annotated[int | None, typer.Option("--metrics-port", help="Serve Prometheus metrics on this port, under /metrics.")]
-HostFlag = Annotated[str | None, typer.Option("--metrics-host", help="Address of that port [default: 127.0.0.1, this machine alone].")]
-TextfileFlag = Annotated[Path | None, typer.Option("--textfile", metavar="FILE", help="Write the metrics for a node exporter.")]
+OnceFlag = Annotated[
+    bool,
+    typer.Option("--once", help="Look once; exit code 1 where the run makes no progress any more."),
+]
+PortFlag = Annotated[
+    int | None,
+    typer.Option("--metrics-port", help="Serve Prometheus metrics on this port, under /metrics."),
+]
+HostFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-host", help="Address of that port [default: 127.0.0.1, this machine alone]."
+    ),
+]
+TextfileFlag = Annotated[
+    Path | None,
+    typer.Option("--textfile", metavar="FILE", help="Write the metrics for a node exporter."),
+]
 
 
 def watch(
@@ -41,11 +69,14 @@ def watch(
 ) -> None:
     """Show how a training does, and say when something is wrong.
 
-    Reads logs of Megatron-LM, Megatron-Bridge, NeMo, torchtitan, nanotron, DeepSpeed and the embedded trainer as they grow, and writes
-    nothing there. The step's time against the plan's gives MFU, for model FLOPs are the same in both. Six rules warn: an error at the
-    log's end, a number that is none, silence, a loss that leaps, steps that grow slow, steps beyond the plan's interval (docs/watch.md).
+    Reads logs of Megatron-LM, Megatron-Bridge, NeMo, torchtitan, nanotron, DeepSpeed and the
+    embedded trainer as they grow, and writes nothing there. The step's time against the plan's
+    gives MFU, for model FLOPs are the same in both. Six rules warn: an error at the log's end, a
+    number that is none, silence, a loss that leaps, steps that grow slow, steps beyond the plan's
+    interval (docs/watch.md).
 
-    Prints a page that is drawn again, into a pipe a line for each change; ends when all steps are done.
+    Prints a page that is drawn again, into a pipe a line for each change; ends when all steps are
+    done.
 
     Examples:
 
@@ -63,7 +94,10 @@ def watch(
     if metrics_host is not None and metrics_port is None:
         raise ConfigError(f"--metrics-host {metrics_host}: of no effect without --metrics-port")
     if once and metrics_port is not None:
-        raise ConfigError("--metrics-port: a look that ends serves nobody; --textfile writes the metrics of --once")
+        raise ConfigError(
+            "--metrics-port: a look that ends serves nobody; --textfile writes the metrics of"
+            " --once"
+        )
     from meshwright.watch.follow import follow
 
     every_s = float(parse_duration(every, name="every"))
@@ -74,7 +108,9 @@ def watch(
 
         now_s = time.time()
         status = output.write(follower.poll(now_s=now_s))
-        typer.echo(json.dumps(status.to_dict()) if json_output else "\n".join(page(status, now_s=now_s)))
+        typer.echo(
+            json.dumps(status.to_dict()) if json_output else "\n".join(page(status, now_s=now_s))
+        )
     else:
         with shown(as_json=json_output) as show:
             status = watched(follower, every_s=every_s, output=output, show=show)

@@ -48,12 +48,14 @@ def why_oom(
 ) -> None:
     """Say why a layout runs out of memory, and price a ladder of fixes.
 
-    The fullest stage decides. Its largest term says which fixes can help: stored states shrink with sharding and with more ways to
-    cut the model, activations with smaller micro batches, recompute and longer cuts of the sequence, slack with the allocator's settings.
-    Every fix is priced as a layout of its own, so the ladder says what it saves and what it costs in time.
+    The fullest stage decides. Its largest term says which fixes can help: stored states shrink with
+    sharding and with more ways to cut the model, activations with smaller micro batches, recompute
+    and longer cuts of the sequence, slack with the allocator's settings. Every fix is priced as a
+    layout of its own, so the ladder says what it saves and what it costs in time.
 
-    Prints the largest term of the fullest stage, memory by stage, and the fixes: allocator settings first, then by least slowdown, with
-    what each means for a checkpoint and the data; where none suffices, the fastest two or three together.
+    Prints the largest term of the fullest stage, memory by stage, and the fixes: allocator settings
+    first, then by least slowdown, with what each means for a checkpoint and the data; where none
+    suffices, the fastest two or three together.
 
     Examples:
 
@@ -62,7 +64,7 @@ def why_oom(
       meshwright why-oom mixtral-8x7b --cluster a100-80:64 --seq 4096 --gbs 256 --layout tp=1,ep=8,mbs=4
 
       meshwright why-oom llama3-8b --cluster h100:8 --seq 8192 --gbs 32 --layout mbs=4 --stack fsdp --json
-    """
+    """  # noqa: E501
     from meshwright.cli._layout_case import asked_with, narrow_console
     from meshwright.report.explain_json import ladder_record
     from meshwright.report.oom_text import print_ladder
@@ -70,9 +72,26 @@ def why_oom(
     from meshwright.search.requote import setting_of
 
     fields = {
-        **{"cluster": cluster, "gpus_per_node": gpus_per_node, "seq_len": seq, "decoder_seq_len": decoder_seq, "gbs": gbs},
-        **{"precision": precision, "attention": attention, "routing": routing, "stack": stack, "megatron_version": megatron_version},
-        **{"max_memory_gib": max_memory_gib, "headroom": headroom, "calibration": calibration, "profile": profile},
+        **{
+            "cluster": cluster,
+            "gpus_per_node": gpus_per_node,
+            "seq_len": seq,
+            "decoder_seq_len": decoder_seq,
+            "gbs": gbs,
+        },
+        **{
+            "precision": precision,
+            "attention": attention,
+            "routing": routing,
+            "stack": stack,
+            "megatron_version": megatron_version,
+        },
+        **{
+            "max_memory_gib": max_memory_gib,
+            "headroom": headroom,
+            "calibration": calibration,
+            "profile": profile,
+        },
     }
     asked = asked_with(model, hf, layout, fields)
     found = explained(asked.layout, asked.problem)

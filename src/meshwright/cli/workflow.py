@@ -15,17 +15,43 @@ __all__ = ["workflow"]
 
 
 def workflow(
-    spec: Annotated[str, typer.Argument(metavar="NAME|FILE.yaml", help="slimpajama-8b, or a file like it.", show_default=False)],
+    spec: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE.yaml", help="slimpajama-8b, or a file like it.", show_default=False
+        ),
+    ],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY.SUB=V]...", help="Go before its values: train.time=3D.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY.SUB=V]...",
+            help="Go before its values: train.time=3D.",
+            show_default=False,
+        ),
     ] = None,
-    launcher: Annotated[str, typer.Option(metavar="PLATFORM", help="bcp, slurm, k8s-jobset, runai, lepton, sky, pai-dlc.")] = "bcp",
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")] = False,
+    launcher: Annotated[
+        str,
+        typer.Option(
+            metavar="PLATFORM", help="bcp, slurm, k8s-jobset, runai, lepton, sky, pai-dlc."
+        ),
+    ] = "bcp",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over files that differ.")] = False,
-    spec_only: Annotated[bool, typer.Option("--spec", help="Print the description in YAML, to change it.")] = False,
-    blend: Annotated[Path | None, typer.Option(metavar="FILE", help="Weights by tokens: tokens/blend.json of `preprocess`.")] = None,
-    no_token: Annotated[bool, typer.Option("--no-token", help="JupyterLab lets anybody in who has its address.")] = False,
+    spec_only: Annotated[
+        bool, typer.Option("--spec", help="Print the description in YAML, to change it.")
+    ] = False,
+    blend: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Weights by tokens: tokens/blend.json of `preprocess`."),
+    ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="JupyterLab lets anybody in who has its address.")
+    ] = False,
     image: ImageFlag = None,
     mount: MountFlag = None,
     account: AccountFlag = None,
@@ -33,12 +59,15 @@ def workflow(
     instance: InstanceFlag = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Write every job of a work flow for one platform, checked: download, verify, extract, concat, preprocess, train, JupyterLab.
+    """Write every job of a work flow for one platform, checked: download, verify, extract, concat,
+    preprocess, train, JupyterLab.
 
-    One description makes the jobs of all platforms. Each node logs to a file of its own, the exit code is the program's, and what a job
-    needs is looked for before it starts. Checked are mounts, node counts, memory, weights, limits and length.
+    One description makes the jobs of all platforms. Each node logs to a file of its own, the exit
+    code is the program's, and what a job needs is looked for before it starts. Checked are mounts,
+    node counts, memory, weights, limits and length.
 
-    Writes a folder for each job, and prints what was checked. Exit code 1, and nothing is written, where a check fails.
+    Writes a folder for each job, and prints what was checked. Exit code 1, and nothing is written,
+    where a check fails.
 
     Examples:
 
@@ -47,11 +76,17 @@ def workflow(
       meshwright workflow slimpajama-8b --launcher slurm --mount /lustre/slimpajama:/mount/data --partition gpu -o jobs
 
       meshwright workflow slimpajama-8b --spec > mine.yaml
-    """
+    """  # noqa: E501
     from meshwright.cli.export import read_settings
 
     values = [(key, value) for word in words or [] for key, value in read_settings([word]).items()]
-    given = {"image": image, "mounts": mount, "account": account, "partition": partition, "instance": instance}
+    given = {
+        "image": image,
+        "mounts": mount,
+        "account": account,
+        "partition": partition,
+        "instance": instance,
+    }
     values += [(f"job.{key}", value) for key, value in given.items() if value]
     if no_token:
         values.append(("notebook.token", False))
@@ -61,7 +96,16 @@ def workflow(
 
         print(write_yaml(plain_spec(spec, words=values)), end="")
         return
-    _deliver(spec, values, launcher=launcher, blend=blend, output=output, dry_run=dry_run, force=force, json_output=json_output)
+    _deliver(
+        spec,
+        values,
+        launcher=launcher,
+        blend=blend,
+        output=output,
+        dry_run=dry_run,
+        force=force,
+        json_output=json_output,
+    )
 
 
 def _deliver(
@@ -85,9 +129,13 @@ def _deliver(
     if json_output:
         print(json.dumps(found.to_dict(), indent=2))
     else:
-        typer.echo(f"{found.title}: {counted(len(found.jobs), 'job')} for {found.launcher}", err=True)
+        typer.echo(
+            f"{found.title}: {counted(len(found.jobs), 'job')} for {found.launcher}", err=True
+        )
         for check in found.checks:
-            typer.echo(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.found}", err=True)
+            typer.echo(
+                f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.found}", err=True
+            )
         for note in found.notes:
             typer.echo(f"note: {note}", err=True)
     if not found.passed:
@@ -99,6 +147,11 @@ def _deliver(
     deliver(found.files(), output, dry_run=dry_run, force=force)
     if not json_output:
         if found.submit_all is not None:
-            typer.echo(f"all of them, each behind the one before: `bash {found.submit_all.name}`", err=True)
+            typer.echo(
+                f"all of them, each behind the one before: `bash {found.submit_all.name}`", err=True
+            )
         for job in found.jobs:
-            typer.echo(f"{job.folder}: {counted(job.nodes, 'node')}, {job.does}; `{job.text.submit}`", err=True)
+            typer.echo(
+                f"{job.folder}: {counted(job.nodes, 'node')}, {job.does}; `{job.text.submit}`",
+                err=True,
+            )

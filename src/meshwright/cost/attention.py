@@ -9,7 +9,17 @@ import numpy as np
 from meshwright.cost.context import CORE, context_parts, ring_steps
 from meshwright.cost.kernels import EagerPass, matmul_share, streaming_s
 from meshwright.cost.linear import linear
-from meshwright.cost.operators import HALF, Part, Site, as_measured, eager, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.operators import (
+    HALF,
+    Part,
+    Site,
+    as_measured,
+    eager,
+    norm,
+    norm_output,
+    passes,
+    tensor_exchange,
+)
 from meshwright.cost.shapes import Floats
 from meshwright.hardware.tables import attention_backward_seconds, attention_forward_seconds, kin
 from meshwright.hardware.tables._grid import Lookup
@@ -19,8 +29,12 @@ from meshwright.workload import Precision
 __all__ = ["attention_parts", "half_precision", "scores_per_query"]
 
 ROTATION_FORWARD = (
-    EagerPass(read=2.0, written=2.0, count=2.5),  # half of it negated; times cosines, and its turned copy times sines
-    EagerPass(read=2.0, written=2.0, count=2.0, wide=True),  # halves joined; joined with the part that is not rotated, which is empty
+    EagerPass(
+        read=2.0, written=2.0, count=2.5
+    ),  # half of it negated; times cosines, and its turned copy times sines
+    EagerPass(
+        read=2.0, written=2.0, count=2.0, wide=True
+    ),  # halves joined; joined with the part that is not rotated, which is empty
     EagerPass(read=4.0, written=2.0, wide=True),  # sum
 )
 ROTATION_BACKWARD = (
@@ -29,42 +43,53 @@ ROTATION_BACKWARD = (
     EagerPass(read=0.0, written=2.0),  # zeros for the empty part
     EagerPass(read=4.0, written=2.0, count=2.0, wide=True),  # sum of three gradients
 )
-"""Passes per element of queries and keys where rotations run in plain PyTorch (`_apply_rotary_pos_emb_bshd` of
-megatron/core/models/common/embeddings/rope_utils.py), as Transformer Engine's fused kernel takes no factor (`apply_rotary_pos_emb`, from
-Megatron-Core 0.16 on)."""
+"""Passes per element of queries and keys where rotations run in plain PyTorch
+(`_apply_rotary_pos_emb_bshd` of megatron/core/models/common/embeddings/rope_utils.py), as
+Transformer Engine's fused kernel takes no factor (`apply_rotary_pos_emb`, from Megatron-Core 0.16
+on)."""
 ROTATION_KERNELS = (26.0, 16.0)
-"""Kernels for queries and keys: forward also cosines and sines, their factor and cast, three each."""
+"""Kernels for queries and keys: forward also cosines and sines, their factor and cast, three
+each."""
 UP = frozenset({"mla_up_proj"})
 FLASH_BACKWARD_PRODUCTS = 2.5
-"""Matrix products of a fused attention's backward against its forward: five against two (arXiv:2307.08691, section 3.1)."""
+"""Matrix products of a fused attention's backward against its forward: five against two
+(arXiv:2307.08691, section 3.1)."""
 FLASH_LENGTH_HALF = 384.0
-"""Sequence at which causal fused attention reaches half its speed (arXiv:2307.08691, figures 4 to 6: A100, 512 to 16k tokens); a query
-then meets half as many keys."""
+"""Sequence at which causal fused attention reaches half its speed (arXiv:2307.08691, figures 4 to
+6: A100, 512 to 16k tokens); a query then meets half as many keys."""
 FLASH1_SHARE = 0.56
-"""FlashAttention 1 against 2, forward and backward of long causal sequences: 0.61 at 64 a head, 0.51 at 128 (arXiv:2307.08691, figure 4).
-Half a chip's work draws too little power to pull its clock down: the sustained share counts only where it is less than this."""
+"""FlashAttention 1 against 2, forward and backward of long causal sequences: 0.61 at 64 a head,
+0.51 at 128 (arXiv:2307.08691, figure 4). Half a chip's work draws too little power to pull its
+clock down: the sustained share counts only where it is less than this."""
 SOFTMAX_BYTES = {"fused-softmax": (4.0, 6.0), "unfused": (28.0, 28.0)}
-"""Bytes that the passes between the products move per score, forward and backward. Fused softmax: read (2), write (2); backward: read its
-output and the gradient (2 + 2), write (2). Eager: scale (4), mask (4), cast to fp32 (2 + 4), softmax (4 + 4), cast back (4 + 2); backward:
-cast (6), softmax (12), cast (6), scale (4). In fp32 the fused kernel moves twice as much, eager mode, without casts, about as much."""
+"""Bytes that the passes between the products move per score, forward and backward. Fused softmax:
+read (2), write (2); backward: read its output and the gradient (2 + 2), write (2). Eager: scale
+(4), mask (4), cast to fp32 (2 + 4), softmax (4 + 4), cast back (4 + 2); backward: cast (6), softmax
+(12), cast (6), scale (4). In fp32 the fused kernel moves twice as much, eager mode, without casts,
+about as much."""
 SKIPPED_BYTES = {"fused-softmax": (1.0, 2.0), "unfused": (0.0, 0.0)}
-"""Of these, what a causal mask spares: the fused kernel reads the lower triangle alone, and writes zeros above it (Megatron-LM's
-fused_kernels/scaled_upper_triang_masked_softmax.h)."""
+"""Of these, what a causal mask spares: the fused kernel reads the lower triangle alone, and writes
+zeros above it (Megatron-LM's fused_kernels/scaled_upper_triang_masked_softmax.h)."""
 BATCHED_SHARE = 0.5
-"""Speed of the two batched products of attention against large ones: their inner or outer dim is one head's, 64 or 128."""
+"""Speed of the two batched products of attention against large ones: their inner or outer dim is
+one head's, 64 or 128."""
 SCORE_SAVED = {"fused-softmax": 2.0, "unfused": 4.0}
-"""Bytes kept per score: the softmax's output; eager mode also what was masked (in fp32 the output alone, as
-what is scaled and masked in place is not kept). Dropout adds its mask and a copy, 3 in half precision (arXiv:2205.05198, equation 2)."""
+"""Bytes kept per score: the softmax's output; eager mode also what was masked (in fp32 the output
+alone, as what is scaled and masked in place is not kept). Dropout adds its mask and a copy, 3 in
+half precision (arXiv:2205.05198, equation 2)."""
 
 
 def scores_per_query(site: Site, block: Block) -> float:
     """Mean number of keys that one query is multiplied with.
 
-    Formula:  a window and one tile of 128 where there is one (half a tile stays at either end of it); keys / 2 + 64 where a fused
-              kernel skips masked tiles (half a tile stays); else every key
+    Formula:  a window and one tile of 128 where there is one (half a tile stays at either end of
+              it); keys / 2 + 64 where a fused kernel skips masked tiles (half a tile stays); else
+              every key
     Units:    keys.
-    Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1: tiles above the diagonal are skipped.
-    Valid:    self- and cross-attention; context parallelism balances the masked half over its ranks.
+    Source:   FlashAttention-2 (arXiv:2307.08691), section 3.1: tiles above the diagonal are
+              skipped.
+    Valid:    self- and cross-attention; context parallelism balances the masked half over its
+              ranks.
     Checked:  tests/cost/test_attention.py
     """
     keys = float(site.keys(block))
@@ -77,17 +102,32 @@ def scores_per_query(site: Site, block: Block) -> float:
 def attention_parts(site: Site, block: Block) -> list[Part]:
     """Return the parts of a self- or cross-attention block of any kind.
 
-    Formula:  norms, projections (multi-head, grouped or latent), rotary, core, tensor- and context-parallel exchange
+    Formula:  norms, projections (multi-head, grouped or latent), rotary, core, tensor- and
+              context-parallel exchange
     Units:    seconds and bytes per micro batch and rank, (U,).
-    Source:   Megatron-LM (arXiv:1909.08053); grouped heads (arXiv:2305.13245); latent attention (arXiv:2405.04434).
+    Source:   Megatron-LM (arXiv:1909.08053); grouped heads (arXiv:2305.13245); latent attention
+              (arXiv:2405.04434).
     Valid:    any ModelSpec with attention.
     Checked:  tests/cost/test_attention.py
     """
-    projections = _mla_projections(site, block) if site.model.mla is not None else _projections(site, block)
-    core = _flash(site, block) if site.work.attention in ("flash", "flash1") else _scores_in_memory(site, block)
+    projections = (
+        _mla_projections(site, block) if site.model.mla is not None else _projections(site, block)
+    )
+    core = (
+        _flash(site, block)
+        if site.work.attention in ("flash", "flash1")
+        else _scores_in_memory(site, block)
+    )
     count = site.model.norms_per_layer / 2
     inputs = _core_inputs(site, block)
-    parts = [norm(site, block, count), norm_output(site, block), *projections, inputs, core, tensor_exchange(site, block)]
+    parts = [
+        norm(site, block, count),
+        norm_output(site, block),
+        *projections,
+        inputs,
+        core,
+        tensor_exchange(site, block),
+    ]
     if np.any(site.shapes.cp > 1):
         parts += context_parts(site, block, core)
     return parts
@@ -99,25 +139,60 @@ def _projections(site: Site, block: Block) -> list[Part]:
     hidden = np.full_like(tokens, float(h))
     out_input = tokens * heads * d * site.saved_input_bytes
     rotated = tokens * (heads + kv_heads) * d * site.activation_bytes
-    output = linear(site, "attention output projection", into=heads * d, out=hidden, tokens=tokens, saved=out_input)
+    output = linear(
+        site,
+        "attention output projection",
+        into=heads * d,
+        out=hidden,
+        tokens=tokens,
+        saved=out_input,
+    )
     if block.kind == "cross_attention":
         key_tokens = site.key_tokens(block)
         parts = [
             linear(site, "query projection", into=hidden, out=heads * d, tokens=tokens),
-            linear(site, "key and value projection", into=hidden, out=2 * kv_heads * d, tokens=key_tokens),
+            linear(
+                site,
+                "key and value projection",
+                into=hidden,
+                out=2 * kv_heads * d,
+                tokens=key_tokens,
+            ),
             output,
         ]
     else:
-        parts = [linear(site, "attention input projection", into=hidden, out=(heads + 2 * kv_heads) * d, tokens=tokens), output]
+        parts = [
+            linear(
+                site,
+                "attention input projection",
+                into=hidden,
+                out=(heads + 2 * kv_heads) * d,
+                tokens=tokens,
+            ),
+            output,
+        ]
     if site.model.rotation_has_factor and not site.stack.rotation_factor_fused:
         elements = tokens * (heads + kv_heads) * d
         parts.append(
-            eager(site, "rotary", elements=elements, forward=ROTATION_FORWARD, backward=ROTATION_BACKWARD, kernels=ROTATION_KERNELS)
+            eager(
+                site,
+                "rotary",
+                elements=elements,
+                forward=ROTATION_FORWARD,
+                backward=ROTATION_BACKWARD,
+                kernels=ROTATION_KERNELS,
+            )
         )
     elif site.model.positions == "rope" or site.model.qk_norm:
-        rotary = passes(site, "rotary", forward_bytes=2 * rotated, backward_bytes=2 * rotated, kernels=2)
+        rotary = passes(
+            site, "rotary", forward_bytes=2 * rotated, backward_bytes=2 * rotated, kernels=2
+        )
         elements = tokens * (heads + kv_heads) * d
-        parts.append(as_measured(site, rotary, ("rotary", 1.0, (elements,))) if site.model.positions == "rope" else rotary)
+        parts.append(
+            as_measured(site, rotary, ("rotary", 1.0, (elements,)))
+            if site.model.positions == "rope"
+            else rotary
+        )
     return parts
 
 
@@ -131,8 +206,17 @@ def _mla_projections(site: Site, block: Block) -> list[Part]:
     out_input = tokens * heads * mla.v_head_dim * site.saved_input_bytes
     parts = [
         linear(site, "key-value down projection", into=whole, out=kv_down, tokens=split),
-        linear(site, "attention output projection", into=heads * mla.v_head_dim, out=whole, tokens=tokens, saved=out_input),
-        _up_projection(site, tokens, float(mla.kv_lora_rank), heads * (mla.qk_nope_head_dim + mla.v_head_dim)),
+        linear(
+            site,
+            "attention output projection",
+            into=heads * mla.v_head_dim,
+            out=whole,
+            tokens=tokens,
+            saved=out_input,
+        ),
+        _up_projection(
+            site, tokens, float(mla.kv_lora_rank), heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+        ),
     ]
     if mla.q_lora_rank is None:
         parts.append(linear(site, "query projection", into=whole, out=heads * qk, tokens=tokens))
@@ -141,13 +225,30 @@ def _mla_projections(site: Site, block: Block) -> list[Part]:
         parts.append(linear(site, "query down projection", into=whole, out=rank, tokens=split))
         parts.append(_up_projection(site, tokens, float(mla.q_lora_rank), heads * qk))
     rotated = tokens * heads * qk * 2 * site.activation_bytes
-    parts.append(passes(site, "rotary and concatenation", forward_bytes=3 * rotated, backward_bytes=3 * rotated, kernels=6, redone_by=UP))
+    parts.append(
+        passes(
+            site,
+            "rotary and concatenation",
+            forward_bytes=3 * rotated,
+            backward_bytes=3 * rotated,
+            kernels=6,
+            redone_by=UP,
+        )
+    )
     return parts
 
 
 def _up_projection(site: Site, tokens: Floats, rank: float, out: Floats) -> Part:
     saved = tokens * rank * (site.saved_input_bytes + site.activation_bytes)
-    return linear(site, "latent up projection", into=np.full_like(tokens, rank), out=out, tokens=tokens, saved=saved, redone_by=UP)
+    return linear(
+        site,
+        "latent up projection",
+        into=np.full_like(tokens, rank),
+        out=out,
+        tokens=tokens,
+        saved=saved,
+        redone_by=UP,
+    )
 
 
 def _core_saved(site: Site, block: Block) -> Floats:
@@ -156,11 +257,14 @@ def _core_saved(site: Site, block: Block) -> Floats:
     qk, value = site.head_widths
     if site.model.mla is not None:
         kv_heads = heads
-    return (site.tokens(block) * heads * qk + site.key_tokens(block) * kv_heads * (qk + value)) * site.activation_bytes
+    return (
+        site.tokens(block) * heads * qk + site.key_tokens(block) * kv_heads * (qk + value)
+    ) * site.activation_bytes
 
 
 def _core_inputs(site: Site, block: Block) -> Part:
-    """Return what the core keeps of its inputs: no time; latent attention makes them again where its up projections are redone."""
+    """Return what the core keeps of its inputs: no time; latent attention makes them again where
+    its up projections are redone."""
     saved = _core_saved(site, block)
     zero = np.zeros_like(saved)
     return Part(
@@ -176,18 +280,25 @@ def _core_inputs(site: Site, block: Block) -> Part:
 
 
 def _flash(site: Site, block: Block) -> Part:
-    """Fused attention: 2 products forward, 5 backward; from the chip's measured tables, else at its share of the peak.
+    """Fused attention: 2 products forward, 5 backward; from the chip's measured tables, else at its
+    share of the peak.
 
-    Shipped tables have the forward pass alone; the backward pass then takes as much longer as the chip's shares say.
+    Shipped tables have the forward pass alone; the backward pass then takes as much longer as the
+    chip's shares say.
     """
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = site.local_heads
     share = _library_share(site)
     measured, measured_backward = (
-        _measured_flash_s(site, block, lookup) for lookup in (attention_forward_seconds, attention_backward_seconds)
+        _measured_flash_s(site, block, lookup)
+        for lookup in (attention_forward_seconds, attention_backward_seconds)
     )
     forward = (_roofline_flash_s(site, block) if measured is None else measured) / share
-    ratio = FLASH_BACKWARD_PRODUCTS * chip.attention_forward_efficiency / chip.attention_backward_efficiency
+    ratio = (
+        FLASH_BACKWARD_PRODUCTS
+        * chip.attention_forward_efficiency
+        / chip.attention_backward_efficiency
+    )
     backward = ratio * forward if measured_backward is None else measured_backward / share
     return Part(
         name="attention core",
@@ -200,7 +311,8 @@ def _flash(site: Site, block: Block) -> Part:
         redone_by=CORE,
         freed_by=CORE,
         flops=_flash_flops(site, block),
-        moved_bytes=_core_saved(site, block) + tokens * heads * site.head_widths[1] * site.activation_bytes,
+        moved_bytes=_core_saved(site, block)
+        + tokens * heads * site.head_widths[1] * site.activation_bytes,
     )
 
 
@@ -211,29 +323,40 @@ def _flash_flops(site: Site, block: Block) -> Floats:
 
 
 def _library_share(site: Site) -> float:
-    """Speed of the workload's fused kernel through hours of training against a short run of the chip vendor's best."""
+    """Speed of the workload's fused kernel through hours of training against a short run of the
+    chip vendor's best."""
     chip = site.pool.node.chip
     if site.work.attention == "flash1":
         return min(FLASH1_SHARE, chip.sustained_share) * chip.flash2_share
-    return chip.sustained_share * (chip.flash2_share if site.stack.attention_library == "flash2" else 1.0)
+    return chip.sustained_share * (
+        chip.flash2_share if site.stack.attention_library == "flash2" else 1.0
+    )
 
 
 def _roofline_flash_s(site: Site, block: Block) -> Floats:
-    """Forward time at the chip's share of its half-precision peak (fp32 peak where activations are fp32)."""
+    """Forward time at the chip's share of its half-precision peak (fp32 peak where activations are
+    fp32)."""
     chip = site.pool.node.chip
     qk, _ = site.head_widths
     keys = scores_per_query(site, block)
     piece = keys / ring_steps(site)  # one step of a ring sees a piece of the keys
     speed = piece / (piece + FLASH_LENGTH_HALF / 2) * min(1.0, (qk / 128) ** 0.25)
-    return np.asarray(_flash_flops(site, block) / (chip.peak_flops_per_s(half_precision(site)) * chip.attention_forward_efficiency * speed))
+    return np.asarray(
+        _flash_flops(site, block)
+        / (chip.peak_flops_per_s(half_precision(site)) * chip.attention_forward_efficiency * speed)
+    )
 
 
-def _measured_flash_s(site: Site, block: Block, lookup: Callable[..., Lookup | None]) -> Floats | None:
-    """Time from the measured table of the chip or its generation; None where there is none, as for latent attention.
+def _measured_flash_s(
+    site: Site, block: Block, lookup: Callable[..., Lookup | None]
+) -> Floats | None:
+    """Time from the measured table of the chip or its generation; None where there is none, as for
+    latent attention.
 
-    A window is full attention over pieces of the sequence as long as a tile of queries sees, and as inefficient as such short pieces make
-    it: their loops over keys end soon after they began. Over cp a rank goes round the ring with its queries: cp kernels, each as long as
-    causal attention over one rank's piece of the sequence.
+    A window is full attention over pieces of the sequence as long as a tile of queries sees, and as
+    inefficient as such short pieces make it: their loops over keys end soon after they began. Over
+    cp a rank goes round the ring with its queries: cp kernels, each as long as causal attention
+    over one rank's piece of the sequence.
     """
     chip, nearest = site.pool.node.chip, kin(site.pool.node.chip)
     if nearest.relation not in ("itself", "generation") or site.model.mla is not None:
@@ -257,14 +380,24 @@ def _measured_flash_s(site: Site, block: Block, lookup: Callable[..., Lookup | N
     if found is None:
         return None
     share = 1.0 if windowed else seen / whole
-    queries = site.tokens(block) * site.shapes.cp / (site.shapes.mbs * keys)  # fewer than keys in cross attention
-    return np.asarray(found.seconds * steps * share * queries * nearest.compute_scale("fp16" if chip.bf16_flops_per_s is None else "bf16"))
+    queries = (
+        site.tokens(block) * site.shapes.cp / (site.shapes.mbs * keys)
+    )  # fewer than keys in cross attention
+    return np.asarray(
+        found.seconds
+        * steps
+        * share
+        * queries
+        * nearest.compute_scale("fp16" if chip.bf16_flops_per_s is None else "bf16")
+    )
 
 
 def _scores_in_memory(site: Site, block: Block) -> Part:
-    """Scores written and read: two batched products forward, four backward, and the passes of softmax, mask and dropout.
+    """Scores written and read: two batched products forward, four backward, and the passes of
+    softmax, mask and dropout.
 
-    A product that writes or reads the scores takes the longer of its arithmetic and of that one pass.
+    A product that writes or reads the scores takes the longer of its arithmetic and of that one
+    pass.
     """
     chip, tokens = site.pool.node.chip, site.tokens(block)
     heads, _ = site.local_heads
@@ -274,13 +407,18 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
     wide = site.activation_bytes / HALF if site.work.attention == "fused-softmax" else 1.0
     moved = [
         scores * ((whole - block.causal * skipped) * wide + dropout)
-        for whole, skipped in zip(SOFTMAX_BYTES[site.work.attention], SKIPPED_BYTES[site.work.attention], strict=True)
+        for whole, skipped in zip(
+            SOFTMAX_BYTES[site.work.attention], SKIPPED_BYTES[site.work.attention], strict=True
+        )
     ]
     precision = half_precision(site)
     rate = chip.peak_flops_per_s(precision) * matmul_share(chip, precision) * BATCHED_SHARE
     pass_s = streaming_s(chip, scores * site.activation_bytes)
     products_s = sum(np.maximum(2.0 * scores * width / rate, pass_s) for width in site.head_widths)
-    saved_scores = scores * (SCORE_SAVED[site.work.attention] * wide + (1 + site.activation_bytes) * bool(site.work.dropout))
+    saved_scores = scores * (
+        SCORE_SAVED[site.work.attention] * wide
+        + (1 + site.activation_bytes) * bool(site.work.dropout)
+    )
     return Part(
         name="attention core",
         term="attention",
@@ -297,7 +435,8 @@ def _scores_in_memory(site: Site, block: Block) -> Part:
 
 
 def half_precision(site: Site) -> Precision:
-    """Return the precision of attention's own products: that of linear layers, but bf16 where those are narrow.
+    """Return the precision of attention's own products: that of linear layers, but bf16 where those
+    are narrow.
 
     Formula:  fp32, tf32 and fp16 as they are; else bf16
     Units:    none.

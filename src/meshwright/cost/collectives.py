@@ -26,16 +26,19 @@ __all__ = [
 
 
 OWN_COPY_BYTES_PER_S = 200e9
-"""Rate at which a collective's kernel copies at least: two RTX PRO 6000 gather at 32 GB/s and reduce at 38 (shipped tables of 256 MiB and
-more), which a copy of half the buffer at 200 GB/s explains."""
+"""Rate at which a collective's kernel copies at least: two RTX PRO 6000 gather at 32 GB/s and
+reduce at 38 (shipped tables of 256 MiB and more), which a copy of half the buffer at 200 GB/s
+explains."""
 OWN_COPY_SPEED = 2.0
-"""Rate of that copy against a fast link's: with it gathers and reductions of 128 MiB and more among 2 and 4 A100, H100, H200, B200, GB200
-and GB300 come out at 0.88 to 1.12 of the shipped tables; without it two chips would be a third too fast."""
+"""Rate of that copy against a fast link's: with it gathers and reductions of 128 MiB and more among
+2 and 4 A100, H100, H200, B200, GB200 and GB300 come out at 0.88 to 1.12 of the shipped tables;
+without it two chips would be a third too fast."""
 
 
 OVERLAP_SLOWDOWN = 0.189
-"""Share of a hidden exchange's time by which it slows the compute beside it, as both want multiprocessors, memory and power: the mean over
-GPT and Llama models on A100, H100, MI210 and MI250 (arXiv:2507.03114, abstract)."""
+"""Share of a hidden exchange's time by which it slows the compute beside it, as both want
+multiprocessors, memory and power: the mean over GPT and Llama models on A100, H100, MI210 and MI250
+(arXiv:2507.03114, abstract)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,13 +50,17 @@ class Wait:
     bytes_per_s: float
 
     def step_s(self, share_bytes: Floats) -> Floats:
-        """Latency, and a message's ramp: as long as it takes itself up to half a message, and no longer beyond."""
-        return np.asarray(self.latency_s + np.minimum(share_bytes, self.half_message_bytes) / self.bytes_per_s)
+        """Latency, and a message's ramp: as long as it takes itself up to half a message, and no
+        longer beyond."""
+        return np.asarray(
+            self.latency_s + np.minimum(share_bytes, self.half_message_bytes) / self.bytes_per_s
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Ranks r, r + stride, ... of one collective, and the links between them; arrays of one shape."""
+    """Ranks r, r + stride, ... of one collective, and the links between them; arrays of one
+    shape."""
 
     size: Floats
     ring_bytes_per_s: Floats
@@ -75,7 +82,8 @@ class Group:
     local_wait: Wait
     remote_wait: Wait
     processor: Chip | None = None
-    """The chip, where it is a processor: there a profile's times of the collectives themselves count, as gloo runs no rings."""
+    """The chip, where it is a processor: there a profile's times of the collectives themselves
+    count, as gloo runs no rings."""
 
     def ring_latency_s(self, share_bytes: Floats) -> Floats:
         """Time beyond the bytes' own for shares of that size to pass all members but one."""
@@ -85,11 +93,16 @@ class Group:
     def tree_latency_s(self, share_bytes: Floats) -> Floats:
         """The same up a tree over the domains, or down it; never more than round the ring."""
         inside, outside = self.local_wait.step_s(share_bytes), self.remote_wait.step_s(share_bytes)
-        tree = self.setup_s + np.minimum(self.local_hops, self.local - 1) * inside + np.ceil(np.log2(self.domains)) * outside
+        tree = (
+            self.setup_s
+            + np.minimum(self.local_hops, self.local - 1) * inside
+            + np.ceil(np.log2(self.domains)) * outside
+        )
         return np.minimum(self.ring_latency_s(share_bytes), tree)
 
     def exchange_latency_s(self, share_bytes: Floats) -> Floats:
-        """The same where every member sends to every other at once: one step inside, a tree's between domains.
+        """The same where every member sends to every other at once: one step inside, a tree's
+        between domains.
 
         In the shipped tables an exchange of 64 KiB takes 2, 4 and 8 H100 the same 10 us.
         """
@@ -105,13 +118,17 @@ class Group:
 def group_of(size: Any, stride: Any, pool: Pool) -> Group:
     """Describe a group under Megatron's rank order (tp fastest, then cp, ep, dp, pp).
 
-    Formula:  local = min(size, domain // stride) members share a domain; a ring crosses its border over local NICs at once, so
-              its rate is min(domain link, local * NIC); each step costs latency + the smaller of share and half message / rate, and each
-              collective its set-up. The domain link's rate is rate * efficiency (the pair's where two members are local), less where the
-              server holds more chips than reach it at once, as all of them exchange at the same time
+    Formula:  local = min(size, domain // stride) members share a domain; a ring crosses its border
+              over local NICs at once, so its rate is min(domain link, local * NIC); each step costs
+              latency + the smaller of share and half message / rate, and each collective its
+              set-up. The domain link's rate is rate * efficiency (the pair's where two members are
+              local), less where the server holds more chips than reach it at once, as all of them
+              exchange at the same time
     Units:    bytes/s, seconds; arrays of the shape of `size` and `stride`.
-    Source:   NCCL's ring and tree algorithms (Thakur et al. 2005; NVIDIA NCCL tests, PERFORMANCE.md for bus bandwidth).
-    Valid:    contiguous placement of ranks on nodes; oversubscription slows only traffic that leaves the domain.
+    Source:   NCCL's ring and tree algorithms (Thakur et al. 2005; NVIDIA NCCL tests, PERFORMANCE.md
+              for bus bandwidth).
+    Valid:    contiguous placement of ranks on nodes; oversubscription slows only traffic that
+              leaves the domain.
     Checked:  tests/cost/test_collectives.py
     """
     node = pool.node
@@ -119,12 +136,25 @@ def group_of(size: Any, stride: Any, pool: Pool) -> Group:
     local = np.clip(np.floor(node.domain_size / stride), 1, size)
     link, network = node.domain_link, node.network_link
     peers = np.maximum(local - 1, 1)
-    local_rate = link.bytes_per_s * _reached_share(link, local, pool) * np.minimum(1.0, link.pairwise_share * peers)
-    remote_rate = np.broadcast_to(network.bytes_per_s * network.efficiency / pool.oversubscription, size.shape).astype(np.float64)
+    local_rate = (
+        link.bytes_per_s
+        * _reached_share(link, local, pool)
+        * np.minimum(1.0, link.pairwise_share * peers)
+    )
+    remote_rate = np.broadcast_to(
+        network.bytes_per_s * network.efficiency / pool.oversubscription, size.shape
+    ).astype(np.float64)
     inside = local >= size
-    ring_rate = np.where(inside, local_rate, np.where(local > 1, np.minimum(local_rate, local * remote_rate), remote_rate))
+    ring_rate = np.where(
+        inside,
+        local_rate,
+        np.where(local > 1, np.minimum(local_rate, local * remote_rate), remote_rate),
+    )
     domains = np.ceil(size / local)
-    hops_local, hops_remote = np.where(inside, size - 1, size - domains), np.where(inside, 0.0, domains - 1)
+    hops_local, hops_remote = (
+        np.where(inside, size - 1, size - domains),
+        np.where(inside, 0.0, domains - 1),
+    )
     full_rate = link.bytes_per_s * link.efficiency
     return Group(
         size=size,
@@ -136,7 +166,11 @@ def group_of(size: Any, stride: Any, pool: Pool) -> Group:
         setup_s=np.where(inside, link.setup_s, np.maximum(link.setup_s, network.setup_s)),
         local_hops=hops_local,
         remote_hops=hops_remote,
-        local_wait=Wait(latency_s=link.latency_s, half_message_bytes=link.half_message_bytes, bytes_per_s=full_rate),
+        local_wait=Wait(
+            latency_s=link.latency_s,
+            half_message_bytes=link.half_message_bytes,
+            bytes_per_s=full_rate,
+        ),
         remote_wait=Wait(
             latency_s=network.latency_s,
             half_message_bytes=network.half_message_bytes,
@@ -147,22 +181,35 @@ def group_of(size: Any, stride: Any, pool: Pool) -> Group:
 
 
 def _reached_share(link: Link, local: Floats, pool: Pool) -> Floats:
-    """Share of a domain link's peak that each of so many members reaches while the server's other chips do the same.
+    """Share of a domain link's peak that each of so many members reaches while the server's other
+    chips do the same.
 
     Two cards that copy to each other directly are in nobody's way.
     """
     senders = min(pool.node.domain_size, pool.num_chips)
     crowd = 1.0 if link.full_rate_chips is None else max(1.0, senders / link.full_rate_chips)
     share = link.efficiency / crowd
-    return np.where(local == 2, share if link.pair_efficiency is None else link.pair_efficiency, share)
+    return np.where(
+        local == 2, share if link.pair_efficiency is None else link.pair_efficiency, share
+    )
 
 
 def _measured_or(formula: Floats, group: Group, operation: str, size_bytes: Floats) -> Floats:
-    """The profile's time of a collective where ranks are processors of one host, and the profile has it; else the formula's."""
+    """The profile's time of a collective where ranks are processors of one host, and the profile
+    has it; else the formula's."""
     if group.processor is None:
         return formula
-    found = own_s(group.processor, f"collective/{operation}", np.maximum(group.size, 2.0), np.maximum(size_bytes, LEAST_BYTES))
-    return formula if found is None else np.where((group.size > 1) & (group.local >= group.size), found, formula)
+    found = own_s(
+        group.processor,
+        f"collective/{operation}",
+        np.maximum(group.size, 2.0),
+        np.maximum(size_bytes, LEAST_BYTES),
+    )
+    return (
+        formula
+        if found is None
+        else np.where((group.size > 1) & (group.local >= group.size), found, formula)
+    )
 
 
 LEAST_BYTES = 4.0
@@ -172,7 +219,8 @@ LEAST_BYTES = 4.0
 def all_gather_s(group: Group, total_bytes: Floats) -> Floats:
     """Time until every member has all `total_bytes`, of which each brought its share.
 
-    Formula:  (size - 1) / size * bytes / ring rate + bytes / size / copy rate + latency; 0 for a group of one
+    Formula:  (size - 1) / size * bytes / ring rate + bytes / size / copy rate + latency; 0 for a
+              group of one
     Units:    seconds.
     Source:   Thakur et al. 2005, ring all-gather.
     Valid:    equal shares.
@@ -183,7 +231,11 @@ def all_gather_s(group: Group, total_bytes: Floats) -> Floats:
 
 def _ring_s(group: Group, total_bytes: Floats) -> Floats:
     share = total_bytes / group.size
-    time = (group.size - 1) * share / group.ring_bytes_per_s + share / group.own_bytes_per_s + group.ring_latency_s(share)
+    time = (
+        (group.size - 1) * share / group.ring_bytes_per_s
+        + share / group.own_bytes_per_s
+        + group.ring_latency_s(share)
+    )
     return np.where(group.size > 1, time, 0.0)
 
 
@@ -202,30 +254,37 @@ def reduce_scatter_s(group: Group, total_bytes: Floats) -> Floats:
 def all_reduce_s(group: Group, total_bytes: Floats) -> Floats:
     """Time until every member has the sum of everybody's `total_bytes`.
 
-    Formula:  2 (size - 1) / size * bytes / ring rate + bytes / size / copy rate + twice the latency of a tree over the domains,
-              set-up once
+    Formula:  2 (size - 1) / size * bytes / ring rate + bytes / size / copy rate + twice the latency
+              of a tree over the domains, set-up once
     Units:    seconds.
-    Source:   Thakur et al. 2005; NCCL chooses rings in the domain and double binary trees across (Sanders et al. 2009).
+    Source:   Thakur et al. 2005; NCCL chooses rings in the domain and double binary trees across
+              (Sanders et al. 2009).
     Valid:    any size; 0 for a group of one.
     Checked:  tests/cost/test_collectives.py
     """
     share = total_bytes / group.size
     both_ways = 2.0 * group.tree_latency_s(share) - group.setup_s
-    time = 2.0 * (group.size - 1) * share / group.ring_bytes_per_s + share / group.own_bytes_per_s + both_ways
+    time = (
+        2.0 * (group.size - 1) * share / group.ring_bytes_per_s
+        + share / group.own_bytes_per_s
+        + both_ways
+    )
     return _measured_or(np.where(group.size > 1, time, 0.0), group, "all_reduce", total_bytes)
 
 
 PAIRWISE_NETWORK_SHARE = 0.7
-"""Share of a ring's rate over the network that NCCL's all-to-all reaches: many messages to many peers at once, through proxies of the host.
-Fitted on Qwen3 235B with experts over four servers: 23.1 ms a layer through NCCL and 16.8 through DeepEP (cn_gpu_training), and 13 where
-compute hides behind it (megatron_bridge)."""
+"""Share of a ring's rate over the network that NCCL's all-to-all reaches: many messages to many
+peers at once, through proxies of the host. Fitted on Qwen3 235B with experts over four servers:
+23.1 ms a layer through NCCL and 16.8 through DeepEP (cn_gpu_training), and 13 where compute hides
+behind it (megatron_bridge)."""
 
 
 def all_to_all_s(group: Group, sent_bytes: Floats) -> Floats:
     """Time until each member has sent an equal part of `sent_bytes` to every member.
 
-    Formula:  max(bytes to members in the domain / domain link + own bytes / copy rate, bytes to the others /
-              (NIC * PAIRWISE_NETWORK_SHARE)) + latency of one step inside and of a tree between domains
+    Formula:  max(bytes to members in the domain / domain link + own bytes / copy rate, bytes to the
+              others / (NIC * PAIRWISE_NETWORK_SHARE)) + latency of one step inside and of a tree
+              between domains
     Units:    seconds.
     Source:   NCCL's pairwise exchange, both links at work at once.
     Valid:    balanced routing.
@@ -233,22 +292,31 @@ def all_to_all_s(group: Group, sent_bytes: Floats) -> Floats:
     """
     share = sent_bytes / group.size
     inside = share * (group.local - 1) / group.local_bytes_per_s + share / group.own_bytes_per_s
-    outside = share * (group.size - group.local) / (group.remote_bytes_per_s * PAIRWISE_NETWORK_SHARE)
-    formula = np.where(group.size > 1, np.maximum(inside, outside) + group.exchange_latency_s(share), 0.0)
+    outside = (
+        share * (group.size - group.local) / (group.remote_bytes_per_s * PAIRWISE_NETWORK_SHARE)
+    )
+    formula = np.where(
+        group.size > 1, np.maximum(inside, outside) + group.exchange_latency_s(share), 0.0
+    )
     return _measured_or(formula, group, "all_to_all", sent_bytes)
 
 
-def dispatch_s(group: Group, token_bytes: Floats, copies: float, *, neighbours: Floats | None = None) -> Floats:
-    """Time until each member has sent every token of its `token_bytes` to the members that `copies` choices fell on, once each: random
-    choices, or neighbouring ones of which a member holds as many as `neighbours` says.
+def dispatch_s(
+    group: Group, token_bytes: Floats, copies: float, *, neighbours: Floats | None = None
+) -> Floats:
+    """Time until each member has sent every token of its `token_bytes` to the members that `copies`
+    choices fell on, once each: random choices, or neighbouring ones of which a member holds as many
+    as `neighbours` says.
 
-    Formula:  a token reaches size * (1 - (1 - 1 / size)^copies) members and domains * (1 - (1 - 1 / domains)^copies) domains, by
-              neighbouring choices copies / neighbours members and copies / (neighbours * local) domains, 1 at least; each
-              domain's NIC carries it once, the fast links spread it; max of both + latency of a tree over the domains, with a step for
-              each peer inside, as a kernel serves one after another
+    Formula:  a token reaches size * (1 - (1 - 1 / size)^copies) members and domains * (1 - (1 - 1 /
+              domains)^copies) domains, by neighbouring choices copies / neighbours members and
+              copies / (neighbours * local) domains, 1 at least; each domain's NIC carries it once,
+              the fast links spread it; max of both + latency of a tree over the domains, with a
+              step for each peer inside, as a kernel serves one after another
     Units:    seconds.
-    Source:   DeepEP (github.com/deepseek-ai/DeepEP) and HybridEP: tokens cross the network once per domain and are forwarded inside it;
-              the way back adds up inside the domain first. Distinct draws: the occupancy problem.
+    Source:   DeepEP (github.com/deepseek-ai/DeepEP) and HybridEP: tokens cross the network once per
+              domain and are forwarded inside it; the way back adds up inside the domain first.
+              Distinct draws: the occupancy problem.
     Valid:    balanced routing without limits on groups; never more than one copy per choice.
     Checked:  tests/cost/test_collectives.py
     """
@@ -261,7 +329,11 @@ def dispatch_s(group: Group, token_bytes: Floats, copies: float, *, neighbours: 
         visited = np.clip(copies / (neighbours * group.local), 1.0, domains)
     inside = token_bytes * members * (group.local - 1) / group.local / group.local_bytes_per_s
     outside = token_bytes * visited * (domains - 1) / domains / group.remote_bytes_per_s
-    return np.where(group.size > 1, np.maximum(inside, outside) + group.tree_latency_s(token_bytes * copies / group.size), 0.0)
+    return np.where(
+        group.size > 1,
+        np.maximum(inside, outside) + group.tree_latency_s(token_bytes * copies / group.size),
+        0.0,
+    )
 
 
 def beside_compute_s(seconds: Floats, hidden_s: Floats) -> Floats:
@@ -273,14 +345,20 @@ def beside_compute_s(seconds: Floats, hidden_s: Floats) -> Floats:
     Valid:    exchanges between GPUs; taken for every chip.
     Checked:  tests/cost/test_collectives.py::test_a_hidden_exchange_slows_compute
     """
-    return np.asarray(np.maximum(0.0, seconds - hidden_s) + OVERLAP_SLOWDOWN * np.minimum(seconds, np.maximum(0.0, hidden_s)))
+    return np.asarray(
+        np.maximum(0.0, seconds - hidden_s)
+        + OVERLAP_SLOWDOWN * np.minimum(seconds, np.maximum(0.0, hidden_s))
+    )
 
 
-def point_to_point_s(pool: Pool, *, message_bytes: Floats, distance: Floats, span: Floats) -> Floats:
+def point_to_point_s(
+    pool: Pool, *, message_bytes: Floats, distance: Floats, span: Floats
+) -> Floats:
     """Time of one message between ranks `distance` apart, within a set of `span` ranks.
 
-    Formula:  latency + bytes / rate, over the domain link where the whole span lies in one domain, else over the NIC; of a server's one
-              adapter `distance` ranks share what its chips have together
+    Formula:  latency + bytes / rate, over the domain link where the whole span lies in one domain,
+              else over the NIC; of a server's one adapter `distance` ranks share what its chips
+              have together
     Units:    seconds.
     Source:   alpha-beta model.
     Valid:    one message at a time per chip and direction.
@@ -289,10 +367,16 @@ def point_to_point_s(pool: Pool, *, message_bytes: Floats, distance: Floats, spa
     node = pool.node
     inside = (span <= node.domain_size) & (distance < node.domain_size)
     link, network = node.domain_link, node.network_link
-    fast = link.latency_s + message_bytes / (link.bytes_per_s * link.efficiency * link.pairwise_share)
+    fast = link.latency_s + message_bytes / (
+        link.bytes_per_s * link.efficiency * link.pairwise_share
+    )
     alone = np.maximum(1.0, node.chips_per_node / distance) if network.shared_adapter else 1.0
-    slow = network.latency_s + message_bytes / (network.bytes_per_s * network.efficiency / pool.oversubscription * alone)
+    slow = network.latency_s + message_bytes / (
+        network.bytes_per_s * network.efficiency / pool.oversubscription * alone
+    )
     if node.chip.is_processor:
-        measured = own_s(node.chip, "collective/point_to_point", 2.0, np.maximum(message_bytes, LEAST_BYTES))
+        measured = own_s(
+            node.chip, "collective/point_to_point", 2.0, np.maximum(message_bytes, LEAST_BYTES)
+        )
         fast = fast if measured is None else measured
     return np.where(inside, fast, slow)

@@ -18,18 +18,25 @@ CORE = frozenset({"core_attn"})
 def context_parts(site: Site, block: Block, core: Part) -> list[Part]:
     """Return what context parallelism adds to an attention block.
 
-    Formula:  tokens swapped for heads around the core, where the software does so or no ring carries the attention; else the exchange of
-              keys and values, and the merging of what its steps give
+    Formula:  tokens swapped for heads around the core, where the software does so or no ring
+              carries the attention; else the exchange of keys and values, and the merging of what
+              its steps give
     Units:    seconds and bytes per micro batch and rank, (U,).
-    Source:   DeepSpeed-Ulysses (arXiv:2309.14509); Ring attention (arXiv:2310.01889); Transformer Engine's context parallelism.
+    Source:   DeepSpeed-Ulysses (arXiv:2309.14509); Ring attention (arXiv:2310.01889); Transformer
+              Engine's context parallelism.
     Valid:    blocks of attention, whatever cp of the shapes; `core` is the block's core.
     Checked:  tests/cost/test_attention.py
     """
-    return [_swap_exchange(site, block)] if _swaps(site) else [_ring_merge(site, block), _context_exchange(site, block, core)]
+    return (
+        [_swap_exchange(site, block)]
+        if _swaps(site)
+        else [_ring_merge(site, block), _context_exchange(site, block, core)]
+    )
 
 
 def _swaps(site: Site) -> bool:
-    """Whether context-parallel ranks swap tokens for heads: as the software does, or because no ring carries the attention."""
+    """Whether context-parallel ranks swap tokens for heads: as the software does, or because no
+    ring carries the attention."""
     return site.stack.context_exchange == "all-to-all" or site.model.refuses_ring
 
 
@@ -38,7 +45,8 @@ def ring_steps(site: Site) -> Floats:
 
     Formula:  cp on a ring, 1 where tokens were swapped for heads
     Units:    pieces, (U,).
-    Source:   Ring attention (arXiv:2310.01889), section 3; DeepSpeed-Ulysses (arXiv:2309.14509), section 3.2.
+    Source:   Ring attention (arXiv:2310.01889), section 3; DeepSpeed-Ulysses (arXiv:2309.14509),
+              section 3.2.
     Valid:    blocks of attention.
     Checked:  tests/cost/test_attention.py
     """
@@ -46,14 +54,17 @@ def ring_steps(site: Site) -> Floats:
 
 
 def _context_exchange(site: Site, block: Block, core: Part) -> Part:
-    """Exchange of keys and values over the cp group, hidden behind the core as far as the stack can.
+    """Exchange of keys and values over the cp group, hidden behind the core as far as the stack
+    can.
 
-    Formula:  forward (cp - 1) messages of a rank's keys and values, backward twice that (gradients travel too);
-              exposed = max(0, exchange - overlap * core); a tp-by-cp grid that leaves the domain uses the NIC. Gathered at once (torch's)
-              each message has a key and a value for every query head, all are there before the second of the core's cp steps, again
-              in the backward pass, and fp32 gradients pass round behind its other steps
-    Source:   Ring attention (arXiv:2310.01889); Megatron-Core context parallelism; torch 2.13, _context_parallel/_attention.py
-              (rotate_method, convert_to_f32); repeat_kv in torchtitan's models/llama3/model/model.py.
+    Formula:  forward (cp - 1) messages of a rank's keys and values, backward twice that (gradients
+              travel too); exposed = max(0, exchange - overlap * core); a tp-by-cp grid that leaves
+              the domain uses the NIC. Gathered at once (torch's) each message has a key and a value
+              for every query head, all are there before the second of the core's cp steps, again in
+              the backward pass, and fp32 gradients pass round behind its other steps
+    Source:   Ring attention (arXiv:2310.01889); Megatron-Core context parallelism; torch 2.13,
+              _context_parallel/_attention.py (rotate_method, convert_to_f32); repeat_kv in
+              torchtitan's models/llama3/model/model.py.
     """
     heads, kv_heads = site.local_heads
     qk, value = site.head_widths
@@ -78,13 +89,16 @@ def _context_exchange(site: Site, block: Block, core: Part) -> Part:
 
 
 SWAP_PASSES = 4.0
-"""Reads and writes of what a swap of tokens for heads sends, each way: sorted by rank before, and put together behind."""
+"""Reads and writes of what a swap of tokens for heads sends, each way: sorted by rank before, and
+put together behind."""
 
 
 def _swap_exchange(site: Site, block: Block) -> Part:
-    """All-to-alls that swap tokens for heads around the core, forward and backward: of queries, keys, values and outputs.
+    """All-to-alls that swap tokens for heads around the core, forward and backward: of queries,
+    keys, values and outputs.
 
-    Formula:  all_to_all(bytes of a rank's part) each, and its copies; few key-value heads are repeated until each rank has one
+    Formula:  all_to_all(bytes of a rank's part) each, and its copies; few key-value heads are
+              repeated until each rank has one
     Source:   DeepSpeed-Ulysses (arXiv:2309.14509), section 3.2.
     """
     heads, kv_heads = site.local_heads
@@ -92,7 +106,8 @@ def _swap_exchange(site: Site, block: Block) -> Part:
     cp, tokens = site.shapes.cp, site.tokens(block)
     kv_heads = heads if site.model.mla is not None else np.minimum(np.maximum(kv_heads, cp), heads)
     sent = [
-        tokens * count * width * site.activation_bytes for count, width in ((heads, qk), (kv_heads, qk), (kv_heads, value), (heads, value))
+        tokens * count * width * site.activation_bytes
+        for count, width in ((heads, qk), (kv_heads, qk), (kv_heads, value), (heads, value))
     ]
     group = group_of(cp, site.shapes.tp, site.pool)
     copies = streaming_s(site.pool.node.chip, SWAP_PASSES * np.sum(sent, axis=0)) * (cp > 1)
@@ -100,8 +115,12 @@ def _swap_exchange(site: Site, block: Block) -> Part:
     return _exchange(site, forward_s=time, backward_s=time, kernels=(12.0, 12.0))
 
 
-def _exchange(site: Site, *, forward_s: Floats, backward_s: Floats, kernels: tuple[float, float]) -> Part:
-    kernels_forward, kernels_backward = (np.where(site.shapes.cp > 1, each, 0.0) for each in kernels)
+def _exchange(
+    site: Site, *, forward_s: Floats, backward_s: Floats, kernels: tuple[float, float]
+) -> Part:
+    kernels_forward, kernels_backward = (
+        np.where(site.shapes.cp > 1, each, 0.0) for each in kernels
+    )
     return Part(
         name="context parallel exchange",
         term="cp_comm",
@@ -114,16 +133,21 @@ def _exchange(site: Site, *, forward_s: Floats, backward_s: Floats, kernels: tup
 
 
 RING_MERGE_BYTES = 12.0
-"""Bytes per output element that each further step of a ring moves: read the step's output (2) and the fp32 sum (4), write it (4), and the
-rows' scales (2); backward adds gradients in the same way."""
+"""Bytes per output element that each further step of a ring moves: read the step's output (2) and
+the fp32 sum (4), write it (4), and the rows' scales (2); backward adds gradients in the same
+way."""
 
 
 def _ring_merge(site: Site, block: Block) -> Part:
-    """Merge the outputs of a ring's steps, and add up its gradients: cp - 1 passes each way; nothing where cp is 1."""
+    """Merge the outputs of a ring's steps, and add up its gradients: cp - 1 passes each way;
+    nothing where cp is 1."""
     heads, _ = site.local_heads
     more = site.shapes.cp - 1
     elements = site.tokens(block) * heads * site.head_widths[1]
-    time = streaming_s(site.pool.node.chip, elements * RING_MERGE_BYTES) * more + 2 * site.pool.node.chip.ramp_s * more
+    time = (
+        streaming_s(site.pool.node.chip, elements * RING_MERGE_BYTES) * more
+        + 2 * site.pool.node.chip.ramp_s * more
+    )
     return Part(
         name="context parallel merge",
         term="pointwise",

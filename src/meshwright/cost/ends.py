@@ -17,12 +17,15 @@ from meshwright.models.spec import Block
 __all__ = ["Ends", "padded_vocab", "price_ends"]
 
 LOSS_PASSES_FUSED = 10.0
-"""Bytes per logit of a fused cross-entropy forward and backward: read (2 + 2), write (2), and its reductions' second read."""
+"""Bytes per logit of a fused cross-entropy forward and backward: read (2 + 2), write (2), and its
+reductions' second read."""
 LOSS_PASSES_UNFUSED = 36.0
-"""Bytes per logit in separate kernels: cast (2 + 4), max (4), subtract (8), exponential and sum (8 + 4), gradient (4 + 2)."""
+"""Bytes per logit in separate kernels: cast (2 + 4), max (4), subtract (8), exponential and sum (8
++ 4), gradient (4 + 2)."""
 
 SOFTMAX_BYTES = 4.0
-"""Bytes per logit of the fp32 softmax that a loss keeps for its backward pass (megatron/core/tensor_parallel/cross_entropy.py)."""
+"""Bytes per logit of the fp32 softmax that a loss keeps for its backward pass
+(megatron/core/tensor_parallel/cross_entropy.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,24 +62,35 @@ def padded_vocab(vocab: int, tp: Floats, multiple: int) -> Floats:
 def price_ends(site: Site) -> Ends:
     """Price embedding, output head and cross-entropy.
 
-    Formula:  embedding: gather and scatter of hidden elements, and passes over the whole table's gradient, which is made anew in each micro
-              batch (written as zeros, read, added to the sum); head: a linear layer to the padded vocabulary / tp, and the passes of
-              cross-entropy over the logits with three sums over tp; over tp the embedding's output and the head's input gradient are
-              all-reduced, or with sequence parallelism scattered and gathered in each pass at each end. Memory of the loss: bytes per
-              logit, and what the head's backward pass hands to autograd
+    Formula:  embedding: gather and scatter of hidden elements, and passes over the whole table's
+              gradient, which is made anew in each micro batch (written as zeros, read, added to the
+              sum); head: a linear layer to the padded vocabulary / tp, and the passes of
+              cross-entropy over the logits with three sums over tp; over tp the embedding's output
+              and the head's input gradient are all-reduced, or with sequence parallelism scattered
+              and gathered in each pass at each end. Memory of the loss: bytes per logit, and what
+              the head's backward pass hands to autograd
     Units:    seconds, bytes; (U,).
-    Source:   Megatron-LM (arXiv:1909.08053) section 3: parallel vocabulary and cross-entropy; torch's embedding_dense_backward.
+    Source:   Megatron-LM (arXiv:1909.08053) section 3: parallel vocabulary and cross-entropy;
+              torch's embedding_dense_backward.
     Valid:    one head; multi-token prediction repeats it.
     Checked:  tests/cost/test_ends.py
     """
-    block = Block(kind="mlp", stream="decoder" if site.model.family == "encoder-decoder" else "main")
+    block = Block(
+        kind="mlp", stream="decoder" if site.model.family == "encoder-decoder" else "main"
+    )
     tokens, h = site.tokens(block), float(site.model.hidden)
-    vocab = padded_vocab(site.model.vocab, site.shapes.tp, site.stack.vocab_multiple) / site.shapes.tp
-    head = linear(site, "head", into=np.full_like(tokens, h), out=vocab, tokens=tokens, adapted=False)
+    vocab = (
+        padded_vocab(site.model.vocab, site.shapes.tp, site.stack.vocab_multiple) / site.shapes.tp
+    )
+    head = linear(
+        site, "head", into=np.full_like(tokens, h), out=vocab, tokens=tokens, adapted=False
+    )
     group = site.tp_group()
     gathered = np.ones_like(tokens) if site.stack.vocab_parallel_loss else site.shapes.tp
     logits = tokens * vocab * gathered
-    gather_logits_s = np.where(gathered > 1, all_gather_s(group, logits * site.activation_bytes), 0.0)
+    gather_logits_s = np.where(
+        gathered > 1, all_gather_s(group, logits * site.activation_bytes), 0.0
+    )
     size = tokens * h * site.activation_bytes
     split = site.shapes.sp > 0
     compute, tensor = site.stack.factors.compute, site.stack.factors.tensor
@@ -86,18 +100,34 @@ def price_ends(site: Site) -> Ends:
     loss_s = compute * streaming_s(site.pool.node.chip, logits * loss_bytes) / 2
     sums_s = tensor * (3 * all_reduce_s(group, tokens * 4.0) + gather_logits_s)
     gather_s = compute * site.streaming(tokens * h * 3 * site.activation_bytes)
-    table_bytes = vocab * h * (2 * site.activation_bytes + 2 * site.stack.gradient_bytes) * (not site.work.lora_rank)
+    table_bytes = (
+        vocab
+        * h
+        * (2 * site.activation_bytes + 2 * site.stack.gradient_bytes)
+        * (not site.work.lora_rank)
+    )
     table_s = compute * streaming_s(site.pool.node.chip, table_bytes)
     handed = vocab * h * site.stack.head_gradient_bytes * (not site.work.lora_rank)
-    saved = tokens / site.shapes.sequence_shards * h * (site.activation_bytes + site.saved_input_bytes)
-    lookup = _measured_pair(site, "embedding", (tokens, h, vocab), (gather_s, gather_s * 2 + table_s))
+    saved = (
+        tokens / site.shapes.sequence_shards * h * (site.activation_bytes + site.saved_input_bytes)
+    )
+    lookup = _measured_pair(
+        site, "embedding", (tokens, h, vocab), (gather_s, gather_s * 2 + table_s)
+    )
     losses = _measured_pair(site, "cross_entropy", (tokens, vocab * gathered), (loss_s, loss_s))
     host = _host_pair(site)
     return Ends(
         embedding_forward_s=lookup[0] + np.where(split, half, whole),
         embedding_backward_s=lookup[1] + np.where(split, half, 0.0),
-        head_forward_s=compute * head.forward_s + losses[0] + sums_s + np.where(split, half, 0.0) + host[0],
-        head_backward_s=compute * head.backward_s + losses[1] + np.where(split, half, whole) + host[1],
+        head_forward_s=compute * head.forward_s
+        + losses[0]
+        + sums_s
+        + np.where(split, half, 0.0)
+        + host[0],
+        head_backward_s=compute * head.backward_s
+        + losses[1]
+        + np.where(split, half, whole)
+        + host[1],
         head_weight_s=np.asarray(compute * head.weight_s),
         head_saved_bytes=saved,
         loss_peak_bytes=logits * (site.activation_bytes + site.stack.logits_bytes) + handed,
@@ -105,8 +135,11 @@ def price_ends(site: Site) -> Ends:
     )
 
 
-def _measured_pair(site: Site, name: str, shape: tuple[Floats | float, ...], formula: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-    """Forward and backward of an operator from the user's profile, where the embedded trainer runs torch's own; else as given."""
+def _measured_pair(
+    site: Site, name: str, shape: tuple[Floats | float, ...], formula: tuple[Floats, Floats]
+) -> tuple[Floats, Floats]:
+    """Forward and backward of an operator from the user's profile, where the embedded trainer runs
+    torch's own; else as given."""
     if not site.stack.embedded:
         return formula
     chip, kind = site.pool.node.chip, kind_of_activations(site.work.precision)
@@ -116,11 +149,14 @@ def _measured_pair(site: Site, name: str, shape: tuple[Floats | float, ...], for
 
 
 def _host_pair(site: Site) -> tuple[Floats, Floats]:
-    """Host time of both ends, forward and backward; on a GPU it hides behind the kernels of large models and counts for small ones alone,
-    which their layers say already: 0 there."""
+    """Host time of both ends, forward and backward; on a GPU it hides behind the kernels of large
+    models and counts for small ones alone, which their layers say already: 0 there."""
     nothing = np.zeros_like(site.shapes.tp)
     chip = site.pool.node.chip
     if not (site.stack.embedded and chip.is_processor):
         return nothing, nothing
-    forward, backward = host_ends_s(chip, site.shapes, ""), host_ends_s(chip, site.shapes, "_backward")
+    forward, backward = (
+        host_ends_s(chip, site.shapes, ""),
+        host_ends_s(chip, site.shapes, "_backward"),
+    )
     return nothing if forward is None else forward, nothing if backward is None else backward

@@ -9,7 +9,16 @@ import numpy as np
 from meshwright.cost.collectives import all_gather_s, all_to_all_s, dispatch_s, group_of
 from meshwright.cost.kernels import EagerPass
 from meshwright.cost.linear import linear
-from meshwright.cost.operators import Part, Site, as_measured, eager, norm, norm_output, passes, tensor_exchange
+from meshwright.cost.operators import (
+    Part,
+    Site,
+    as_measured,
+    eager,
+    norm,
+    norm_output,
+    passes,
+    tensor_exchange,
+)
 from meshwright.cost.shapes import Floats
 from meshwright.models.spec import Block
 
@@ -23,18 +32,22 @@ SHARED = frozenset({"moe", "shared_experts"})
 
 
 ROUTING_KERNELS = 36.0
-"""Kernels of routing, forward or backward: softmax, top-k, loss, masks, counts and their copy to the host, sort, permute, unpermute
-(counted in Megatron-Core 0.12's router and all-to-all dispatcher, without its fusions)."""
+"""Kernels of routing, forward or backward: softmax, top-k, loss, masks, counts and their copy to
+the host, sort, permute, unpermute (counted in Megatron-Core 0.12's router and all-to-all
+dispatcher, without its fusions)."""
 ROUTING_LAUNCHES = {False: 115.0, True: 66.0}
-"""Launches that routing takes the host as long as, forward or backward, without and with fused router and permutation: its kernels are
-launched from Python, and counts come back to the host. Set by layers that wait for the host: Qwen3 235B on H800 (Megatron-Core 0.12,
-11.5 ms forward and backward with 16 local experts) and Qwen3 30B on B200 (Megatron-Bridge 25.11, 9.2 ms)."""
+"""Launches that routing takes the host as long as, forward or backward, without and with fused
+router and permutation: its kernels are launched from Python, and counts come back to the host. Set
+by layers that wait for the host: Qwen3 235B on H800 (Megatron-Core 0.12, 11.5 ms forward and
+backward with 16 local experts) and Qwen3 30B on B200 (Megatron-Bridge 25.11, 9.2 ms)."""
 ROUTING_SPREAD = 0.3
-"""Standard deviation of one expert's load in a micro batch over its mean, in typical routing. Assumed: a balancing loss or biases hold the
-loads of a global batch alike, those of one micro batch still follow its text."""
+"""Standard deviation of one expert's load in a micro batch over its mean, in typical routing.
+Assumed: a balancing loss or biases hold the loads of a global batch alike, those of one micro batch
+still follow its text."""
 PERMUTE_PASSES = {"alltoall": 4.0, "flex": 2.0}
-"""Passes over routed rows on either side of the exchange. alltoall: sort by rank, sort by expert, each read and written, and back;
-flex: one sort on arrival, one sum on the way back (Megatron-Core's token dispatchers)."""
+"""Passes over routed rows on either side of the exchange. alltoall: sort by rank, sort by expert,
+each read and written, and back; flex: one sort on arrival, one sum on the way back (Megatron-Core's
+token dispatchers)."""
 EXPERT_BIAS_FORWARD = (
     EagerPass(read=0.0, written=4.0),  # bias times probability, both broadcast
     EagerPass(read=6.0, written=4.0),  # sum
@@ -45,48 +58,72 @@ EXPERT_BIAS_BACKWARD = (
     EagerPass(read=2.0, written=4.0),  # cast
     EagerPass(read=4.0, written=2.0),  # gradient of a part
     EagerPass(read=2.0, written=2.0, wide=True),  # parts joined
-    EagerPass(read=4.0, written=4.0, count=2.0),  # products for the gradients of biases and probabilities
+    EagerPass(
+        read=4.0, written=4.0, count=2.0
+    ),  # products for the gradients of biases and probabilities
     EagerPass(read=4.0, written=0.0, count=2.0, wide=True),  # their sums
 )
-"""Passes per output element that the biases of the experts' second layers take: no kernel is fused there, as each expert's bias is weighed
-by its tokens' probabilities in fp32, expert by expert (`_apply_bias` of megatron/core/transformer/moe/experts.py)."""
+"""Passes per output element that the biases of the experts' second layers take: no kernel is fused
+there, as each expert's bias is weighed by its tokens' probabilities in fp32, expert by expert
+(`_apply_bias` of megatron/core/transformer/moe/experts.py)."""
 EXPERT_BIAS_KERNELS = ((2.0, 2.0), (6.0, 2.0))
 """Kernels of one expert, and those of all, forward and backward."""
-CLAMP_FORWARD = (EagerPass(read=2.0, written=2.0, count=2.0), EagerPass(read=2.0, written=2.0, count=2.0, wide=True))
+CLAMP_FORWARD = (
+    EagerPass(read=2.0, written=2.0, count=2.0),
+    EagerPass(read=2.0, written=2.0, count=2.0, wide=True),
+)
 CLAMP_BACKWARD = (
     EagerPass(read=2.0, written=1.0, count=4.0),  # three comparisons, and their conjunction
     EagerPass(read=3.0, written=2.0, count=2.0),  # selection
     EagerPass(read=2.0, written=2.0, count=2.0, wide=True),  # halves joined
 )
-"""Passes per inner element of an expert whose gate is clamped before the fused activation: both halves of the first layer's output in
-strides, joined again (`weighted_bias_quick_geglu_impl` of megatron/core/fusions/fused_bias_geglu.py); `clamp_backward` of torch compares
-and selects. The clamped copy is kept for the activation's backward pass beside the output itself for the clamp's."""
+"""Passes per inner element of an expert whose gate is clamped before the fused activation: both
+halves of the first layer's output in strides, joined again (`weighted_bias_quick_geglu_impl` of
+megatron/core/fusions/fused_bias_geglu.py); `clamp_backward` of torch compares and selects. The
+clamped copy is kept for the activation's backward pass beside the output itself for the clamp's."""
 CLAMP_KERNELS = (3.0, 7.0)
 
 
 COUNT_BYTES = 8.0
-"""Of one count of rows, which the embedded trainer's ranks exchange before the rows themselves (trainer/_feedforward.py)."""
+"""Of one count of rows, which the embedded trainer's ranks exchange before the rows themselves
+(trainer/_feedforward.py)."""
 
 
-_UNREAD_OF_EXPERTS = {"experts second layer": 1.0, "shared experts second layer": 1.0, "expert exchange": 0.5}
-"""Shares of a mixture's forward that only make its output: routed rows are weighted before their second product (torchtitan's
-score_before_experts; the weighted SwiGLU of Megatron-Core and NeMo AutoModel), and then sent back."""
+_UNREAD_OF_EXPERTS = {
+    "experts second layer": 1.0,
+    "shared experts second layer": 1.0,
+    "expert exchange": 0.5,
+}
+"""Shares of a mixture's forward that only make its output: routed rows are weighted before their
+second product (torchtitan's score_before_experts; the weighted SwiGLU of Megatron-Core and NeMo
+AutoModel), and then sent back."""
 
 
 def mlp_parts(site: Site, block: Block) -> list[Part]:
     """Return the parts of a dense feed-forward.
 
-    Formula:  norm, first layer (twice as wide where gated), activation, second layer, tensor-parallel exchange; where the stack's
-              recompute stops early, the second layer and the exchange behind it are `unread_s`
+    Formula:  norm, first layer (twice as wide where gated), activation, second layer,
+              tensor-parallel exchange; where the stack's recompute stops early, the second layer
+              and the exchange behind it are `unread_s`
     Units:    seconds and bytes per micro batch and rank, (U,).
-    Source:   Megatron-LM (arXiv:1909.08053); gated units (arXiv:2002.05202); torch.utils.checkpoint (non-reentrant checkpointing stops
-              once every tensor that backward asks for is there), and compilers drop what nothing reads.
+    Source:   Megatron-LM (arXiv:1909.08053); gated units (arXiv:2002.05202); torch.utils.checkpoint
+              (non-reentrant checkpointing stops once every tensor that backward asks for is there),
+              and compilers drop what nothing reads.
     Valid:    any ModelSpec with dense layers; the feed-forward is a layer's last block.
     Checked:  tests/cost/test_feedforward.py
     """
     tokens = site.tokens(block)
     width = site.model.ffn / site.shapes.tp
-    inner = _two_layers(site, "feed-forward", tokens, np.full_like(tokens, float(site.model.hidden)), width, 1.0, MLP, DENSE_ACTIVATION)
+    inner = _two_layers(
+        site,
+        "feed-forward",
+        tokens,
+        np.full_like(tokens, float(site.model.hidden)),
+        width,
+        1.0,
+        MLP,
+        DENSE_ACTIVATION,
+    )
     count = site.model.norms_per_layer / 2
     exchange = tensor_exchange(site, block, MLP)
     if site.stack.recompute_stops_early and count <= 1:  # a norm behind the block reads its output
@@ -109,7 +146,9 @@ def _two_layers(
     matrices = 2.0 if site.model.gated else 1.0
     size, kept = site.activation_bytes, site.saved_input_bytes
     elements = tokens * groups * width
-    eager = 0.0 if site.stack.pointwise_fused or not site.model.gated else 1.0  # autograd keeps the activated gate apart
+    eager = (
+        0.0 if site.stack.pointwise_fused or not site.model.gated else 1.0
+    )  # autograd keeps the activated gate apart
     act_bytes = elements * (matrices + 1) * size
     act_backward = elements * (2 * matrices + 1) * size
     act = passes(
@@ -124,7 +163,15 @@ def _two_layers(
     )
     act = as_measured(site, act, ("swiglu" if site.model.gated else "gelu", 1.0, (elements,)))
     return [
-        linear(site, f"{name} first layer", into=into, out=matrices * width, tokens=tokens, groups=groups, redone_by=redo),
+        linear(
+            site,
+            f"{name} first layer",
+            into=into,
+            out=matrices * width,
+            tokens=tokens,
+            groups=groups,
+            redone_by=redo,
+        ),
         act,
         linear(
             site,
@@ -141,13 +188,16 @@ def _two_layers(
 
 
 def busiest_share(site: Site) -> Floats:
-    """Rows of the busiest expert-parallel rank against the mean, which every rank of an exchange waits for.
+    """Rows of the busiest expert-parallel rank against the mean, which every rank of an exchange
+    waits for.
 
-    Formula:  balanced, in turn: 1; typical: 1 + ROUTING_SPREAD / sqrt(experts per rank) * sqrt(2 ln ep), the largest of ep normal draws;
-              worst: ep * min(top_k, experts per rank) / top_k; padded to a capacity: 1, as every expert gets its capacity
+    Formula:  balanced, in turn: 1; typical: 1 + ROUTING_SPREAD / sqrt(experts per rank) * sqrt(2 ln
+              ep), the largest of ep normal draws; worst: ep * min(top_k, experts per rank) / top_k;
+              padded to a capacity: 1, as every expert gets its capacity
     Units:    a factor of 1 or more, (U,).
     Source:   extreme value of independent loads (Cramer 1946); worst: definition.
-    Valid:    models with experts; one rank holds every expert where ep = 1, and its rows are what they are.
+    Valid:    models with experts; one rank holds every expert where ep = 1, and its rows are what
+              they are.
     Checked:  tests/cost/test_feedforward.py
     """
     moe, ep = site.model.moe, site.shapes.ep
@@ -163,11 +213,12 @@ def busiest_share(site: Site) -> Floats:
 def moe_parts(site: Site, block: Block) -> list[Part]:
     """Return the parts of a mixture of experts: router, dispatch, experts, combine, shared experts.
 
-    Formula:  a rank routes tokens / tp (its own, under sequence parallelism) to top_k experts each; its etp * num_experts / ep
-              experts' shards then see etp * tokens / tp * top_k rows
+    Formula:  a rank routes tokens / tp (its own, under sequence parallelism) to top_k experts each;
+              its etp * num_experts / ep experts' shards then see etp * tokens / tp * top_k rows
     Units:    seconds and bytes per micro batch and rank, (U,).
     Source:   Megatron-Core MoE (arXiv:2504.14960, parallel folding).
-    Valid:    the busiest rank's rows, see `busiest_share`; dropless, or padded to `capacity_factor`.
+    Valid:    the busiest rank's rows, see `busiest_share`; dropless, or padded to
+              `capacity_factor`.
     Checked:  tests/cost/test_feedforward.py
     """
     moe = site.model.moe
@@ -180,7 +231,9 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
         rows = rows * moe.capacity_factor
     width = np.full_like(tokens, float(moe.latent_dim or site.model.hidden))
     expert_width = moe.expert_ffn / shapes.etp
-    inner = _two_layers(site, "experts", rows / experts, width, expert_width, experts, MOE, EXPERT_ACTIVATION)
+    inner = _two_layers(
+        site, "experts", rows / experts, width, expert_width, experts, MOE, EXPERT_ACTIVATION
+    )
     parts = [
         norm(site, block, site.model.norms_per_layer / 2),
         norm_output(site, block),
@@ -199,7 +252,10 @@ def moe_parts(site: Site, block: Block) -> list[Part]:
         parts += _two_layers(site, "shared experts", tokens, hidden, shared, 1.0, SHARED, SHARED)
         parts.append(tensor_exchange(site, block, SHARED))
     if site.stack.recompute_stops_early and site.model.norms_per_layer <= 2 and not moe.latent_dim:
-        parts = [replace(part, unread_s=part.forward_s * _UNREAD_OF_EXPERTS.get(part.name, 0.0)) for part in parts]
+        parts = [
+            replace(part, unread_s=part.forward_s * _UNREAD_OF_EXPERTS.get(part.name, 0.0))
+            for part in parts
+        ]
     return parts
 
 
@@ -277,13 +333,21 @@ def _routing(site: Site, tokens: Floats, routed: Floats, rows: Floats, width: Fl
     permute = replace(permute, kernels_forward=launches, kernels_backward=launches)
     group = group_of(shapes.ep, shapes.etp, site.pool)
     if site.stack.dispatcher == "flex":
-        held = np.maximum(moe.num_experts / shapes.ep, 1.0) if site.work.routing == "in-turn" else None
+        held = (
+            np.maximum(moe.num_experts / shapes.ep, 1.0) if site.work.routing == "in-turn" else None
+        )
         dispatch = dispatch_s(group, own * width * size, float(moe.top_k), neighbours=held)
     else:
         dispatch = all_to_all_s(group, routed * width * size)
-    gather = all_gather_s(group_of(shapes.etp, np.ones_like(shapes.etp), site.pool), rows * width * size)
+    gather = all_gather_s(
+        group_of(shapes.etp, np.ones_like(shapes.etp), site.pool), rows * width * size
+    )
     both_ways = 2 * (dispatch * busiest_share(site) + gather)
-    counts = all_to_all_s(group, np.full_like(own, COUNT_BYTES * moe.num_experts)) if site.stack.embedded else 0.0
+    counts = (
+        all_to_all_s(group, np.full_like(own, COUNT_BYTES * moe.num_experts))
+        if site.stack.embedded
+        else 0.0
+    )
     exchange = Part(
         name="expert exchange",
         term="ep_comm",

@@ -16,11 +16,12 @@ Masking = Literal["full", "causal"]
 def model_flops_per_token(model: ModelSpec, work: Workload) -> float:
     """Model FLOPs per token, forward and backward, causal masking not discounted.
 
-    Formula:  6 * parameters of matrix products that the token visits + 6 * layers * heads * (qk width + value width) * keys
-              (2 FLOP per multiply-add, 3 for forward and backward)
+    Formula:  6 * parameters of matrix products that the token visits + 6 * layers * heads * (qk
+              width + value width) * keys (2 FLOP per multiply-add, 3 for forward and backward)
     Units:    FLOP per token of `seq_len`, float64.
     Source:   PaLM, arXiv:2204.02311, appendix B; Megatron-LM, arXiv:2104.04473, equation 3.
-    Valid:    full attention over a sequence, or its window; recompute, embedding look-up, norms and optimizer not counted.
+    Valid:    full attention over a sequence, or its window; recompute, embedding look-up, norms and
+              optimizer not counted.
     Checked:  tests/cost/test_flops.py
     """
     return model_flops_per_sequence(model, work, masking="full") / work.seq_len
@@ -39,9 +40,11 @@ def causal_flops_per_token(model: ModelSpec, work: Workload) -> float:
 
 
 def model_flops_per_sequence(model: ModelSpec, work: Workload, *, masking: Masking) -> float:
-    """Model FLOPs of one sequence, forward and backward; encoder-decoder models take their decoder's sequence along.
+    """Model FLOPs of one sequence, forward and backward; encoder-decoder models take their
+    decoder's sequence along.
 
-    Formula:  sum over blocks of tokens * (6 * active weights + 6 * heads * widths * keys), and 6 * tokens * hidden * vocab for the head
+    Formula:  sum over blocks of tokens * (6 * active weights + 6 * heads * widths * keys), and 6 *
+              tokens * hidden * vocab for the head
     Units:    FLOP, float64.
     Source:   as model_flops_per_token.
     Valid:    as model_flops_per_token.
@@ -51,14 +54,21 @@ def model_flops_per_sequence(model: ModelSpec, work: Workload, *, masking: Maski
     for segment in model.segments:
         for block, count in segment.blocks:
             tokens = float(_tokens(model, block, work))
-            weights = tokens * 6.0 * _active_weights(model, block) + _encoder_side(model, block, work)
-            total += segment.num_layers * count * (weights + tokens * _scores_flops(model, block, work, masking))
+            weights = tokens * 6.0 * _active_weights(model, block) + _encoder_side(
+                model, block, work
+            )
+            total += (
+                segment.num_layers
+                * count
+                * (weights + tokens * _scores_flops(model, block, work, masking))
+            )
     head_tokens = _tokens(model, Block(kind="mlp", stream="decoder"), work)
     heads = 1 + model.mtp_layers
     total += heads * 6.0 * head_tokens * model.hidden * model.vocab
     if model.mtp_segment is not None:
         layer = sum(
-            count * (6.0 * _active_weights(model, block) + _scores_flops(model, block, work, masking))
+            count
+            * (6.0 * _active_weights(model, block) + _scores_flops(model, block, work, masking))
             for block, count in model.mtp_segment.blocks
         )
         total += model.mtp_layers * work.seq_len * (layer + 12.0 * model.hidden**2)
@@ -67,12 +77,15 @@ def model_flops_per_sequence(model: ModelSpec, work: Workload, *, masking: Maski
 
 def _tokens(model: ModelSpec, block: Block, work: Workload) -> int:
     if model.family == "encoder-decoder" and block.stream == "decoder":
-        return work.decoder_seq_len if work.decoder_seq_len is not None else max(1, work.seq_len // 4)
+        return (
+            work.decoder_seq_len if work.decoder_seq_len is not None else max(1, work.seq_len // 4)
+        )
     return work.seq_len
 
 
 def _encoder_side(model: ModelSpec, block: Block, work: Workload) -> float:
-    """FLOPs that cross attention's keys and values take beyond those of as many decoder tokens: they are made of encoder tokens."""
+    """FLOPs that cross attention's keys and values take beyond those of as many decoder tokens:
+    they are made of encoder tokens."""
     if block.kind != "cross_attention":
         return 0.0
     more_tokens = work.seq_len - _tokens(model, block, work)
@@ -80,13 +93,16 @@ def _encoder_side(model: ModelSpec, block: Block, work: Workload) -> float:
 
 
 def _active_weights(model: ModelSpec, block: Block) -> float:
-    """Weights of a block's matrix products that one token visits; biases and head norms (under 0.1 %) are counted with them."""
+    """Weights of a block's matrix products that one token visits; biases and head norms (under 0.1
+    %) are counted with them."""
     part = block_params(model, block)
     if block.kind != "moe":
         return float(part.sharded + part.replicated - _small(model))
     moe = model.moe
     assert moe is not None
-    return part.sharded + part.replicated - _small(model) + part.expert * moe.top_k / moe.num_experts
+    return (
+        part.sharded + part.replicated - _small(model) + part.expert * moe.top_k / moe.num_experts
+    )
 
 
 def _small(model: ModelSpec) -> float:
@@ -107,5 +123,9 @@ def _scores_flops(model: ModelSpec, block: Block, work: Workload, masking: Maski
     elif block.causal and masking == "causal":
         keys /= 2.0
     mla = model.mla
-    widths = 2 * model.head_dim if mla is None else mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim
+    widths = (
+        2 * model.head_dim
+        if mla is None
+        else mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim
+    )
     return 6.0 * model.num_heads * widths * keys

@@ -1,4 +1,5 @@
-"""One layer of each segment: time by term, recompute, kernels, kept bytes, priced once per distinct shape."""
+"""One layer of each segment: time by term, recompute, kernels, kept bytes, priced once per distinct
+shape."""
 
 from __future__ import annotations
 
@@ -18,26 +19,45 @@ from meshwright.factors import Factors
 from meshwright.layout import RECOMPUTE_MODULES
 from meshwright.models.spec import Block, Segment
 
-__all__ = ["CHECKPOINT_LAUNCHES", "LAYER_TERMS", "LayerPrice", "Redo", "block_parts", "price_layer", "redo_of", "sum_terms"]
+__all__ = [
+    "CHECKPOINT_LAUNCHES",
+    "LAYER_TERMS",
+    "LayerPrice",
+    "Redo",
+    "block_parts",
+    "price_layer",
+    "redo_of",
+    "sum_terms",
+]
 
 LAYER_TERMS = ("matmul", "attention", "pointwise", "launch", "tp_comm", "cp_comm", "ep_comm")
-_PARTS = {"attention": attention_parts, "cross_attention": attention_parts, "mamba": mamba_parts, "mlp": mlp_parts, "moe": moe_parts}
+_PARTS = {
+    "attention": attention_parts,
+    "cross_attention": attention_parts,
+    "mamba": mamba_parts,
+    "mlp": mlp_parts,
+    "moe": moe_parts,
+}
 FORWARD_COLLECTIVES, BACKWARD_COLLECTIVES = 4, 6
-"""Tensor-parallel collectives of a layer with sequence parallelism (arXiv:2205.05198, section 4.2.2): backward gathers two inputs again."""
+"""Tensor-parallel collectives of a layer with sequence parallelism (arXiv:2205.05198, section
+4.2.2): backward gathers two inputs again."""
 CHECKPOINT_LAUNCHES = 12.0
-"""Calls that one recomputed module takes the host beside those of its kernels: the random states of processor, GPU and tracker are read in
-the forward pass, and read, set and set back in the backward pass (CheckpointFunction and _fork_rng of
-megatron/core/tensor_parallel/random.py). A call then takes 0.6 ms / 12 = 50 us like any other of Megatron-Core's; Moonlight 16B with micro
-batches too small to hide it (bridge_recompute) shows 0.3 to 0.9 ms a layer and module."""
+"""Calls that one recomputed module takes the host beside those of its kernels: the random states of
+processor, GPU and tracker are read in the forward pass, and read, set and set back in the backward
+pass (CheckpointFunction and _fork_rng of megatron/core/tensor_parallel/random.py). A call then
+takes 0.6 ms / 12 = 50 us like any other of Megatron-Core's; Moonlight 16B with micro batches too
+small to hide it (bridge_recompute) shows 0.3 to 0.9 ms a layer and module."""
 OPS_KEPT = 0.43
-"""Share of a layer's activations that torchtitan's selective checkpointing keeps: the layer's input (2h), every second product's output
-(10.5h) and attention's (2h) of 34h bytes a token in Llama 3 8B (torchtitan/distributed/activation_checkpoint.py)."""
+"""Share of a layer's activations that torchtitan's selective checkpointing keeps: the layer's input
+(2h), every second product's output (10.5h) and attention's (2h) of 34h bytes a token in Llama 3 8B
+(torchtitan/distributed/activation_checkpoint.py)."""
 OPS_REDONE = 0.37
-"""Share of a layer's matrix products that it redoes: every second one, of Llama 3 8B the keys', the output projection and the second of
-the feed-forward's first layers, 80 of 218 million weights."""
+"""Share of a layer's matrix products that it redoes: every second one, of Llama 3 8B the keys', the
+output projection and the second of the feed-forward's first layers, 80 of 218 million weights."""
 OPS_REDONE_SPLIT = 0.29
-"""The same with sequence parallelism: what the output projection's scatter leaves is kept, so that nothing reads the product before it
-and 63 of 218 million weights remain (counted on graphs of torch 2.13)."""
+"""The same with sequence parallelism: what the output projection's scatter leaves is kept, so that
+nothing reads the product before it and 63 of 218 million weights remain (counted on graphs of torch
+2.13)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +79,8 @@ class LayerPrice:
     unread_s: Floats
     """Of the forward pass, what full recompute leaves out."""
     host_behind_s: Floats
-    """Host time of the backward pass less its kernels' time: above zero the chip waits, below the host is ahead."""
+    """Host time of the backward pass less its kernels' time: above zero the chip waits, below the
+    host is ahead."""
     launch_s: float
     """Host time of one counted kernel."""
     parts: tuple[tuple[Block, float, tuple[Part, ...]], ...]
@@ -116,22 +137,32 @@ def block_parts(site: Site, block: Block) -> tuple[Part, ...]:
 def price_layer(site: Site, segment: Segment) -> LayerPrice:
     """Price the mean layer of a segment.
 
-    Formula:  sum over blocks of count * parts; a term `launch` fills up to kernels * launch time where the host is slower than the chip
+    Formula:  sum over blocks of count * parts; a term `launch` fills up to kernels * launch time
+              where the host is slower than the chip
     Units:    seconds, bytes; (U,).
-    Source:   parts as documented; launch: the host queues kernels ahead, so the slower of host and chip counts.
-    Valid:    mean over the segment's layers (patterns such as 5 local : 1 global attention are spread evenly).
+    Source:   parts as documented; launch: the host queues kernels ahead, so the slower of host and
+              chip counts.
+    Valid:    mean over the segment's layers (patterns such as 5 local : 1 global attention are
+              spread evenly).
     Checked:  tests/cost/test_layer.py
     """
-    parts = tuple((block, count, _scaled(block_parts(site, block), site.stack.factors)) for block, count in segment.blocks)
+    parts = tuple(
+        (block, count, _scaled(block_parts(site, block), site.stack.factors))
+        for block, count in segment.blocks
+    )
     flat = [(count, part) for _, count, group in parts for part in group]
     forward = {term: _total(site, flat, term, "forward_s") for term in LAYER_TERMS}
     backward = {term: _total(site, flat, term, "backward_s") for term in LAYER_TERMS}
-    forward["ep_comm"], backward["ep_comm"] = _exposed_exchange_s(site, forward), _exposed_exchange_s(site, backward)
+    forward["ep_comm"], backward["ep_comm"] = (
+        _exposed_exchange_s(site, forward),
+        _exposed_exchange_s(site, backward),
+    )
     kernels = _count(site, flat, "kernels_forward"), _count(site, flat, "kernels_backward")
     host = _measured_host_s(site, segment) or _host_s(site, *kernels)
     behind = _host_behind_s(site, host[1], kernels[1], backward)
     forward["launch"], backward["launch"] = (
-        _exposed_host_s(site, seconds, count, terms) for seconds, count, terms in zip(host, kernels, (forward, backward), strict=True)
+        _exposed_host_s(site, seconds, count, terms)
+        for seconds, count, terms in zip(host, kernels, (forward, backward), strict=True)
     )
     block = segment.blocks[0][0]
     kept = _weighted(site, flat, lambda part: part.saved_bytes)
@@ -156,39 +187,61 @@ _FACTOR_OF = {"tp_comm": "tensor", "cp_comm": "context", "ep_comm": "expert"}
 
 def _scaled(parts: tuple[Part, ...], factors: Factors) -> tuple[Part, ...]:
     """Multiply the times of parts by what a calibration found."""
-    return tuple(_times(part, getattr(factors, _FACTOR_OF.get(part.term, "compute"))) for part in parts)
+    return tuple(
+        _times(part, getattr(factors, _FACTOR_OF.get(part.term, "compute"))) for part in parts
+    )
 
 
 def _times(part: Part, factor: float) -> Part:
     if factor == 1.0:
         return part
-    return replace(part, **{name: factor * getattr(part, name) for name in ("forward_s", "backward_s", "weight_s", "unread_s", "gather_s")})
+    return replace(
+        part,
+        **{
+            name: factor * getattr(part, name)
+            for name in ("forward_s", "backward_s", "weight_s", "unread_s", "gather_s")
+        },
+    )
 
 
 def _exposed_exchange_s(site: Site, terms: dict[str, Floats]) -> Floats:
     """Part of a layer's expert exchange that another micro batch's work does not hide.
 
-    Formula:  max((1 - overlap) exchange, exchange - overlap * the layer's other terms); nothing is hidden in hybrid models, nor by the
-              megatron family in a pipeline whose stages are one piece
-    Source:   Megatron-Core's overlap_moe_expert_parallel_comm, whose schedule of layer parts knows models of attention layers only: it
-              runs one micro batch's exchange beside another's compute, so never more is hidden than is computed; with pp > 1 it needs
-              virtual stages (Megatron-Bridge documentation, MoE communication overlap, prerequisites).
+    Formula:  max((1 - overlap) exchange, exchange - overlap * the layer's other terms); nothing is
+              hidden in hybrid models, nor by the megatron family in a pipeline whose stages are one
+              piece
+    Source:   Megatron-Core's overlap_moe_expert_parallel_comm, whose schedule of layer parts knows
+              models of attention layers only: it runs one micro batch's exchange beside another's
+              compute, so never more is hidden than is computed; with pp > 1 it needs virtual stages
+              (Megatron-Bridge documentation, MoE communication overlap, prerequisites).
     """
     exchange = terms["ep_comm"]
     most = site.stack.ep_overlap if site.model.hybrid is None else 0.0
     overlap = most * (1.0 - site.shapes.unchunked * (site.stack.family == "megatron"))
-    return np.maximum((1.0 - overlap) * exchange, exchange - overlap * (sum_terms(terms) - exchange))
+    return np.maximum(
+        (1.0 - overlap) * exchange, exchange - overlap * (sum_terms(terms) - exchange)
+    )
 
 
 def _launch_s(site: Site) -> float:
     """Host time of one counted kernel."""
-    return site.pool.node.chip.launch_s * (1.0 - site.stack.launch_hidden) * site.stack.kernels_per_layer_scale
+    return (
+        site.pool.node.chip.launch_s
+        * (1.0 - site.stack.launch_hidden)
+        * site.stack.kernels_per_layer_scale
+    )
 
 
 def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tuple[Floats, Floats]:
-    """Host time of a layer's forward and backward: its launches, or its collectives where those take longer."""
+    """Host time of a layer's forward and backward: its launches, or its collectives where those
+    take longer."""
     launch_s = _launch_s(site)
-    collective_s = site.stack.pipelined_collective_host_s * site.shapes.tp * site.shapes.pipelined * (site.shapes.tp > 1)
+    collective_s = (
+        site.stack.pipelined_collective_host_s
+        * site.shapes.tp
+        * site.shapes.pipelined
+        * (site.shapes.tp > 1)
+    )
     return (
         np.maximum(forward_kernels * launch_s, FORWARD_COLLECTIVES * collective_s),
         np.maximum(backward_kernels * launch_s, BACKWARD_COLLECTIVES * collective_s),
@@ -196,41 +249,57 @@ def _host_s(site: Site, forward_kernels: Floats, backward_kernels: Floats) -> tu
 
 
 def _measured_host_s(site: Site, segment: Segment) -> tuple[Floats, Floats] | None:
-    """Host time of a layer of the embedded trainer, forward and backward, as profiled; None for others, and without a profile of it."""
+    """Host time of a layer of the embedded trainer, forward and backward, as profiled; None for
+    others, and without a profile of it."""
     if not site.stack.embedded:
         return None
     routes, moe = any(block.kind == "moe" for block, _ in segment.blocks), site.model.moe
-    experts = np.maximum(moe.num_experts / site.shapes.ep, 1.0) if routes and moe is not None else None
-    forward, backward = (host_layer_s(site.pool.node.chip, site.shapes, experts=experts, way=way) for way in _WAYS)
+    experts = (
+        np.maximum(moe.num_experts / site.shapes.ep, 1.0) if routes and moe is not None else None
+    )
+    forward, backward = (
+        host_layer_s(site.pool.node.chip, site.shapes, experts=experts, way=way) for way in _WAYS
+    )
     return None if forward is None or backward is None else (forward, backward)
 
 
 _WAYS: tuple[HostPass, HostPass] = ("", "_backward")
 
 
-def _exposed_host_s(site: Site, host_s: Floats, kernels: Floats, terms: dict[str, Floats]) -> Floats:
+def _exposed_host_s(
+    site: Site, host_s: Floats, kernels: Floats, terms: dict[str, Floats]
+) -> Floats:
     """Host time that a layer shows."""
     return np.maximum(0.0, _host_behind_s(site, host_s, kernels, terms))
 
 
 def _host_behind_s(site: Site, host_s: Floats, kernels: Floats, terms: dict[str, Floats]) -> Floats:
-    """How far the host is behind: on a GPU, which works while the host launches, its time less the kernels'. A processor is its own host:
-    everything but the calls of the kernels, which their measured times hold."""
+    """How far the host is behind: on a GPU, which works while the host launches, its time less the
+    kernels'. A processor is its own host: everything but the calls of the kernels, which their
+    measured times hold."""
     chip = site.pool.node.chip
     if chip.is_processor and site.stack.embedded:
         return host_s - kernels * cold_launch_s(chip)
-    return host_s - sum_terms({name: seconds for name, seconds in terms.items() if name != "launch"})
+    return host_s - sum_terms(
+        {name: seconds for name, seconds in terms.items() if name != "launch"}
+    )
 
 
 def _total(site: Site, flat: list[tuple[float, Part]], term: str, field: str) -> Floats:
-    return _weighted(site, [(count, part) for count, part in flat if part.term == term], lambda part: getattr(part, field))
+    return _weighted(
+        site,
+        [(count, part) for count, part in flat if part.term == term],
+        lambda part: getattr(part, field),
+    )
 
 
 def _count(site: Site, flat: list[tuple[float, Part]], field: str) -> Floats:
     return _weighted(site, flat, lambda part: getattr(part, field))
 
 
-def _weighted(site: Site, flat: list[tuple[float, Part]], value: Callable[[Part], Floats | float]) -> Floats:
+def _weighted(
+    site: Site, flat: list[tuple[float, Part]], value: Callable[[Part], Floats | float]
+) -> Floats:
     total = np.zeros_like(site.shapes.tp)
     for count, part in flat:
         total = total + count * value(part)
@@ -238,11 +307,14 @@ def _weighted(site: Site, flat: list[tuple[float, Part]], value: Callable[[Part]
 
 
 def _widest(site: Site, parts: tuple[tuple[Block, float, tuple[Part, ...]], ...]) -> Floats:
-    """Temporaries of a block's backward pass: gradients at both sides of its widest part, its gathered input and that one's gradient."""
+    """Temporaries of a block's backward pass: gradients at both sides of its widest part, its
+    gathered input and that one's gradient."""
     widest = np.zeros_like(site.shapes.tp)
     for block, _, group in parts:
         gathered = site.tokens(block) * site.model.hidden * site.activation_bytes
-        largest = np.max([np.broadcast_to(part.saved_bytes, gathered.shape) for part in group], axis=0)
+        largest = np.max(
+            [np.broadcast_to(part.saved_bytes, gathered.shape) for part in group], axis=0
+        )
         widest = np.maximum(widest, 2.0 * largest + 2.0 * gathered)
     return widest
 
@@ -250,12 +322,14 @@ def _widest(site: Site, parts: tuple[tuple[Block, float, tuple[Part, ...]], ...]
 def redo_of(price: LayerPrice, modules: int) -> Redo:
     """What recomputing a set of modules (bit mask) costs and frees.
 
-    Formula:  a part is redone, or what it keeps is freed, where one of its modules is in the set; `ops` redoes OPS_REDONE of the
-              matrix products (OPS_REDONE_SPLIT where a part gathers), the gathers of sequence parallelism (what they scatter is kept)
-              and all memory-bound work, and keeps OPS_KEPT. The host launches what is redone, and CHECKPOINT_LAUNCHES a module and
-              block; what its lead does not cover is added
+    Formula:  a part is redone, or what it keeps is freed, where one of its modules is in the set;
+              `ops` redoes OPS_REDONE of the matrix products (OPS_REDONE_SPLIT where a part
+              gathers), the gathers of sequence parallelism (what they scatter is kept) and all
+              memory-bound work, and keeps OPS_KEPT. The host launches what is redone, and
+              CHECKPOINT_LAUNCHES a module and block; what its lead does not cover is added
     Units:    seconds, bytes; (U,).
-    Source:   Megatron-Core `--recompute-modules`; Korthikanti et al. (arXiv:2205.05198); torchtitan's selective checkpointing.
+    Source:   Megatron-Core `--recompute-modules`; Korthikanti et al. (arXiv:2205.05198);
+              torchtitan's selective checkpointing.
     Valid:    selective recompute.
     Checked:  tests/cost/test_layer.py
     """
@@ -267,7 +341,9 @@ def redo_of(price: LayerPrice, modules: int) -> Redo:
         kernels = kernels + count * CHECKPOINT_LAUNCHES * len(checkpoints)
         for part in group:
             share = _redo_share(part, chosen, products)
-            redo = redo + count * ((part.forward_s - part.unread_s) * share + ("ops" in chosen) * part.gather_s)
+            redo = redo + count * (
+                (part.forward_s - part.unread_s) * share + ("ops" in chosen) * part.gather_s
+            )
             kernels = kernels + count * part.kernels_forward * share
             if part.freed_by & chosen:
                 freed = freed + count * part.saved_bytes
@@ -279,8 +355,16 @@ def redo_of(price: LayerPrice, modules: int) -> Redo:
 
 
 def _products_redone(price: LayerPrice, like: Floats) -> Floats:
-    """Share of the products that checkpointing by operator runs again: less where a part gathers."""
-    split = np.any([np.asarray(part.gather_s) * np.ones_like(like) > 0 for _, _, group in price.parts for part in group], axis=0)
+    """Share of the products that checkpointing by operator runs again: less where a part
+    gathers."""
+    split = np.any(
+        [
+            np.asarray(part.gather_s) * np.ones_like(like) > 0
+            for _, _, group in price.parts
+            for part in group
+        ],
+        axis=0,
+    )
     return np.where(split, OPS_REDONE_SPLIT, OPS_REDONE)
 
 

@@ -1,4 +1,5 @@
-"""Linear layers: three products, the casts of their operands, adapters, and experts' products in loops or tiles."""
+"""Linear layers: three products, the casts of their operands, adapters, and experts' products in
+loops or tiles."""
 
 from __future__ import annotations
 
@@ -15,16 +16,23 @@ from meshwright.workload import Precision
 
 __all__ = ["linear"]
 
-SMALL_KERNELS: dict[Precision, float] = {"fp8": 2.0, "fp8-blockwise": 1.0, "mxfp8": 1.0, "nvfp4": 3.0}
-"""Small kernels per narrow operand and expert before a loop of products: a cast; per-tensor scales their maximum as well; NVFP4 also a
-Hadamard transform (Transformer Engine's quantisers)."""
+SMALL_KERNELS: dict[Precision, float] = {
+    "fp8": 2.0,
+    "fp8-blockwise": 1.0,
+    "mxfp8": 1.0,
+    "nvfp4": 3.0,
+}
+"""Small kernels per narrow operand and expert before a loop of products: a cast; per-tensor scales
+their maximum as well; NVFP4 also a Hadamard transform (Transformer Engine's quantisers)."""
 SWIZZLES: dict[Precision, float] = {"mxfp8": 2.0, "nvfp4": 2.0}
-"""Small kernels per product and expert that bring both operands' block scales into cuBLAS's order (Transformer Engine, swizzle.cu)."""
+"""Small kernels per product and expert that bring both operands' block scales into cuBLAS's order
+(Transformer Engine, swizzle.cu)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Casts:
-    """Bytes that preparing the operands of a linear layer in a narrow format moves, beyond what its products read and write."""
+    """Bytes that preparing the operands of a linear layer in a narrow format moves, beyond what its
+    products read and write."""
 
     input_forward: float
     """Per element of its input."""
@@ -38,9 +46,10 @@ class Casts:
 
 
 TURNED = 2.2 / 1.4
-"""Time of a cast that writes columns as well, or alone, against one that writes rows: the kernels that torch.compile makes reach 1.4 and
-2.2 TB/s on one H100 (pytorch issue 133242); Triton's own for columns of MXFP8 twice (pytorch/ao pull request 1869) the compiled one's
-0.65 against 2.1 (pytorch issue 149982), the same."""
+"""Time of a cast that writes columns as well, or alone, against one that writes rows: the kernels
+that torch.compile makes reach 1.4 and 2.2 TB/s on one H100 (pytorch issue 133242); Triton's own for
+columns of MXFP8 twice (pytorch/ao pull request 1869) the compiled one's 0.65 against 2.1 (pytorch
+issue 149982), the same."""
 TORCHAO_CASTS: dict[Precision, Casts] = {
     "fp8": Casts(input_forward=5.0, input_backward=3.0 * TURNED, gradient=2.0 + 4.0 * TURNED),
     "fp8-blockwise": Casts(
@@ -59,11 +68,13 @@ TORCHAO_CASTS: dict[Precision, Casts] = {
         weight_backward=3.0 * TURNED,
     ),
 }
-"""torchao's under torch.compile, which keeps inputs in half precision and casts them once more for the gradient of the weights (it lists
-its kernels in testing/training/roofline_utils.py). One scale a tensor: maximum (2), cast (3); cast (3); of gradients maximum (2), both
-casts (4); of weights each rank's own shard alone, gathered in 8 bits. By row: cast (3); transposed copy (4), cast (3); of gradients cast
-and transposed copy (5), cast (3); backward products are scaled behind cuBLAS (4, also of the weights' gradient: float8/float8_ops.py).
-MXFP8: a cast by rows and one by columns (3 each). What writes columns takes TURNED times as long."""
+"""torchao's under torch.compile, which keeps inputs in half precision and casts them once more for
+the gradient of the weights (it lists its kernels in testing/training/roofline_utils.py). One scale
+a tensor: maximum (2), cast (3); cast (3); of gradients maximum (2), both casts (4); of weights each
+rank's own shard alone, gathered in 8 bits. By row: cast (3); transposed copy (4), cast (3); of
+gradients cast and transposed copy (5), cast (3); backward products are scaled behind cuBLAS (4,
+also of the weights' gradient: float8/float8_ops.py). MXFP8: a cast by rows and one by columns (3
+each). What writes columns takes TURNED times as long."""
 
 
 def linear(
@@ -81,12 +92,15 @@ def linear(
 ) -> Part:
     """Price a linear layer of one rank: forward, gradient of its input, gradient of its weights.
 
-    Formula:  gemm(tokens, out, into) + gemm(tokens, into, out) + gemm(into, out, tokens); low precision adds casts of the
-              input and the output's gradient (read half precision, write both orientations; torchao's by TORCHAO_CASTS);
-              with frozen weights no weight gradient, but the passes of a low-rank adapter (ADAPTER_BYTES); where gradients are added
-              up in a pass of their own, the stack's `accumulate_bytes` per weight; experts by megablox in whole tiles
+    Formula:  gemm(tokens, out, into) + gemm(tokens, into, out) + gemm(into, out, tokens); low
+              precision adds casts of the input and the output's gradient (read half precision,
+              write both orientations; torchao's by TORCHAO_CASTS); with frozen weights no weight
+              gradient, but the passes of a low-rank adapter (ADAPTER_BYTES); where gradients are
+              added up in a pass of their own, the stack's `accumulate_bytes` per weight; experts by
+              megablox in whole tiles
     Units:    seconds, (U,).
-    Source:   Megatron-LM (arXiv:1909.08053); Transformer Engine's cast-transpose for fp8; torchao's kernels.
+    Source:   Megatron-LM (arXiv:1909.08053); Transformer Engine's cast-transpose for fp8; torchao's
+              kernels.
     Valid:    `groups` experts in one grouped product.
     Checked:  tests/cost/test_operators.py
     """
@@ -95,23 +109,36 @@ def linear(
     loops = np.where(np.asarray(groups) > 1, groups, 0.0) * np.ones_like(forward)
     size = element_bytes(site.work.precision)
     moved = groups * (size * (tokens * into + into * out) + max(size, HALF) * tokens * out)
-    cast_forward, cast_backward, casts = np.zeros_like(forward), np.zeros_like(forward), float(size <= 1)
+    cast_forward, cast_backward, casts = (
+        np.zeros_like(forward),
+        np.zeros_like(forward),
+        float(size <= 1),
+    )
     if casts:
-        cast_forward, cast_backward = _casts_s(site, into=into, out=out, rows=tokens * groups, weights=groups * into * out)
+        cast_forward, cast_backward = _casts_s(
+            site, into=into, out=out, rows=tokens * groups, weights=groups * into * out
+        )
     small_forward, small_backward = _small_kernels(site)
     each = _small_kernel_s(site)
     python = site.stack.kernels_per_layer_scale
     adapter_forward, adapter_backward = np.zeros_like(forward), np.zeros_like(forward)
     if site.work.lora_rank and adapted:
-        adapter_forward, adapter_backward = _adapter_s(site, into=into, out=out, tokens=tokens * groups)
+        adapter_forward, adapter_backward = _adapter_s(
+            site, into=into, out=out, tokens=tokens * groups
+        )
     return Part(
         name=name,
         term="matmul",
         forward_s=forward + cast_forward + loops * small_forward * each + adapter_forward,
         backward_s=data + weight + cast_backward + loops * small_backward * each + adapter_backward,
         weight_s=weight,
-        kernels_forward=1.0 + casts + loops * (1.0 + small_forward) / python + (adapter_forward > 0) * ADAPTER_KERNELS[0],
-        kernels_backward=2.0 * (1.0 + casts) + loops * (2.0 + small_backward) / python + (adapter_backward > 0) * ADAPTER_KERNELS[1],
+        kernels_forward=1.0
+        + casts
+        + loops * (1.0 + small_forward) / python
+        + (adapter_forward > 0) * ADAPTER_KERNELS[0],
+        kernels_backward=2.0 * (1.0 + casts)
+        + loops * (2.0 + small_backward) / python
+        + (adapter_backward > 0) * ADAPTER_KERNELS[1],
         saved_bytes=saved,
         redone_by=redone_by,
         freed_by=freed_by,
@@ -130,11 +157,21 @@ class _Products:
     """With the pass that adds it up, where there is one; 0 for frozen weights."""
 
 
-def _products_s(site: Site, *, into: Floats, out: Floats, rows: Floats, groups: Floats | float) -> _Products:
+def _products_s(
+    site: Site, *, into: Floats, out: Floats, rows: Floats, groups: Floats | float
+) -> _Products:
     chip, precision = site.pool.node.chip, site.work.precision
     forward = gemm_s(chip, m=rows, n=out, k=into, precision=precision, groups=groups)
     data = gemm_s(chip, m=rows, n=into, k=out, precision=precision, groups=groups, role="dgrad")
-    weight = gemm_s(chip, m=out, n=into, k=rows, precision=precision, groups=groups, role=_weight_role(site.stack))
+    weight = gemm_s(
+        chip,
+        m=out,
+        n=into,
+        k=rows,
+        precision=precision,
+        groups=groups,
+        role=_weight_role(site.stack),
+    )
     dropless = site.model.moe is not None and site.model.moe.capacity_factor is None
     if site.stack.grouped_products == "megablox" and dropless:
         tiled_s, tiled_weight_s = _megablox_s(site, into=into, out=out, rows=rows, groups=groups)
@@ -142,68 +179,94 @@ def _products_s(site: Site, *, into: Floats, out: Floats, rows: Floats, groups: 
         forward, data = np.where(several, tiled_s, forward), np.where(several, tiled_s, data)
         weight = np.where(several, tiled_weight_s, weight)
     if site.stack.accumulate_bytes:
-        weight = weight + streaming_s(chip, groups * into * out * site.stack.accumulate_bytes) + chip.ramp_s
-    return _Products(forward=forward, data=data, weight=np.zeros_like(weight) if site.work.lora_rank else weight)
+        weight = (
+            weight
+            + streaming_s(chip, groups * into * out * site.stack.accumulate_bytes)
+            + chip.ramp_s
+        )
+    return _Products(
+        forward=forward, data=data, weight=np.zeros_like(weight) if site.work.lora_rank else weight
+    )
 
 
 MEGABLOX_ROWS, MEGABLOX_WIDTH = 512.0, 1024.0
-"""Rows, and either other side, of a tile of MaxText's grouped kernel (tile_batch_seq, tile_embed_dim and tile_mlp_dim of its
-configs/base.yml)."""
+"""Rows, and either other side, of a tile of MaxText's grouped kernel (tile_batch_seq,
+tile_embed_dim and tile_mlp_dim of its configs/base.yml)."""
 
 
-def _megablox_s(site: Site, *, into: Floats, out: Floats, rows: Floats, groups: Floats | float) -> tuple[Floats, Floats]:
-    """Time of one product of the rows with the experts' weights, and of one for the weights' gradient.
+def _megablox_s(
+    site: Site, *, into: Floats, out: Floats, rows: Floats, groups: Floats | float
+) -> tuple[Floats, Floats]:
+    """Time of one product of the rows with the experts' weights, and of one for the weights'
+    gradient.
 
-    Experts begin and end inside tiles of rows, which are computed whole for either neighbour: a tile more for each (make_group_metadata of
-    megablox); the last tile of the other sides is computed whole too. Each step reads both operands' tiles again, as the inner side is the
-    grid's innermost.
+    Experts begin and end inside tiles of rows, which are computed whole for either neighbour: a
+    tile more for each (make_group_metadata of megablox); the last tile of the other sides is
+    computed whole too. Each step reads both operands' tiles again, as the inner side is the grid's
+    innermost.
     """
     chip, precision = site.pool.node.chip, site.work.precision
     size, padded = element_bytes(precision), rows + MEGABLOX_ROWS
     tiles = [np.minimum(MEGABLOX_WIDTH, side) for side in (into, out)]
-    wide, deep = (np.ceil(side / tile) * tile for side, tile in zip((into, out), tiles, strict=True))
+    wide, deep = (
+        np.ceil(side / tile) * tile for side, tile in zip((into, out), tiles, strict=True)
+    )
     steps = groups * padded * wide * deep / (MEGABLOX_ROWS * tiles[0] * tiles[1])
     product = gemm_s(chip, m=padded, n=deep, k=wide, precision=precision, groups=groups)
     gradient = gemm_s(chip, m=deep, n=wide, k=padded, precision=precision, groups=groups)
     product_bytes = steps * size * (MEGABLOX_ROWS * tiles[0] + tiles[0] * tiles[1])
     gradient_bytes = steps * size * MEGABLOX_ROWS * (tiles[0] + tiles[1])
-    return np.maximum(product, streaming_s(chip, product_bytes)), np.maximum(gradient, streaming_s(chip, gradient_bytes))
+    return np.maximum(product, streaming_s(chip, product_bytes)), np.maximum(
+        gradient, streaming_s(chip, gradient_bytes)
+    )
 
 
 ADAPTER_BYTES = ((2.0, 8.0), (10.0, 4.0))
-"""Bytes of half precision that a low-rank adapter moves per element of the layer's input and of its output, forward and backward. Forward:
-read the input (2); write the correction (2), read it and the layer's output and write their sum (6). Backward: read the input (2), write
-its correction (2), add it to the layer's (6); read the output's gradient for either factor (2 + 2). The narrow products between are too
-small to count (LoRA, arXiv:2106.09685, section 4.1)."""
+"""Bytes of half precision that a low-rank adapter moves per element of the layer's input and of its
+output, forward and backward. Forward: read the input (2); write the correction (2), read it and the
+layer's output and write their sum (6). Backward: read the input (2), write its correction (2), add
+it to the layer's (6); read the output's gradient for either factor (2 + 2). The narrow products
+between are too small to count (LoRA, arXiv:2106.09685, section 4.1)."""
 ADAPTER_KERNELS = (4.0, 6.0)
-"""Kernels of an adapter, forward and backward: two products, scaling, sum; four products, sum, scaling."""
+"""Kernels of an adapter, forward and backward: two products, scaling, sum; four products, sum,
+scaling."""
 
 
 def _adapter_s(site: Site, *, into: Floats, out: Floats, tokens: Floats) -> tuple[Floats, Floats]:
-    """Forward and backward time of the adapter beside a frozen linear layer: its passes over the layer's input and output."""
+    """Forward and backward time of the adapter beside a frozen linear layer: its passes over the
+    layer's input and output."""
     chip = site.pool.node.chip
     moved = (tokens * (of_input * into + of_output * out) for of_input, of_output in ADAPTER_BYTES)
-    forward, backward = (streaming_s(chip, each) + kernels * chip.ramp_s for each, kernels in zip(moved, ADAPTER_KERNELS, strict=True))
+    forward, backward = (
+        streaming_s(chip, each) + kernels * chip.ramp_s
+        for each, kernels in zip(moved, ADAPTER_KERNELS, strict=True)
+    )
     return forward, backward
 
 
-def _casts_s(site: Site, *, into: Floats, out: Floats, rows: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Forward and backward time of preparing a linear layer's operands in a narrow format: Transformer Engine's casts, in one pass;
-    torchao's where inputs are kept in half precision."""
+def _casts_s(
+    site: Site, *, into: Floats, out: Floats, rows: Floats, weights: Floats
+) -> tuple[Floats, Floats]:
+    """Forward and backward time of preparing a linear layer's operands in a narrow format:
+    Transformer Engine's casts, in one pass; torchao's where inputs are kept in half precision."""
     one_pass = HALF + 2.0 * element_bytes(site.work.precision)
     fused = Casts(input_forward=one_pass, gradient=one_pass)
     cast = fused if site.stack.narrow_inputs else TORCHAO_CASTS.get(site.work.precision, fused)
     forward = rows * into * cast.input_forward + weights * cast.weight_forward
-    backward = rows * (into * (cast.input_backward + cast.data_gradient) + out * cast.gradient) + weights * cast.weight_backward
+    backward = (
+        rows * (into * (cast.input_backward + cast.data_gradient) + out * cast.gradient)
+        + weights * cast.weight_backward
+    )
     return site.streaming(forward), site.streaming(backward)
 
 
 def _small_kernels(site: Site) -> tuple[float, float]:
     """Kernels that prepare one expert's narrow operands, forward and backward.
 
-    Formula:  casts of an operand + 2 scale passes per product; one product forward, two backward; 0 in half precision
-    Source:   Transformer Engine's GroupedLinear loops over experts, without Python: its launches count once, others
-              `kernels_per_layer_scale` times.
+    Formula:  casts of an operand + 2 scale passes per product; one product forward, two backward; 0
+              in half precision
+    Source:   Transformer Engine's GroupedLinear loops over experts, without Python: its launches
+              count once, others `kernels_per_layer_scale` times.
     """
     precision = site.work.precision
     cast, swizzle = SMALL_KERNELS.get(precision, 0.0), SWIZZLES.get(precision, 0.0)
@@ -217,8 +280,13 @@ def _small_kernel_s(site: Site) -> float:
 
 
 def _weight_role(stack: Stack) -> Role:
-    """How the gradient of the weights reaches its sum: in one product with an fp32 sum, with one of its own beside it, or alone. A second
-    gradient as wide as the sum is a bucket, a copy that no product makes."""
+    """How the gradient of the weights reaches its sum: in one product with an fp32 sum, with one of
+    its own beside it, or alone. A second gradient as wide as the sum is a bucket, a copy that no
+    product makes."""
     if 0.0 < stack.transient_gradient_bytes < stack.gradient_bytes or stack.embedded:
         return "main_grad"
-    return "main_grad_fused" if stack.family == "megatron" and stack.gradient_bytes == FULL else "wgrad"
+    return (
+        "main_grad_fused"
+        if stack.family == "megatron" and stack.gradient_bytes == FULL
+        else "wgrad"
+    )

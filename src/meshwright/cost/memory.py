@@ -19,7 +19,16 @@ from meshwright.models.spec import ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
-__all__ = ["MEMORY_TERMS", "MESSAGE_BUFFERS", "Activations", "Memory", "Shards", "activation_bytes", "data_shards", "price_memory"]
+__all__ = [
+    "MEMORY_TERMS",
+    "MESSAGE_BUFFERS",
+    "Activations",
+    "Memory",
+    "Shards",
+    "activation_bytes",
+    "data_shards",
+    "price_memory",
+]
 
 MEMORY_TERMS = (
     "weights",
@@ -36,10 +45,15 @@ MEMORY_TERMS = (
 MESSAGE_BUFFERS = 2.0
 """Buffers of a pipeline message per chunk of layers: one each way."""
 LONE_SLACK_SHARE = 0.25
-"""Of the allocator's slack, what is left where no tensor of a layer passes through an exchange: reserved memory of nanotron's published
-runs is 0.05 of what comes and goes above the allocated at tp = 1 (113 runs), 0.2 to 0.3 beyond (997)."""
-_FACTOR_OF = {name: "activations" if name in ("activations", "recompute_workspace", "logits") else "states" for name in MEMORY_TERMS[:-3]}
-"""The calibration's factor that scales a term; slack follows activations, libraries and context are the software's own figures."""
+"""Of the allocator's slack, what is left where no tensor of a layer passes through an exchange:
+reserved memory of nanotron's published runs is 0.05 of what comes and goes above the allocated at
+tp = 1 (113 runs), 0.2 to 0.3 beyond (997)."""
+_FACTOR_OF = {
+    name: "activations" if name in ("activations", "recompute_workspace", "logits") else "states"
+    for name in MEMORY_TERMS[:-3]
+}
+"""The calibration's factor that scales a term; slack follows activations, libraries and context are
+the software's own figures."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +65,9 @@ class Memory:
     @property
     def allocated(self) -> Floats:
         """Peak that the framework's allocator hands out."""
-        return reduce(np.add, [v for name, v in self.terms.items() if name not in ("slack", "context")])
+        return reduce(
+            np.add, [v for name, v in self.terms.items() if name not in ("slack", "context")]
+        )
 
     @property
     def reserved(self) -> Floats:
@@ -76,11 +92,13 @@ class Shards:
 def data_shards(layouts: Layouts, stack: Stack) -> Shards:
     """Return the sharding factors.
 
-    Formula:  zero1 splits optimizer states over `shard_size` ranks (all of dp * cp unless given, or of dp where the software leaves
-              context out; experts: their own replicas over the groups of shards), zero2 gradients too, zero3 and hybrid weights too
+    Formula:  zero1 splits optimizer states over `shard_size` ranks (all of dp * cp unless given, or
+              of dp where the software leaves context out; experts: their own replicas over the
+              groups of shards), zero2 gradients too, zero3 and hybrid weights too
     Units:    ranks, (N, 1).
-    Source:   ZeRO (arXiv:1910.02054); Megatron-Core's distributed optimizer, whose instances divide both kinds of replicas
-              (parallel_state.py: intra_partial_expert_data_parallel_size); PyTorch FSDP (arXiv:2304.11277).
+    Source:   ZeRO (arXiv:1910.02054); Megatron-Core's distributed optimizer, whose instances divide
+              both kinds of replicas (parallel_state.py: intra_partial_expert_data_parallel_size);
+              PyTorch FSDP (arXiv:2304.11277).
     Valid:    shard_size divides dp * cp.
     Checked:  tests/cost/test_memory.py
     """
@@ -90,13 +108,17 @@ def data_shards(layouts: Layouts, stack: Stack) -> Shards:
         dense = np.minimum(dense, layouts.dp[:, None])
     expert = layouts.expert_shard_size[:, None].astype(np.float64)
     levels = [SHARDINGS.index("zero3"), SHARDINGS.index("zero2"), SHARDINGS.index("zero1")]
-    pairs = [(np.where(kind >= level, dense, 1.0), np.where(kind >= level, expert, 1.0)) for level in levels]
+    pairs = [
+        (np.where(kind >= level, dense, 1.0), np.where(kind >= level, expert, 1.0))
+        for level in levels
+    ]
     return Shards(weights=pairs[0], gradients=pairs[1], optimizer=pairs[2])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Activations:
-    """What one layer of each segment and the head keep for one micro batch, gathered to layouts: (N,) each, one entry a segment."""
+    """What one layer of each segment and the head keep for one micro batch, gathered to layouts:
+    (N,) each, one entry a segment."""
 
     kept: tuple[Floats, ...]
     """Without recompute."""
@@ -106,22 +128,28 @@ class Activations:
     head_saved: Floats
     loss_peak: Floats
     loss_saved: Floats
-    """Kept of one head's loss until its backward pass, while those of multi-token prediction follow."""
+    """Kept of one head's loss until its backward pass, while those of multi-token prediction
+    follow."""
     boundary: Floats
     """Bytes of one pipeline message."""
     offloaded_layers: int = 0
     """Layers of each stage that keep nothing on the chip."""
     gathered: Floats
-    """Bytes of a layer's input as tensor-parallel ranks see it where sequence parallelism gathers it; else 0."""
+    """Bytes of a layer's input as tensor-parallel ranks see it where sequence parallelism gathers
+    it; else 0."""
 
 
-def activation_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, model: ModelSpec) -> tuple[Floats, Floats]:
+def activation_bytes(
+    layouts: Layouts, stages: Stages, acts: Activations, *, model: ModelSpec
+) -> tuple[Floats, Floats]:
     """Kept activations and the recompute workspace of each stage.
 
-    Formula:  in_flight * sum over layers of what recompute leaves; full uniform keeps one input per unit of n layers and works on one
-              unit; full block recomputes the first n layers of each chunk; layers whose activations wait in host memory keep nothing
+    Formula:  in_flight * sum over layers of what recompute leaves; full uniform keeps one input per
+              unit of n layers and works on one unit; full block recomputes the first n layers of
+              each chunk; layers whose activations wait in host memory keep nothing
     Units:    bytes, (N, S) each.
-    Source:   Korthikanti et al. (arXiv:2205.05198), sections 4 and 5; Megatron-Core `--recompute-method`, `--cpu-offloading-num-layers`.
+    Source:   Korthikanti et al. (arXiv:2205.05198), sections 4 and 5; Megatron-Core
+              `--recompute-method`, `--cpu-offloading-num-layers`.
     Valid:    all schedules of `Stages.in_flight`.
     Checked:  tests/cost/test_memory.py
     """
@@ -131,7 +159,9 @@ def activation_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, mod
     counts = segment_layers(model, stages)
     kept, workspace = np.zeros(stages.layers.shape), np.zeros(stages.layers.shape)
     redone = redone_share(layouts, stages)
-    for count, whole, partial, entry, wide in zip(counts, acts.kept, acts.after_selective, acts.inputs, acts.widest, strict=True):
+    for count, whole, partial, entry, wide in zip(
+        counts, acts.kept, acts.after_selective, acts.inputs, acts.widest, strict=True
+    ):
         layer = np.where(selective, partial[:, None], whole[:, None])
         uniform = count * entry[:, None] / np.where(layouts.block_recompute[:, None] > 0, 1, unit)
         recomputed = redone * uniform + (1.0 - redone) * count * whole[:, None]
@@ -145,25 +175,41 @@ def activation_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, mod
 
 
 def redone_share(layouts: Layouts, stages: Stages) -> Floats:
-    """Share of a stage's layers that full recompute runs again, (N, S): all, or n layers per chunk with method block."""
+    """Share of a stage's layers that full recompute runs again, (N, S): all, or n layers per chunk
+    with method block."""
     per_chunk = stages.layers / layouts.vpp[:, None]
     blocks = layouts.recompute_layers[:, None]
-    share = np.where((layouts.block_recompute[:, None] > 0) & (blocks >= 0), np.minimum(1.0, blocks / np.maximum(per_chunk, 1e-9)), 1.0)
+    share = np.where(
+        (layouts.block_recompute[:, None] > 0) & (blocks >= 0),
+        np.minimum(1.0, blocks / np.maximum(per_chunk, 1e-9)),
+        1.0,
+    )
     return np.where(layouts.recompute[:, None] == RECOMPUTES.index("full"), share, 0.0)
 
 
 def price_memory(
-    layouts: Layouts, stages: Stages, params: StageParams, acts: Activations, *, model: ModelSpec, work: Workload, stack: Stack, pool: Pool
+    layouts: Layouts,
+    stages: Stages,
+    params: StageParams,
+    acts: Activations,
+    *,
+    model: ModelSpec,
+    work: Workload,
+    stack: Stack,
+    pool: Pool,
 ) -> Memory:
     """Memory of one rank of each stage.
 
-    Formula:  weights + gradients + optimizer (each over its shards) + activations in flight + logits and loss + what a layer's workspace
-              takes beyond them (on the last stage the loss is over before the first layer works back) + communication buffers
-              + workspaces of libraries + slack (reserved, not allocated) + context and communicators (outside the allocator)
+    Formula:  weights + gradients + optimizer (each over its shards) + activations in flight +
+              logits and loss + what a layer's workspace takes beyond them (on the last stage the
+              loss is over before the first layer works back) + communication buffers + workspaces
+              of libraries + slack (reserved, not allocated) + context and communicators (outside
+              the allocator)
     Units:    bytes, (N, S).
-    Source:   ZeRO (arXiv:1910.02054) table 1 for the states; the rest as documented at each term. Under a pipeline FSDP keeps a stage's
-              weights gathered and its gradients whole until the last micro batch (torch.distributed.pipelining; torchtitan's
-              reshard_after_forward policy).
+    Source:   ZeRO (arXiv:1910.02054) table 1 for the states; the rest as documented at each term.
+              Under a pipeline FSDP keeps a stage's weights gathered and its gradients whole until
+              the last micro batch (torch.distributed.pipelining; torchtitan's reshard_after_forward
+              policy).
     Valid:    mixed precision with Adam; fp32 keeps no second copy of the weights.
     Checked:  tests/cost/test_memory.py
     """
@@ -177,7 +223,10 @@ def price_memory(
         logits=last * (acts.loss_peak + model.mtp_layers * acts.loss_saved)[:, None],
         communication=_unsharded_bytes(layouts, params, stages, model=model, stack=stack),
     )
-    passing, stepping = _before_or_in_step(_passing(layouts, params, most, stack=stack, trainable=_trainable_share(work)), states.stepping)
+    passing, stepping = _before_or_in_step(
+        _passing(layouts, params, most, stack=stack, trainable=_trainable_share(work)),
+        states.stepping,
+    )
     terms = {
         "weights": states.weights,
         "gradients": passing.gradients + states.transient,
@@ -185,22 +234,33 @@ def price_memory(
         "activations": passing.activations,
         "recompute_workspace": passing.recompute_workspace,
         "logits": passing.logits,
-        "communication": passing.communication
-        + stack.gathered_copies * acts.gathered[:, None]
-        + _bucket_bytes(layouts, stack)
-        + _message_bytes(layouts, stages, acts, stack=stack),
+        "communication": (
+            passing.communication
+            + stack.gathered_copies * acts.gathered[:, None]
+            + _bucket_bytes(layouts, stack)
+            + _message_bytes(layouts, stages, acts, stack=stack)
+        ),
     }
     terms = {name: getattr(stack.factors, _FACTOR_OF[name]) * size for name, size in terms.items()}
     coming = terms["activations"] + terms["recompute_workspace"]
     terms["slack"] = coming * _slack_frac(layouts, stack)
     terms["libraries"] = np.full_like(coming, _library_bytes(stack, pool.node.chip, model))
-    terms["context"] = stack.context_bytes + np.zeros_like(coming) + communicator_bytes(layouts, pool=pool, stack=stack)
+    terms["context"] = (
+        stack.context_bytes
+        + np.zeros_like(coming)
+        + communicator_bytes(layouts, pool=pool, stack=stack)
+    )
     return Memory(terms=terms)
 
 
 def _bucket_bytes(layouts: Layouts, stack: Stack) -> Floats:
-    """Buffers that gradients are copied into to be sent, (N, 1): with zero3 one at most, without shards or replicas none."""
-    copies = np.where(layouts.sharding >= SHARDINGS.index("zero3"), min(stack.bucket_copies, 1.0), stack.bucket_copies)
+    """Buffers that gradients are copied into to be sent, (N, 1): with zero3 one at most, without
+    shards or replicas none."""
+    copies = np.where(
+        layouts.sharding >= SHARDINGS.index("zero3"),
+        min(stack.bucket_copies, 1.0),
+        stack.bucket_copies,
+    )
     sent = (layouts.dp * layouts.cp > 1) & (layouts.sharding != SHARDINGS.index("none"))
     return np.asarray(copies * sent * stack.bucket_bytes)[:, None]
 
@@ -208,14 +268,22 @@ def _bucket_bytes(layouts: Layouts, stack: Stack) -> Floats:
 def _message_bytes(layouts: Layouts, stages: Stages, acts: Activations, *, stack: Stack) -> Floats:
     """Buffers of a pipeline's messages, (N, S).
 
-    Formula:  a message each way for each chunk; with buffers made ahead one for each micro batch at every end that receives (none before
-              the first chunk, none behind the last), less the inputs of micro batches in flight, which activations hold
-    Source:   torch.distributed.pipelining (stage.py: _setup_forward_recv_info and _create_grad_recv_info, for every micro batch).
+    Formula:  a message each way for each chunk; with buffers made ahead one for each micro batch at
+              every end that receives (none before the first chunk, none behind the last), less the
+              inputs of micro batches in flight, which activations hold
+    Source:   torch.distributed.pipelining (stage.py: _setup_forward_recv_info and
+              _create_grad_recv_info, for every micro batch).
     """
     two = MESSAGE_BUFFERS * layouts.vpp[:, None]
     ends = two - stages.first - stages.last
-    ahead = np.maximum(two, ends * layouts.num_microbatches[:, None] - stages.in_flight * (1.0 - stages.first))
-    return np.asarray((layouts.pp[:, None] > 1) * acts.boundary[:, None] * (ahead if stack.messages_ahead else two))
+    ahead = np.maximum(
+        two, ends * layouts.num_microbatches[:, None] - stages.in_flight * (1.0 - stages.first)
+    )
+    return np.asarray(
+        (layouts.pp[:, None] > 1)
+        * acts.boundary[:, None]
+        * (ahead if stack.messages_ahead else two)
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,36 +302,66 @@ class _States:
 
 def _states(layouts: Layouts, params: StageParams, *, work: Workload, stack: Stack) -> _States:
     """Weights, gradients and optimizer states over their shards."""
-    shards, half, trainable = data_shards(layouts, stack), work.precision not in ("fp32", "tf32"), _trainable_share(work)
+    shards, half, trainable = (
+        data_shards(layouts, stack),
+        work.precision not in ("fp32", "tf32"),
+        _trainable_share(work),
+    )
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     master = stack.master_bytes if half else 0.0
     stored_weight = np.where(fully & (master > 0), 2.0 * stack.half_shards, 2.0) if half else 4.0
     weights = _split(params, shards.weights) * (stored_weight + np.where(fully, master, 0.0))
     weights = weights + ~fully * (params.total - params.ends) * _cached_weight_bytes(work, stack)
-    updated, kept = _split(params, shards.optimizer), _split(params, shards.optimizer if stack.gradients_sharded else shards.gradients)
+    updated, kept = (
+        _split(params, shards.optimizer),
+        _split(params, shards.optimizer if stack.gradients_sharded else shards.gradients),
+    )
     reduced = (layouts.dp * layouts.cp > 1)[:, None]  # a lone replica has no buckets
     zero2 = layouts.sharding[:, None] == SHARDINGS.index("zero2")
-    late = stack.reduction_deferred & zero2 & (layouts.num_microbatches[:, None] > 1) & (shards.gradients[0] > 1)
-    summed = np.where(late, params.total * (stack.reduce_bytes if half else 4.0), kept * (stack.gradient_bytes if half else 4.0))
+    late = (
+        stack.reduction_deferred
+        & zero2
+        & (layouts.num_microbatches[:, None] > 1)
+        & (shards.gradients[0] > 1)
+    )
+    summed = np.where(
+        late,
+        params.total * (stack.reduce_bytes if half else 4.0),
+        kept * (stack.gradient_bytes if half else 4.0),
+    )
     return _States(
         weights=_frozen_bytes(params, shards, stack) if work.lora_rank else weights,
         gradients=summed * trainable,
-        transient=params.total * stack.transient_gradient_bytes * trainable * (~fully & ~zero2) * reduced,
-        optimizer=updated * ((stack.moment_bytes if half else 8.0) + np.where(fully, 0.0, master)) * trainable,
+        transient=params.total
+        * stack.transient_gradient_bytes
+        * trainable
+        * (~fully & ~zero2)
+        * reduced,
+        optimizer=updated
+        * ((stack.moment_bytes if half else 8.0) + np.where(fully, 0.0, master))
+        * trainable,
         stepping=updated * stack.step_bytes * trainable,
     )
 
 
 def _frozen_bytes(params: StageParams, shards: Shards, stack: Stack) -> Floats:
-    """Weights beside adapters: embedding and head in half precision, layers as the stack keeps them, (N, S)."""
+    """Weights beside adapters: embedding and head in half precision, layers as the stack keeps
+    them, (N, S)."""
     ends = params.ends / shards.weights[0]
     return (_split(params, shards.weights) - ends) * stack.frozen_weight_bytes + ends * 2.0
 
 
 def _slack_frac(layouts: Layouts, stack: Stack) -> Floats:
-    """Reserved beyond allocated, against what comes and goes, (N, 1): less where no tensor of a layer passes through an exchange, since
-    blocks that a second stream has used are free only when it is done with them (torch.Tensor.record_stream)."""
-    exchanged = (layouts.tp > 1) | (layouts.cp > 1) | (layouts.ep > 1) | (layouts.sharding >= SHARDINGS.index("zero3"))
+    """Reserved beyond allocated, against what comes and goes, (N, 1): less where no tensor of a
+    layer passes through an exchange, since blocks that a second stream has used are free only when
+    it is done with them (torch.Tensor.record_stream).
+    """
+    exchanged = (
+        (layouts.tp > 1)
+        | (layouts.cp > 1)
+        | (layouts.ep > 1)
+        | (layouts.sharding >= SHARDINGS.index("zero3"))
+    )
     return stack.fragmentation_frac * np.where(exchanged, 1.0, LONE_SLACK_SHARE)[:, None]
 
 
@@ -278,25 +376,38 @@ class _Passing:
     communication: Floats
 
 
-def _passing(layouts: Layouts, params: StageParams, most: _Passing, *, stack: Stack, trainable: float) -> _Passing:
+def _passing(
+    layouts: Layouts, params: StageParams, most: _Passing, *, stack: Stack, trainable: float
+) -> _Passing:
     """Of what comes and goes, what is there at the fullest moment; `most` has the largest of each.
 
-    Formula:  the loss and the first layer that works back never meet: a workspace counts where it is more than the logits. Where full
-              sharding frees gradients after a step, the largest of: the loss (ends gathered, gradients of earlier micro batches), the
-              last layer's backward (its weights and gradients whole), the first layer's (all gradients, no activations)
-    Source:   torch.distributed.fsdp (fully_shard): the root's weights stay gathered through the loss; set_requires_gradient_sync(False)
-              keeps gradients whole, in the type of the reduction, until the last micro batch.
+    Formula:  the loss and the first layer that works back never meet: a workspace counts where it
+              is more than the logits. Where full sharding frees gradients after a step, the largest
+              of: the loss (ends gathered, gradients of earlier micro batches), the last layer's
+              backward (its weights and gradients whole), the first layer's (all gradients, no
+              activations)
+    Source:   torch.distributed.fsdp (fully_shard): the root's weights stay gathered through the
+              loss; set_requires_gradient_sync(False) keeps gradients whole, in the type of the
+              reduction, until the last micro batch.
     """
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     workspace = np.maximum(0.0, most.recompute_workspace - most.logits)
     if not (stack.gradients_freed and fully.any()):
         return replace(most, recompute_workspace=workspace)
     piped, several = layouts.pp[:, None] > 1, layouts.num_microbatches[:, None] > 1
-    wrapped = (layouts.shard_size * layouts.tp > 1)[:, None]  # beside tp a mesh of one rank is wrapped too; a lone GPU has none
+    wrapped = (layouts.shard_size * layouts.tp > 1)[
+        :, None
+    ]  # beside tp a mesh of one rank is wrapped too; a lone GPU has none
     whole = stack.reduction_deferred & several & ~piped & wrapped
-    earlier = np.where(whole, params.total * stack.reduce_bytes * trainable, most.gradients * several)
-    through_loss = np.where(piped, most.communication, params.ends * 2.0 * (stack.gathered == "layer"))
-    exchange = np.maximum(through_loss, most.communication - np.maximum(0.0, most.logits - most.recompute_workspace))
+    earlier = np.where(
+        whole, params.total * stack.reduce_bytes * trainable, most.gradients * several
+    )
+    through_loss = np.where(
+        piped, most.communication, params.ends * 2.0 * (stack.gathered == "layer")
+    )
+    exchange = np.maximum(
+        through_loss, most.communication - np.maximum(0.0, most.logits - most.recompute_workspace)
+    )
     at_loss = earlier + most.activations + most.logits + workspace + exchange
     late = most.gradients + most.recompute_workspace + most.communication > at_loss
     return _Passing(
@@ -309,7 +420,8 @@ def _passing(layouts: Layouts, params: StageParams, most: _Passing, *, stack: St
 
 
 def _before_or_in_step(passing: _Passing, stepping: Floats) -> tuple[_Passing, Floats]:
-    """Return what is there of both at the fuller moment: a step begins when activations are gone."""
+    """Return what is there of both at the fuller moment: a step begins when activations are
+    gone."""
     if not stepping.any():
         return passing, stepping
     later = stepping > passing.activations + passing.recompute_workspace + passing.logits
@@ -319,14 +431,17 @@ def _before_or_in_step(passing: _Passing, stepping: Floats) -> tuple[_Passing, F
 
 
 def _trainable_share(work: Workload) -> float:
-    """Share of the weights that learn: all, or next to none with adapters (a rank of 16 to 64 is under 1 % of a layer)."""
+    """Share of the weights that learn: all, or next to none with adapters (a rank of 16 to 64 is
+    under 1 % of a layer)."""
     return 1.0 if work.lora_rank == 0 else 0.01
 
 
 def _cached_weight_bytes(work: Workload, stack: Stack) -> float:
-    """Bytes per weight of a linear layer that its casts to a narrow format keep from the first micro batch on.
+    """Bytes per weight of a linear layer that its casts to a narrow format keep from the first
+    micro batch on.
 
-    Source:   Transformer Engine's get_weight_workspace with is_first_microbatch, as Megatron-Core's layers call it.
+    Source:   Transformer Engine's get_weight_workspace with is_first_microbatch, as Megatron-Core's
+              layers call it.
     """
     narrow = element_bytes(work.precision)
     return stack.narrow_weight_copies * narrow if narrow <= 1.0 else 0.0
@@ -336,24 +451,33 @@ def _library_bytes(stack: Stack, chip: Chip, model: ModelSpec) -> float:
     """Workspaces of matrix-product libraries, which the framework allocates once."""
     own = chip.gemm_workspace_bytes
     grouped = stack.grouped_workspaces if model.moe is not None else 0.0
-    return (stack.library_workspaces + grouped) * own + min(2.0, stack.library_workspaces) * max(0.0, stack.thread_workspace_bytes - own)
+    return (stack.library_workspaces + grouped) * own + min(2.0, stack.library_workspaces) * max(
+        0.0, stack.thread_workspace_bytes - own
+    )
 
 
 def _split(params: StageParams, shards: tuple[Floats, Floats]) -> Floats:
     return params.dense / shards[0] + params.expert / shards[1]
 
 
-def _unsharded_bytes(layouts: Layouts, params: StageParams, stages: Stages, *, model: ModelSpec, stack: Stack) -> Floats:
-    """What full sharding holds whole beside its shards: under a pipeline a stage's weights and gradients, else what is in work."""
+def _unsharded_bytes(
+    layouts: Layouts, params: StageParams, stages: Stages, *, model: ModelSpec, stack: Stack
+) -> Floats:
+    """What full sharding holds whole beside its shards: under a pipeline a stage's weights and
+    gradients, else what is in work."""
     fully = layouts.sharding[:, None] >= SHARDINGS.index("zero3")
     piped = (layouts.pp[:, None] > 1) & (stack.family == "fsdp")
     whole = params.total * (2.0 + stack.reduce_bytes)
-    return np.where(fully, np.where(piped, whole, _gathered_bytes(params, stages, model, stack)), 0.0)
+    return np.where(
+        fully, np.where(piped, whole, _gathered_bytes(params, stages, model, stack)), 0.0
+    )
 
 
 def _gathered_bytes(params: StageParams, stages: Stages, model: ModelSpec, stack: Stack) -> Floats:
-    """Whole weights and gradients of what is in work: two layers of weights (one prefetched), one of gradients, and embedding and head,
-    which stay gathered while the loss works back; or as many matrices where they are gathered one by one."""
+    """Whole weights and gradients of what is in work: two layers of weights (one prefetched), one
+    of gradients, and embedding and head, which stay gathered while the loss works back; or as many
+    matrices where they are gathered one by one.
+    """
     layer = (params.total - params.ends) / np.maximum(stages.layers, 1)
     share = largest_matrix_share(model) if stack.gathered == "matrix" else 1.0
     ends = params.ends * (2.0 + stack.reduce_bytes) if stack.gathered == "layer" else 0.0

@@ -13,18 +13,22 @@ from meshwright.stack import Stack
 __all__ = ["message_s"]
 
 
-def message_s(layouts: Layouts, message_bytes: Floats, *, pool: Pool, stack: Stack, way: Pool | None = None) -> Floats:
+def message_s(
+    layouts: Layouts, message_bytes: Floats, *, pool: Pool, stack: Stack, way: Pool | None = None
+) -> Floats:
     """Time of one pipeline message, mean of both ways, (N,); 0 without a pipeline.
 
     `way` has the links over which the message goes, where they are not the pool's own.
 
-    Formula:  whole messages: latency + bytes / rate; scattered ones: that of bytes / tp, and an all-gather over tp at the receiver;
-              with sequence parallelism each rank has its part alone. Where several stages lie in one domain and others outside it, the
-              mean of a message inside and one across: a stage at the border has a neighbour of either kind
+    Formula:  whole messages: latency + bytes / rate; scattered ones: that of bytes / tp, and an
+              all-gather over tp at the receiver; with sequence parallelism each rank has its part
+              alone. Where several stages lie in one domain and others outside it, the mean of a
+              message inside and one across: a stage at the border has a neighbour of either kind
     Units:    seconds.
     Source:   scatter-gather optimisation (arXiv:2104.04473, section 4.1).
     Valid:    neighbouring stages are dp * cp * tp ranks apart.
-    Checked:  tests/cost/test_step.py::test_a_message_between_stages, ::test_a_message_sent_in_parts_is_gathered
+    Checked:  tests/cost/test_step.py::test_a_message_between_stages,
+              ::test_a_message_sent_in_parts_is_gathered
     """
     distance = (layouts.tp * layouts.cp * layouts.dp).astype(np.float64)
     span = distance * layouts.pp
@@ -35,7 +39,9 @@ def message_s(layouts: Layouts, message_bytes: Floats, *, pool: Pool, stack: Sta
     part = _hop_s(way, message_bytes / layouts.tp, distance, span)
     part = part + all_gather_s(group_of(layouts.tp, np.ones_like(layouts.tp), pool), message_bytes)
     scattered = stack.p2p_scattered * (layouts.tp > 1) * (layouts.sp == 0)
-    return np.where(layouts.pp > 1, stack.factors.pipeline * (whole + scattered * (part - whole)), 0.0)
+    return np.where(
+        layouts.pp > 1, stack.factors.pipeline * (whole + scattered * (part - whole)), 0.0
+    )
 
 
 def _hop_s(way: Pool, message_bytes: Floats, distance: Floats, span: Floats) -> Floats:

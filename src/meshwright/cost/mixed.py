@@ -1,4 +1,5 @@
-"""Time and memory of one layout over several kinds of chips: each stage by its own chip, the pipeline by all of them."""
+"""Time and memory of one layout over several kinds of chips: each stage by its own chip, the
+pipeline by all of them."""
 
 from __future__ import annotations
 
@@ -69,12 +70,13 @@ class MixedPrice:
 def price_mixed(layout: MixedLayout, site: Site) -> MixedPrice:
     """Price one layout, stage by stage.
 
-    Formula:  as `cost.step.price`, each stage on its own chip: M micro batches on the slowest stage + bubble + messages + what a step takes
-              once, of the pool where that is most
+    Formula:  as `cost.step.price`, each stage on its own chip: M micro batches on the slowest stage
+              + bubble + messages + what a step takes once, of the pool where that is most
     Units:    seconds, bytes.
     Source:   each term's own function.
     Valid:    layouts whose stages keep the rules; dp * mbs is the same on all.
-    Checked:  tests/cost/test_mixed.py::test_one_kind_costs_what_it_costs_alone, ::test_two_pools_of_one_chip_are_one_pool
+    Checked:  tests/cost/test_mixed.py::test_one_kind_costs_what_it_costs_alone,
+              ::test_two_pools_of_one_chip_are_one_pool
     """
     return price_each([layout], site)[0]
 
@@ -90,7 +92,12 @@ def price_each(layouts: Sequence[MixedLayout], site: Site) -> list[MixedPrice]:
     """
     books = [_StagePrices(layout) for layout in layouts]
     for pool in range(len(site.cluster.pools)):
-        alike = [(book, numbers) for book in books for numbers in book.alike if book.layout.stages[numbers[0]].pool == pool]
+        alike = [
+            (book, numbers)
+            for book in books
+            for numbers in book.alike
+            if book.layout.stages[numbers[0]].pool == pool
+        ]
         if alike:
             _price_stages(alike, site, pool)
     return [_priced(layout, book, site) for layout, book in zip(layouts, books, strict=True)]
@@ -108,9 +115,16 @@ def _priced(layout: MixedLayout, priced: _StagePrices, site: Site) -> MixedPrice
         p2p_s=links[:-1],
         p2p=site.stack.p2p,
     )
-    work = {term: layout.num_microbatches * float((each + priced.backward_work[term]).mean()) for term, each in priced.forward_work.items()}
+    work = {
+        term: layout.num_microbatches * float((each + priced.backward_work[term]).mean())
+        for term, each in priced.forward_work.items()
+    }
     slowest = layout.num_microbatches * float((priced.forward_s + priced.backward_s).max())
-    pipeline = {"imbalance": max(0.0, slowest - sum(work.values())), "bubble": float(parts.bubble_s), "pp_comm": float(parts.p2p_s)}
+    pipeline = {
+        "imbalance": max(0.0, slowest - sum(work.values())),
+        "bubble": float(parts.bubble_s),
+        "pp_comm": float(parts.p2p_s),
+    }
     time = work | pipeline | _once_s(layout, site, priced)
     return MixedPrice(
         time={term: time[term] for term in TIME_TERMS},
@@ -125,7 +139,8 @@ def _priced(layout: MixedLayout, priced: _StagePrices, site: Site) -> MixedPrice
 
 
 class _StagePrices:
-    """Stages of one layout, each priced in the layout in which all run as it does; stages that run alike are priced once."""
+    """Stages of one layout, each priced in the layout in which all run as it does; stages that run
+    alike are priced once."""
 
     def __init__(self, layout: MixedLayout) -> None:
         alike: dict[StageLayout, list[int]] = {}
@@ -144,8 +159,12 @@ def _price_stages(alike: Sequence[tuple[_StagePrices, list[int]]], site: Site, p
     """Fill in the prices of stages on one pool, a row for each number of stages that run alike."""
     rows = Layouts.of([book.layout.row(numbers[0]) for book, numbers in alike])
     own, stages = site.cluster.pools[pool], place_stages(rows, site.model, which="all")
-    stages = replace(stages, in_flight=mean_in_flight(rows, stages.index))  # as the search over mixed clusters counts
-    found: StagePrices = price_stages(rows, stages, model=site.model, pool=own, work=site.work, stack=site.stack)
+    stages = replace(
+        stages, in_flight=mean_in_flight(rows, stages.index)
+    )  # as the search over mixed clusters counts
+    found: StagePrices = price_stages(
+        rows, stages, model=site.model, pool=own, work=site.work, stack=site.stack
+    )
     inside_s, across_s = message_times_s(rows, found.message_bytes, pool=pool, site=site)
     for row, (book, numbers) in enumerate(alike):
         for mine, theirs in (
@@ -167,7 +186,8 @@ def _price_stages(alike: Sequence[tuple[_StagePrices, list[int]]], site: Site, p
 
 
 def _once_s(layout: MixedLayout, site: Site, priced: _StagePrices) -> dict[str, float]:
-    """Terms that a step takes once, of the pool that takes longest; they hide behind the first stage's work."""
+    """Terms that a step takes once, of the pool that takes longest; they hide behind the first
+    stage's work."""
     found = []
     for pool in layout.pools:
         own = [number for number, stage in enumerate(layout.stages) if stage.pool == pool]
@@ -190,22 +210,31 @@ def _once_s(layout: MixedLayout, site: Site, priced: _StagePrices) -> dict[str, 
 def _links_s(layout: MixedLayout, priced: _StagePrices) -> Floats:
     """Seconds of one message from each stage to the next, and from the last to the first, (S,).
 
-    Formula:  between pools the longer of what either side's ranks take for their part, over the link between pools or their own network;
-              inside a pool the longer of both too
+    Formula:  between pools the longer of what either side's ranks take for their part, over the
+              link between pools or their own network; inside a pool the longer of both too
     """
     if layout.pp == 1:
         return np.zeros(1)
     pools = [stage.pool for stage in layout.stages]
     pairs = [(stage, (stage + 1) % layout.pp) for stage in range(layout.pp)]
-    return np.array([max((priced.inside_s if pools[a] == pools[b] else priced.across_s)[[a, b]]) for a, b in pairs])
+    return np.array(
+        [
+            max((priced.inside_s if pools[a] == pools[b] else priced.across_s)[[a, b]])
+            for a, b in pairs
+        ]
+    )
 
 
-def message_times_s(rows: Layouts, message_bytes: Floats, *, pool: int, site: Site) -> tuple[Floats, Floats]:
+def message_times_s(
+    rows: Layouts, message_bytes: Floats, *, pool: int, site: Site
+) -> tuple[Floats, Floats]:
     """One message inside a pool, and one to another pool, (N,) each.
 
-    Formula:  across: over the link between pools, or where there is none over the pool's own network
+    Formula:  across: over the link between pools, or where there is none over the pool's own
+              network
     Units:    seconds.
-    Source:   alpha-beta model; of two sides with unlike ranks, the one with fewer carries more in each, see `price_mixed`.
+    Source:   alpha-beta model; of two sides with unlike ranks, the one with fewer carries more in
+              each, see `price_mixed`.
     Valid:    ranks of both sides are spread over their NICs.
     Checked:  tests/cost/test_mixed.py::test_the_link_between_pools_counts
     """

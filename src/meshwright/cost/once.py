@@ -8,7 +8,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, beside_compute_s, group_of, reduce_scatter_s
+from meshwright.cost.collectives import (
+    Group,
+    all_gather_s,
+    all_reduce_s,
+    beside_compute_s,
+    group_of,
+    reduce_scatter_s,
+)
 from meshwright.cost.ends import padded_vocab
 from meshwright.cost.kernels import streaming_s
 from meshwright.cost.measured import host_sharded_s, host_step_s, own_s
@@ -47,12 +54,14 @@ def once_terms_s(
 ) -> dict[str, Floats]:
     """Exposed data-parallel exchange, optimizer and overhead, (N,) each: what a step takes once.
 
-    `dense` and `expert` are the parameters of a rank of the fullest stage; `forward_s` and `backward_s` one micro batch on the first stage.
+    `dense` and `expert` are the parameters of a rank of the fullest stage; `forward_s` and
+    `backward_s` one micro batch on the first stage.
 
-    Formula:  what `exposed_exchange_s` leaves of the reduction behind the backward, and of the gathering behind the forward pass, and
-              `tied_exchange_s`
+    Formula:  what `exposed_exchange_s` leaves of the reduction behind the backward, and of the
+              gathering behind the forward pass, and `tied_exchange_s`
     Units:    seconds.
-    Source:   overlap as in `presets/stacks.csv`: buckets are reduced while the last micro batch works back.
+    Source:   overlap as in `presets/stacks.csv`: buckets are reduced while the last micro batch
+              works back.
     Valid:    any layout.
     Checked:  tests/cost/test_step.py::test_data_parallel_exchange_hides_behind_the_last_backward
     """
@@ -60,15 +69,21 @@ def once_terms_s(
         dense, expert = dense * 0.01, expert * 0.01
     layers = np.maximum(model.total_layers / layouts.pp, 1.0)
     units = layers + 1.0 if stack.embedded else 1.0
-    scatter, gather = data_exchange_s(layouts, dense, expert, pool=pool, stack=stack, precision=work.precision, units=units)
-    chunks = layouts.vpp if stack.family == "megatron" else np.ones_like(layouts.vpp)  # others exchange a stage at once
+    scatter, gather = data_exchange_s(
+        layouts, dense, expert, pool=pool, stack=stack, precision=work.precision, units=units
+    )
+    chunks = (
+        layouts.vpp if stack.family == "megatron" else np.ones_like(layouts.vpp)
+    )  # others exchange a stage at once
     reduction, gathering = (
         exposed_exchange_s(seconds, stack.dp_overlap * pass_s, chunks=chunks, pp=layouts.pp)
         for seconds, pass_s in ((scatter, backward_s), (gather, forward_s))
     )
     exposed = reduction + gathering + tied_exchange_s(layouts, model, pool=pool, stack=stack)
     if stack.embedded and pool.node.chip.is_processor:
-        exposed = exposed + _sharding_s(layouts, dense + expert, layers, pool=pool, stack=stack, precision=work.precision)
+        exposed = exposed + _sharding_s(
+            layouts, dense + expert, layers, pool=pool, stack=stack, precision=work.precision
+        )
     return {
         "dp_comm": exposed,
         "optimizer": optimizer_s(layouts, dense, expert, pool=pool, stack=stack),
@@ -76,14 +91,22 @@ def once_terms_s(
     }
 
 
-def exposed_exchange_s(seconds: Floats, hidden_s: Floats, *, chunks: Floats | NDArray[np.int64], pp: Floats | NDArray[np.int64]) -> Floats:
-    """What an exchange adds to a step, of which a stage's pass of one micro batch hides `hidden_s`, (N,).
+def exposed_exchange_s(
+    seconds: Floats,
+    hidden_s: Floats,
+    *,
+    chunks: Floats | NDArray[np.int64],
+    pp: Floats | NDArray[np.int64],
+) -> Floats:
+    """What an exchange adds to a step, of which a stage's pass of one micro batch hides `hidden_s`,
+    (N,).
 
-    Formula:  max(0, e - h); in v chunks the larger of (e - h) / v, as nothing follows the last chunk, and of
-              e - ((v - 1) pp + 1) h / v, as pp micro batches pass every other chunk after it is done; what hides slows compute
+    Formula:  max(0, e - h); in v chunks the larger of (e - h) / v, as nothing follows the last
+              chunk, and of e - ((v - 1) pp + 1) h / v, as pp micro batches pass every other chunk
+              after it is done; what hides slows compute
     Units:    seconds.
-    Source:   Megatron-Core's interleaved schedule (pipeline_parallel/schedules.py: grad_sync_func and param_sync_func are called chunk by
-              chunk); `beside_compute_s`.
+    Source:   Megatron-Core's interleaved schedule (pipeline_parallel/schedules.py: grad_sync_func
+              and param_sync_func are called chunk by chunk); `beside_compute_s`.
     Valid:    chunks of equal size.
     Checked:  tests/cost/test_step.py::test_chunks_exchange_behind_each_other
     """
@@ -92,8 +115,17 @@ def exposed_exchange_s(seconds: Floats, hidden_s: Floats, *, chunks: Floats | ND
     return beside_compute_s(seconds, seconds - np.maximum(0.0, alone))
 
 
-def _sharding_s(layouts: Layouts, held: Floats, layers: Floats, *, pool: Pool, stack: Stack, precision: Precision) -> Floats:
-    """What fully_shard takes a processor once a step below zero3: copies, and where ranks share, the host's time."""
+def _sharding_s(
+    layouts: Layouts,
+    held: Floats,
+    layers: Floats,
+    *,
+    pool: Pool,
+    stack: Stack,
+    precision: Precision,
+) -> Floats:
+    """What fully_shard takes a processor once a step below zero3: copies, and where ranks share,
+    the host's time."""
     chip, kind = pool.node.chip, layouts.sharding
     shared = (kind == SHARDINGS.index("zero1")) | (kind == SHARDINGS.index("zero2"))
     ranks = np.where(shared, layouts.shard_size, 1)
@@ -104,37 +136,62 @@ def _sharding_s(layouts: Layouts, held: Floats, layers: Floats, *, pool: Pool, s
     return np.where(kind < SHARDINGS.index("zero3"), gather + scatter * ~each_time + host, 0.0)
 
 
-def shard_copies_s(chip: Chip, whole_bytes: Floats, ranks: Floats | NDArray[np.int64], way: Literal["gather", "scatter"]) -> Floats:
-    """Copies in a processor's memory around a gather of weights, or a scatter of gradients, by fully_shard.
+def shard_copies_s(
+    chip: Chip,
+    whole_bytes: Floats,
+    ranks: Floats | NDArray[np.int64],
+    way: Literal["gather", "scatter"],
+) -> Floats:
+    """Copies in a processor's memory around a gather of weights, or a scatter of gradients, by
+    fully_shard.
 
-    Formula:  gather: shards into the sent buffer and whole weights out of the received one, 2 (1 + 1 / ranks) bytes read and written for
-              each of `whole_bytes`; of one rank one copy, 2. scatter: whole gradients into the sent buffer, and shards added up,
-              2 + 3 / ranks; of one rank a copy, a division by one and another copy, 6
+    Formula:  gather: shards into the sent buffer and whole weights out of the received one, 2 (1 +
+              1 / ranks) bytes read and written for each of `whole_bytes`; of one rank one copy, 2.
+              scatter: whole gradients into the sent buffer, and shards added up, 2 + 3 / ranks; of
+              one rank a copy, a division by one and another copy, 6
     Units:    seconds.
-    Source:   torch 2.13, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py and _fsdp_param_group.py.
+    Source:   torch 2.13, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py and
+              _fsdp_param_group.py.
     Valid:    on a GPU other streams do them.
     Checked:  tests/cost/test_measured.py::test_copies_around_gathers_and_scatters
     """
-    passes = np.where(ranks > 1, 2.0 * (1.0 + 1.0 / ranks), 2.0) if way == "gather" else np.where(ranks > 1, 2.0 + 3.0 / ranks, 6.0)
+    passes = (
+        np.where(ranks > 1, 2.0 * (1.0 + 1.0 / ranks), 2.0)
+        if way == "gather"
+        else np.where(ranks > 1, 2.0 + 3.0 / ranks, 6.0)
+    )
     return streaming_s(chip, whole_bytes * passes)
 
 
-def tensor_copies_s(chip: Chip, params: Floats, *, gathered: float, reduced: float) -> tuple[Floats, Floats]:
-    """Copies on the stream of compute that FSDP2 makes of a layer: weights out of what was gathered, gradients into what is scattered.
+def tensor_copies_s(
+    chip: Chip, params: Floats, *, gathered: float, reduced: float
+) -> tuple[Floats, Floats]:
+    """Copies on the stream of compute that FSDP2 makes of a layer: weights out of what was
+    gathered, gradients into what is scattered.
 
-    Formula:  2 bytes moved per byte gathered; gradients read in half precision and written as they are reduced, where they are
+    Formula:  2 bytes moved per byte gathered; gradients read in half precision and written as they
+              are reduced, where they are
     Units:    seconds.
-    Source:   torch 2.13, torch/distributed/fsdp/_fully_shard: wait_for_unshard in _fsdp_param_group.py (foreach_all_gather_copy_out),
-              foreach_reduce in _fsdp_collectives.py (foreach_reduce_scatter_copy_in), both before another stream is entered.
+    Source:   torch 2.13, torch/distributed/fsdp/_fully_shard: wait_for_unshard in
+              _fsdp_param_group.py (foreach_all_gather_copy_out), foreach_reduce in
+              _fsdp_collectives.py (foreach_reduce_scatter_copy_in), both before another stream is
+              entered.
     Valid:    GPUs; a processor's copies are those of `shard_copies_s`.
     Checked:  tests/cost/test_step.py::test_shards_by_tensor_are_copied
     """
-    return streaming_s(chip, 2.0 * gathered * params), streaming_s(chip, (2.0 + reduced) * (reduced > 0) * params)
+    return streaming_s(chip, 2.0 * gathered * params), streaming_s(
+        chip, (2.0 + reduced) * (reduced > 0) * params
+    )
 
 
 def _overhead_s(layouts: Layouts, model_layers: int, *, pool: Pool, stack: Stack) -> Floats:
-    """Host work of a step outside the model: the embedded trainer's as profiled, else the stack's figure."""
-    found = host_step_s(pool.node.chip, np.maximum(model_layers / layouts.pp, 1.0)) if stack.embedded else None
+    """Host work of a step outside the model: the embedded trainer's as profiled, else the stack's
+    figure."""
+    found = (
+        host_step_s(pool.node.chip, np.maximum(model_layers / layouts.pp, 1.0))
+        if stack.embedded
+        else None
+    )
     return np.full(len(layouts), stack.step_overhead_s) if found is None else found
 
 
@@ -143,7 +200,8 @@ def gathered_bytes(precision: Precision) -> float:
 
     Formula:  4 in fp32 and tf32, else 2
     Units:    bytes per parameter.
-    Source:   definition; weights of 8-bit products are gathered in half precision unless said otherwise.
+    Source:   definition; weights of 8-bit products are gathered in half precision unless said
+              otherwise.
     Valid:    every Precision.
     Checked:  tests/cost/test_measured.py
     """
@@ -151,13 +209,21 @@ def gathered_bytes(precision: Precision) -> float:
 
 
 def data_exchange_s(
-    layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack, precision: Precision, units: Floats | float = 1.0
+    layouts: Layouts,
+    dense: Floats,
+    expert: Floats,
+    *,
+    pool: Pool,
+    stack: Stack,
+    precision: Precision,
+    units: Floats | float = 1.0,
 ) -> tuple[Floats, Floats]:
-    """Reduction of gradients, and gathering of updated weights, once a step, (N,) each; in so many `units`, as fully_shard wraps modules,
-    where those are more than the buckets.
+    """Reduction of gradients, and gathering of updated weights, once a step, (N,) each; in so many
+    `units`, as fully_shard wraps modules, where those are more than the buckets.
 
-    Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients and all-gather of half-precision weights; zero3: nothing
-              here (its exchange is per micro batch); where fewer ranks share than there are, the shards are all-reduced across
+    Formula:  none: all-reduce of gradients; zero1: reduce-scatter of gradients and all-gather of
+              half-precision weights; zero3: nothing here (its exchange is per micro batch); where
+              fewer ranks share than there are, the shards are all-reduced across
     Units:    seconds.
     Source:   ZeRO (arXiv:1910.02054); Megatron-Core distributed optimizer.
     Valid:    parameters of one rank, (N,).
@@ -168,9 +234,22 @@ def data_exchange_s(
     size = np.where(none, layouts.dp * layouts.cp, layouts.shard_size)
     inside = [(group_of(size, layouts.tp, pool), dense)]
     if expert.any():
-        inside.append((group_of(np.where(none, layouts.expert_dp, layouts.expert_shard_size), layouts.ep * layouts.etp, pool), expert))
+        inside.append(
+            (
+                group_of(
+                    np.where(none, layouts.expert_dp, layouts.expert_shard_size),
+                    layouts.ep * layouts.etp,
+                    pool,
+                ),
+                expert,
+            )
+        )
     reduce, scatter, gather = (
-        stack.factors.data * sum(_bucketed_s(operation, ranks, params * each, stack.bucket_bytes, units) for ranks, params in inside)
+        stack.factors.data
+        * sum(
+            _bucketed_s(operation, ranks, params * each, stack.bucket_bytes, units)
+            for ranks, params in inside
+        )
         for operation, each in (
             (all_reduce_s, stack.replicated_reduce_bytes or stack.reduce_bytes),
             (reduce_scatter_s, stack.reduce_bytes),
@@ -182,41 +261,67 @@ def data_exchange_s(
     if (replicas > 1).any():
         across = group_of(replicas, layouts.tp * size, pool)
         replicated = stack.factors.data * _bucketed_s(
-            all_reduce_s, across, (dense + expert) * stack.reduce_bytes / size, stack.bucket_bytes, units
+            all_reduce_s,
+            across,
+            (dense + expert) * stack.reduce_bytes / size,
+            stack.bucket_bytes,
+            units,
         )
-    scatter = np.where(none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0))
+    scatter = np.where(
+        none, reduce, np.where(zero1, scatter, 0.0) + np.where(replicas > 1, replicated, 0.0)
+    )
     return scatter, np.where(zero1 | zero2, gather, 0.0)
 
 
 def tied_exchange_s(layouts: Layouts, model: ModelSpec, *, pool: Pool, stack: Stack) -> Floats:
-    """Reduction of a tied table's gradients between the first and the last stage, which hold a copy each, (N,).
+    """Reduction of a tied table's gradients between the first and the last stage, which hold a copy
+    each, (N,).
 
-    Formula:  all-reduce of a rank's part of the table between two ranks tp * cp * dp * (pp - 1) apart, in the narrower type of kept and
-              sent gradients; 0 without a pipeline, or untied
+    Formula:  all-reduce of a rank's part of the table between two ranks tp * cp * dp * (pp - 1)
+              apart, in the narrower type of kept and sent gradients; 0 without a pipeline, or
+              untied
     Units:    seconds.
-    Source:   Megatron-LM (finalize_model_grads, embedding group) and DeepSpeed's pipeline engine (ReduceTiedGrads) run it once a step,
-              after the last backward; DeepSpeed's PipelineModule.allreduce_tied_weight_gradients sends them as they are, whatever
+    Source:   Megatron-LM (finalize_model_grads, embedding group) and DeepSpeed's pipeline engine
+              (ReduceTiedGrads) run it once a step, after the last backward; DeepSpeed's
+              PipelineModule.allreduce_tied_weight_gradients sends them as they are, whatever
               fp32_allreduce says of the others.
     Valid:    every replica and tensor-parallel rank exchanges its own part at the same time.
     Checked:  tests/cost/test_step.py::test_a_tied_table_is_reduced_between_the_ends
     """
     if not model.tied or not (layouts.pp > 1).any():
         return np.zeros(len(layouts))
-    table = padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple) * model.hidden / layouts.tp
-    ends = group_of(np.minimum(layouts.pp, 2), np.maximum(1, layouts.tp * layouts.cp * layouts.dp * (layouts.pp - 1)), pool)
-    return np.asarray(stack.factors.data * all_reduce_s(ends, table * min(stack.gradient_bytes, stack.reduce_bytes)))
+    table = (
+        padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple)
+        * model.hidden
+        / layouts.tp
+    )
+    ends = group_of(
+        np.minimum(layouts.pp, 2),
+        np.maximum(1, layouts.tp * layouts.cp * layouts.dp * (layouts.pp - 1)),
+        pool,
+    )
+    return np.asarray(
+        stack.factors.data
+        * all_reduce_s(ends, table * min(stack.gradient_bytes, stack.reduce_bytes))
+    )
 
 
 def _bucketed_s(
-    operation: Callable[[Group, Floats], Floats], group: Group, total_bytes: Floats, bucket_bytes: float, units: Floats | float
+    operation: Callable[[Group, Floats], Floats],
+    group: Group,
+    total_bytes: Floats,
+    bucket_bytes: float,
+    units: Floats | float,
 ) -> Floats:
-    """Time of one collective per bucket: the bytes once, the latency as often as there are buckets; 0 without bytes."""
+    """Time of one collective per bucket: the bytes once, the latency as often as there are buckets;
+    0 without bytes."""
     buckets = np.maximum(units, np.ceil(total_bytes / bucket_bytes))
     return np.where(total_bytes > 0, buckets * operation(group, total_bytes / buckets), 0.0)
 
 
 OPTIMIZER_BYTES = 30.0
-"""Bytes per updated parameter: read and write master and two moments (24), read gradient (4), write half weight (2)."""
+"""Bytes per updated parameter: read and write master and two moments (24), read gradient (4), write
+half weight (2)."""
 GRADIENT_PASSES = 3.0
 """Passes over the whole gradient: zeroing, scaling or copying, norm."""
 
@@ -225,11 +330,13 @@ CLIP_BYTES = 8.0
 """Bytes per gradient that clipping reads and writes, in fp32."""
 
 
-def optimizer_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack) -> Floats:
+def optimizer_s(
+    layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, stack: Stack
+) -> Floats:
     """Adam and the passes over the gradients, (N,).
 
-    Formula:  (30 bytes * updated parameters + 3 * gradient bytes * held gradients) / memory rate; the embedded trainer's
-              fused step and norm as profiled, and one pass that clips
+    Formula:  (30 bytes * updated parameters + 3 * gradient bytes * held gradients) / memory rate;
+              the embedded trainer's fused step and norm as profiled, and one pass that clips
     Units:    seconds.
     Source:   counted reads and writes of a fused Adam.
     Valid:    parameters of one rank, (N,).
@@ -239,7 +346,10 @@ def optimizer_s(layouts: Layouts, dense: Floats, expert: Floats, *, pool: Pool, 
     updated = dense / shards.optimizer[0][:, 0] + expert / shards.optimizer[1][:, 0]
     held = dense / shards.gradients[0][:, 0] + expert / shards.gradients[1][:, 0]
     chip = pool.node.chip
-    adam, norm = own_s(chip, "adam/fp32", np.maximum(updated, 1.0)), own_s(chip, "gradient_norm/fp32", np.maximum(held, 1.0))
+    adam, norm = (
+        own_s(chip, "adam/fp32", np.maximum(updated, 1.0)),
+        own_s(chip, "gradient_norm/fp32", np.maximum(held, 1.0)),
+    )
     if stack.embedded and adam is not None and norm is not None:
         return stack.factors.compute * (adam + norm + streaming_s(chip, held * CLIP_BYTES))
     moved = updated * OPTIMIZER_BYTES + held * GRADIENT_PASSES * stack.gradient_bytes

@@ -1,4 +1,5 @@
-"""Parts: the operators of a block with their time, kernels and what they keep for the backward pass."""
+"""Parts: the operators of a block with their time, kernels and what they keep for the backward
+pass."""
 
 from __future__ import annotations
 
@@ -16,7 +17,19 @@ from meshwright.models.spec import Block, ModelSpec
 from meshwright.stack import Stack
 from meshwright.workload import Workload
 
-__all__ = ["FULL", "HALF", "Part", "Site", "Term", "as_measured", "eager", "norm", "norm_output", "passes", "tensor_exchange"]
+__all__ = [
+    "FULL",
+    "HALF",
+    "Part",
+    "Site",
+    "Term",
+    "as_measured",
+    "eager",
+    "norm",
+    "norm_output",
+    "passes",
+    "tensor_exchange",
+]
 
 Term = Literal["matmul", "attention", "pointwise", "tp_comm", "cp_comm", "ep_comm", "head"]
 FULL = 4.0
@@ -42,7 +55,8 @@ class Site:
 
     @property
     def saved_input_bytes(self) -> float:
-        """Bytes in which a linear layer keeps its input: one byte in fp8 where the software keeps the narrow one."""
+        """Bytes in which a linear layer keeps its input: one byte in fp8 where the software keeps
+        the narrow one."""
         if not self.stack.narrow_inputs:
             return self.activation_bytes
         return min(self.activation_bytes, max(1.0, element_bytes(self.work.precision)))
@@ -54,13 +68,14 @@ class Site:
 
     @property
     def gathers_alone(self) -> bool:
-        """Whether no product hides its gather: torch's asynchronous tensor parallelism finds no pattern where torchao scales by row
-        (pytorch issue 149990)."""
+        """Whether no product hides its gather: torch's asynchronous tensor parallelism finds no
+        pattern where torchao scales by row (pytorch issue 149990)."""
         return not self.stack.narrow_inputs and self.work.precision == "fp8-blockwise"
 
     @property
     def local_heads(self) -> tuple[Floats, Floats]:
-        """Query and key-value heads of one rank; with fewer key-value heads than ranks each keeps one."""
+        """Query and key-value heads of one rank; with fewer key-value heads than ranks each keeps
+        one."""
         tp = self.shapes.tp
         return self.model.num_heads / tp, np.maximum(self.model.num_kv_heads / tp, 1.0)
 
@@ -81,11 +96,17 @@ class Site:
         return self.tokens(block) / self.shapes.sequence_shards
 
     def keys(self, block: Block) -> int:
-        """Keys that a query could see: the stream's own sequence, or the encoder's for cross attention."""
-        return self.work.seq_len if block.kind == "cross_attention" else stream_seq_len(self.model, block, self.work)
+        """Keys that a query could see: the stream's own sequence, or the encoder's for cross
+        attention."""
+        return (
+            self.work.seq_len
+            if block.kind == "cross_attention"
+            else stream_seq_len(self.model, block, self.work)
+        )
 
     def key_tokens(self, block: Block) -> Floats:
-        """Tokens of one micro batch that keys and values are made of, (U,): the encoder's for cross attention."""
+        """Tokens of one micro batch that keys and values are made of, (U,): the encoder's for cross
+        attention."""
         return self.shapes.mbs * self.keys(block) / self.shapes.cp
 
     def tp_group(self) -> Group:
@@ -116,13 +137,15 @@ class Part:
     weight_s: Floats | float = 0.0
     """Of `backward_s`, the gradient of the weights, which a zero-bubble schedule can postpone."""
     unread_s: Floats | float = 0.0
-    """Of `forward_s`, what only makes the layer's output, and so need not run again where recompute stops early."""
+    """Of `forward_s`, what only makes the layer's output, and so need not run again where recompute
+    stops early."""
     gather_s: Floats | float = 0.0
     """Of `forward_s`, gathers of the block's input, which checkpointing by operator runs again."""
     flops: Floats | float = 0.0
     """Arithmetic of the forward pass that matrix units do."""
     moved_bytes: Floats | float = 0.0
-    """Device memory that the forward pass reads and writes at the least: operands and results once each; 0 for exchanges."""
+    """Device memory that the forward pass reads and writes at the least: operands and results once
+    each; 0 for exchanges."""
 
 
 def passes(
@@ -136,7 +159,8 @@ def passes(
     redone_by: frozenset[str] = frozenset(),
     freed_by: frozenset[str] = frozenset(),
 ) -> Part:
-    """Price memory-bound work by the bytes that it reads and writes; without fused kernels each takes twice the passes.
+    """Price memory-bound work by the bytes that it reads and writes; without fused kernels each
+    takes twice the passes.
 
     Formula:  bytes / (bandwidth * efficiency) + ramp per kernel
     Units:    seconds, (U,).
@@ -174,10 +198,11 @@ def eager(
     redone_by: frozenset[str] = frozenset(),
     freed_by: frozenset[str] = frozenset(),
 ) -> Part:
-    """Price what software that fuses the rest leaves to plain PyTorch, kernel by kernel; `kernels` are those of either pass.
+    """Price what software that fuses the rest leaves to plain PyTorch, kernel by kernel; `kernels`
+    are those of either pass.
 
-    Formula:  eager_s(passes) + ramp per kernel; the host launches a kernel without the Python of a module around it, so that it counts
-              1 / `kernels_per_layer_scale` of an operator
+    Formula:  eager_s(passes) + ramp per kernel; the host launches a kernel without the Python of a
+              module around it, so that it counts 1 / `kernels_per_layer_scale` of an operator
     Units:    seconds, (U,).
     Source:   the software's own lines, named where the passes are.
     Valid:    element-wise work.
@@ -198,8 +223,11 @@ def eager(
     )
 
 
-def as_measured(site: Site, part: Part, *pieces: tuple[str, float, tuple[Floats | float, ...]]) -> Part:
-    """Return the part with the times of the user's profile: `pieces` are the operators that it runs, how often, and their shapes.
+def as_measured(
+    site: Site, part: Part, *pieces: tuple[str, float, tuple[Floats | float, ...]]
+) -> Part:
+    """Return the part with the times of the user's profile: `pieces` are the operators that it
+    runs, how often, and their shapes.
 
     Formula:  sum over pieces of count * the profile's time, forward and backward
     Units:    seconds, (U,).
@@ -212,7 +240,9 @@ def as_measured(site: Site, part: Part, *pieces: tuple[str, float, tuple[Floats 
         return part
     total = []
     for way in ("", "_backward"):
-        times = [(count, own_s(chip, f"{name}{way}/{kind}", *shape)) for name, count, shape in pieces]
+        times = [
+            (count, own_s(chip, f"{name}{way}/{kind}", *shape)) for name, count, shape in pieces
+        ]
         known = [count * seconds for count, seconds in times if seconds is not None]
         if len(known) < len(times):
             return part
@@ -221,9 +251,11 @@ def as_measured(site: Site, part: Part, *pieces: tuple[str, float, tuple[Floats 
 
 
 UNFUSED_NORM_BYTES = 40.0
-"""Bytes per element of a norm in eager mode: cast to fp32 (6), square (8), mean (4), multiply (8 + 4), cast (6), scale (4)."""
+"""Bytes per element of a norm in eager mode: cast to fp32 (6), square (8), mean (4), multiply (8 +
+4), cast (6), scale (4)."""
 UNFUSED_NORM_SAVED = 10.0
-"""Bytes per element that eager autograd keeps of a norm beyond its input: the fp32 copy (4), its normalised form (4), a half copy (2)."""
+"""Bytes per element that eager autograd keeps of a norm beyond its input: the fp32 copy (4), its
+normalised form (4), a half copy (2)."""
 
 
 def norm(site: Site, block: Block, count: float) -> Part:
@@ -242,25 +274,42 @@ def norm(site: Site, block: Block, count: float) -> Part:
     redo = frozenset({"layernorm"})
     if site.work.fused_norm:
         cost = passes(
-            site, "norm", forward_bytes=elements * 5 * size, backward_bytes=elements * 6 * size, kernels=2 * count, redone_by=redo
+            site,
+            "norm",
+            forward_bytes=elements * 5 * size,
+            backward_bytes=elements * 6 * size,
+            kernels=2 * count,
+            redone_by=redo,
         )
         cost = as_measured(
             site,
             cost,
-            ("rmsnorm" if site.model.norm == "rmsnorm" else "layernorm", count, (tokens, float(site.model.hidden))),
+            (
+                "rmsnorm" if site.model.norm == "rmsnorm" else "layernorm",
+                count,
+                (tokens, float(site.model.hidden)),
+            ),
             ("residual", count, (elements / max(count, 1e-9),)),
         )
         return replace(cost, saved_bytes=saved)
     extra = elements * UNFUSED_NORM_SAVED
     forward = elements * (3 * size + UNFUSED_NORM_BYTES)
-    cost = passes(site, "norm", forward_bytes=forward, backward_bytes=2 * forward, kernels=8 * count, redone_by=redo)
+    cost = passes(
+        site,
+        "norm",
+        forward_bytes=forward,
+        backward_bytes=2 * forward,
+        kernels=8 * count,
+        redone_by=redo,
+    )
     return replace(cost, saved_bytes=saved + extra)
 
 
 def norm_output(site: Site, block: Block) -> Part:
     """Return what the linear layer behind a norm keeps of it, apart from the norm's own input.
 
-    Formula:  tokens * hidden in the bytes of a linear layer's input; no time; freed when norms are redone
+    Formula:  tokens * hidden in the bytes of a linear layer's input; no time; freed when norms are
+              redone
     Units:    bytes per micro batch and rank, (U,).
     Source:   Korthikanti et al. (arXiv:2205.05198), section 4.1: inputs of the linear layers.
     Valid:    one norm before the block.
@@ -283,15 +332,18 @@ def norm_output(site: Site, block: Block) -> Part:
 def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozenset()) -> Part:
     """Price a block's tensor-parallel collectives.
 
-    Formula:  forward and backward each: one all-reduce of the activations, or with sequence parallelism one all-gather and one
-              reduce-scatter (backward gathers the input once more for the weights' gradient, behind the data gradient); times the
-              share that the stack does not hide: all of it across domains, over PCIe, and of layers that user buffers do not take.
-              Gathers are in 8 bits, or not hidden, where the stack says so, and gradients scattered once for each product that reads the
-              input. Where its tensors have the sequence behind the batch, a copy of the whole input after the gather and one before the
-              scatter, with several sequences in a micro batch
+    Formula:  forward and backward each: one all-reduce of the activations, or with sequence
+              parallelism one all-gather and one reduce-scatter (backward gathers the input once
+              more for the weights' gradient, behind the data gradient); times the share that the
+              stack does not hide: all of it across domains, over PCIe, and of layers that user
+              buffers do not take. Gathers are in 8 bits, or not hidden, where the stack says so,
+              and gradients scattered once for each product that reads the input. Where its tensors
+              have the sequence behind the batch, a copy of the whole input after the gather and one
+              before the scatter, with several sequences in a micro batch
     Units:    seconds, (U,).
-    Source:   Megatron-LM (arXiv:1909.08053), Korthikanti et al. (arXiv:2205.05198) section 4.2.2; Transformer Engine's user buffers
-              overlap within an NVLink domain only; copies: `gather_dim` and `scatter_dim` of torch's _functional_collectives.py; 8 bits:
+    Source:   Megatron-LM (arXiv:1909.08053), Korthikanti et al. (arXiv:2205.05198) section 4.2.2;
+              Transformer Engine's user buffers overlap within an NVLink domain only; copies:
+              `gather_dim` and `scatter_dim` of torch's _functional_collectives.py; 8 bits:
               torchao/float8/float8_tensor_parallel.py.
     Valid:    one column-parallel and one row-parallel layer per block.
     Checked:  tests/cost/test_operators.py
@@ -305,7 +357,9 @@ def tensor_exchange(site: Site, block: Block, redone_by: frozenset[str] = frozen
     shown = 1.0 - np.where(hides, site.stack.tp_overlap, 0.0)
     sent = elements if site.narrow_gathers else size
     strided = site.stack.batch_first * (split & (site.shapes.tp > 1) & (site.shapes.mbs > 1))
-    gather = all_gather_s(group, sent) * (1.0 if site.gathers_alone else shown) + strided * site.streaming(2.0 * sent)
+    gather = all_gather_s(group, sent) * (
+        1.0 if site.gathers_alone else shown
+    ) + strided * site.streaming(2.0 * sent)
     scatter = all_gather_s(group, size) * shown + strided * site.streaming(2.0 * size)
     whole = all_reduce_s(group, size) * shown
     products = _input_products(site, block) if site.stack.gradients_apart else 1.0

@@ -1,4 +1,5 @@
-"""Event simulation of one pipeline step: exact for any stage times, in the order in which the training software runs them."""
+"""Event simulation of one pipeline step: exact for any stage times, in the order in which the
+training software runs them."""
 
 from __future__ import annotations
 
@@ -38,12 +39,14 @@ __all__ = [
 ]
 
 STEADY_TOLERANCE = 1e-9
-"""Relative difference below which two periods count as the same: the extrapolated time is off by no more than this share."""
+"""Relative difference below which two periods count as the same: the extrapolated time is off by no
+more than this share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Simulation:
-    """What one step does; tuples have one entry per stage, and step_s = busy_s + transfer_s + idle_s on each."""
+    """What one step does; tuples have one entry per stage, and step_s = busy_s + transfer_s +
+    idle_s on each."""
 
     step_s: float
     """From the first start to the last end."""
@@ -54,7 +57,8 @@ class Simulation:
     idle_s: tuple[float, ...]
     """Waiting: the bubble."""
     peak_in_flight: tuple[int, ...]
-    """Most chunk-forwards alive at once, from the start of F to the end of B, or of W where the schedule puts it off."""
+    """Most chunk-forwards alive at once, from the start of F to the end of B, or of W where the
+    schedule puts it off."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,13 +88,17 @@ class Transfer:
 def simulate(pipeline: Pipeline) -> Simulation:
     """Run one step, operation by operation.
 
-    Formula:  each stage runs its operations in the schedule's order; one starts when the stage is free and its input is there:
-              end = max(end of the one before, arrival of the input) + duration.
+    Formula:  each stage runs its operations in the schedule's order; one starts when the stage is
+              free and its input is there: end = max(end of the one before, arrival of the input) +
+              duration.
     Units:    seconds; counts of chunk-forwards.
-    Source:   orders: Megatron-Core, pipeline_parallel/schedules.py (1f1b, interleaved); arXiv:2401.10241 (ZB-H1); DualPipeV's own code.
-    Valid:    all micro batches take the same time. Megatron's interleaved schedule waits for messages in warm-up and flush unless
-              --overlap-p2p-communication-warmup-flush is given; `overlapped` takes it as given.
-    Checked:  tests/cost/test_pipeline.py::test_closed_form_is_exact_for_even_stages, ::test_no_operation_starts_early
+    Source:   orders: Megatron-Core, pipeline_parallel/schedules.py (1f1b, interleaved);
+              arXiv:2401.10241 (ZB-H1); DualPipeV's own code.
+    Valid:    all micro batches take the same time. Megatron's interleaved schedule waits for
+              messages in warm-up and flush unless --overlap-p2p-communication-warmup-flush is
+              given; `overlapped` takes it as given.
+    Checked:  tests/cost/test_pipeline.py::test_closed_form_is_exact_for_even_stages,
+              ::test_no_operation_starts_early
     """
     return _summary(pipeline, run_step(pipeline))
 
@@ -106,11 +114,16 @@ def timeline(pipeline: Pipeline) -> tuple[Operation, ...]:
     """
     run = run_step(pipeline)
     rows = Rows.of(pipeline)
-    return tuple(op for stage in range(pipeline.pp) for op in _operations(pipeline, rows, stage, run.items[stage], run.ends[stage]))
+    return tuple(
+        op
+        for stage in range(pipeline.pp)
+        for op in _operations(pipeline, rows, stage, run.items[stage], run.ends[stage])
+    )
 
 
 def transfers(pipeline: Pipeline) -> tuple[Transfer, ...]:
-    """Run one step and return its messages: those that stop a stage, else one by one on the link between two stages; for a trace.
+    """Run one step and return its messages: those that stop a stage, else one by one on the link
+    between two stages; for a trace.
 
     Formula:  as `simulate`; a link carries one message at a time, each way.
     Units:    seconds since the first start.
@@ -124,20 +137,39 @@ def transfers(pipeline: Pipeline) -> tuple[Transfer, ...]:
     for stage, (items, ends) in enumerate(zip(run.items, run.ends, strict=True)):
         for number, (item, end_s) in enumerate(zip(items, ends, strict=True)):
             if isinstance(item, tuple):
-                took_s, receiver = max((rows.message_s[message // micro] for message in item), default=0.0), None
+                took_s, receiver = (
+                    max((rows.message_s[message // micro] for message in item), default=0.0),
+                    None,
+                )
             elif pipeline.p2p == "blocking":
                 continue
             else:
-                took_s, receiver = rows.message_s[item // micro], rows.link[item // micro] % pipeline.pp
+                took_s, receiver = (
+                    rows.message_s[item // micro],
+                    rows.link[item // micro] % pipeline.pp,
+                )
             if took_s > 0:
                 there_s = end_s if receiver is None else run.arrivals[stage][number]
-                found.append(Transfer(sender=stage, receiver=receiver, start_s=there_s - took_s, end_s=there_s))
+                found.append(
+                    Transfer(
+                        sender=stage, receiver=receiver, start_s=there_s - took_s, end_s=there_s
+                    )
+                )
     return tuple(found)
 
 
-def _operations(pipeline: Pipeline, rows: Rows, stage: int, items: Sequence[int | Batch], ends: Sequence[float]) -> Iterator[Operation]:
-    """Operations of one stage; a forward and a backward that run mixed are drawn one after the other."""
-    names: dict[int, Literal["F", "B", "W"]] = {FORWARD: "F", BACKWARD: "B", WGRAD: "W", FULL: "B", PAIR: "B"}
+def _operations(
+    pipeline: Pipeline, rows: Rows, stage: int, items: Sequence[int | Batch], ends: Sequence[float]
+) -> Iterator[Operation]:
+    """Operations of one stage; a forward and a backward that run mixed are drawn one after the
+    other."""
+    names: dict[int, Literal["F", "B", "W"]] = {
+        FORWARD: "F",
+        BACKWARD: "B",
+        WGRAD: "W",
+        FULL: "B",
+        PAIR: "B",
+    }
     opened = 0  # micro batch of the forward that runs mixed
     for item, end_s in zip(items, ends, strict=True):
         if isinstance(item, tuple):
@@ -150,32 +182,58 @@ def _operations(pipeline: Pipeline, rows: Rows, stage: int, items: Sequence[int 
         if kind == PAIR:
             other = rows.chunks - 1 - chunk
             middle_s = start_s + float(pipeline.forward_s[other])
-            yield Operation(stage=stage, kind="F", chunk=other, microbatch=opened, start_s=start_s, end_s=middle_s)
+            yield Operation(
+                stage=stage,
+                kind="F",
+                chunk=other,
+                microbatch=opened,
+                start_s=start_s,
+                end_s=middle_s,
+            )
             start_s = middle_s
         if kind in names:
-            yield Operation(stage=stage, kind=names[kind], chunk=chunk, microbatch=microbatch, start_s=start_s, end_s=end_s)
+            yield Operation(
+                stage=stage,
+                kind=names[kind],
+                chunk=chunk,
+                microbatch=microbatch,
+                start_s=start_s,
+                end_s=end_s,
+            )
 
 
 def steady_step_s(pipeline: Pipeline) -> float:
-    """Return the step's seconds that `simulate` finds, from a shorter step where the steady state provably repeats.
+    """Return the step's seconds that `simulate` finds, from a shorter step where the steady state
+    provably repeats.
 
-    Formula:  T(M) = T(M0) + (M - M0) / n * period, with n = the group of micro batches (pp) and M0 = M modulo n.
-              Once every event of a window of operations recurs n micro batches later, shifted by one and the same period, on all stages,
-              it goes on so until the forwards run out, and the drain starts from the same state: each event is a maximum of sums of
-              earlier events of the window. The window is two periods long; inputs lie less than one period back.
+    Formula:  T(M) = T(M0) + (M - M0) / n * period, with n = the group of micro batches (pp) and M0
+              = M modulo n. Once every event of a window of operations recurs n micro batches later,
+              shifted by one and the same period, on all stages, it goes on so until the forwards
+              run out, and the drain starts from the same state: each event is a maximum of sums of
+              earlier events of the window. The window is two periods long; inputs lie less than one
+              period back.
     Units:    seconds.
-    Source:   max-plus linear systems are periodic after a transient; here the period is looked for, and used only when found.
-    Valid:    as `simulate`; equal to it within 1e-9 of the step. GPipe has two steady states and is always run whole.
+    Source:   max-plus linear systems are periodic after a transient; here the period is looked for,
+              and used only when found.
+    Valid:    as `simulate`; equal to it within 1e-9 of the step. GPipe has two steady states and is
+              always run whole.
     Checked:  tests/cost/test_pipeline.py::test_steady_shortcut_equals_the_whole_step
     """
     block = pipeline.group_size if pipeline.schedule == "interleaved" else pipeline.pp
-    blocks = 4 if pipeline.schedule == "1f1b" else 8  # its warm-up is over within one; others need longer to be steady
+    blocks = (
+        4 if pipeline.schedule == "1f1b" else 8
+    )  # its warm-up is over within one; others need longer to be steady
     while pipeline.schedule != "gpipe" and pipeline.num_microbatches > 2 * blocks * block:
-        short = replace(pipeline, num_microbatches=pipeline.num_microbatches % block + blocks * block)
+        short = replace(
+            pipeline, num_microbatches=pipeline.num_microbatches % block + blocks * block
+        )
         run = run_step(short)
         period_s = _period_s(short, run, block)
         if period_s is not None:
-            return _last_end_s(run) + (pipeline.num_microbatches - short.num_microbatches) // block * period_s
+            return (
+                _last_end_s(run)
+                + (pipeline.num_microbatches - short.num_microbatches) // block * period_s
+            )
         blocks *= 2
     return _last_end_s(run_step(pipeline))
 
@@ -187,35 +245,53 @@ def _last_end_s(run: Run) -> float:
 def _summary(pipeline: Pipeline, run: Run) -> Simulation:
     step_s = _last_end_s(run)
     busy_s = [0.0] * pipeline.pp
-    for chunk, stage in enumerate(chunk_stages(pipeline.schedule, pp=pipeline.pp, vpp=pipeline.vpp)):
-        busy_s[stage] += pipeline.num_microbatches * (float(pipeline.forward_s[chunk]) + float(pipeline.backward_s[chunk]))
+    for chunk, stage in enumerate(
+        chunk_stages(pipeline.schedule, pp=pipeline.pp, vpp=pipeline.vpp)
+    ):
+        busy_s[stage] += pipeline.num_microbatches * (
+            float(pipeline.forward_s[chunk]) + float(pipeline.backward_s[chunk])
+        )
     rows = Rows.of(pipeline)
     transfer_s = [_transfer_s(rows, items, pipeline.num_microbatches) for items in run.items]
     return Simulation(
         step_s=step_s,
         busy_s=tuple(busy_s),
         transfer_s=tuple(transfer_s),
-        idle_s=tuple(max(0.0, step_s - busy - transfer) for busy, transfer in zip(busy_s, transfer_s, strict=True)),
+        idle_s=tuple(
+            max(0.0, step_s - busy - transfer)
+            for busy, transfer in zip(busy_s, transfer_s, strict=True)
+        ),
         peak_in_flight=tuple(_peak_in_flight(pipeline, items) for items in run.items),
     )
 
 
 def _peak_in_flight(pipeline: Pipeline, items: Sequence[int | Batch]) -> int:
-    """Most chunk-forwards alive at once on one stage, which runs one operation at a time: the order alone decides."""
+    """Most chunk-forwards alive at once on one stage, which runs one operation at a time: the order
+    alone decides."""
     span = pipeline.pp * pipeline.vpp * pipeline.num_microbatches
-    kinds = np.array([item for item in items if not isinstance(item, tuple)], dtype=np.int64) // span
+    kinds = (
+        np.array([item for item in items if not isinstance(item, tuple)], dtype=np.int64) // span
+    )
     last_kind = WGRAD if pipeline.schedule in SPLIT else BACKWARD
-    change = np.isin(kinds, (FORWARD, OPEN)).astype(np.int64) - np.isin(kinds, (last_kind, FULL, PAIR))
+    change = np.isin(kinds, (FORWARD, OPEN)).astype(np.int64) - np.isin(
+        kinds, (last_kind, FULL, PAIR)
+    )
     return int(change.cumsum().max())
 
 
 def _transfer_s(rows: Rows, items: Sequence[int | Batch], micro: int) -> float:
-    """Time for which the batches of a stage hold it, waiting left out: the longest message of each."""
-    return sum(max(rows.message_s[message // micro] for message in item) for item in items if isinstance(item, tuple))
+    """Time for which the batches of a stage hold it, waiting left out: the longest message of
+    each."""
+    return sum(
+        max(rows.message_s[message // micro] for message in item)
+        for item in items
+        if isinstance(item, tuple)
+    )
 
 
 def _period_s(pipeline: Pipeline, run: Run, block: int) -> float | None:
-    """Seconds by which everything recurs `block` micro batches later, once the pipeline is steady; None when it is not."""
+    """Seconds by which everything recurs `block` micro batches later, once the pipeline is steady;
+    None when it is not."""
     shifts = []
     for stage in range(pipeline.pp):
         end, length = block_items(pipeline, run.items, block, stage)

@@ -1,4 +1,5 @@
-"""Event simulation of many pipelines of one shape at once: the order of events is the shape's, their times are columns."""
+"""Event simulation of many pipelines of one shape at once: the order of events is the shape's,
+their times are columns."""
 
 from __future__ import annotations
 
@@ -17,10 +18,14 @@ __all__ = ["steady_steps_s"]
 Floats = NDArray[np.float64]
 
 
-def steady_steps_s(shape: Pipeline, *, forward_s: Floats, backward_s: Floats, links_s: Floats) -> Floats:
-    """Return the steps' seconds, (N,), of pipelines like `shape` with the times of chunks, (N, chunks), and links, (N, pp), of each.
+def steady_steps_s(
+    shape: Pipeline, *, forward_s: Floats, backward_s: Floats, links_s: Floats
+) -> Floats:
+    """Return the steps' seconds, (N,), of pipelines like `shape` with the times of chunks, (N,
+    chunks), and links, (N, pp), of each.
 
-    Formula:  as `steady_step_s`; pipelines that are not steady after so many micro batches go on with more
+    Formula:  as `steady_step_s`; pipelines that are not steady after so many micro batches go on
+              with more
     Units:    seconds.
     Source:   as `steady_step_s`.
     Valid:    1f1b and interleaved with overlapped messages; others go one by one.
@@ -28,7 +33,9 @@ def steady_steps_s(shape: Pipeline, *, forward_s: Floats, backward_s: Floats, li
     """
     if shape.p2p == "blocking" or shape.schedule not in ("1f1b", "interleaved"):
         rows = zip(forward_s.tolist(), backward_s.tolist(), links_s.tolist(), strict=True)
-        return np.array([steady_step_s(replace(shape, forward_s=f, backward_s=b, link_s=p)) for f, b, p in rows])
+        return np.array(
+            [steady_step_s(replace(shape, forward_s=f, backward_s=b, link_s=p)) for f, b, p in rows]
+        )
     block = shape.group_size if shape.schedule == "interleaved" else shape.pp
     times = _Times(duration_s=np.concatenate([forward_s.T, backward_s.T]), link_s=links_s.T)
     found, left, blocks = np.zeros(len(forward_s)), np.arange(len(forward_s)), 8
@@ -38,17 +45,22 @@ def steady_steps_s(shape: Pipeline, *, forward_s: Floats, backward_s: Floats, li
         events = _events(order, times.take(left))
         period_s = _periods_s(order, events, block)
         steady = np.isfinite(period_s)
-        found[left[steady]] = events.last_s[steady] + (shape.num_microbatches - micro) // block * period_s[steady]
+        found[left[steady]] = (
+            events.last_s[steady] + (shape.num_microbatches - micro) // block * period_s[steady]
+        )
         left, blocks = left[~steady], 2 * blocks
     if len(left):
-        whole = _order(shape.schedule, shape.pp, shape.vpp, shape.num_microbatches, shape.group_size)
+        whole = _order(
+            shape.schedule, shape.pp, shape.vpp, shape.num_microbatches, shape.group_size
+        )
         found[left] = _events(whole, times.take(left)).last_s
     return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Times:
-    """Seconds of each operation by its row (forwards, then backwards, of all chunks), (rows, N), and of messages by link, (pp, N)."""
+    """Seconds of each operation by its row (forwards, then backwards, of all chunks), (rows, N),
+    and of messages by link, (pp, N)."""
 
     duration_s: Floats
     link_s: Floats
@@ -65,7 +77,8 @@ class _Order:
     items: tuple[tuple[int, ...], ...]
     """Operations of each stage, in its order."""
     steps: tuple[tuple[int, int, int, int, int, int], ...]
-    """All operations, each behind those that it waits for: stage, row, number, number of its input or -1, its message's way or -1, link."""
+    """All operations, each behind those that it waits for: stage, row, number, number of its input
+    or -1, its message's way or -1, link."""
 
 
 @lru_cache(maxsize=64)
@@ -82,15 +95,24 @@ def _order(schedule: PipelineSchedule, pp: int, vpp: int, micro: int, group: int
     )
     listed = orders(schedule, pp=pp, vpp=vpp, num_microbatches=micro, group=pipeline.group_size)
     items = tuple(tuple(order.tolist()) for order in listed)
-    # where all operations take as long and messages nothing, each ends after what it waits for: so they stand in an order for any times
+    # where all operations take as long and messages nothing, each ends after what it waits for: so
+    # they stand in an order for any times
     ends = run(pipeline).ends
-    when = sorted((end, stage, op) for stage, own in enumerate(items) for op, end in zip(own, ends[stage], strict=True))
-    rows = Rows.of(replace(pipeline, link_s=[float(link) for link in range(pp)]))  # a message takes the number of its link
+    when = sorted(
+        (end, stage, op)
+        for stage, own in enumerate(items)
+        for op, end in zip(own, ends[stage], strict=True)
+    )
+    rows = Rows.of(
+        replace(pipeline, link_s=[float(link) for link in range(pp)])
+    )  # a message takes the number of its link
     steps = []
     for _, stage, op in when:
         row = op // micro
         shift = rows.input_shift[row]
-        steps.append((stage, row, op, op + shift if shift else -1, rows.link[row], int(rows.message_s[row])))
+        steps.append(
+            (stage, row, op, op + shift if shift else -1, rows.link[row], int(rows.message_s[row]))
+        )
     return _Order(pipeline=pipeline, items=items, steps=tuple(steps))
 
 
@@ -111,7 +133,9 @@ def _events(order: _Order, times: _Times) -> _Events:
     ended: list[Floats] = [nothing] * (2 * pipeline.pp * pipeline.vpp * pipeline.num_microbatches)
     arrived = list(ended)
     duration, message = list(times.duration_s), list(times.link_s)
-    queues = bool((times.link_s.max(axis=0) > times.duration_s.min(axis=0)).any())  # else a link is free before the next message
+    queues = bool(
+        (times.link_s.max(axis=0) > times.duration_s.min(axis=0)).any()
+    )  # else a link is free before the next message
     for stage, row, op, source, way, link in order.steps:
         start = now_s[stage] if source < 0 else np.maximum(now_s[stage], arrived[source])
         end = start + duration[row]
@@ -126,7 +150,8 @@ def _events(order: _Order, times: _Times) -> _Events:
 
 
 def _periods_s(order: _Order, events: _Events, block: int) -> Floats:
-    """Seconds by which everything recurs `block` micro batches later, (N,), as `simulate._period_s` has it; NaN where it does not."""
+    """Seconds by which everything recurs `block` micro batches later, (N,), as `simulate._period_s`
+    has it; NaN where it does not."""
     shifts = []
     for stage, own in enumerate(order.items):
         end, length = block_items(order.pipeline, order.items, block, stage)
@@ -135,4 +160,6 @@ def _periods_s(order: _Order, events: _Events, block: int) -> Floats:
             shifts.append(window[length:] - window[:-length])
     every = np.concatenate(shifts)
     period_s = every.max(axis=0)
-    return np.asarray(np.where(period_s - every.min(axis=0) <= STEADY_TOLERANCE * period_s, period_s, np.nan))
+    return np.asarray(
+        np.where(period_s - every.min(axis=0) <= STEADY_TOLERANCE * period_s, period_s, np.nan)
+    )

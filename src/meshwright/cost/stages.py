@@ -14,22 +14,31 @@ from meshwright.cost.shapes import Floats
 from meshwright.layout import SCHEDULES, Layouts, head_alone
 from meshwright.models.spec import ModelSpec
 
-__all__ = ["Stages", "even_stage_layers", "held_layers", "mean_in_flight", "place_stages", "segment_layers"]
+__all__ = [
+    "Stages",
+    "even_stage_layers",
+    "held_layers",
+    "mean_in_flight",
+    "place_stages",
+    "segment_layers",
+]
 
 Which = Literal["representative", "all"]
 
 
 SETTLED_AFTER = 4
-"""Rounds of pp micro batches after which interleaved stages hold no more: a warm-up of less than two and every turn once."""
+"""Rounds of pp micro batches after which interleaved stages hold no more: a warm-up of less than
+two and every turn once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stages:
     """Stages of N layouts, arrays (N, S).
 
-    S is up to 5 representatives (first, second, where the model has two segments the first behind the first one, or of a given split the
-    fullest there, the earliest of the fullest in the middle where layers are uneven, last), or every stage up to the largest pp;
-    stages past a layout's pp repeat its last and are not `real`.
+    S is up to 5 representatives (first, second, where the model has two segments the first behind
+    the first one, or of a given split the fullest there, the earliest of the fullest in the middle
+    where layers are uneven, last), or every stage up to the largest pp; stages past a layout's pp
+    repeat its last and are not `real`.
     """
 
     index: NDArray[np.int64]
@@ -50,11 +59,14 @@ class Stages:
         return np.asarray(self.index == 0)
 
 
-def even_stage_layers(index: NDArray[Any], *, total: int, pp: NDArray[Any], vpp: NDArray[Any]) -> NDArray[np.int64]:
+def even_stage_layers(
+    index: NDArray[Any], *, total: int, pp: NDArray[Any], vpp: NDArray[Any]
+) -> NDArray[np.int64]:
     """Layers of a stage when `total` are split over pp * vpp chunks as evenly as can be.
 
-    Formula:  total // chunks each, times vpp; the rest goes, a whole round over the stages at a time, then to the last stages but one,
-              because the last holds the head and early stages hold more micro batches
+    Formula:  total // chunks each, times vpp; the rest goes, a whole round over the stages at a
+              time, then to the last stages but one, because the last holds the head and early
+              stages hold more micro batches
     Units:    layers; `index`, `pp` and `vpp` broadcast.
     Source:   Megatron-Core's pipeline layouts allow any split (`--pipeline-model-parallel-layout`).
     Valid:    pp * vpp <= total.
@@ -70,8 +82,9 @@ def even_stage_layers(index: NDArray[Any], *, total: int, pp: NDArray[Any], vpp:
 def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "representative") -> Stages:
     """Return the stages of each layout.
 
-    Formula:  layers by `even_stage_layers` or as the layout says; micro batches in flight: 1F1B min(pp - s, M), interleaved
-              min(2 (pp - s - 1) + (vpp - 1) pp + 1, M vpp) / vpp, where chunks are unlike by `held_layers`; GPipe M
+    Formula:  layers by `even_stage_layers` or as the layout says; micro batches in flight: 1F1B
+              min(pp - s, M), interleaved min(2 (pp - s - 1) + (vpp - 1) pp + 1, M vpp) / vpp, where
+              chunks are unlike by `held_layers`; GPipe M
     Units:    layers, micro batches; (N, S).
     Source:   Narayanan et al. 2021 (arXiv:2104.04473), section 2.2; Megatron-Core's warm-up count.
     Valid:    pp * vpp <= layers.
@@ -101,11 +114,12 @@ def place_stages(layouts: Layouts, model: ModelSpec, *, which: Which = "represen
 def segment_layers(model: ModelSpec, stages: Stages) -> list[Floats]:
     """Layers of each of the model's priced segments on each stage, (N, S) each.
 
-    Formula:  the prefix where there are two segments, the rest of the stage's layers, and those of multi-token prediction behind the
-              last stage's, or in a chunk of their own before the head's
+    Formula:  the prefix where there are two segments, the rest of the stage's layers, and those of
+              multi-token prediction behind the last stage's, or in a chunk of their own before the
+              head's
     Units:    layers.
-    Source:   DeepSeek-V3 (arXiv:2412.19437) puts the multi-token-prediction module beside the head; Megatron-Core's
-              `Et*3|(tt|)*29m|L` before it.
+    Source:   DeepSeek-V3 (arXiv:2412.19437) puts the multi-token-prediction module beside the head;
+              Megatron-Core's `Et*3|(tt|)*29m|L` before it.
     Valid:    as place_stages.
     Checked:  tests/cost/test_stages.py
     """
@@ -122,7 +136,9 @@ def _mtp_stage(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
     last = np.asarray(layouts.pp - 1, dtype=np.int64)
     if layouts.chunk_layers is None or not model.mtp_layers:
         return last
-    return last - np.array([split is not None and head_alone(split) for split in layouts.chunk_layers], dtype=np.int64)
+    return last - np.array(
+        [split is not None and head_alone(split) for split in layouts.chunk_layers], dtype=np.int64
+    )
 
 
 def _representatives(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
@@ -143,14 +159,18 @@ def _representatives(layouts: Layouts, model: ModelSpec) -> NDArray[np.int64]:
                     sums[-2] += model.mtp_layers
                 index[row, -2] = int(np.argmax(sums))
                 if len(model.segments) > 1:
-                    index[row, 2] = _fullest_behind(model.segments[0].num_layers, explicit, int(pp[row]), int(layouts.vpp[row]))
+                    index[row, 2] = _fullest_behind(
+                        model.segments[0].num_layers, explicit, int(pp[row]), int(layouts.vpp[row])
+                    )
     return index
 
 
 def _first_behind(prefix: int, layouts: Layouts, total: int) -> NDArray[np.int64]:
-    """The first stage without any layer of the prefix, of splits as even as can be: the first chunks of stages hold it.
+    """The first stage without any layer of the prefix, of splits as even as can be: the first
+    chunks of stages hold it.
 
-    Where those have a layer more on the last stages but one, the stages before these are passed at the smaller size.
+    Where those have a layer more on the last stages but one, the stages before these are passed at
+    the smaller size.
     """
     pp, chunks = layouts.pp, layouts.pp * layouts.vpp
     rest = total % chunks
@@ -162,7 +182,8 @@ def _first_behind(prefix: int, layouts: Layouts, total: int) -> NDArray[np.int64
 
 
 def _fullest_behind(prefix: int, explicit: tuple[int, ...], pp: int, vpp: int) -> int:
-    """The earliest of the stages with most layers among those without any layer of the prefix; the last where there is none."""
+    """The earliest of the stages with most layers among those without any layer of the prefix; the
+    last where there is none."""
     sizes = np.array(_chunks(explicit, pp, vpp))
     held = np.clip(prefix - (np.cumsum(sizes) - sizes), 0, sizes).reshape(-1, pp).sum(axis=0)
     sums = np.where(held > 0, -1, sizes.reshape(-1, pp).sum(axis=0))
@@ -170,11 +191,14 @@ def _fullest_behind(prefix: int, explicit: tuple[int, ...], pp: int, vpp: int) -
 
 
 def _all_stages(layouts: Layouts) -> NDArray[np.int64]:
-    return np.broadcast_to(np.arange(int(layouts.pp.max())), (len(layouts), int(layouts.pp.max()))).astype(np.int64)
+    return np.broadcast_to(
+        np.arange(int(layouts.pp.max())), (len(layouts), int(layouts.pp.max()))
+    ).astype(np.int64)
 
 
 def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> Floats:
-    """Layers of the first segment on a stage: chunk v of stage s covers layers (v * pp + s) * size onwards."""
+    """Layers of the first segment on a stage: chunk v of stage s covers layers (v * pp + s) * size
+    onwards."""
     segments = model.segments
     if len(segments) == 1:
         return np.zeros(index.shape)
@@ -184,8 +208,14 @@ def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> F
     rounds, heavy = rest // pp, rest % pp
     found = np.zeros(index.shape)
     for chunk in range(int(layouts.vpp.max())):
-        size = base + (chunk < rounds) + (chunk == rounds) * ((index >= pp - 1 - heavy) & (index <= pp - 2))
-        before = np.clip(index - (pp - 1 - heavy), 0, heavy)  # heavier stages of this round that come first
+        size = (
+            base
+            + (chunk < rounds)
+            + (chunk == rounds) * ((index >= pp - 1 - heavy) & (index <= pp - 2))
+        )
+        before = np.clip(
+            index - (pp - 1 - heavy), 0, heavy
+        )  # heavier stages of this round that come first
         start = chunk * pp * base + np.minimum(chunk, rounds) * pp + (chunk > rounds) * heavy
         start = start + index * (base + (chunk < rounds)) + (chunk == rounds) * before
         found += np.where(chunk < vpp, np.clip(prefix - start, 0, size), 0)
@@ -193,17 +223,24 @@ def _prefix_layers(model: ModelSpec, index: NDArray[Any], layouts: Layouts) -> F
 
 
 def _chunks(explicit: tuple[int, ...], pp: int, vpp: int) -> tuple[int, ...]:
-    """Layers of each chunk in model order; layers per stage are dealt to its chunks as evenly as can be."""
+    """Layers of each chunk in model order; layers per stage are dealt to its chunks as evenly as
+    can be."""
     if len(explicit) != pp:
         return explicit
-    return tuple(layers // vpp + (chunk < layers % vpp) for chunk in range(vpp) for layers in explicit)
+    return tuple(
+        layers // vpp + (chunk < layers % vpp) for chunk in range(vpp) for layers in explicit
+    )
 
 
 def _stage_sums(explicit: tuple[int, ...], pp: int) -> NDArray[np.int64]:
-    return np.asarray(np.array(explicit, dtype=np.int64).reshape(-1, pp).sum(axis=0), dtype=np.int64)
+    return np.asarray(
+        np.array(explicit, dtype=np.int64).reshape(-1, pp).sum(axis=0), dtype=np.int64
+    )
 
 
-def _overwrite_explicit(layouts: Layouts, model: ModelSpec, index: NDArray[Any], layers: NDArray[Any], prefix: Floats) -> None:
+def _overwrite_explicit(
+    layouts: Layouts, model: ModelSpec, index: NDArray[Any], layers: NDArray[Any], prefix: Floats
+) -> None:
     """Put explicit splits into freshly made arrays."""
     segments = model.segments
     first = segments[0].num_layers if len(segments) > 1 else 0
@@ -220,7 +257,8 @@ def _overwrite_explicit(layouts: Layouts, model: ModelSpec, index: NDArray[Any],
 def mean_in_flight(layouts: Layouts, index: NDArray[Any]) -> Floats:
     """Micro batches held at the peak, where all chunks of a stage are of one size.
 
-    Formula:  1F1B min(pp - s, M); interleaved min(2 (pp - s - 1) + (vpp - 1) pp + 1, M vpp) / vpp; GPipe M
+    Formula:  1F1B min(pp - s, M); interleaved min(2 (pp - s - 1) + (vpp - 1) pp + 1, M vpp) / vpp;
+              GPipe M
     Units:    micro batches, (N, S), in units of all of a stage's layers.
     Source:   Narayanan et al. 2021 (arXiv:2104.04473) section 2.2; Megatron-Core's warm-up count.
     Valid:    of unlike chunks it is the mean; see `held_layers`.
@@ -230,18 +268,26 @@ def mean_in_flight(layouts: Layouts, index: NDArray[Any]) -> Floats:
     plain = np.minimum(pp - index, micro)
     interleaved = np.minimum(2 * (pp - index - 1) + (vpp - 1) * pp + 1, micro * vpp) / vpp
     held = np.where(vpp > 1, interleaved, plain)
-    return np.where(layouts.schedule[:, None] == SCHEDULES.index("gpipe"), micro, held).astype(np.float64)
+    return np.where(layouts.schedule[:, None] == SCHEDULES.index("gpipe"), micro, held).astype(
+        np.float64
+    )
 
 
-def _hold_uneven_chunks(layouts: Layouts, model: ModelSpec, index: NDArray[Any], layers: NDArray[Any], held: Floats) -> None:
-    """Put what interleaved stages hold whose chunks are not all of one size into a freshly made array.
+def _hold_uneven_chunks(
+    layouts: Layouts, model: ModelSpec, index: NDArray[Any], layers: NDArray[Any], held: Floats
+) -> None:
+    """Put what interleaved stages hold whose chunks are not all of one size into a freshly made
+    array.
 
-    Where a layout says the layers of stages alone, the mean over their chunks stands: they differ by one layer at most.
+    Where a layout says the layers of stages alone, the mean over their chunks stands: they differ
+    by one layer at most.
     """
     total, mtp = model.total_layers, model.mtp_layers
     interleaved = (layouts.vpp > 1) & (layouts.schedule != SCHEDULES.index("gpipe"))
     settled = np.minimum(layouts.num_microbatches, SETTLED_AFTER * layouts.pp)
-    uneven = interleaved & ~layouts.has_split & ((total % (layouts.pp * layouts.vpp) > 0) | (mtp > 0))
+    uneven = (
+        interleaved & ~layouts.has_split & ((total % (layouts.pp * layouts.vpp) > 0) | (mtp > 0))
+    )
     held_on = layers + mtp * (index == _mtp_stage(layouts, model)[:, None])
     alike: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for row in np.flatnonzero(uneven):
@@ -252,35 +298,56 @@ def _hold_uneven_chunks(layouts: Layouts, model: ModelSpec, index: NDArray[Any],
     for row in np.flatnonzero(interleaved & layouts.has_split):
         pp, split = int(layouts.pp[row]), (layouts.chunk_layers or ())[row]
         if split is not None and len(split) > pp and (mtp or len(set(split)) > 1):
-            _hold(held, np.array([row]), held_layers(_with_mtp(split, mtp), pp, int(settled[row])), index, held_on)
+            _hold(
+                held,
+                np.array([row]),
+                held_layers(_with_mtp(split, mtp), pp, int(settled[row])),
+                index,
+                held_on,
+            )
 
 
 def _with_mtp(sizes: tuple[int, ...], mtp: int) -> tuple[int, ...]:
-    """Sizes of chunks with the layers of multi-token prediction: in the last one, or before it where that holds the head alone."""
+    """Sizes of chunks with the layers of multi-token prediction: in the last one, or before it
+    where that holds the head alone."""
     at = len(sizes) - (2 if mtp and head_alone(sizes) else 1)
     return (*sizes[:at], sizes[at] + mtp, *sizes[at + 1 :])
 
 
-def _hold(held: Floats, rows: NDArray[Any], stages: tuple[float, ...], index: NDArray[Any], layers: NDArray[Any]) -> None:
+def _hold(
+    held: Floats,
+    rows: NDArray[Any],
+    stages: tuple[float, ...],
+    index: NDArray[Any],
+    layers: NDArray[Any],
+) -> None:
     held[rows] = np.array(stages)[index[rows]] / np.maximum(layers[rows], 1)
 
 
 def _even_chunks(total: int, pp: int, vpp: int) -> tuple[int, ...]:
-    """Layers of each chunk in model order, of splits as even as can be: see `even_stage_layers` and `_prefix_layers`."""
+    """Layers of each chunk in model order, of splits as even as can be: see `even_stage_layers` and
+    `_prefix_layers`."""
     base, rest = divmod(total, pp * vpp)
     rounds, heavy = divmod(rest, pp)
-    return tuple(base + (v < rounds) + (v == rounds and pp - 1 - heavy <= s <= pp - 2) for v in range(vpp) for s in range(pp))
+    return tuple(
+        base + (v < rounds) + (v == rounds and pp - 1 - heavy <= s <= pp - 2)
+        for v in range(vpp)
+        for s in range(pp)
+    )
 
 
 @cache
 def held_layers(sizes: tuple[int, ...], pp: int, num_microbatches: int) -> tuple[float, ...]:
-    """Layers whose activations each stage of an interleaved pipeline holds at its peak, counted once for each micro batch.
+    """Layers whose activations each stage of an interleaved pipeline holds at its peak, counted
+    once for each micro batch.
 
-    Formula:  a stage runs pp micro batches through its first chunk, then through the next, round and round; backward passes follow the
-              other way round, `2 (pp - s - 1) + (vpp - 1) pp` forward passes later. The most, over the moments when either changes its
-              chunk, of sum over chunks of layers * (micro batches forward less those back)
+    Formula:  a stage runs pp micro batches through its first chunk, then through the next, round
+              and round; backward passes follow the other way round, `2 (pp - s - 1) + (vpp - 1) pp`
+              forward passes later. The most, over the moments when either changes its chunk, of sum
+              over chunks of layers * (micro batches forward less those back)
     Units:    layers * micro batches.
-    Source:   Narayanan et al. 2021 (arXiv:2104.04473), section 2.2; Megatron-Core's get_model_chunk_id.
+    Source:   Narayanan et al. 2021 (arXiv:2104.04473), section 2.2; Megatron-Core's
+              get_model_chunk_id.
     Valid:    num_microbatches a multiple of pp, as Megatron-Core demands.
     Checked:  tests/cost/test_stages.py
     """
@@ -289,13 +356,16 @@ def held_layers(sizes: tuple[int, ...], pp: int, num_microbatches: int) -> tuple
     own = np.array(sizes, dtype=np.float64).reshape(vpp, pp).T[:, None]  # (stages, moments, chunks)
     ahead = np.minimum(2 * (pp - 1 - np.arange(pp)) + (vpp - 1) * pp + 1, passes)[:, None, None]
     turns = (np.arange(vpp + 1) * pp)[None, :, None]
-    moments = np.clip(np.concatenate([turns + 0 * ahead, turns + (-ahead) % pp], axis=1), 0, passes - ahead)
+    moments = np.clip(
+        np.concatenate([turns + 0 * ahead, turns + (-ahead) % pp], axis=1), 0, passes - ahead
+    )
     forward = _passed(ahead + moments, np.arange(vpp), pp, vpp)
     back = _passed(moments, vpp - 1 - np.arange(vpp), pp, vpp)
     return tuple(((forward - back) * own).sum(axis=2).max(axis=1).tolist())
 
 
 def _passed(count: NDArray[Any], turn: NDArray[Any], pp: int, vpp: int) -> NDArray[Any]:
-    """Micro batches that `count` passes have taken through the chunk whose turn is `turn` of vpp."""
+    """Micro batches that `count` passes have taken through the chunk whose turn is `turn` of
+    vpp."""
     whole, rest = count // (pp * vpp), count % (pp * vpp)
     return np.asarray(whole * pp + np.clip(rest - turn * pp, 0, pp))

@@ -28,7 +28,18 @@ from meshwright.workload import Workload
 
 __all__ = ["TIME_TERMS", "Priced", "StagePrices", "StageTimes", "price", "price_stages"]
 
-TIME_TERMS = (*LAYER_TERMS, "recompute", "head", "fsdp_comm", "imbalance", "bubble", "pp_comm", "dp_comm", "optimizer", "overhead")
+TIME_TERMS = (
+    *LAYER_TERMS,
+    "recompute",
+    "head",
+    "fsdp_comm",
+    "imbalance",
+    "bubble",
+    "pp_comm",
+    "dp_comm",
+    "optimizer",
+    "overhead",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,10 +106,19 @@ class _Layers:
     activations: Activations
 
 
-def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack, which: Which = "representative") -> Priced:
+def price(
+    layouts: Layouts,
+    *,
+    model: ModelSpec,
+    pool: Pool,
+    work: Workload,
+    stack: Stack,
+    which: Which = "representative",
+) -> Priced:
     """Price every layout.
 
-    Formula:  M micro batches on the slowest stage + bubble + pipeline messages + exposed data-parallel exchange + optimizer + overhead
+    Formula:  M micro batches on the slowest stage + bubble + pipeline messages + exposed
+              data-parallel exchange + optimizer + overhead
     Units:    seconds (N,), bytes (N, S).
     Source:   each term's own function.
     Valid:    layouts that keep the rules of `rules.py`.
@@ -108,24 +128,38 @@ def price(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, sta
     stages = place_stages(layouts, model, which=which)
     layers = _spread_layers(layouts, model=model, pool=pool, work=work, stack=stack)
     params = stage_params(model, stack, layouts, stages)
-    memory = price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack, pool=pool)
+    memory = price_memory(
+        layouts, stages, params, layers.activations, model=model, work=work, stack=stack, pool=pool
+    )
     times = _stage_times(layouts, stages, layers, model=model, pool=pool, stack=stack)
     time = _micro_batch_terms(layouts, layers, times, model)
     time |= _pipeline_terms(layouts, stages, layers, times, model, stack)
     fullest = np.argmax(params.total, axis=1)[:, None]
-    dense, expert = (np.take_along_axis(p, fullest, axis=1)[:, 0] for p in (params.dense, params.expert))
+    dense, expert = (
+        np.take_along_axis(p, fullest, axis=1)[:, 0] for p in (params.dense, params.expert)
+    )
     forward, backward = times.forward_s[:, 0], times.backward_s[:, 0]
-    time |= once_terms_s(layouts, dense, expert, forward, backward, pool=pool, work=work, stack=stack, model=model)
-    return Priced(time={name: time[name] for name in TIME_TERMS}, memory=memory, stages=stages, stage_times=times)
+    time |= once_terms_s(
+        layouts, dense, expert, forward, backward, pool=pool, work=work, stack=stack, model=model
+    )
+    return Priced(
+        time={name: time[name] for name in TIME_TERMS},
+        memory=memory,
+        stages=stages,
+        stage_times=times,
+    )
 
 
-def price_stages(layouts: Layouts, stages: Stages, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack) -> StagePrices:
+def price_stages(
+    layouts: Layouts, stages: Stages, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack
+) -> StagePrices:
     """Price stages of any make: as `price`, for stages that need not be those of one pipeline.
 
     Formula:  layers, ends and messages as in `price`
     Units:    seconds, bytes, parameters; (N, S).
     Source:   each term's own function.
-    Valid:    layouts that keep the rules but for their number of chips; `stages` says layers, place and micro batches in flight of each.
+    Valid:    layouts that keep the rules but for their number of chips; `stages` says layers, place
+              and micro batches in flight of each.
     Checked:  tests/cost/test_mixed.py::test_one_kind_costs_what_it_costs_alone
     """
     stack = stack.in_precision(work.precision)
@@ -134,7 +168,16 @@ def price_stages(layouts: Layouts, stages: Stages, *, model: ModelSpec, pool: Po
     forward_work_s, backward_work_s = _pass_work_s(layouts, stages, layers, model)
     return StagePrices(
         params=params,
-        memory=price_memory(layouts, stages, params, layers.activations, model=model, work=work, stack=stack, pool=pool),
+        memory=price_memory(
+            layouts,
+            stages,
+            params,
+            layers.activations,
+            model=model,
+            work=work,
+            stack=stack,
+            pool=pool,
+        ),
         times=_stage_times(layouts, stages, layers, model=model, pool=pool, stack=stack),
         message_bytes=layers.activations.boundary,
         forward_work_s=forward_work_s,
@@ -142,7 +185,9 @@ def price_stages(layouts: Layouts, stages: Stages, *, model: ModelSpec, pool: Po
     )
 
 
-def _pass_work_s(layouts: Layouts, stages: Stages, layers: _Layers, model: ModelSpec) -> tuple[dict[str, Floats], dict[str, Floats]]:
+def _pass_work_s(
+    layouts: Layouts, stages: Stages, layers: _Layers, model: ModelSpec
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """Forward, and backward, of one micro batch on each stage by term, (N, S)."""
     counts = segment_layers(model, stages)
     nothing = np.zeros(stages.layers.shape)
@@ -152,17 +197,26 @@ def _pass_work_s(layouts: Layouts, stages: Stages, layers: _Layers, model: Model
         (layers.forward, layers.fsdp_forward_s, ends.embedding_forward_s, ends.head_forward_s),
         (layers.backward, layers.fsdp_backward_s, ends.embedding_backward_s, ends.head_backward_s),
     ):
-        passed = {t: sum((c * each[t][:, None] for c, each in zip(counts, terms, strict=True)), nothing) for t in LAYER_TERMS}
-        passed["fsdp_comm"] = sum((c * each[:, None] for c, each in zip(counts, fsdp_s, strict=True)), nothing)
+        passed = {
+            t: sum((c * each[t][:, None] for c, each in zip(counts, terms, strict=True)), nothing)
+            for t in LAYER_TERMS
+        }
+        passed["fsdp_comm"] = sum(
+            (c * each[:, None] for c, each in zip(counts, fsdp_s, strict=True)), nothing
+        )
         passed["head"] = stages.first * first_s[:, None] + stages.last * heads * last_s[:, None]
         found.append(passed)
     selective = (layouts.recompute == RECOMPUTES.index("selective"))[:, None]
     share = np.where(selective, 1.0, redone_share(layouts, stages))
-    redone = sum((c * share * r[:, None] for c, r in zip(counts, layers.redo_s, strict=True)), nothing)
+    redone = sum(
+        (c * share * r[:, None] for c, r in zip(counts, layers.redo_s, strict=True)), nothing
+    )
     return {**found[0], "recompute": nothing}, {**found[1], "recompute": redone}
 
 
-def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack) -> _Layers:
+def _spread_layers(
+    layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack
+) -> _Layers:
     shapes, at = distinct_shapes(layouts)
     site = Site(model=model, work=work, stack=stack, pool=pool, shapes=shapes)
     prices = tuple(price_layer(site, segment) for segment in model.priced_segments)
@@ -170,15 +224,29 @@ def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Work
     redo, freed = zip(*(_redo(layouts, price, at) for price in prices), strict=True)
     forward = tuple({term: value[at] for term, value in p.forward.items()} for p in prices)
     backward = tuple({term: value[at] for term, value in p.backward.items()} for p in prices)
-    forward_s, backward_s = tuple(p.forward_s[at] for p in prices), tuple(p.backward_s[at] for p in prices)
+    forward_s, backward_s = (
+        tuple(p.forward_s[at] for p in prices),
+        tuple(p.backward_s[at] for p in prices),
+    )
     fsdp = tuple(
-        _fsdp_layer_s(layouts, layer_params(model, segment, layouts), f, b + r, pool=pool, work=work, stack=stack)
+        _fsdp_layer_s(
+            layouts,
+            layer_params(model, segment, layouts),
+            f,
+            b + r,
+            pool=pool,
+            work=work,
+            stack=stack,
+        )
         for segment, f, b, r in zip(model.priced_segments, forward_s, backward_s, redo, strict=True)
     )
     message, pairs = prices[0].input_bytes[at], list(zip(prices, freed, strict=True))
     activations = Activations(
         kept=tuple(p.kept_bytes[at] for p in prices),
-        after_selective=tuple(_on_device(p, np.maximum(p.kept_bytes[at] - f, p.input_bytes[at]), at, stack) for p, f in pairs),
+        after_selective=tuple(
+            _on_device(p, np.maximum(p.kept_bytes[at] - f, p.input_bytes[at]), at, stack)
+            for p, f in pairs
+        ),
         inputs=tuple(p.input_bytes[at] * (not stack.offloads_inputs) for p in prices),
         widest=tuple(p.widest_bytes[at] for p in prices),
         offloaded_layers=stack.offloaded_layers,
@@ -198,20 +266,29 @@ def _spread_layers(layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Work
         fsdp_forward_s=tuple(f for f, _ in fsdp),
         fsdp_backward_s=tuple(b for _, b in fsdp),
         ends=_with_gathers(
-            Ends(**{name: getattr(ends, name)[at] for name in Ends.__slots__}), layouts, model=model, pool=pool, work=work, stack=stack
+            Ends(**{name: getattr(ends, name)[at] for name in Ends.__slots__}),
+            layouts,
+            model=model,
+            pool=pool,
+            work=work,
+            stack=stack,
         ),
         activations=activations,
     )
 
 
 def _on_device(price: LayerPrice, kept: Floats, at: NDArray[Any], stack: Stack) -> Floats:
-    """Of what selective recompute keeps of a layer, the bytes that do not wait in host memory, (N,)."""
+    """Of what selective recompute keeps of a layer, the bytes that do not wait in host memory,
+    (N,)."""
     entry = price.input_bytes[at]
-    return np.asarray(entry * (not stack.offloads_inputs) + (kept - entry) * (not stack.offloads_kept))
+    return np.asarray(
+        entry * (not stack.offloads_inputs) + (kept - entry) * (not stack.offloads_kept)
+    )
 
 
 def _redo(layouts: Layouts, price: LayerPrice, at: NDArray[Any]) -> tuple[Floats, Floats]:
-    """Seconds redone and bytes freed per layer, (N,): everything under full recompute, the chosen modules' under selective."""
+    """Seconds redone and bytes freed per layer, (N,): everything under full recompute, the chosen
+    modules' under selective."""
     redo = np.where(layouts.recompute == RECOMPUTES.index("full"), price.redo_s[at], 0.0)
     freed = np.zeros(len(layouts))
     selective = layouts.recompute == RECOMPUTES.index("selective")
@@ -224,59 +301,108 @@ def _redo(layouts: Layouts, price: LayerPrice, at: NDArray[Any]) -> tuple[Floats
 
 
 def _fsdp_layer_s(
-    layouts: Layouts, params: tuple[Floats, Floats], forward_s: Floats, backward_s: Floats, *, pool: Pool, work: Workload, stack: Stack
+    layouts: Layouts,
+    params: tuple[Floats, Floats],
+    forward_s: Floats,
+    backward_s: Floats,
+    *,
+    pool: Pool,
+    work: Workload,
+    stack: Stack,
 ) -> tuple[Floats, Floats]:
-    """Exposed parameter gathers and gradient scatters of one layer and micro batch, (N,) each; 0 below zero2.
+    """Exposed parameter gathers and gradient scatters of one layer and micro batch, (N,) each; 0
+    below zero2.
 
-    Formula:  forward: all-gather of the layer's weights; backward: that again and a reduce-scatter of its gradients (zero2: the scatter
-              alone); each beside overlap * compute, which it slows, with copies where the stack shards by tensor; weights beside
-              adapters have no gradients; where FSDP runs under a pipeline, one gather in the first forward and
-              one scatter in the last backward serve all micro batches; where the reduction is deferred, one scatter
-    Source:   PyTorch FSDP (arXiv:2304.11277); torch.distributed.pipelining reshards and reduces with the last micro batch only.
+    Formula:  forward: all-gather of the layer's weights; backward: that again and a reduce-scatter
+              of its gradients (zero2: the scatter alone); each beside overlap * compute, which it
+              slows, with copies where the stack shards by tensor; weights beside adapters have no
+              gradients; where FSDP runs under a pipeline, one gather in the first forward and one
+              scatter in the last backward serve all micro batches; where the reduction is deferred,
+              one scatter
+    Source:   PyTorch FSDP (arXiv:2304.11277); torch.distributed.pipelining reshards and reduces
+              with the last micro batch only.
     """
-    zero2, zero3 = layouts.sharding == SHARDINGS.index("zero2"), layouts.sharding >= SHARDINGS.index("zero3")
+    zero2, zero3 = (
+        layouts.sharding == SHARDINGS.index("zero2"),
+        layouts.sharding >= SHARDINGS.index("zero3"),
+    )
     if not (zero2 | zero3).any():
         return np.zeros(len(layouts)), np.zeros(len(layouts))
     inside = [(group_of(layouts.shard_size, layouts.tp, pool), params[0])]
     if params[1].any():
-        inside.append((group_of(layouts.expert_shard_size, layouts.ep * layouts.etp, pool), params[1]))
-    gathered = 1.0 if stack.narrow_gathers and work.precision == "fp8" else gathered_bytes(work.precision)
+        inside.append(
+            (group_of(layouts.expert_shard_size, layouts.ep * layouts.etp, pool), params[1])
+        )
+    gathered = (
+        1.0 if stack.narrow_gathers and work.precision == "fp8" else gathered_bytes(work.precision)
+    )
     reduced = 0.0 if work.lora_rank else stack.reduce_bytes
     weights, scatter = (
-        np.asarray(stack.factors.data * (each > 0) * sum(all_gather_s(ranks, held * each) for ranks, held in inside))
+        np.asarray(
+            stack.factors.data
+            * (each > 0)
+            * sum(all_gather_s(ranks, held * each) for ranks, held in inside)
+        )
         for each in (gathered, reduced)
     )
     piped = zero3 & (layouts.pp > 1) & (stack.family == "fsdp")
     rounds = np.where(piped, layouts.num_microbatches, 1)
     forward = np.where(zero3, beside_compute_s(weights, stack.fsdp_overlap * forward_s), 0.0)
-    exchange = np.where(zero3, np.where(piped, 0.0, weights) + scatter, np.where(zero2, scatter, 0.0))
+    exchange = np.where(
+        zero3, np.where(piped, 0.0, weights) + scatter, np.where(zero2, scatter, 0.0)
+    )
     backward = beside_compute_s(exchange, stack.fsdp_overlap * backward_s) * (exchange > 0)
     if stack.reduction_deferred:
         before_last = beside_compute_s(weights, stack.fsdp_overlap * backward_s)
         before_last = np.where(zero3, before_last, 0.0)
-        backward = np.where(piped, backward, before_last + (backward - before_last) / layouts.num_microbatches)
+        backward = np.where(
+            piped, backward, before_last + (backward - before_last) / layouts.num_microbatches
+        )
     chip, held = pool.node.chip, params[0] + params[1]
     if stack.shards_by_tensor:
-        shared = np.asarray(sum(zero3 * (ranks.size > 1) * each for ranks, each in inside), dtype=np.float64)
+        shared = np.asarray(
+            sum(zero3 * (ranks.size > 1) * each for ranks, each in inside), dtype=np.float64
+        )
         copied_out, copied_in = tensor_copies_s(chip, shared, gathered=gathered, reduced=reduced)
         forward, backward = forward + copied_out, backward + copied_out * ~piped + copied_in
     if not (stack.embedded and chip.is_processor):
         return forward / rounds, backward / rounds
-    gathers = shard_copies_s(chip, held * gathered_bytes(work.precision), layouts.shard_size, "gather")
-    scatters = shard_copies_s(chip, held * stack.reduce_bytes, layouts.shard_size, "scatter") * (zero2 | zero3)
+    gathers = shard_copies_s(
+        chip, held * gathered_bytes(work.precision), layouts.shard_size, "gather"
+    )
+    scatters = shard_copies_s(chip, held * stack.reduce_bytes, layouts.shard_size, "scatter") * (
+        zero2 | zero3
+    )
     host = [zero3 * host_sharded_s(chip, way) for way in _WAYS]
-    return (forward + zero3 * gathers + host[0]) / rounds, (backward + zero3 * ~piped * gathers + scatters + host[1]) / rounds
+    return (forward + zero3 * gathers + host[0]) / rounds, (
+        backward + zero3 * ~piped * gathers + scatters + host[1]
+    ) / rounds
 
 
-def _with_gathers(ends: Ends, layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack) -> Ends:
-    """Add what the embedded trainer's zero3 gathers and scatters of embedding and head: one unit, or one on either end of a pipeline."""
+def _with_gathers(
+    ends: Ends, layouts: Layouts, *, model: ModelSpec, pool: Pool, work: Workload, stack: Stack
+) -> Ends:
+    """Add what the embedded trainer's zero3 gathers and scatters of embedding and head: one unit,
+    or one on either end of a pipeline."""
     if not stack.embedded:
         return ends
-    table = padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple) * model.hidden / layouts.tp
+    table = (
+        padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple)
+        * model.hidden
+        / layouts.tp
+    )
     alone = layouts.pp > 1
     units = np.where(alone, table, 0.0), np.where(alone | model.tied, table, 2.0 * table)
     first, last = (
-        _fsdp_layer_s(layouts, (held, np.zeros_like(held)), forward, backward, pool=pool, work=work, stack=stack)
+        _fsdp_layer_s(
+            layouts,
+            (held, np.zeros_like(held)),
+            forward,
+            backward,
+            pool=pool,
+            work=work,
+            stack=stack,
+        )
         for held, forward, backward in (
             (units[0], ends.embedding_forward_s, ends.embedding_backward_s),
             (units[1], ends.head_forward_s, ends.head_backward_s),
@@ -294,7 +420,9 @@ def _with_gathers(ends: Ends, layouts: Layouts, *, model: ModelSpec, pool: Pool,
 _WAYS: tuple[HostPass, HostPass] = ("", "_backward")
 
 
-def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: ModelSpec, pool: Pool, stack: Stack) -> StageTimes:
+def _stage_times(
+    layouts: Layouts, stages: Stages, layers: _Layers, *, model: ModelSpec, pool: Pool, stack: Stack
+) -> StageTimes:
     counts = segment_layers(model, stages)
     forward, backward, weight = (np.zeros(stages.layers.shape) for _ in range(3))
     share = redone_share(layouts, stages)
@@ -306,21 +434,38 @@ def _stage_times(layouts: Layouts, stages: Stages, layers: _Layers, *, model: Mo
         weight += count * layers.weight_s[i][:, None]
     ends, heads = layers.ends, 1 + model.mtp_layers
     first, last = stages.first, stages.last
-    forward += first * ends.embedding_forward_s[:, None] + last * heads * ends.head_forward_s[:, None]
-    backward += first * ends.embedding_backward_s[:, None] + last * heads * ends.head_backward_s[:, None]
+    forward += (
+        first * ends.embedding_forward_s[:, None] + last * heads * ends.head_forward_s[:, None]
+    )
+    backward += (
+        first * ends.embedding_backward_s[:, None] + last * heads * ends.head_backward_s[:, None]
+    )
     weight += last * heads * ends.head_weight_s[:, None]
     p2p = message_s(layouts, layers.activations.boundary, pool=pool, stack=stack)
     return StageTimes(forward_s=forward, backward_s=backward, weight_s=weight, p2p_s=p2p)
 
 
-def _micro_batch_terms(layouts: Layouts, layers: _Layers, times: StageTimes, model: ModelSpec) -> dict[str, Floats]:
-    """Split M micro batches of the mean stage into terms, and add what the slowest takes beyond it, (N,) each."""
+def _micro_batch_terms(
+    layouts: Layouts, layers: _Layers, times: StageTimes, model: ModelSpec
+) -> dict[str, Floats]:
+    """Split M micro batches of the mean stage into terms, and add what the slowest takes beyond it,
+    (N,) each."""
     passes = layouts.num_microbatches / layouts.pp
     counts = [segment.num_layers for segment in model.priced_segments]
     terms = {
-        t: passes * sum(c * (f[t] + b[t]) for c, f, b in zip(counts, layers.forward, layers.backward, strict=True)) for t in LAYER_TERMS
+        t: (
+            passes
+            * sum(
+                c * (f[t] + b[t])
+                for c, f, b in zip(counts, layers.forward, layers.backward, strict=True)
+            )
+        )
+        for t in LAYER_TERMS
     }
-    terms["fsdp_comm"] = passes * sum(c * (f + b) for c, f, b in zip(counts, layers.fsdp_forward_s, layers.fsdp_backward_s, strict=True))
+    terms["fsdp_comm"] = passes * sum(
+        c * (f + b)
+        for c, f, b in zip(counts, layers.fsdp_forward_s, layers.fsdp_backward_s, strict=True)
+    )
     redone = (count * redo for count, redo in zip(counts, layers.redo_s, strict=True))
     terms["recompute"] = passes * _redone_layers_share(layouts, model) * sum(redone)
     ends = layers.ends
@@ -332,20 +477,36 @@ def _micro_batch_terms(layouts: Layouts, layers: _Layers, times: StageTimes, mod
 
 
 def _redone_layers_share(layouts: Layouts, model: ModelSpec) -> Floats:
-    """Share of the model's layers that recompute runs again, (N,): all, or the first n of each chunk with method block."""
-    block = (layouts.block_recompute > 0) & (layouts.recompute_layers >= 0) & (layouts.recompute == RECOMPUTES.index("full"))
-    return np.where(block, np.minimum(1.0, layouts.recompute_layers * layouts.pp * layouts.vpp / model.total_layers), 1.0)
+    """Share of the model's layers that recompute runs again, (N,): all, or the first n of each
+    chunk with method block."""
+    block = (
+        (layouts.block_recompute > 0)
+        & (layouts.recompute_layers >= 0)
+        & (layouts.recompute == RECOMPUTES.index("full"))
+    )
+    return np.where(
+        block,
+        np.minimum(1.0, layouts.recompute_layers * layouts.pp * layouts.vpp / model.total_layers),
+        1.0,
+    )
 
 
 def _pipeline_terms(
-    layouts: Layouts, stages: Stages, layers: _Layers, times: StageTimes, model: ModelSpec, stack: Stack
+    layouts: Layouts,
+    stages: Stages,
+    layers: _Layers,
+    times: StageTimes,
+    model: ModelSpec,
+    stack: Stack,
 ) -> dict[str, Floats]:
     """Bubble, and messages that nothing hides, (N,) each."""
     totals = _all_stages_sum(layouts, layers, model)
     kinds = layouts.schedule * 2 + (layouts.vpp > 1)
     bubble, messages = np.empty(len(layouts)), np.empty(len(layouts))
     for kind in np.unique(kinds):
-        rows = np.flatnonzero(kinds == kind)  # one formula at a time: each costs as much as all the rest of a step
+        rows = np.flatnonzero(
+            kinds == kind
+        )  # one formula at a time: each costs as much as all the rest of a step
         parts = pipeline_s(
             schedule=layouts.schedule[rows],
             pp=layouts.pp[rows],
@@ -365,14 +526,18 @@ def _pipeline_terms(
     return {"bubble": bubble, "pp_comm": messages}
 
 
-def _all_stages_sum(layouts: Layouts, layers: _Layers, model: ModelSpec) -> tuple[Floats, Floats, Floats]:
+def _all_stages_sum(
+    layouts: Layouts, layers: _Layers, model: ModelSpec
+) -> tuple[Floats, Floats, Floats]:
     """Forward, backward and weight-gradient time of one micro batch over all stages, (N,) each."""
     forward, backward, weight = (np.zeros(len(layouts)) for _ in range(3))
     share = _redone_layers_share(layouts, model)
     for i, segment in enumerate(model.priced_segments):
         count = segment.num_layers
         forward += count * (layers.forward_s[i] + layers.fsdp_forward_s[i])
-        backward += count * (layers.backward_s[i] + layers.fsdp_backward_s[i] + share * layers.redo_s[i])
+        backward += count * (
+            layers.backward_s[i] + layers.fsdp_backward_s[i] + share * layers.redo_s[i]
+        )
         weight += count * layers.weight_s[i]
     ends, heads = layers.ends, 1 + model.mtp_layers
     forward += ends.embedding_forward_s + heads * ends.head_forward_s

@@ -55,15 +55,24 @@ def layer_params(model: ModelSpec, segment: Segment, layouts: Layouts) -> tuple[
 def largest_matrix_share(model: ModelSpec) -> float:
     """Share of a layer's parameters that its largest matrix holds.
 
-    Formula:  max(hidden * ffn, experts * hidden * expert width, heads * head_dim * hidden) / parameters of the mean layer, at most 1
+    Formula:  max(hidden * ffn, experts * hidden * expert width, heads * head_dim * hidden) /
+              parameters of the mean layer, at most 1
     Units:    a share.
     Source:   experts of one layer are one tensor in software that groups them.
     Valid:    any ModelSpec.
     Checked:  tests/cost/test_weights.py
     """
     moe = model.moe
-    experts = moe.num_experts * (moe.latent_dim or model.hidden) * moe.expert_ffn if moe is not None else 0
-    dense = model.hidden * (model.ffn if any(block.kind == "mlp" for s in model.segments for block, _ in s.blocks) else 0)
+    experts = (
+        moe.num_experts * (moe.latent_dim or model.hidden) * moe.expert_ffn
+        if moe is not None
+        else 0
+    )
+    dense = model.hidden * (
+        model.ffn
+        if any(block.kind == "mlp" for s in model.segments for block, _ in s.blocks)
+        else 0
+    )
     largest = max(dense, experts, model.num_heads * model.head_dim * model.hidden)
     return min(1.0, largest * model.total_layers / model_params(model).layers)
 
@@ -71,11 +80,12 @@ def largest_matrix_share(model: ModelSpec) -> float:
 def stage_params(model: ModelSpec, stack: Stack, layouts: Layouts, stages: Stages) -> StageParams:
     """Parameters of one rank, by stage.
 
-    Formula:  layers * layer's share + embedding (first stage) + head and last norms (last stage; a tied head is a second copy where
-              pp > 1) + multi-token prediction, with a copy of the embedding where the stage has none
+    Formula:  layers * layer's share + embedding (first stage) + head and last norms (last stage; a
+              tied head is a second copy where pp > 1) + multi-token prediction, with a copy of the
+              embedding where the stage has none
     Units:    parameters, float64, (N, S).
-    Source:   Megatron-LM (arXiv:1909.08053); vocabulary padded as the stack pads it; Megatron-Core's gpt_model.py builds an embedding
-              for `mtp_process` too.
+    Source:   Megatron-LM (arXiv:1909.08053); vocabulary padded as the stack pads it;
+              Megatron-Core's gpt_model.py builds an embedding for `mtp_process` too.
     Valid:    any layout of the model.
     Checked:  tests/cost/test_weights.py
     """
@@ -84,13 +94,30 @@ def stage_params(model: ModelSpec, stack: Stack, layouts: Layouts, stages: Stage
         dense_layer, expert_layer = layer_params(model, segment, layouts)
         dense, expert = dense + dense_layer[:, None] * count, expert + expert_layer[:, None] * count
     tp = layouts.tp[:, None]
-    table = padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple)[:, None] * model.hidden / tp
+    table = (
+        padded_vocab(model.vocab, layouts.tp.astype(np.float64), stack.vocab_multiple)[:, None]
+        * model.hidden
+        / tp
+    )
     dense = dense + stages.first * (table + model_params(model).positions)
     separate = np.where(model.tied, layouts.pp[:, None] > 1, True)
     other_head = head_params(model) - (0 if model.tied else model.vocab * model.hidden)
     norm = norm_params(model)
     last_norms = norm * (2 if model.family == "encoder-decoder" else 1)
     dense = dense + stages.last * (separate * table + other_head / tp + last_norms)
-    copied = stages.mtp & (layouts.pp[:, None] > 1) & ~(stages.last & model.tied) & (model.mtp_layers > 0)
-    dense = dense + stages.mtp * model.mtp_layers * (3 * norm + 2 * model.hidden**2 / tp) + copied * table
-    return StageParams(dense=dense, expert=expert, ends=stages.first * table + stages.last * separate * table + copied * table)
+    copied = (
+        stages.mtp
+        & (layouts.pp[:, None] > 1)
+        & ~(stages.last & model.tied)
+        & (model.mtp_layers > 0)
+    )
+    dense = (
+        dense
+        + stages.mtp * model.mtp_layers * (3 * norm + 2 * model.hidden**2 / tp)
+        + copied * table
+    )
+    return StageParams(
+        dense=dense,
+        expert=expert,
+        ends=stages.first * table + stages.last * separate * table + copied * table,
+    )

@@ -56,7 +56,8 @@ _HOMES = {
     "verify": "verifying",
     "wiki": "articles",
 }
-"""The step's function by the module of this package that holds it; loaded when first asked for. No module has the name of a function."""
+"""The step's function by the module of this package that holds it; loaded when first asked for. No
+module has the name of a function."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,5 @@
-"""Compressed files as streams of plain bytes: several members or frames one after the other, and cut-off files found."""
+"""Compressed files as streams of plain bytes: several members or frames one after the other, and
+cut-off files found."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ BLOCK_BYTES = 1 << 20
 
 
 def _zstd(source: IO[bytes]) -> IO[bytes]:
-    """Standard library from Python 3.14 on, before that its backport: docs/decisions tells why not zstandard."""
+    """Standard library from Python 3.14 on, before that its backport: docs/decisions tells why not
+    zstandard."""
     library: Any
     try:
         if sys.version_info >= (3, 14):
@@ -39,9 +41,15 @@ def _zstd(source: IO[bytes]) -> IO[bytes]:
 
 
 ARCHIVES: Mapping[str, Callable[[IO[bytes]], Any]] = MappingProxyType(
-    {"zst": _zstd, "gz": lambda source: gzip.GzipFile(fileobj=source), "bz2": bz2.BZ2File, "xz": lzma.LZMAFile}
+    {
+        "zst": _zstd,
+        "gz": lambda source: gzip.GzipFile(fileobj=source),
+        "bz2": bz2.BZ2File,
+        "xz": lzma.LZMAFile,
+    }
 )
-"""Readers by the name's last part; each reads member after member and raises EOFError where the last one is cut off."""
+"""Readers by the name's last part; each reads member after member and raises EOFError where the
+last one is cut off."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,10 +91,14 @@ def plain_name(name: str) -> str:
 
 
 @contextmanager
-def open_plain(path: str | Path, *, name: str | None = None, span: Span | None = None, counted: bool = True) -> Iterator[IO[bytes]]:
-    """Open a file, compressed or not by the ending of its name, for its plain bytes; what is read of it counts as progress.
+def open_plain(
+    path: str | Path, *, name: str | None = None, span: Span | None = None, counted: bool = True
+) -> Iterator[IO[bytes]]:
+    """Open a file, compressed or not by the ending of its name, for its plain bytes; what is read
+    of it counts as progress.
 
-    `name` is given where the file has another one for the time being, `span` where only whole members of it are wanted.
+    `name` is given where the file has another one for the time being, `span` where only whole
+    members of it are wanted.
 
     ShardError of kind `archive` where it is cut off, damaged or empty, at the read that finds out.
     """
@@ -101,7 +113,9 @@ def open_plain(path: str | Path, *, name: str | None = None, span: Span | None =
             with ARCHIVES[kind](source) as plain:
                 yield plain
     except EOFError:
-        raise ShardError(f"{path}: is cut off before the end of its .{kind} data", "archive") from None
+        raise ShardError(
+            f"{path}: is cut off before the end of its .{kind} data", "archive"
+        ) from None
     except (zlib.error, lzma.LZMAError) as error:
         raise ShardError(f"{path}: is no whole .{kind} file ({error})", "archive") from None
     except OSError as error:
@@ -115,7 +129,8 @@ def open_plain(path: str | Path, *, name: str | None = None, span: Span | None =
 
 
 def check_archive(path: Path, *, name: str | None = None) -> str | None:
-    """Read a compressed file to its end and return its kind, None where it is plain; ShardError where it is not whole."""
+    """Read a compressed file to its end and return its kind, None where it is plain; ShardError
+    where it is not whole."""
     kind = archive_of(name or path.name)
     if kind is not None:
         with open_plain(path, name=name, counted=False) as plain:

@@ -23,10 +23,12 @@ from meshwright.errors import ConfigError, MissingExtraError
 __all__ = ["PIECE_BYTES", "plain_text", "wiki"]
 
 PIECE_BYTES = 32 << 20
-"""Of a dump per shard: minutes of work, so that a kill costs little and many workers have something to do."""
+"""Of a dump per shard: minutes of work, so that a kill costs little and many workers have something
+to do."""
 _SUFFIXES = (".xml", ".xml.bz2", ".xml.gz", ".xml.xz", ".xml.zst")
 _NOT_TEXT = frozenset({"table", "gallery", "timeline", "imagemap", "score", "templatestyles"})
-"""Tags that hold no sentences; those of mwparserfromhell's own list (ref, math, ...) it leaves out itself."""
+"""Tags that hold no sentences; those of mwparserfromhell's own list (ref, math, ...) it leaves out
+itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +51,12 @@ def wiki(
     place: Place | None = None,
     progress: bool = True,
 ) -> StepResult:
-    """Write the articles of `pages-articles` dumps (.xml, or compressed) as lines of `id`, `revid`, `url`, `title` and `text`.
+    """Write the articles of `pages-articles` dumps (.xml, or compressed) as lines of `id`, `revid`,
+    `url`, `title` and `text`.
 
-    Plain XML and dumps of the kind `multistream.xml.bz2` are cut into pieces of about `piece_bytes`, which ranks and workers share;
-    other archives are one piece each. Redirects, other namespaces and pages without text are left out and counted.
+    Plain XML and dumps of the kind `multistream.xml.bz2` are cut into pieces of about
+    `piece_bytes`, which ranks and workers share; other archives are one piece each. Redirects,
+    other namespaces and pages without text are left out and counted.
     """
     try:
         import mwparserfromhell  # noqa: F401
@@ -70,7 +74,9 @@ def wiki(
         for number, span in enumerate(spans):
             name = f"{stem}.{number:0{digits}}.jsonl"
             size = file.size_bytes if span is None else span.end - span.begin
-            tasks.append(_Piece(name=name, size_bytes=size, path=file.path, span=span, output=output / name))
+            tasks.append(
+                _Piece(name=name, size_bytes=size, path=file.path, span=span, output=output / name)
+            )
     report = run_step(
         "wiki",
         tasks,
@@ -85,8 +91,13 @@ def wiki(
 
 
 def _notes(records: Any) -> tuple[str, ...]:
-    totals = {key: sum(record[key] for record in records) for key in ("redirects", "other_pages", "without_text", "unread")}
-    left_out = ", ".join(f"{number:,} {key.replace('_', ' ')}" for key, number in totals.items() if number)
+    totals = {
+        key: sum(record[key] for record in records)
+        for key in ("redirects", "other_pages", "without_text", "unread")
+    }
+    left_out = ", ".join(
+        f"{number:,} {key.replace('_', ' ')}" for key, number in totals.items() if number
+    )
     return (f"left out: {left_out}",) if left_out else ()
 
 
@@ -113,7 +124,12 @@ def _write_piece(task: _Piece) -> Record:
             size_bytes += handle.write(line)
             documents += 1
             count(documents=1)
-    return {"size_bytes": size_bytes, "sha256": digest.hexdigest(), "documents": documents, **left_out}
+    return {
+        "size_bytes": size_bytes,
+        "sha256": digest.hexdigest(),
+        "documents": documents,
+        **left_out,
+    }
 
 
 def _text_or_reason(page: Page, site: Site) -> tuple[str, str]:
@@ -129,7 +145,8 @@ def _text_or_reason(page: Page, site: Site) -> tuple[str, str]:
 
 
 def plain_text(wikitext: str, *, hidden: frozenset[str]) -> str:
-    """Return an article's sentences, a paragraph a line: no templates, tables, references, files or categories; links by their words.
+    """Return an article's sentences, a paragraph a line: no templates, tables, references, files or
+    categories; links by their words.
 
     ShardError where mwparserfromhell gives up.
     """
@@ -142,14 +159,20 @@ def plain_text(wikitext: str, *, hidden: frozenset[str]) -> str:
     except (ParserError, RecursionError) as error:
         raise ShardError(f"no wikitext ({error})", "dump") from None
     for node in code.filter(recursive=True, matches=lambda node: isinstance(node, (Tag, Wikilink))):
-        is_hidden = isinstance(node, Wikilink) and str(node.title).partition(":")[0].strip().lower() in hidden
+        is_hidden = (
+            isinstance(node, Wikilink)
+            and str(node.title).partition(":")[0].strip().lower() in hidden
+        )
         is_table = isinstance(node, Tag) and str(node.tag).strip().lower() in _NOT_TEXT
         if is_hidden or is_table:
             try:
                 code.remove(node)
             except ValueError:  # it was inside one that is gone
                 continue
-    lines = (" ".join(line.split()) for line in str(code.strip_code(normalize=True, collapse=True)).split("\n"))
+    lines = (
+        " ".join(line.split())
+        for line in str(code.strip_code(normalize=True, collapse=True)).split("\n")
+    )
     return "\n".join(line for line in lines if line)
 
 

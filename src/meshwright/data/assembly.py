@@ -1,6 +1,7 @@
-"""The scratch files of all segments joined in order into .bin and .idx: a piece at a time, so that a kill loses little and disk is freed.
-
-Each scratch file is removed when what it holds is on the disk in the output, so both together need the space once.
+"""The scratch files of all segments joined in order into .bin and .idx: a piece at a time, so that
+a kill loses little and disk is freed.
+ Each scratch file is removed when what it holds is on the disk in the output, so both together need
+the space once.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from meshwright.indexed import chunks_of, write_index
 __all__ = ["Abandoned", "Assembled", "Assembly", "TornScratch", "clear", "read_state"]
 
 COMMIT_BYTES = 1 << 26
-"""Ids between two commits: what a kill can make this redo. So soon, since the pages of removed scratch files are then written anew while
-they are in use: 170 MB joined take 0.2 s of the kernel's time, and 0.5 s with one commit at the end."""
+"""Ids between two commits: what a kill can make this redo. So soon, since the pages of removed
+scratch files are then written anew while they are in use: 170 MB joined take 0.2 s of the kernel's
+time, and 0.5 s with one commit at the end."""
 _BLOCK_BYTES = 1 << 20
 _PARTS = {"tokens": "bin", "lengths": "lengths", "counts": "counts"}
 
@@ -42,7 +44,8 @@ class Abandoned(Exception):
 
 
 class TornScratch(MeshwrightError):
-    """A scratch file is not what its record says: a power cut tore it. It has been removed, so that a new start does its segment again."""
+    """A scratch file is not what its record says: a power cut tore it. It has been removed, so that
+    a new start does its segment again."""
 
 
 @dataclass(slots=True)
@@ -84,7 +87,8 @@ class Assembly:
         return self._state.segments
 
     def add(self, name: str, record: Record) -> None:
-        """Append what a segment's scratch file holds; TornScratch where it is damaged, and then the outputs are to be opened anew."""
+        """Append what a segment's scratch file holds; TornScratch where it is damaged, and then the
+        outputs are to be opened anew."""
         self._open()
         path = part_path(self.scratch, name)
         _append(path, record, self._outputs, self.abandoned)
@@ -95,13 +99,16 @@ class Assembly:
             self._commit()
 
     def finish(self, *, dtype: str, rejects: Path | None) -> list[Assembled]:
-        """Write the indices and give the outputs their names; `rejects` is where what was rejected goes, None: nowhere."""
+        """Write the indices and give the outputs their names; `rejects` is where what was rejected
+        goes, None: nowhere."""
         self._open()
         self._commit()
         hashes = {section: growing.sha256 for section, growing in self._outputs.items()}
         self.close()
         done = [
-            _finish(prefix, self.scratch, place, dtype=dtype, sha256=hashes[f"{key}.tokens"].hexdigest())
+            _finish(
+                prefix, self.scratch, place, dtype=dtype, sha256=hashes[f"{key}.tokens"].hexdigest()
+            )
             for place, (key, prefix) in enumerate(self.prefixes.items())
         ]
         raw = self.scratch / "rejects"
@@ -119,9 +126,13 @@ class Assembly:
         if self._outputs:
             return
         for place, prefix in enumerate(self.prefixes.values()):
-            _take_back(self.scratch / f"{place}.bin", Path(f"{prefix}.bin"), begun=self.segments > 0)
+            _take_back(
+                self.scratch / f"{place}.bin", Path(f"{prefix}.bin"), begun=self.segments > 0
+            )
         self._outputs = {
-            section: _open(self._stack, self.scratch / name, self._state.sizes.get(section, 0), self.abandoned)
+            section: _open(
+                self._stack, self.scratch / name, self._state.sizes.get(section, 0), self.abandoned
+            )
             for section, name in self._names.items()
         }
 
@@ -137,7 +148,12 @@ class Assembly:
 
 def clear(scratch: Path) -> None:
     """Remove what an assembly leaves, when the manifest is written."""
-    for path in (*scratch.glob("*.lengths"), *scratch.glob("*.counts"), scratch / "rejects", scratch / _STATE):
+    for path in (
+        *scratch.glob("*.lengths"),
+        *scratch.glob("*.counts"),
+        scratch / "rejects",
+        scratch / _STATE,
+    ):
         path.unlink(missing_ok=True)
     for folder in scratch.glob("[0-9]*[0-9]/"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -156,7 +172,11 @@ def read_state(scratch: Path) -> State:
 
 def _names(keys: Sequence[str]) -> dict[str, str]:
     """Return the file of each section."""
-    names = {f"{key}.{section}": f"{place}.{ending}" for place, key in enumerate(keys) for section, ending in _PARTS.items()}
+    names = {
+        f"{key}.{section}": f"{place}.{ending}"
+        for place, key in enumerate(keys)
+        for section, ending in _PARTS.items()
+    }
     return {**names, "rejects": "rejects"}
 
 
@@ -202,7 +222,10 @@ def _append(path: Path, record: Record, outputs: Mapping[str, _Growing], abandon
                     raise EOFError
     except (FileNotFoundError, EOFError):
         path.unlink(missing_ok=True)
-        raise TornScratch(f"{path}: what a worker wrote there is lost or torn; start again, and its segment is done again") from None
+        raise TornScratch(
+            f"{path}: what a worker wrote there is lost or torn; start again, and its segment is"
+            " done again"
+        ) from None
 
 
 def _blocks(handle: IO[bytes], size_bytes: int, abandoned: Event) -> Iterator[memoryview]:
@@ -225,7 +248,12 @@ def _finish(prefix: Path, scratch: Path, place: int, *, dtype: str, sha256: str)
     _write_bounds(bounds, counts)
     index, tokens = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     with writing(index) as handle:
-        write_index(handle, dtype=np.dtype(dtype), lengths=lengths, bounds=np.memmap(bounds, dtype="<i8", mode="r"))
+        write_index(
+            handle,
+            dtype=np.dtype(dtype),
+            lengths=lengths,
+            bounds=np.memmap(bounds, dtype="<i8", mode="r"),
+        )
     bounds.unlink()
     (scratch / f"{place}.bin").rename(tokens)
     size_bytes = tokens.stat().st_size
@@ -249,7 +277,8 @@ def _mapped(path: Path) -> NDArray[np.int32]:
 
 
 def _write_bounds(path: Path, counts: NDArray[np.int32]) -> None:
-    """Write the first sequence of each document, and the end: running sums of the documents' sequences."""
+    """Write the first sequence of each document, and the end: running sums of the documents'
+    sequences."""
     last = 0
     with path.open("wb") as handle:
         handle.write(np.zeros(1, dtype="<i8").tobytes())
@@ -267,4 +296,6 @@ def _write_rejects(raw: Path, path: Path) -> None:
             row = json.loads(text)
             row["line"] = located(row, counter).line
             del row["start"], row["form"]
-            handle.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")
+            handle.write(
+                json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+            )

@@ -1,4 +1,5 @@
-"""Files that exist whole or not at all: a temporary name in the same folder, fsync of file and folder, rename."""
+"""Files that exist whole or not at all: a temporary name in the same folder, fsync of file and
+folder, rename."""
 
 from __future__ import annotations
 
@@ -20,13 +21,15 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 def temporary_of(path: Path) -> Path:
-    """Return the name of a file while it is written: always the same, so that a second start takes over what a kill left."""
+    """Return the name of a file while it is written: always the same, so that a second start takes
+    over what a kill left."""
     return path.with_name(f".{path.name}.part")
 
 
 @contextmanager
 def writing(path: Path, *, wait: bool = False) -> Iterator[IO[bytes]]:
-    """Open a file for writing that gets its name when the block ends, with its bytes on the disk; a block that fails leaves none.
+    """Open a file for writing that gets its name when the block ends, with its bytes on the disk; a
+    block that fails leaves none.
 
     Where another process is writing it: ConfigError, or with `wait` its turn comes first.
     """
@@ -46,16 +49,19 @@ def writing(path: Path, *, wait: bool = False) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a small file at once; of processes that do so side by side the last one's content stays."""
+    """Write a small file at once; of processes that do so side by side the last one's content
+    stays."""
     with writing(path, wait=True) as handle:
         handle.write(content)
 
 
 @contextmanager
 def locked(path: Path, *, wait: bool = False) -> Iterator[IO[bytes]]:
-    """Open a file for reading and writing that no other process has open this way; the kernel frees it when the process ends.
+    """Open a file for reading and writing that no other process has open this way; the kernel frees
+    it when the process ends.
 
-    Where another has: ConfigError, or with `wait` its end is waited for. Where a file system has no locks this is an ordinary open.
+    Where another has: ConfigError, or with `wait` its end is waited for. Where a file system has no
+    locks this is an ordinary open.
     """
     while True:
         handle = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=1 << 20)
@@ -66,7 +72,8 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[IO[bytes]]:
         except BaseException:
             handle.close()
             raise
-        handle.close()  # the other process finished and renamed it while this one waited for the lock
+        # the other process finished and renamed it while this one waited for the lock
+        handle.close()
     with handle:
         yield handle
 
@@ -75,7 +82,9 @@ def _lock(handle: IO[bytes], path: Path, *, wait: bool) -> None:
     try:
         fcntl.flock(handle.fileno(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        raise ConfigError(f"{path}: another process is writing it; wait for it, or end it") from None
+        raise ConfigError(
+            f"{path}: another process is writing it; wait for it, or end it"
+        ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -89,7 +98,8 @@ def _is_same(handle: IO[bytes], path: Path) -> bool:
 
 
 def create_once(path: Path, content: bytes) -> bool:
-    """Give a file its content unless it exists: of many processes that try, one does, and all see its content whole."""
+    """Give a file its content unless it exists: of many processes that try, one does, and all see
+    its content whole."""
     if path.exists():
         return False
     path.parent.mkdir(parents=True, exist_ok=True)

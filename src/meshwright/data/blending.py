@@ -35,15 +35,27 @@ class Blend:
 
     def epochs(self, train_tokens: int) -> list[float]:
         """Return how often each corpus is read in a training of so many tokens."""
-        return [weight * train_tokens / tokens for weight, tokens in zip(self.weights, self.tokens, strict=True)]
+        return [
+            weight * train_tokens / tokens
+            for weight, tokens in zip(self.weights, self.tokens, strict=True)
+        ]
 
     def forms(self) -> dict[str, str]:
-        """Return the text of each program: Megatron-LM's flag, NeMo 1.x's field, Megatron-Bridge's."""
+        """Return the text of each program: Megatron-LM's flag, NeMo 1.x's field,
+        Megatron-Bridge's."""
         pairs = list(zip(self.words(), self.prefixes, strict=True))
         return {
-            "megatron": "--data-path " + " ".join(f"{weight} {_quoted(prefix)}" for weight, prefix in pairs),
-            "nemo": _quoted("model.data.data_prefix=[" + ",".join(f"{weight},{prefix}" for weight, prefix in pairs) + "]"),
-            "bridge": _quoted(f"dataset.blend=[{json.dumps(list(self.prefixes), separators=(',', ':'))},[{','.join(self.words())}]]"),
+            "megatron": (
+                "--data-path " + " ".join(f"{weight} {_quoted(prefix)}" for weight, prefix in pairs)
+            ),
+            "nemo": _quoted(
+                "model.data.data_prefix=["
+                + ",".join(f"{weight},{prefix}" for weight, prefix in pairs)
+                + "]"
+            ),
+            "bridge": _quoted(
+                f"dataset.blend=[{json.dumps(list(self.prefixes), separators=(',', ':'))},[{','.join(self.words())}]]"  # noqa: E501
+            ),
         }
 
 
@@ -52,18 +64,24 @@ def _quoted(word: str) -> str:
 
 
 def blend(
-    words: Sequence[str], *, by: By = "tokens", temperature: float = 1.0, weights: Sequence[float] | Mapping[str, float] | None = None
+    words: Sequence[str],
+    *,
+    by: By = "tokens",
+    temperature: float = 1.0,
+    weights: Sequence[float] | Mapping[str, float] | None = None,
 ) -> Blend:
     """Weigh pairs by their size, or by a mixture that is given.
 
     Args:
         words: prefixes, folders or patterns.
         by: what the weights follow where none are given.
-        temperature: sizes are raised to 1 / temperature: above 1 small corpora weigh more, 1 leaves them.
+        temperature: sizes are raised to 1 / temperature: above 1 small corpora weigh more, 1 leaves
+                     them.
         weights: in the order of the pairs; any positive numbers, they are divided by their sum.
 
     Raises:
-        ConfigError: a pair is absent, broken or empty; weights that are not one for each, or not positive.
+        ConfigError: a pair is absent, broken or empty; weights that are not one for each, or not
+                     positive.
     """
     prefixes = prefixes_of(words)
     files = [IndexedFile(prefix) for prefix in prefixes]
@@ -73,13 +91,23 @@ def blend(
     if not temperature > 0:
         raise ConfigError(f"--temperature {temperature}: expected more than 0")
     if weights is not None and (by, temperature) != ("tokens", 1.0):
-        raise ConfigError("--weights say all: --by and --temperature have no effect on them, leave them out")
+        raise ConfigError(
+            "--weights say all: --by and --temperature have no effect on them, leave them out"
+        )
     if weights is None:
-        sizes = {"tokens": [f.num_tokens for f in files], "documents": [f.num_documents for f in files], "equal": [1] * len(files)}
+        sizes = {
+            "tokens": [f.num_tokens for f in files],
+            "documents": [f.num_documents for f in files],
+            "equal": [1] * len(files),
+        }
         raw = [size ** (1 / temperature) for size in sizes[by]]
     else:
         raw = _given(prefixes, weights)
-    return Blend(prefixes=tuple(prefixes), weights=tuple(even_sum(raw)), tokens=tuple(file.num_tokens for file in files))
+    return Blend(
+        prefixes=tuple(prefixes),
+        weights=tuple(even_sum(raw)),
+        tokens=tuple(file.num_tokens for file in files),
+    )
 
 
 def _given(prefixes: Sequence[str], weights: Sequence[float] | Mapping[str, float]) -> list[float]:
@@ -87,17 +115,25 @@ def _given(prefixes: Sequence[str], weights: Sequence[float] | Mapping[str, floa
     if isinstance(weights, Mapping):
         unknown = [name for name in weights if name not in prefixes]
         if unknown:
-            raise ConfigError(f"--weights {unknown[0]}=...: is none of the pairs: {', '.join(prefixes)}")
+            raise ConfigError(
+                f"--weights {unknown[0]}=...: is none of the pairs: {', '.join(prefixes)}"
+            )
         given = [weights[prefix] for prefix in prefixes if prefix in weights]
     if len(given) != len(prefixes):
-        raise ConfigError(f"--weights: {len(given)} for {counted(len(prefixes), 'pair')} ({', '.join(prefixes)})")
+        raise ConfigError(
+            f"--weights: {len(given)} for {counted(len(prefixes), 'pair')} ({', '.join(prefixes)})"
+        )
     if not all(0 < weight < float("inf") for weight in given):
-        raise ConfigError(f"--weights {','.join(map(str, given))}: expected numbers above 0; leave out what is not to be read")
+        raise ConfigError(
+            f"--weights {','.join(map(str, given))}: expected numbers above 0; leave out what is"
+            " not to be read"
+        )
     return given
 
 
 def even_sum(raw: Sequence[float]) -> list[float]:
-    """Round shares so that they sum to 1 as written: down, and what is left to those that lost the most. ConfigError where one vanishes."""
+    """Round shares so that they sum to 1 as written: down, and what is left to those that lost the
+    most. ConfigError where one vanishes."""
     unit = 10**_DIGITS
     exact = [weight / sum(raw) * unit for weight in raw]
     floors = [int(value) for value in exact]
@@ -107,6 +143,7 @@ def even_sum(raw: Sequence[float]) -> list[float]:
         floors[place] += 1
     if 0 in floors:
         raise ConfigError(
-            f"pair {floors.index(0) + 1} would weigh less than {1 / unit:.{_DIGITS}f}; merge small corpora, or raise --temperature"
+            f"pair {floors.index(0) + 1} would weigh less than {1 / unit:.{_DIGITS}f}; merge small"
+            " corpora, or raise --temperature"
         )
     return [value / unit for value in floors]

@@ -25,8 +25,11 @@ class CheckReport:
     faults: tuple[str, ...]
 
 
-def check(words: Sequence[str], *, corpus: str | None = None, chunks: int | None = None, workers: int = 1) -> CheckReport:
-    """Read every file of manifests back; with `corpus`, also look whether all of its files are named.
+def check(
+    words: Sequence[str], *, corpus: str | None = None, chunks: int | None = None, workers: int = 1
+) -> CheckReport:
+    """Read every file of manifests back; with `corpus`, also look whether all of its files are
+    named.
 
     Args:
         words: folders with a manifest, or manifests.
@@ -46,9 +49,15 @@ def check(words: Sequence[str], *, corpus: str | None = None, chunks: int | None
     faults = [fault for manifest in manifests for fault in faults_of(manifest, workers=workers)]
     if corpus is not None:
         named = {row["name"] for row in rows}
-        absent = [file.name for file in corpus_files(find_corpus(corpus), chunks=chunks) if file.name not in named]
+        absent = [
+            file.name
+            for file in corpus_files(find_corpus(corpus), chunks=chunks)
+            if file.name not in named
+        ]
         faults += [f"{name}: of {corpus}, in no manifest" for name in absent]
-    return CheckReport(files=len(rows), size_bytes=sum(row["size_bytes"] for row in rows), faults=tuple(faults))
+    return CheckReport(
+        files=len(rows), size_bytes=sum(row["size_bytes"] for row in rows), faults=tuple(faults)
+    )
 
 
 def faults_of(manifest: Path, *, workers: int = 1) -> list[str]:
@@ -60,7 +69,11 @@ def faults_of(manifest: Path, *, workers: int = 1) -> list[str]:
     if not rows:
         return [f"{manifest}: names no file"]
     with ThreadPoolExecutor(workers) as pool:
-        return [fault for found in pool.map(lambda row: list(_faults_of_file(manifest, row)), rows) for fault in found]
+        return [
+            fault
+            for found in pool.map(lambda row: list(_faults_of_file(manifest, row)), rows)
+            for fault in found
+        ]
 
 
 def _faults_of_file(manifest: Path, row: dict[str, Any]) -> Iterator[str]:

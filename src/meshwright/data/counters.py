@@ -1,4 +1,5 @@
-"""How far the workers of a process are: counts that they raise and that the process reads, without locks."""
+"""How far the workers of a process are: counts that they raise and that the process reads, without
+locks."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Counts:
 
 
 class SharedCounts:
-    """Three counts per worker, in memory that all of them see; each writes its own only, so a killed worker blocks nobody."""
+    """Three counts per worker, in memory that all of them see; each writes its own only, so a
+    killed worker blocks nobody."""
 
     def __init__(self, context: BaseContext, workers: int) -> None:
         self.cells: Any = context.RawArray("q", _FIELDS * workers)
@@ -31,7 +33,9 @@ class SharedCounts:
 
     def read(self) -> Counts:
         """Return the sums over the workers."""
-        size_bytes, documents, tokens = (sum(self.cells[field::_FIELDS]) for field in range(_FIELDS))
+        size_bytes, documents, tokens = (
+            sum(self.cells[field::_FIELDS]) for field in range(_FIELDS)
+        )
         return Counts(size_bytes=size_bytes, documents=documents, tokens=tokens)
 
 
@@ -46,7 +50,8 @@ def count_into(cells: Any, slot: int) -> None:
 
 
 def count(*, size_bytes: int = 0, documents: int = 0, tokens: int = 0) -> None:
-    """Say that the shard at hand is further by so much: input bytes read, documents and tokens written."""
+    """Say that the shard at hand is further by so much: input bytes read, documents and tokens
+    written."""
     _cells[_at] += size_bytes
     _cells[_at + 1] += documents
     _cells[_at + 2] += tokens

@@ -1,4 +1,5 @@
-"""How long the documents of .bin/.idx pairs are: exact quantiles and a histogram, in little memory."""
+"""How long the documents of .bin/.idx pairs are: exact quantiles and a histogram, in little
+memory."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class LengthStats:
     size_bytes: int
     """Of both files."""
     quantiles: dict[float, int]
-    """Document lengths in tokens by share: the smallest length that at least this share of the documents does not exceed."""
+    """Document lengths in tokens by share: the smallest length that at least this share of the
+    documents does not exceed."""
     histogram: tuple[tuple[int, int, int, int], ...]
     """From, below, documents, tokens, by powers of two; the first holds empty documents."""
 
@@ -40,10 +42,13 @@ class LengthStats:
 
 
 def stats(words: Sequence[str]) -> list[LengthStats]:
-    """Count the documents of some pairs; with several, the last entry is all of them together. ConfigError for a broken pair."""
+    """Count the documents of some pairs; with several, the last entry is all of them together.
+    ConfigError for a broken pair."""
     files = [IndexedFile(prefix) for prefix in prefixes_of(words)]
     counts = [_count(file) for file in files]
-    found = [_stats(file.prefix, [file], [count]) for file, count in zip(files, counts, strict=True)]
+    found = [
+        _stats(file.prefix, [file], [count]) for file, count in zip(files, counts, strict=True)
+    ]
     return found if len(files) == 1 else [*found, _stats("all", files, counts)]
 
 
@@ -67,12 +72,17 @@ def _count(file: IndexedFile) -> _Counts:
 
 
 def _document_lengths(file: IndexedFile) -> Iterator[NDArray[np.int64]]:
-    """Yield the tokens of each document: from its first sequence's first byte to the next document's."""
+    """Yield the tokens of each document: from its first sequence's first byte to the next
+    document's."""
     before = 0
     total_bytes = file.num_tokens * file.dtype.itemsize
     for part in chunks_of(file.bounds[1:]):
         inside = np.minimum(part, max(0, file.num_sequences - 1))
-        ends = np.where(part < file.num_sequences, file.pointers[inside] if file.num_sequences else 0, total_bytes)
+        ends = np.where(
+            part < file.num_sequences,
+            file.pointers[inside] if file.num_sequences else 0,
+            total_bytes,
+        )
         yield np.diff(ends, prepend=before) // file.dtype.itemsize
         before = int(ends[-1])
 
@@ -86,8 +96,12 @@ def _stats(name: str, files: Sequence[IndexedFile], counts: Sequence[_Counts]) -
         documents=documents,
         sequences=sum(file.num_sequences for file in files),
         tokens=sum(file.num_tokens for file in files),
-        size_bytes=sum(file.index_path.stat().st_size + file.tokens_path.stat().st_size for file in files),
-        quantiles={share: _quantile(short, long, share) for share in QUANTILES} if documents else {},
+        size_bytes=sum(
+            file.index_path.stat().st_size + file.tokens_path.stat().st_size for file in files
+        ),
+        quantiles=(
+            {share: _quantile(short, long, share) for share in QUANTILES} if documents else {}
+        ),
         histogram=tuple(_histogram(short, long)),
     )
 
@@ -100,13 +114,18 @@ def _quantile(short: NDArray[np.int64], long: NDArray[np.int64], share: float) -
     return int(long[rank - int(running[-1]) - 1])
 
 
-def _histogram(short: NDArray[np.int64], long: NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
+def _histogram(
+    short: NDArray[np.int64], long: NDArray[np.int64]
+) -> Iterator[tuple[int, int, int, int]]:
     start, below = 0, 1
     most = int(long[-1]) if len(long) else int(np.flatnonzero(short)[-1]) if short.any() else -1
     while start <= most:
         if start < _COUNTED:
             part = short[start:below]
-            documents, tokens = int(part.sum()), int((part * np.arange(start, start + len(part))).sum())
+            documents, tokens = (
+                int(part.sum()),
+                int((part * np.arange(start, start + len(part))).sum()),
+            )
         else:
             held = long[(long >= start) & (long < below)]
             documents, tokens = len(held), int(held.sum())

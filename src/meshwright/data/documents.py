@@ -1,4 +1,5 @@
-"""Documents of a file: JSON lines, JSON values, text, Parquet; what is no document is named with its line and reason."""
+"""Documents of a file: JSON lines, JSON values, text, Parquet; what is no document is named with
+its line and reason."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ from typing import Literal
 from meshwright.data.archives import ARCHIVES, archive_of, plain_name
 from meshwright.data.json_documents import json_lines, json_values
 from meshwright.data.parquet_documents import parquet_rows
-from meshwright.data.pieces import BYTE_ORDER_MARK, Document, Form, Piece, Reject, WholeFile, blocks_of, lines_of, too_long
+from meshwright.data.pieces import (
+    BYTE_ORDER_MARK,
+    Document,
+    Form,
+    Piece,
+    Reject,
+    WholeFile,
+    blocks_of,
+    lines_of,
+    too_long,
+)
 from meshwright.data.steps import ShardError
 from meshwright.errors import ConfigError
 
@@ -27,36 +38,50 @@ _FORMS: dict[str, Form] = {
     ".md": "text",
     ".parquet": "parquet",
 }
-SUFFIXES = tuple(f"{form}{packed}" for form in _FORMS if form != ".md" for packed in ("", *(f".{kind}" for kind in ARCHIVES)))
+SUFFIXES = tuple(
+    f"{form}{packed}"
+    for form in _FORMS
+    if form != ".md"
+    for packed in ("", *(f".{kind}" for kind in ARCHIVES))
+)
 """Of the files that are taken from a folder."""
 _PEEK_BYTES = 1 << 16
 
 
 def form_of(path: str, wanted: Form | None) -> Form:
-    """Return the form of a file by its name; ConfigError where neither the user nor the name says it."""
+    """Return the form of a file by its name; ConfigError where neither the user nor the name says
+    it."""
     form = wanted or _FORMS.get(Path(plain_name(path)).suffix.lower())
     if form is None:
-        raise ConfigError(f"{path}: can't tell what it holds by its name; give --format json, text or parquet")
+        raise ConfigError(
+            f"{path}: can't tell what it holds by its name; give --format json, text or parquet"
+        )
     return form
 
 
 def is_json_lines(path: str) -> bool:
-    """Tell lines of JSON from one array or from objects over several lines, by the first line; Megatron's `.json` holds lines."""
+    """Tell lines of JSON from one array or from objects over several lines, by the first line;
+    Megatron's `.json` holds lines."""
     if Path(plain_name(path)).suffix.lower() in _ALWAYS_LINES:
         return True
     head = _head(path).removeprefix(BYTE_ORDER_MARK).lstrip()
     line, newline, _ = head.partition(b"\n")
     if line.startswith(b"["):
         return False
-    return not (line.startswith(b"{") and newline and not line.rstrip().endswith(b"}") and _is_open(line))
+    return not (
+        line.startswith(b"{") and newline and not line.rstrip().endswith(b"}") and _is_open(line)
+    )
 
 
 def _head(path: str) -> bytes:
-    """Return the beginning of a file; empty where it is no archive, which is found and said when it is read."""
+    """Return the beginning of a file; empty where it is no archive, which is found and said when it
+    is read."""
     kind = archive_of(path)
     try:
         with Path(path).open("rb") as raw:
-            head: bytes = raw.read(_PEEK_BYTES) if kind is None else ARCHIVES[kind](raw).read(_PEEK_BYTES)
+            head: bytes = (
+                raw.read(_PEEK_BYTES) if kind is None else ARCHIVES[kind](raw).read(_PEEK_BYTES)
+            )
             return head
     except Exception:  # every compression has its own errors
         if kind is None:
@@ -70,15 +95,20 @@ def _is_open(line: bytes) -> bool:
     return stripped == b"{" or stripped.endswith((b",", b"[", b"{"))
 
 
-def read_documents(piece: Piece, *, keys: Sequence[str], text_unit: TextUnit, max_bytes: int) -> Iterator[Document | Reject]:
+def read_documents(
+    piece: Piece, *, keys: Sequence[str], text_unit: TextUnit, max_bytes: int
+) -> Iterator[Document | Reject]:
     """Yield the documents of a piece in its order, and what is none.
 
-    A file that can't be read to its end is one Reject without a line behind what was readable: what came before it must not be used.
+    A file that can't be read to its end is one Reject without a line behind what was readable: what
+    came before it must not be used.
     """
     try:
         size_bytes = os.stat(piece.path).st_size
         if size_bytes != piece.size_bytes:
-            raise WholeFile(f"changed since the list was made: {size_bytes} bytes, {piece.size_bytes} then")
+            raise WholeFile(
+                f"changed since the list was made: {size_bytes} bytes, {piece.size_bytes} then"
+            )
         if not piece.size_bytes:
             raise WholeFile("zero-byte file")
         if piece.form == "parquet":
@@ -110,14 +140,18 @@ def _text(piece: Piece, unit: TextUnit, max_bytes: int, keys: int) -> Iterator[D
         for number, line in lines_of(piece, max_bytes):
             if line is not None and not line.strip():
                 if held:
-                    yield _text_document(begin, b"\n".join(held) if size <= max_bytes else None, max_bytes, keys)
+                    yield _text_document(
+                        begin, b"\n".join(held) if size <= max_bytes else None, max_bytes, keys
+                    )
                 held, size = [], 0
                 continue
             begin = begin if held else number
             size += max_bytes + 1 if line is None else len(line) + 1
             held.append(line if line is not None and size <= max_bytes else b"")
         if held:
-            yield _text_document(begin, b"\n".join(held) if size <= max_bytes else None, max_bytes, keys)
+            yield _text_document(
+                begin, b"\n".join(held) if size <= max_bytes else None, max_bytes, keys
+            )
 
 
 def _whole(piece: Piece, max_bytes: int) -> bytes | None:
@@ -136,7 +170,11 @@ def _text_document(line: int, raw: bytes | None, max_bytes: int, keys: int) -> D
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        return Reject(line=line + raw.count(b"\n", 0, error.start), reason=f"bad UTF-8 at byte {error.start + 1} of the document", raw=raw)
+        return Reject(
+            line=line + raw.count(b"\n", 0, error.start),
+            reason=f"bad UTF-8 at byte {error.start + 1} of the document",
+            raw=raw,
+        )
     if not text:
         return Reject(line=line, reason="empty document")
     return Document(line=line, texts=(text,) * keys, size_bytes=len(raw))

@@ -16,7 +16,8 @@ from meshwright.data.steps import ShardError
 __all__ = ["Page", "Site", "pages_of", "site_of", "spans_of"]
 
 _BZ2_STREAM = re.compile(rb"BZh[1-9]1AY&SY")
-"""How a stream of bzip2 begins: its level and the magic of its first block. Dumps of the kind `multistream` have one per 100 pages."""
+"""How a stream of bzip2 begins: its level and the magic of its first block. Dumps of the kind
+`multistream` have one per 100 pages."""
 _PAGE_LINE = re.compile(rb"^[ \t]*<page>[ \t\r]*$", flags=re.MULTILINE)
 _BLOCK_BYTES = 1 << 20
 _OVERLAP = 64
@@ -32,7 +33,8 @@ class Site:
     host: str
     """`https://en.wikipedia.org`."""
     hidden: frozenset[str]
-    """Namespaces whose links are no text, in lower case: files and categories, in English and in the wiki's language."""
+    """Namespaces whose links are no text, in lower case: files and categories, in English and in
+    the wiki's language."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +51,8 @@ class Page:
 
 
 def spans_of(path: Path, *, piece_bytes: int) -> list[Span | None]:
-    """Return spans that can be read on their own and make up the file: at pages of plain XML, at streams of bzip2.
+    """Return spans that can be read on their own and make up the file: at pages of plain XML, at
+    streams of bzip2.
 
     [None], the whole, where the file is of another kind, or has no place to cut.
     """
@@ -66,7 +69,9 @@ def spans_of(path: Path, *, piece_bytes: int) -> list[Span | None]:
             bounds.append(found)
     if len(bounds) == 1:
         return [None]
-    return [Span(begin=begin, end=end) for begin, end in zip(bounds, [*bounds[1:], size], strict=True)]
+    return [
+        Span(begin=begin, end=end) for begin, end in zip(bounds, [*bounds[1:], size], strict=True)
+    ]
 
 
 def _find(handle: IO[bytes], pattern: re.Pattern[bytes], begin: int) -> int | None:
@@ -74,7 +79,9 @@ def _find(handle: IO[bytes], pattern: re.Pattern[bytes], begin: int) -> int | No
     before, at = b"", begin
     while block := handle.read(_BLOCK_BYTES):
         window = before + block
-        if (found := pattern.search(window)) and (found.end() < len(window) or len(block) < _BLOCK_BYTES):
+        if (found := pattern.search(window)) and (
+            found.end() < len(window) or len(block) < _BLOCK_BYTES
+        ):
             return at - len(before) + found.start()
         at += len(block)
         before = window[-_OVERLAP:]
@@ -90,21 +97,30 @@ def site_of(path: Path) -> Site:
             if line.strip() == b"</siteinfo>":
                 break
             if line.strip() == b"<page>" or len(lines) > 10_000:
-                raise ShardError(f"{path}: has no <siteinfo>; expected a dump of MediaWiki's pages", "dump")
+                raise ShardError(
+                    f"{path}: has no <siteinfo>; expected a dump of MediaWiki's pages", "dump"
+                )
     begin = next((place for place, line in enumerate(lines) if line.strip() == b"<siteinfo>"), None)
     if begin is None:
         raise ShardError(f"{path}: has no <siteinfo>; expected a dump of MediaWiki's pages", "dump")
     info = ElementTree.fromstring(b"".join(lines[begin:]))
     base = urlsplit(info.findtext("base") or "")
     names = {name.get("key"): name.text or "" for name in info.iter("namespace")}
-    hidden = {"file", "image", "category", names.get(_FILE, "").lower(), names.get(_CATEGORY, "").lower()}
+    hidden = {
+        "file",
+        "image",
+        "category",
+        names.get(_FILE, "").lower(),
+        names.get(_CATEGORY, "").lower(),
+    }
     return Site(host=f"{base.scheme}://{base.netloc}", hidden=frozenset(hidden - {""}))
 
 
 def pages_of(path: Path, span: Span | None) -> Iterator[Page]:
     """Yield the pages of a span; ShardError where one has no end or is no XML.
 
-    A page is the lines between `<page>` and `</page>`: text is escaped in dumps, so it has no such lines, and memory holds one page.
+    A page is the lines between `<page>` and `</page>`: text is escaped in dumps, so it has no such
+    lines, and memory holds one page.
     """
     with open_plain(path, span=span) as plain:
         for content in _page_texts(plain, path):

@@ -1,4 +1,5 @@
-"""Finished segments joined while workers do the next: on a thread, since hashing, reading and writing let go of the interpreter's lock."""
+"""Finished segments joined while workers do the next: on a thread, since hashing, reading and
+writing let go of the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ __all__ = ["EarlyJoin"]
 class EarlyJoin:
     """The assembly of a run of one rank, which alone sees each segment end.
 
-    A segment with rejects, and all behind it, waits for the end of the run: until then a start with another policy may do it again.
+    A segment with rejects, and all behind it, waits for the end of the run: until then a start with
+    another policy may do it again.
     """
 
     def __init__(self, assembly: Assembly, names: Sequence[str], *, lock: Path) -> None:
@@ -38,7 +40,8 @@ class EarlyJoin:
             self._turn = self._thread.submit(self._advance)
 
     def settle(self) -> Assembly:
-        """Wait for the thread and return the assembly; TornScratch, or an OSError, where it met one."""
+        """Wait for the thread and return the assembly; TornScratch, or an OSError, where it met
+        one."""
         if self._turn is not None:
             self._turn.result()
         if self._torn is not None:
@@ -54,13 +57,19 @@ class EarlyJoin:
             try:
                 self._assembly.add(name, record)
             except TornScratch as error:
-                self._torn = error  # nothing can stand behind it; it is said when all that can be done is done
+                # nothing can stand behind it; it is said when all that can be done is done
+                self._torn = error
 
     def __enter__(self) -> Self:
         self._lock.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._assembly.abandoned.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._assembly.close()

@@ -35,10 +35,12 @@ def download(
     place: Place | None = None,
     progress: bool = True,
 ) -> StepResult:
-    """Fetch URLs, patterns (`{0..99}`) and `@FILE` lists of them; or a corpus by name; or the files of a Hugging Face dataset.
+    """Fetch URLs, patterns (`{0..99}`) and `@FILE` lists of them; or a corpus by name; or the files
+    of a Hugging Face dataset.
 
-    A file is there under its name only when its length, its sha256 where that is known, and as an archive its whole content were checked.
-    What does not exist is told from what failed. HF_TOKEN and HF_ENDPOINT are read. ConfigError unless exactly one source is given.
+    A file is there under its name only when its length, its sha256 where that is known, and as an
+    archive its whole content were checked. What does not exist is told from what failed. HF_TOKEN
+    and HF_ENDPOINT are read. ConfigError unless exactly one source is given.
     """
     if sum((bool(urls), corpus is not None, hf is not None)) != 1:
         raise ConfigError("expected one of: URLs, --corpus NAME, --hf OWNER/NAME")
@@ -47,10 +49,26 @@ def download(
     if include and hf is None:
         raise ConfigError("--include has no effect without --hf")
     patience = patience or Patience()
-    settings = {"step": "download", "inputs": list(urls), "corpus": corpus, "chunks": chunks, "hf": hf, "include": list(include)}
+    settings = {
+        "step": "download",
+        "inputs": list(urls),
+        "corpus": corpus,
+        "chunks": chunks,
+        "hf": hf,
+        "include": list(include),
+    }
     settings = {key: value for key, value in settings.items() if value}
     state = state_folder(output, "download")
-    files = _files(state / "list.jsonl", settings, urls, corpus=corpus, chunks=chunks, hf=hf, include=include, patience=patience)
+    files = _files(
+        state / "list.jsonl",
+        settings,
+        urls,
+        corpus=corpus,
+        chunks=chunks,
+        hf=hf,
+        include=include,
+        patience=patience,
+    )
     tasks = [
         Transfer(
             name=file.name,
@@ -93,7 +111,9 @@ def _files(
         rows = corpus_files(find_corpus(corpus), chunks=chunks)
         found = [replace(row, path=row.path.replace(_HF, _endpoint(), 1)) for row in rows]
     elif hf is not None:
-        found = hf_files(hf, include=include, endpoint=_endpoint(), get=lambda page: _page(page, patience))
+        found = hf_files(
+            hf, include=include, endpoint=_endpoint(), get=lambda page: _page(page, patience)
+        )
     else:
         found = url_files(urls)
     return freeze(path, found, settings=settings)
@@ -120,7 +140,11 @@ def _page(url: str, patience: Patience) -> Any:
         return answer
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
-        advice = " (no such dataset or revision, or one that needs HF_TOKEN)" if status in (401, 403, 404) else ""
+        advice = (
+            " (no such dataset or revision, or one that needs HF_TOKEN)"
+            if status in (401, 403, 404)
+            else ""
+        )
         raise ConfigError(f"{url}: {status} {error.response.reason_phrase}{advice}") from None
     except httpx.HTTPError as error:
         raise ConfigError(f"{url}: {type(error).__name__} {error}") from None

@@ -1,4 +1,5 @@
-"""`plan`: what a corpus takes on disk at each stage of a pipeline, and which way of making the data fits a quota."""
+"""`plan`: what a corpus takes on disk at each stage of a pipeline, and which way of making the data
+fits a quota."""
 
 from __future__ import annotations
 
@@ -30,14 +31,17 @@ __all__ = [
 ]
 
 Strategy = Literal["chunks", "direct", "text", "recipe"]
-"""`chunks`: chunk by chunk, archives tokenized as they are and removed when the chunk's output is verified. `direct`: all archives kept and
-tokenized as they are. `text`: extracted and joined, each input removed when it is replaced. `recipe`: NVIDIA's steps for SlimPajama, where
-the inputs of a step are removed when the step has ended; `data run` has no such pipeline, it is there to compare."""
+"""`chunks`: chunk by chunk, archives tokenized as they are and removed when the chunk's output is
+verified. `direct`: all archives kept and tokenized as they are. `text`: extracted and joined, each
+input removed when it is replaced. `recipe`: NVIDIA's steps for SlimPajama, where the inputs of a
+step are removed when the step has ended; `data run` has no such pipeline, it is there to
+compare."""
 RUNNABLE: tuple[Strategy, ...] = ("chunks", "direct", "text")
 SHARD_BYTES = 16 * GIB
 """Of joined shards, as in that recipe."""
 BYTES_PER_TOKEN = 2.54e12 / 636e9
-"""Of plain JSON lines with GPT-2's BPE, measured over SlimPajama; other tokenizers and languages differ."""
+"""Of plain JSON lines with GPT-2's BPE, measured over SlimPajama; other tokenizers and languages
+differ."""
 GPT2_VOCABULARY = 50_257
 WIDE_VOCABULARY = 65_500
 """Megatron-Core writes 2 bytes an id below it (indexed_dataset.py, DType.optimal_dtype), else 4."""
@@ -58,7 +62,8 @@ class Footprint:
     documents: int
     tokens: int
     chunks: int
-    """Parts that are fetched and tokenized one after the other by the strategy `chunks`, each to a `.bin` and an `.idx`."""
+    """Parts that are fetched and tokenized one after the other by the strategy `chunks`, each to a
+    `.bin` and an `.idx`."""
     largest_chunk_frac: float
     """Of the corpus, by files: what the largest part takes that is fetched at once."""
     vocab_size: int = GPT2_VOCABULARY
@@ -128,7 +133,11 @@ class DiskPlan:
         return (
             Stage(name="archives", files=found.files, size_bytes=found.archive_bytes),
             Stage(name="plain text", files=found.files, size_bytes=found.plain_bytes),
-            Stage(name="joined shards", files=-(-found.plain_bytes // SHARD_BYTES), size_bytes=found.plain_bytes),
+            Stage(
+                name="joined shards",
+                files=-(-found.plain_bytes // SHARD_BYTES),
+                size_bytes=found.plain_bytes,
+            ),
             Stage(name=".bin", files=found.chunks, size_bytes=found.bin_bytes),
             Stage(name=".idx", files=found.chunks, size_bytes=found.index_bytes),
         )
@@ -141,14 +150,19 @@ class DiskPlan:
             "documents": found.documents,
             "tokens": found.tokens,
             "source": found.source,
-            "stages": [{"name": s.name, "files": s.files, "size_bytes": s.size_bytes} for s in self.stages()],
+            "stages": [
+                {"name": s.name, "files": s.files, "size_bytes": s.size_bytes}
+                for s in self.stages()
+            ],
             "strategies": [
                 {
                     "name": need.strategy,
                     "peak_bytes": need.peak_bytes,
                     "when": need.when,
                     "left_bytes": need.left_bytes,
-                    "fits": None if self.quota_bytes is None else need.peak_bytes <= self.quota_bytes,
+                    "fits": (
+                        None if self.quota_bytes is None else need.peak_bytes <= self.quota_bytes
+                    ),
                 }
                 for need in self.needs
             ],
@@ -159,12 +173,30 @@ class DiskPlan:
     def lines(self) -> list[str]:
         """Return it in words."""
         found = self.footprint
-        lines = [f"{found.name}: {format_count(found.documents)} documents, {format_count(found.tokens)} tokens ({found.source})", ""]
-        lines += [f"  {stage.name:<14}{stage.files:>9,} files {format_size(stage.size_bytes):>9}" for stage in self.stages()]
+        lines = [
+            (
+                f"{found.name}: {format_count(found.documents)} documents,"
+                f" {format_count(found.tokens)} tokens ({found.source})"
+            ),
+            "",
+        ]
+        lines += [
+            f"  {stage.name:<14}{stage.files:>9,} files {format_size(stage.size_bytes):>9}"
+            for stage in self.stages()
+        ]
         lines += ["", f"  {'strategy':<12}{'peak':>9} {'left':>9}  at its peak"]
         for need in self.needs:
-            fits = "" if self.quota_bytes is None else "fits  " if need.peak_bytes <= self.quota_bytes else "no    "
-            lines.append(f"  {need.strategy:<12}{format_size(need.peak_bytes):>9} {format_size(need.left_bytes):>9}  {fits}{need.when}")
+            fits = (
+                ""
+                if self.quota_bytes is None
+                else "fits  "
+                if need.peak_bytes <= self.quota_bytes
+                else "no    "
+            )
+            lines.append(
+                f"  {need.strategy:<12}{format_size(need.peak_bytes):>9}"
+                f" {format_size(need.left_bytes):>9}  {fits}{need.when}"
+            )
         return lines if self.advice is None else [*lines, "", self.advice]
 
 
@@ -180,15 +212,18 @@ def plan(
 ) -> DiskPlan:
     """Say what each strategy takes, and whether one, or any that `data run` has, fits into a quota.
 
-    The corpus is one known by name, or files that are there: their size is exact, what they hold is estimated from samples.
-    ConfigError unless exactly one of both is given, or for a strategy that does not exist.
+    The corpus is one known by name, or files that are there: their size is exact, what they hold is
+    estimated from samples. ConfigError unless exactly one of both is given, or for a strategy that
+    does not exist.
     """
     if (corpus is None) == (not inputs):
         raise ConfigError("expected either --corpus NAME or files and folders")
     if chunks is not None and corpus is None:
         raise ConfigError("--chunks has no effect without --corpus")
     if vocab_size < 1 or not 0 < bytes_per_token < float("inf"):
-        raise ConfigError(f"vocab_size={vocab_size} bytes_per_token={bytes_per_token}: expected numbers above 0")
+        raise ConfigError(
+            f"vocab_size={vocab_size} bytes_per_token={bytes_per_token}: expected numbers above 0"
+        )
     if corpus is not None:
         found = footprint_of(find_corpus(corpus), chunks=chunks, vocab_size=vocab_size)
     else:
@@ -196,7 +231,12 @@ def plan(
     needs = needs_of(found)
     asked = strategy_of(strategy) if strategy is not None else None
     full = find_corpus(corpus) if corpus is not None else None
-    return DiskPlan(footprint=found, needs=needs, quota_bytes=quota_bytes, advice=_advice(found, needs, asked, quota_bytes, full))
+    return DiskPlan(
+        footprint=found,
+        needs=needs,
+        quota_bytes=quota_bytes,
+        advice=_advice(found, needs, asked, quota_bytes, full),
+    )
 
 
 def strategy_of(word: str) -> Strategy:
@@ -207,7 +247,9 @@ def strategy_of(word: str) -> Strategy:
     raise UnknownNameError("strategy", word, get_args(Strategy))
 
 
-def footprint_of(corpus: Corpus, *, chunks: int | None = None, vocab_size: int = GPT2_VOCABULARY) -> Footprint:
+def footprint_of(
+    corpus: Corpus, *, chunks: int | None = None, vocab_size: int = GPT2_VOCABULARY
+) -> Footprint:
     """Return what the first chunks of a corpus are: their share of its figures by files."""
     most = len(corpus.files_per_chunk)
     if chunks is not None and not 1 <= chunks <= most:
@@ -231,16 +273,17 @@ def footprint_of(corpus: Corpus, *, chunks: int | None = None, vocab_size: int =
 def needs_of(found: Footprint) -> tuple[Need, ...]:
     """Return the peak of each strategy, the smallest first.
 
-    Formula:  direct = archives + output;  chunks = largest chunk + output;  text = max(plain + one shard (all of it where it is
-              smaller), plain + output);
-              recipe = max(archives + plain, 2 * plain, plain + output)
-              (a step's inputs and outputs are on the disk together unless it consumes as it goes; scratch files of `tokenize` are
-              removed while they are joined, so they count once)
+    Formula:  direct = archives + output;  chunks = largest chunk + output;  text = max(plain + one
+              shard (all of it where it is smaller), plain + output); recipe = max(archives + plain,
+              2 * plain, plain + output) (a step's inputs and outputs are on the disk together
+              unless it consumes as it goes; scratch files of `tokenize` are removed while they are
+              joined, so they count once)
     """
     archives, plain, output = found.archive_bytes, found.plain_bytes, found.output_bytes
     chunk = round(archives * found.largest_chunk_frac)
     text = max(
-        (plain + min(SHARD_BYTES, plain), "while shards replace plain files"), (plain + output, "joined shards beside .bin and .idx")
+        (plain + min(SHARD_BYTES, plain), "while shards replace plain files"),
+        (plain + output, "joined shards beside .bin and .idx"),
     )
     steps = (
         (archives + plain, "archives beside plain text"),
@@ -248,25 +291,54 @@ def needs_of(found: Footprint) -> tuple[Need, ...]:
         (plain + output, "joined shards beside .bin and .idx"),
     )
     needs = (
-        Need(strategy="chunks", peak_bytes=chunk + output, when="the last chunk's archives beside .bin and .idx", left_bytes=output),
-        Need(strategy="direct", peak_bytes=archives + output, when="all archives beside .bin and .idx", left_bytes=archives + output),
+        Need(
+            strategy="chunks",
+            peak_bytes=chunk + output,
+            when="the last chunk's archives beside .bin and .idx",
+            left_bytes=output,
+        ),
+        Need(
+            strategy="direct",
+            peak_bytes=archives + output,
+            when="all archives beside .bin and .idx",
+            left_bytes=archives + output,
+        ),
         Need(strategy="text", peak_bytes=text[0], when=text[1], left_bytes=plain + output),
-        Need(strategy="recipe", peak_bytes=max(steps)[0], when=max(steps)[1], left_bytes=plain + output),
+        Need(
+            strategy="recipe",
+            peak_bytes=max(steps)[0],
+            when=max(steps)[1],
+            left_bytes=plain + output,
+        ),
     )
     return tuple(sorted(needs, key=lambda need: need.peak_bytes))
 
 
-def _advice(found: Footprint, needs: Sequence[Need], asked: Strategy | None, quota_bytes: int | None, corpus: Corpus | None) -> str | None:
-    """Return what would fit, or None where what was asked for does; `recipe` alone is no answer, since nothing runs it."""
+def _advice(
+    found: Footprint,
+    needs: Sequence[Need],
+    asked: Strategy | None,
+    quota_bytes: int | None,
+    corpus: Corpus | None,
+) -> str | None:
+    """Return what would fit, or None where what was asked for does; `recipe` alone is no answer,
+    since nothing runs it."""
     if quota_bytes is None:
         return None
-    wanted = [need for need in needs if (need.strategy == asked if asked else need.strategy in RUNNABLE)]
+    wanted = [
+        need for need in needs if (need.strategy == asked if asked else need.strategy in RUNNABLE)
+    ]
     if any(need.peak_bytes <= quota_bytes for need in wanted):
         return None
-    least = min((need for need in needs if need.strategy in RUNNABLE), key=lambda need: need.peak_bytes)
+    least = min(
+        (need for need in needs if need.strategy in RUNNABLE), key=lambda need: need.peak_bytes
+    )
     given = f"a quota of {format_size(quota_bytes)} is too small for {asked or 'any strategy'}"
     if least.peak_bytes <= quota_bytes:
-        return f"{given}, which takes {format_size(wanted[0].peak_bytes)}; {least.strategy} takes {format_size(least.peak_bytes)}"
+        return (
+            f"{given}, which takes {format_size(wanted[0].peak_bytes)}; {least.strategy} takes"
+            f" {format_size(least.peak_bytes)}"
+        )
     words = f"{given}: {least.strategy} takes the least, {format_size(least.peak_bytes)}"
     fewer = _most_chunks(corpus, found, quota_bytes)
     return words if fewer is None else f"{words}; --chunks {fewer} with {least.strategy} fits"
@@ -278,7 +350,10 @@ def _most_chunks(corpus: Corpus | None, found: Footprint, quota_bytes: int) -> i
         return None
     for chunks in range(len(corpus.files_per_chunk), 0, -1):
         part = replace(footprint_of(corpus, chunks=chunks), vocab_size=found.vocab_size)
-        if min(need.peak_bytes for need in needs_of(part) if need.strategy in RUNNABLE) <= quota_bytes:
+        if (
+            min(need.peak_bytes for need in needs_of(part) if need.strategy in RUNNABLE)
+            <= quota_bytes
+        ):
             return chunks
     return None
 
@@ -305,7 +380,10 @@ def _sampled(files: Sequence[InputFile], *, vocab_size: int, bytes_per_token: fl
         chunks=1,
         largest_chunk_frac=1.0,
         vocab_size=vocab_size,
-        source=f"estimated from {format_size(read_bytes)} of them, at {bytes_per_token:.3g} bytes a token",
+        source=(
+            f"estimated from {format_size(read_bytes)} of them, at {bytes_per_token:.3g} bytes a"
+            " token"
+        ),
     )
 
 
@@ -314,7 +392,8 @@ def _has_rows(file: InputFile) -> bool:
 
 
 def _sample_of_rows(file: InputFile) -> tuple[int, int, int]:
-    """Return a Parquet file's bytes that some rows stand for, the bytes of their texts, and the rows."""
+    """Return a Parquet file's bytes that some rows stand for, the bytes of their texts, and the
+    rows."""
     rows, text_bytes = 0, 0
     for more, size in text_bytes_of(file.path):
         rows, text_bytes = rows + more, text_bytes + size
@@ -331,7 +410,11 @@ def _sample(file: InputFile) -> tuple[int, int, int]:
     count_into(cells, 0)
     plain_bytes = lines = 0
     with open_plain(Path(file.path)) as plain:
-        while cells[0] < _SAMPLE_BYTES and plain_bytes < 8 * _SAMPLE_BYTES and (block := plain.read(1 << 20)):
+        while (
+            cells[0] < _SAMPLE_BYTES
+            and plain_bytes < 8 * _SAMPLE_BYTES
+            and (block := plain.read(1 << 20))
+        ):
             plain_bytes += len(block)
             lines += block.count(b"\n")
     return cells[0], plain_bytes, lines

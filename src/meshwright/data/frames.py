@@ -1,4 +1,5 @@
-"""Where a compressed file can be entered: at the frames of zstd and the streams of bzip2, found without decompressing."""
+"""Where a compressed file can be entered: at the frames of zstd and the streams of bzip2, found
+without decompressing."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ __all__ = ["entries_of"]
 
 _MAGIC, _SKIPPABLE = 0xFD2FB528, 0x184D2A50
 _NO_HELP_BYTES = 1 << 29
-"""A file whose first frame is longer is one frame, or has too few to share: its blocks are not walked any further."""
+"""A file whose first frame is longer is one frame, or has too few to share: its blocks are not
+walked any further."""
 
 
 class _NotWhole(Exception):
@@ -21,14 +23,18 @@ class _NotWhole(Exception):
 
 
 def entries_of(path: Path, *, piece_bytes: int) -> list[int]:
-    """Return bytes, ascending, at which a file can be entered, none closer than `piece_bytes` to another; empty: only at its beginning.
+    """Return bytes, ascending, at which a file can be entered, none closer than `piece_bytes` to
+    another; empty: only at its beginning.
 
-    Of zstd each is the beginning of a frame, found by the sizes that frames and blocks state (RFC 8878), which is exact. Of bzip2 it is the
-    magic of a stream, 80 bits. gzip states no sizes and xz is mostly one stream: they are read from the beginning.
+    Of zstd each is the beginning of a frame, found by the sizes that frames and blocks state (RFC
+    8878), which is exact. Of bzip2 it is the magic of a stream, 80 bits. gzip states no sizes and
+    xz is mostly one stream: they are read from the beginning.
     """
     kind = archive_of(path.name)
     if kind == "bz2":
-        return [span.begin for span in spans_of(path, piece_bytes=piece_bytes) if span is not None][1:]
+        return [span.begin for span in spans_of(path, piece_bytes=piece_bytes) if span is not None][
+            1:
+        ]
     if kind != "zst":
         return []
     found: list[int] = []
@@ -43,7 +49,8 @@ def entries_of(path: Path, *, piece_bytes: int) -> list[int]:
 
 
 def _frames(handle: IO[bytes], size_bytes: int) -> Iterator[int]:
-    """Yield where the frames behind the first begin; frames that are to be skipped belong to the one before."""
+    """Yield where the frames behind the first begin; frames that are to be skipped belong to the
+    one before."""
     at = 0
     is_first = True
     while at < size_bytes:

@@ -14,7 +14,8 @@ __all__ = ["recipe_job"]
 
 
 def recipe_job(recipe: Path, *, launcher: str, nodes: int, options: Mapping[str, Any]) -> JobText:
-    """Write the job that runs a recipe; the file is named as the nodes see it. ConfigError for a recipe that could not be run."""
+    """Write the job that runs a recipe; the file is named as the nodes see it. ConfigError for a
+    recipe that could not be run."""
     found = read_recipe(recipe)
     given = JobOptions.of(options)
     job = Job(

@@ -71,19 +71,26 @@ def concat(
     place: Place | None = None,
     progress: bool = True,
 ) -> StepResult:
-    """Join plain files of lines, in natural order of their names, into shards between two sizes, cut where a line ends.
+    """Join plain files of lines, in natural order of their names, into shards between two sizes,
+    cut where a line ends.
 
-    Between documents is exactly one line end: a file without one at its end gets it, blank lines are left out. `consume` removes an input
-    when every shard that holds a part of it was read back. One shard is smaller than `min_bytes` where all inputs together are.
-    `shards` is their number instead of sizes: each has an even share of the bytes, to a line.
-    ConfigError where no number of shards fits between the sizes, naming ones that do, or where a document is longer than `max_bytes`.
+    Between documents is exactly one line end: a file without one at its end gets it, blank lines
+    are left out. `consume` removes an input when every shard that holds a part of it was read back.
+    One shard is smaller than `min_bytes` where all inputs together are. `shards` is their number
+    instead of sizes: each has an even share of the bytes, to a line. ConfigError where no number of
+    shards fits between the sizes, naming ones that do, or where a document is longer than
+    `max_bytes`.
     """
-    sizes = {"min_bytes": min_bytes, "max_bytes": max_bytes} if shards is None else {"shards": shards}
+    sizes = (
+        {"min_bytes": min_bytes, "max_bytes": max_bytes} if shards is None else {"shards": shards}
+    )
     settings = {"step": "concat", **sizes}
     state = state_folder(output, "concat")
     bounds_of = partial(_bounds, min_bytes=min_bytes, max_bytes=max_bytes, shards=shards)
     files = settle(state / "list.jsonl", inputs, settings=settings, check=bounds_of)
-    tasks = _tasks(files, _cuts(state / "cuts.json", lambda: bounds_of(files)), output, consume=consume)
+    tasks = _tasks(
+        files, _cuts(state / "cuts.json", lambda: bounds_of(files)), output, consume=consume
+    )
     report = run_step(
         "concat",
         tasks,
@@ -103,20 +110,29 @@ def concat(
 def _even(total: int, shards: int) -> tuple[int, int]:
     """Return sizes that leave the cuts free; their number makes them even."""
     if not 1 <= shards <= max(1, total):
-        raise ConfigError(f"--shards {shards}: expected 1 to {max(1, total):,}, the bytes of the inputs")
+        raise ConfigError(
+            f"--shards {shards}: expected 1 to {max(1, total):,}, the bytes of the inputs"
+        )
     return 1, max(1, total)
 
 
-def _bounds(files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, shards: int | None) -> list[int]:
+def _bounds(
+    files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, shards: int | None
+) -> list[int]:
     """Return the bounds of the shards; ConfigError where the inputs make none as asked for."""
     packed = next((file for file in files if archive_of(file.name)), None)
     if packed is not None:
-        raise ConfigError(f"{packed.path}: is compressed; extract it first, or tokenize it as it is")
+        raise ConfigError(
+            f"{packed.path}: is compressed; extract it first, or tokenize it as it is"
+        )
     if shards is not None:
         min_bytes, max_bytes = _even(sum(file.size_bytes for file in files), shards)
     bounds = cuts_of(files, min_bytes=min_bytes, max_bytes=max_bytes, number=shards)
     if shards is not None and len(bounds) - 1 != shards:
-        raise ConfigError(f"--shards {shards}: a line is longer than a shard would be; the inputs make {len(bounds) - 1}")
+        raise ConfigError(
+            f"--shards {shards}: a line is longer than a shard would be; the inputs make"
+            f" {len(bounds) - 1}"
+        )
     return bounds
 
 
@@ -128,7 +144,9 @@ def _cuts(path: Path, find: Callable[[], list[int]]) -> list[int]:
     return bounds
 
 
-def _tasks(files: Sequence[InputFile], bounds: Sequence[int], output: Path, *, consume: bool) -> list[_Join]:
+def _tasks(
+    files: Sequence[InputFile], bounds: Sequence[int], output: Path, *, consume: bool
+) -> list[_Join]:
     """Return the shards."""
     digits = max(2, len(str(len(bounds) - 2)))
     return [
@@ -151,16 +169,27 @@ def _parts(files: Sequence[InputFile], begin: int, end: int) -> Iterator[Part]:
         first, last = max(begin, starts[place]), min(end, starts[place + 1])
         if first < last:
             is_whole = (first, last) == (starts[place], starts[place + 1])
-            yield Part(path=files[place].path, begin=first - starts[place], end=last - starts[place], is_whole=is_whole)
+            yield Part(
+                path=files[place].path,
+                begin=first - starts[place],
+                end=last - starts[place],
+                is_whole=is_whole,
+            )
 
 
-def cuts_of(files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, number: int | None = None) -> list[int]:
-    """Return the bounds of the shards in the joined bytes, each at the end of a line or of a file, (shards + 1,); None: as few as fit.
+def cuts_of(
+    files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, number: int | None = None
+) -> list[int]:
+    """Return the bounds of the shards in the joined bytes, each at the end of a line or of a file,
+    (shards + 1,); None: as few as fit.
 
-    A cut is looked for at an even share of what is left; where the line there ends too late for `max_bytes`, it is the line before.
+    A cut is looked for at an even share of what is left; where the line there ends too late for
+    `max_bytes`, it is the line before.
     """
     total = sum(file.size_bytes for file in files)
-    limit = f"--max-size {format_size(max_bytes)}" if number is None else f"one of {number} even shards"
+    limit = (
+        f"--max-size {format_size(max_bytes)}" if number is None else f"one of {number} even shards"
+    )
     number = number or _number_of_shards(total, min_bytes, max_bytes)
     starts = [0, *accumulate(file.size_bytes for file in files)]
     bounds = [0]
@@ -174,14 +203,18 @@ def cuts_of(files: Sequence[InputFile], *, min_bytes: int, max_bytes: int, numbe
         if cut - bounds[-1] > max_bytes:
             cut = _line_end_before(files, starts, wanted, least=bounds[-1])
         if cut <= bounds[-1]:
-            raise ConfigError(f"a document of {_path_at(files, starts, wanted)} is longer than {limit}")
+            raise ConfigError(
+                f"a document of {_path_at(files, starts, wanted)} is longer than {limit}"
+            )
         bounds.append(cut)
     return bounds if total else [0, 0]
 
 
 def _number_of_shards(total: int, min_bytes: int, max_bytes: int) -> int:
     if not 0 < min_bytes <= max_bytes:
-        raise ConfigError(f"min_bytes={min_bytes} max_bytes={max_bytes}: expected 0 < minimum <= maximum")
+        raise ConfigError(
+            f"min_bytes={min_bytes} max_bytes={max_bytes}: expected 0 < minimum <= maximum"
+        )
     number = max(1, -(-total // max_bytes))
     if number > 1 and total / number < min_bytes:
         fits = total // number
@@ -209,8 +242,11 @@ def _line_end_after(files: Sequence[InputFile], starts: Sequence[int], position:
     return starts[place + 1]
 
 
-def _line_end_before(files: Sequence[InputFile], starts: Sequence[int], position: int, *, least: int) -> int:
-    """Return the last end of a line at or before a position of a file, `least` where there is none behind it."""
+def _line_end_before(
+    files: Sequence[InputFile], starts: Sequence[int], position: int, *, least: int
+) -> int:
+    """Return the last end of a line at or before a position of a file, `least` where there is none
+    behind it."""
     place = bisect_right(starts, position) - 1
     first, at = max(least, starts[place]), position
     with open(files[place].path, "rb") as handle:
@@ -234,12 +270,21 @@ def _join(task: _Join) -> Record:
                 documents += lines
                 count(documents=lines)
     if task.consume and sha256_of(task.output) != digest.hexdigest():
-        raise ShardError(f"{task.output}: read back, it is not what was written; its inputs are kept", "verification")
-    return {"size_bytes": size_bytes, "sha256": digest.hexdigest(), "documents": documents, "verified": task.consume}
+        raise ShardError(
+            f"{task.output}: read back, it is not what was written; its inputs are kept",
+            "verification",
+        )
+    return {
+        "size_bytes": size_bytes,
+        "sha256": digest.hexdigest(),
+        "documents": documents,
+        "verified": task.consume,
+    }
 
 
 def _whole_lines(part: Part) -> Iterator[bytes]:
-    """Yield the lines of a part in blocks, without blank ones, and with a line end behind the last."""
+    """Yield the lines of a part in blocks, without blank ones, and with a line end behind the
+    last."""
     rest = b""
     for block in _blocks(part):
         head, end, tail = (rest + block).rpartition(b"\n")
@@ -262,7 +307,9 @@ def _blocks(part: Part) -> Iterator[bytes]:
     except FileNotFoundError:
         raise ShardError(f"{part.path}: does not exist", "missing") from None
     if left:
-        raise ShardError(f"{part.path}: is {left} bytes shorter than when the list was made", "changed")
+        raise ShardError(
+            f"{part.path}: is {left} bytes shorter than when the list was made", "changed"
+        )
 
 
 def _without_blanks(lines: bytes) -> bytes:
@@ -271,8 +318,13 @@ def _without_blanks(lines: bytes) -> bytes:
 
 
 def _still_there(task: _Join, record: Mapping[str, Any]) -> bool:
-    """Whether the shard is there; one that an earlier start did not read back is done again before its inputs are removed."""
-    if task.consume and not record["verified"] and all(Path(part.path).exists() for part in task.parts):
+    """Whether the shard is there; one that an earlier start did not read back is done again before
+    its inputs are removed."""
+    if (
+        task.consume
+        and not record["verified"]
+        and all(Path(part.path).exists() for part in task.parts)
+    ):
         return False
     return task.output.exists() and task.output.stat().st_size == record["size_bytes"]
 
@@ -285,8 +337,11 @@ def _remove_whole(task: _Join, record: Record) -> None:
 
 
 def _remove_joined(tasks: Sequence[_Join], state: Path) -> None:
-    """Remove the inputs of which every shard with a part of it is verified, whichever rank did it."""
-    verified = {record["shard"] for record in read_journals(state / "journal") if record.get("verified")}
+    """Remove the inputs of which every shard with a part of it is verified, whichever rank did
+    it."""
+    verified = {
+        record["shard"] for record in read_journals(state / "journal") if record.get("verified")
+    }
     needed = {part.path for task in tasks if task.name not in verified for part in task.parts}
     for path in {part.path for task in tasks for part in task.parts} - needed:
         Path(path).unlink(missing_ok=True)

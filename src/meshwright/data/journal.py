@@ -1,4 +1,5 @@
-"""What a step has finished, shard by shard: lines that are only ever appended, each on the disk before the next shard begins."""
+"""What a step has finished, shard by shard: lines that are only ever appended, each on the disk
+before the next shard begins."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ __all__ = ["Journal", "read_journals"]
 
 
 class Journal:
-    """The file of one process. Every start opens a new one, so that a file has one writer for ever, also on NFS."""
+    """The file of one process. Every start opens a new one, so that a file has one writer for ever,
+    also on NFS."""
 
     def __init__(self, folder: Path, place: Place) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -26,14 +28,24 @@ class Journal:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one record; it is on the disk when this returns."""
-        self._handle.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape") + b"\n")
+        self._handle.write(
+            json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode(
+                "utf-8", "surrogateescape"
+            )
+            + b"\n"
+        )
         self._handle.flush()
         os.fsync(self._handle.fileno())
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._handle.close()
         if not self.path.stat().st_size:
             self.path.unlink()
@@ -50,7 +62,8 @@ def _open_new(folder: Path, stem: str) -> tuple[Path, IO[bytes]]:
 
 
 def read_journals(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of all processes, each file's in its order; a last line that a kill tore is left out.
+    """Yield the records of all processes, each file's in its order; a last line that a kill tore is
+    left out.
 
     ConfigError where any other line is no record, since that is damage and not a kill.
     """
@@ -68,5 +81,8 @@ def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
     except ValueError:
         record = None
     if not isinstance(record, dict):
-        raise ConfigError(f"{path}:{number}: no record of a step; the file is damaged: remove it, and its shards are done again")
+        raise ConfigError(
+            f"{path}:{number}: no record of a step; the file is damaged: remove it, and its shards"
+            " are done again"
+        )
     return record

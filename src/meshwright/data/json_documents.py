@@ -8,7 +8,16 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
-from meshwright.data.pieces import BLOCK_BYTES, Document, Piece, Reject, WholeFile, blocks_of, lines_of, too_long
+from meshwright.data.pieces import (
+    BLOCK_BYTES,
+    Document,
+    Piece,
+    Reject,
+    WholeFile,
+    blocks_of,
+    lines_of,
+    too_long,
+)
 from meshwright.errors import MissingExtraError
 
 __all__ = ["empty_reason", "json_lines", "json_values", "texts_of"]
@@ -40,8 +49,11 @@ def json_lines(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[Do
             yield Reject(line=number, reason=empty_reason(keys, texts), raw=line)
 
 
-def _json_decoder(keys: Sequence[str]) -> tuple[Callable[[bytes], tuple[str | list[str], ...]], tuple[type[Exception], ...]]:
-    """Return a function from a line to its texts that reads nothing else of the line, and what it raises."""
+def _json_decoder(
+    keys: Sequence[str],
+) -> tuple[Callable[[bytes], tuple[str | list[str], ...]], tuple[type[Exception], ...]]:
+    """Return a function from a line to its texts that reads nothing else of the line, and what it
+    raises."""
     try:
         import msgspec
     except ImportError:
@@ -56,7 +68,8 @@ def _json_decoder(keys: Sequence[str]) -> tuple[Callable[[bytes], tuple[str | li
 
 
 def _slowly(line: bytes, keys: Sequence[str]) -> tuple[str | list[str], ...] | str:
-    """Read a line that the quick reader refused: the texts (Python writes NaN, which JSON has not), or the reason in words."""
+    """Read a line that the quick reader refused: the texts (Python writes NaN, which JSON has not),
+    or the reason in words."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -79,7 +92,9 @@ def texts_of(record: Any, keys: Sequence[str]) -> tuple[str | list[str], ...] | 
         if key not in record:
             return f"missing key {key!r}"
         value = record[key]
-        if not isinstance(value, str) and not (isinstance(value, list) and all(isinstance(part, str) for part in value)):
+        if not isinstance(value, str) and not (
+            isinstance(value, list) and all(isinstance(part, str) for part in value)
+        ):
             return f"key {key!r} holds {type(value).__name__}, neither text nor a list of texts"
         try:
             "".join(value).encode("utf-8")
@@ -96,7 +111,8 @@ def empty_reason(keys: Sequence[str], texts: Sequence[str | list[str]]) -> str:
 
 
 def json_values(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[Document | Reject]:
-    """Read an array of objects, or objects one after the other over any number of lines, a piece at a time."""
+    """Read an array of objects, or objects one after the other over any number of lines, a piece at
+    a time."""
     decoder, values = codecs.getincrementaldecoder("utf-8-sig")(), json.JSONDecoder()
     blocks, text, at, line, ended = blocks_of(piece), "", 0, 1, False
     while True:
@@ -108,9 +124,13 @@ def json_values(piece: Piece, keys: Sequence[str], max_bytes: int) -> Iterator[D
             if ended and begin == len(text):
                 return
             if ended:
-                raise WholeFile(f"bad JSON: {error.msg} in line {line + text.count(chr(10), begin, error.pos)}") from None
+                raise WholeFile(
+                    f"bad JSON: {error.msg} in line {line + text.count(chr(10), begin, error.pos)}"
+                ) from None
             if len(text) - begin > max_bytes:
-                raise WholeFile(f"the object in line {line} is {too_long(max_bytes)}, or broken") from None
+                raise WholeFile(
+                    f"the object in line {line} is {too_long(max_bytes)}, or broken"
+                ) from None
             more, ended = _more(blocks, decoder, least=max(BLOCK_BYTES, len(text) - begin))
             text, at = text[begin:] + more, 0
             continue

@@ -1,4 +1,5 @@
-"""The inputs of a step: a list in natural order, frozen by the first process that starts, and read by all others."""
+"""The inputs of a step: a list in natural order, frozen by the first process that starts, and read
+by all others."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class InputFile:
     path: str
     """As it is opened."""
     name: str
-    """Relative to the folder that it was found in: what the outputs are called after. No two of a list are the same."""
+    """Relative to the folder that it was found in: what the outputs are called after. No two of a
+    list are the same."""
     size_bytes: int
     """0 where it is not known, as of a URL."""
     sha256: str | None = None
@@ -36,22 +38,37 @@ class InputFile:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types."""
-        found: dict[str, Any] = {"name": self.name, "path": self.path, "size_bytes": self.size_bytes}
+        found: dict[str, Any] = {
+            "name": self.name,
+            "path": self.path,
+            "size_bytes": self.size_bytes,
+        }
         return found if self.sha256 is None else {**found, "sha256": self.sha256}
 
 
 def natural_key(name: str) -> tuple[Any, ...]:
-    """Return a key that puts `part_2` before `part_10`, folder by folder; names that differ in zeros alone are told apart by the text."""
+    """Return a key that puts `part_2` before `part_10`, folder by folder; names that differ in
+    zeros alone are told apart by the text."""
     parts = name.split("/")
-    return (*(tuple((int(t), "") if t.isdecimal() else (-1, t) for t in re.split(r"([0-9]+)", part) if t) for part in parts), (name,))
+    return (
+        *(
+            tuple(
+                (int(t), "") if t.isdecimal() else (-1, t) for t in re.split(r"([0-9]+)", part) if t
+            )
+            for part in parts
+        ),
+        (name,),
+    )
 
 
 def walk(words: Sequence[str], *, suffixes: Iterable[str] = ()) -> list[InputFile]:
-    """Return the files that paths, folders, patterns and `@FILE` lists of paths name, in natural order of their names.
+    """Return the files that paths, folders, patterns and `@FILE` lists of paths name, in natural
+    order of their names.
 
-    A file that is named twice is there once. Folders are walked to the bottom, without names that begin with a dot and without manifests
-    of ours; `suffixes` (empty: any) holds for what folders hold. A pattern is better quoted: the shell has a limit on arguments and this
-    has none. ConfigError for a word that names nothing.
+    A file that is named twice is there once. Folders are walked to the bottom, without names that
+    begin with a dot and without manifests of ours; `suffixes` (empty: any) holds for what folders
+    hold. A pattern is better quoted: the shell has a limit on arguments and this has none.
+    ConfigError for a word that names nothing.
     """
     wanted = tuple(suffixes)
     found: dict[str, InputFile] = {}
@@ -62,7 +79,10 @@ def walk(words: Sequence[str], *, suffixes: Iterable[str] = ()) -> list[InputFil
             continue
         places.add(place)
         if file.name in found:
-            raise ConfigError(f"{found[file.name].path} and {file.path} would both be written as {file.name}; give the folder above them")
+            raise ConfigError(
+                f"{found[file.name].path} and {file.path} would both be written as {file.name};"
+                " give the folder above them"
+            )
         found[file.name] = file
     return sorted(found.values(), key=lambda file: natural_key(file.name))
 
@@ -74,7 +94,15 @@ def _spread(words: Sequence[str]) -> Iterator[str]:
             yield word
             continue
         try:
-            yield from filter(None, map(str.strip, Path(word[1:]).read_text(encoding="utf-8", errors="surrogateescape").splitlines()))
+            yield from filter(
+                None,
+                map(
+                    str.strip,
+                    Path(word[1:])
+                    .read_text(encoding="utf-8", errors="surrogateescape")
+                    .splitlines(),
+                ),
+            )
         except OSError as error:
             raise ConfigError(f"{word}: {error.strerror}") from None
 
@@ -95,7 +123,9 @@ def _files_of(word: str, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
             raise ConfigError(f"{word}: no file matches")
         top = _fixed_part(word)
         for match in matches:
-            yield InputFile(path=match, name=os.path.relpath(match, top), size_bytes=os.stat(match).st_size)
+            yield InputFile(
+                path=match, name=os.path.relpath(match, top), size_bytes=os.stat(match).st_size
+            )
     else:
         raise ConfigError(f"{word}: no such file or folder")
 
@@ -116,22 +146,35 @@ def _walk_folder(top: Path, suffixes: tuple[str, ...]) -> Iterator[InputFile]:
                     continue
                 if entry.is_dir():
                     pending.append(entry.path)
-                elif entry.is_file() and (not suffixes or entry.name.endswith(suffixes)) and not _is_manifest(entry):
-                    yield InputFile(path=entry.path, name=os.path.relpath(entry.path, top), size_bytes=entry.stat().st_size)
+                elif (
+                    entry.is_file()
+                    and (not suffixes or entry.name.endswith(suffixes))
+                    and not _is_manifest(entry)
+                ):
+                    yield InputFile(
+                        path=entry.path,
+                        name=os.path.relpath(entry.path, top),
+                        size_bytes=entry.stat().st_size,
+                    )
 
 
 def _is_manifest(entry: os.DirEntry[str]) -> bool:
-    """Whether a file is what an earlier step says of its outputs, which lie in the same folder, and so no data."""
+    """Whether a file is what an earlier step says of its outputs, which lie in the same folder, and
+    so no data."""
     if not entry.name.endswith(MANIFEST):
         return False
     with open(entry.path, "rb") as handle:
         return handle.read(len(MANIFEST_BEGINS)) == MANIFEST_BEGINS
 
 
-def freeze(path: Path, files: Sequence[InputFile], *, settings: Mapping[str, Any]) -> list[InputFile]:
-    """Write the list unless it exists, and return what it holds then: ranks that saw the folder at other times agree on one list.
+def freeze(
+    path: Path, files: Sequence[InputFile], *, settings: Mapping[str, Any]
+) -> list[InputFile]:
+    """Write the list unless it exists, and return what it holds then: ranks that saw the folder at
+    other times agree on one list.
 
-    `settings` are what the outputs depend on. ConfigError where the list was made with others, naming the first that differs.
+    `settings` are what the outputs depend on. ConfigError where the list was made with others,
+    naming the first that differs.
     """
     header = {"listing": _FORM, "files": len(files), "settings": dict(settings)}
     rows = [header, *(file.to_dict() for file in files)]
@@ -144,7 +187,10 @@ def read_frozen(path: Path, *, settings: Mapping[str, Any]) -> list[InputFile]:
     with path.open(encoding="utf-8") as handle:
         header = json.loads(next(handle))
         if header.get("listing") != _FORM:
-            raise ConfigError(f"{path}: form {header.get('listing')!r} of a list; this version of Meshwright knows form {_FORM}")
+            raise ConfigError(
+                f"{path}: form {header.get('listing')!r} of a list; this version of Meshwright"
+                f" knows form {_FORM}"
+            )
         _same_settings(path, header["settings"], json.loads(json.dumps(dict(settings))))
         return [InputFile(**json.loads(line)) for line in handle]
 
@@ -157,10 +203,12 @@ def settle(
     suffixes: Iterable[str] = (),
     check: Callable[[Sequence[InputFile]], object] | None = None,
 ) -> list[InputFile]:
-    """Return the frozen list of a step where there is one, else walk the words and freeze what they name.
+    """Return the frozen list of a step where there is one, else walk the words and freeze what they
+    name.
 
-    Inputs that a step has consumed are still in its list, so a second start goes on although they are gone. `check` raises ConfigError for
-    inputs that the step can't take: before anything is frozen, so that a second start with other words is free.
+    Inputs that a step has consumed are still in its list, so a second start goes on although they
+    are gone. `check` raises ConfigError for inputs that the step can't take: before anything is
+    frozen, so that a second start with other words is free.
     """
     asked = {"inputs": list(words), **settings}
     if path.exists():
@@ -175,8 +223,9 @@ def _same_settings(path: Path, there: Mapping[str, Any], asked: Mapping[str, Any
     for key in [*there, *(key for key in asked if key not in there)]:
         if there.get(key) != asked.get(key):
             raise ConfigError(
-                f"{path.parent}: was begun with {key}={_short(there.get(key))}, and {_short(asked.get(key))} is asked for now;"
-                " ask for the same again, or give another output"
+                f"{path.parent}: was begun with {key}={_short(there.get(key))}, and"
+                f" {_short(asked.get(key))} is asked for now; ask for the same again, or give"
+                " another output"
             )
 
 

@@ -1,4 +1,5 @@
-"""What a step made: every file with its size, hash, documents and tokens; written when all shards are done, from the journals."""
+"""What a step made: every file with its size, hash, documents and tokens; written when all shards
+are done, from the journals."""
 
 from __future__ import annotations
 
@@ -61,10 +62,24 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types, without what is not known."""
-        rows = [{key: value for key, value in asdict(file).items() if value is not None} for file in self.files]
-        totals = {"files": len(rows), "size_bytes": self.size_bytes, "documents": self.documents, "tokens": self.tokens}
+        rows = [
+            {key: value for key, value in asdict(file).items() if value is not None}
+            for file in self.files
+        ]
+        totals = {
+            "files": len(rows),
+            "size_bytes": self.size_bytes,
+            "documents": self.documents,
+            "tokens": self.tokens,
+        }
         known = {key: value for key, value in totals.items() if value is not None}
-        return {"manifest": _FORM, "step": self.step, "settings": self.settings, "totals": known, "files": rows}
+        return {
+            "manifest": _FORM,
+            "step": self.step,
+            "settings": self.settings,
+            "totals": known,
+            "files": rows,
+        }
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
@@ -76,7 +91,14 @@ def _sum(values: Iterable[int | None]) -> int | None:
     return total
 
 
-def write_manifest(folder: Path, *, step: str, settings: dict[str, Any], files: Sequence[FileRecord], name: str = MANIFEST) -> Manifest:
+def write_manifest(
+    folder: Path,
+    *,
+    step: str,
+    settings: dict[str, Any],
+    files: Sequence[FileRecord],
+    name: str = MANIFEST,
+) -> Manifest:
     """Write the manifest of a folder, or under another name that of some files in it.
 
     Equal inputs give equal bytes, so every rank that finds the step complete may write it.

@@ -1,4 +1,5 @@
-"""Several .bin/.idx pairs into one, in the order given; a kill loses at most the pair that was being copied."""
+"""Several .bin/.idx pairs into one, in the order given; a kill loses at most the pair that was
+being copied."""
 
 from __future__ import annotations
 
@@ -38,16 +39,23 @@ class MergeReport:
 
 
 def merge(words: Sequence[str], *, output_prefix: str, overwrite: bool = False) -> MergeReport:
-    """Join pairs of files: the ids one after the other, the indices shifted; as Megatron's merge_datasets.py, byte for byte.
+    """Join pairs of files: the ids one after the other, the indices shifted; as Megatron's
+    merge_datasets.py, byte for byte.
 
     Raises:
-        ConfigError: no pair, ids of different types, a pair whose files don't fit each other, an output that exists.
+        ConfigError: no pair, ids of different types, a pair whose files don't fit each other, an
+                     output that exists.
     """
     sources = prefixes_of(words)
     final = Path(output_prefix)
     if not final.name or final.is_dir():
-        raise ConfigError(f"--output-prefix {output_prefix!r}: expected the beginning of a file's name, not a folder")
-    if any(os.path.realpath(f"{source}.bin") == os.path.realpath(f"{final}.bin") for source in sources):
+        raise ConfigError(
+            f"--output-prefix {output_prefix!r}: expected the beginning of a file's name, not a"
+            " folder"
+        )
+    if any(
+        os.path.realpath(f"{source}.bin") == os.path.realpath(f"{final}.bin") for source in sources
+    ):
         raise ConfigError(f"{final}: is an input too; give another --output-prefix")
     files = [IndexedFile(source) for source in sources]
     _check(files)
@@ -60,11 +68,18 @@ def merge(words: Sequence[str], *, output_prefix: str, overwrite: bool = False) 
         documents, sequences = _write_index(files, scratch, Path(f"{final}.idx"))
         (scratch / "bin").rename(f"{final}.bin")
         sync_folder(final.parent)
-        manifest = _manifest(final, sources, documents=documents, tokens=_tokens(files), sha256=sha256)
+        manifest = _manifest(
+            final, sources, documents=documents, tokens=_tokens(files), sha256=sha256
+        )
         for name in (_STATE, "lengths", "bounds"):
             (scratch / name).unlink(missing_ok=True)
     return MergeReport(
-        prefix=output_prefix, sources=tuple(sources), documents=documents, sequences=sequences, tokens=_tokens(files), manifest=manifest
+        prefix=output_prefix,
+        sources=tuple(sources),
+        documents=documents,
+        sequences=sequences,
+        tokens=_tokens(files),
+        manifest=manifest,
     )
 
 
@@ -72,12 +87,15 @@ def _check(files: Sequence[IndexedFile]) -> None:
     first = files[0]
     for file in files:
         if file.dtype != first.dtype:
-            raise ConfigError(f"{file.prefix}: ids are {file.dtype}, and those of {first.prefix} are {first.dtype}; tokenize them alike")
+            raise ConfigError(
+                f"{file.prefix}: ids are {file.dtype}, and those of {first.prefix} are"
+                f" {first.dtype}; tokenize them alike"
+            )
         size_bytes = file.tokens_path.stat().st_size
         if size_bytes != file.num_tokens * file.dtype.itemsize:
             raise ConfigError(
-                f"{file.tokens_path}: {size_bytes} bytes, and its index names {file.num_tokens} tokens of {file.dtype.itemsize};"
-                " `meshwright data verify` says more"
+                f"{file.tokens_path}: {size_bytes} bytes, and its index names {file.num_tokens}"
+                f" tokens of {file.dtype.itemsize}; `meshwright data verify` says more"
             )
 
 
@@ -86,8 +104,12 @@ def _tokens(files: Sequence[IndexedFile]) -> int:
 
 
 def _join_tokens(files: Sequence[IndexedFile], scratch: Path) -> str:
-    """Append the ids of every source that is not in the output yet, and return the hash of the whole."""
-    expected: dict[str, Any] = {"sources": [file.prefix for file in files], "sizes": [file.tokens_path.stat().st_size for file in files]}
+    """Append the ids of every source that is not in the output yet, and return the hash of the
+    whole."""
+    expected: dict[str, Any] = {
+        "sources": [file.prefix for file in files],
+        "sizes": [file.tokens_path.stat().st_size for file in files],
+    }
     state: dict[str, Any] = {**expected, "done": 0}
     try:
         there = json.loads((scratch / _STATE).read_bytes())
@@ -125,17 +147,40 @@ def _write_index(files: Sequence[IndexedFile], scratch: Path, path: Path) -> tup
                 bounds.write((part + sequences).astype("<i8").tobytes())
             sequences += file.num_sequences
     documents = sum(file.num_documents for file in files)
-    mapped = np.memmap(scratch / "lengths", dtype="<i4", mode="r") if sequences else np.zeros(0, dtype="<i4")
+    mapped = (
+        np.memmap(scratch / "lengths", dtype="<i4", mode="r")
+        if sequences
+        else np.zeros(0, dtype="<i4")
+    )
     with writing(path) as handle:
-        write_index(handle, dtype=files[0].dtype, lengths=mapped, bounds=np.memmap(scratch / "bounds", dtype="<i8", mode="r"))
+        write_index(
+            handle,
+            dtype=files[0].dtype,
+            lengths=mapped,
+            bounds=np.memmap(scratch / "bounds", dtype="<i8", mode="r"),
+        )
     return documents, sequences
 
 
-def _manifest(final: Path, sources: Sequence[str], *, documents: int, tokens: int, sha256: str) -> Manifest:
+def _manifest(
+    final: Path, sources: Sequence[str], *, documents: int, tokens: int, sha256: str
+) -> Manifest:
     grown, index = Path(f"{final}.bin"), Path(f"{final}.idx")
     files = (
-        FileRecord(name=grown.name, size_bytes=grown.stat().st_size, sha256=sha256, documents=documents, tokens=tokens),
+        FileRecord(
+            name=grown.name,
+            size_bytes=grown.stat().st_size,
+            sha256=sha256,
+            documents=documents,
+            tokens=tokens,
+        ),
         FileRecord(name=index.name, size_bytes=index.stat().st_size, sha256=sha256_of(index)),
     )
     settings = {"sources": list(sources)}
-    return write_manifest(final.parent, step="merge", settings=settings, files=files, name=f"{final.name}.manifest.json")
+    return write_manifest(
+        final.parent,
+        step="merge",
+        settings=settings,
+        files=files,
+        name=f"{final.name}.manifest.json",
+    )

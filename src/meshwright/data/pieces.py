@@ -27,9 +27,11 @@ class Piece:
     """Of the whole file, as it was listed."""
     start: int = 0
     end: int | None = None
-    """Lines that begin in these bytes, or Parquet's row groups from start to before end; None: to the end of the file.
+    """Lines that begin in these bytes, or Parquet's row groups from start to before end; None: to
+    the end of the file.
 
-    Of an archive, bytes at which it can be entered; the line that is open or begins at such a place is of the piece before it.
+    Of an archive, bytes at which it can be entered; the line that is open or begins at such a place
+    is of the piece before it.
     """
 
 
@@ -58,7 +60,8 @@ class WholeFile(Exception):
 
 
 def lines_of(piece: Piece, max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    """Yield (line number, line without its newline); None for a line that is longer than a document may be."""
+    """Yield (line number, line without its newline); None for a line that is longer than a document
+    may be."""
     number, held, size = 0, list[bytes](), 0
     for block in blocks_of(piece):
         lines = block.split(b"\n")
@@ -105,7 +108,8 @@ def blocks_of(piece: Piece) -> Iterator[bytes]:
 
 
 def _blocks_of_archive(piece: Piece) -> Iterator[bytes]:
-    """Yield the bytes from behind the first line end in a range of an archive to behind the first one after it."""
+    """Yield the bytes from behind the first line end in a range of an archive to behind the first
+    one after it."""
     end = piece.size_bytes if piece.end is None else piece.end
     has_begun = not piece.start
     with open_plain(piece.path, span=Span(begin=piece.start, end=end)) as plain:
@@ -120,7 +124,9 @@ def _blocks_of_archive(piece: Piece) -> Iterator[bytes]:
                 yield block
             block = plain.read(BLOCK_BYTES)
     if has_begun and end < piece.size_bytes:
-        with open_plain(piece.path, span=Span(begin=end, end=piece.size_bytes), counted=False) as plain:
+        with open_plain(
+            piece.path, span=Span(begin=end, end=piece.size_bytes), counted=False
+        ) as plain:
             yield from _line_end(plain)
 
 
@@ -138,4 +144,8 @@ def _line_end(handle: Any) -> Iterator[bytes]:
 
 def too_long(max_bytes: int) -> str:
     """Say that a document is longer than one may be."""
-    return f"longer than {max_bytes >> 20} MiB (--max-document-mib)" if max_bytes >= 1 << 20 else f"longer than {max_bytes} bytes"
+    return (
+        f"longer than {max_bytes >> 20} MiB (--max-document-mib)"
+        if max_bytes >= 1 << 20
+        else f"longer than {max_bytes} bytes"
+    )

@@ -72,14 +72,18 @@ def run(
 ) -> RunReport:
     """Do what is left of a recipe, and return what it came to.
 
-    `execute` runs the words of a command, `meshwright.cli.run`. A step begins when every rank has ended the one before. What is done stays
-    done, also when its outputs have been removed since; ConfigError where the recipe has changed for a step that is done.
+    `execute` runs the words of a command, `meshwright.cli.run`. A step begins when every rank has
+    ended the one before. What is done stays done, also when its outputs have been removed since;
+    ConfigError where the recipe has changed for a step that is done.
     """
     found, place, tell = read_recipe(recipe), place or find_place(os.environ), tell or _tell
     if found.too_large is not None:
         for line in found.too_large.lines():
             tell(line)
-        left = tuple(Ended(name=step.name, line=step.line(), state="not reached", seconds=0.0) for step in found.steps)
+        left = tuple(
+            Ended(name=step.name, line=step.line(), state="not reached", seconds=0.0)
+            for step in found.steps
+        )
         return _report(found, found.too_large.exit_code, left)
     state = found.folder / STATE / "run"
     failures = state / "failed"
@@ -94,22 +98,55 @@ def run(
             ended.append(Ended(name=step.name, line=step.line(), state="done before", seconds=0.0))
             continue
         tell(f"{title}: {step.line()}")
-        code = _do(step, state / _marker(number, step), place=place, execute=execute, failures=failures, old=old, tell=tell)
+        code = _do(
+            step,
+            state / _marker(number, step),
+            place=place,
+            execute=execute,
+            failures=failures,
+            old=old,
+            tell=tell,
+        )
         if code:
             failures.mkdir(parents=True, exist_ok=True)
-            write_whole(failures / str(place.rank), json.dumps({"step": step.name, "code": code}).encode())
+            write_whole(
+                failures / str(place.rank), json.dumps({"step": step.name, "code": code}).encode()
+            )
             tell(f"{title}: ended with code {code}; start again to go on")
-            ended.append(Ended(name=step.name, line=step.line(), state="failed", seconds=time.monotonic() - begin_s))
-            ended += [Ended(name=later.name, line=later.line(), state="not reached", seconds=0.0) for later in found.steps[number:]]
+            ended.append(
+                Ended(
+                    name=step.name,
+                    line=step.line(),
+                    state="failed",
+                    seconds=time.monotonic() - begin_s,
+                )
+            )
+            ended += [
+                Ended(name=later.name, line=later.line(), state="not reached", seconds=0.0)
+                for later in found.steps[number:]
+            ]
             return _report(found, code, ended)
-        ended.append(Ended(name=step.name, line=step.line(), state="done", seconds=time.monotonic() - begin_s))
+        ended.append(
+            Ended(
+                name=step.name, line=step.line(), state="done", seconds=time.monotonic() - begin_s
+            )
+        )
         create_once(state / _marker(number, step), json.dumps({"words": _lasting(step)}).encode())
-    tell(f"{f'all {len(found.steps)} steps are' if len(found.steps) > 1 else 'the one step is'} done: {found.folder}")
+    tell(
+        f"{f'all {len(found.steps)} steps are' if len(found.steps) > 1 else 'the one step is'}"
+        f" done: {found.folder}"
+    )
     return _report(found, 0, ended)
 
 
 def _report(found: Recipe, code: int, ended: Sequence[Ended]) -> RunReport:
-    return RunReport(pipeline=found.pipeline, folder=str(found.folder), code=code, steps=tuple(ended), too_large=found.too_large)
+    return RunReport(
+        pipeline=found.pipeline,
+        folder=str(found.folder),
+        code=code,
+        steps=tuple(ended),
+        too_large=found.too_large,
+    )
 
 
 def _do(
@@ -141,7 +178,9 @@ def _do(
     return 0
 
 
-def _wait(path: Path, place: Place, failures: Path, old: Mapping[str, int], tell: Callable[[str], None]) -> int:
+def _wait(
+    path: Path, place: Place, failures: Path, old: Mapping[str, int], tell: Callable[[str], None]
+) -> int:
     """Wait for what the rank that ends last writes; 3 where a rank has failed meanwhile."""
     if path.exists():
         return 0
@@ -185,7 +224,8 @@ def _is_done(state: Path, number: int, step: PipelineStep) -> bool:
         return False
     if words != _lasting(step):
         raise ConfigError(
-            f"step {number} ({step.name}) was done as `{' '.join(words)}`; undo the change in the recipe, or give another folder"
+            f"step {number} ({step.name}) was done as `{' '.join(words)}`; undo the change in the"
+            " recipe, or give another folder"
         )
     return True
 

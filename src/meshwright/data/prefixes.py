@@ -1,4 +1,5 @@
-"""Which .bin/.idx pairs words name: prefixes, one of the two files, folders, patterns, @FILE lists."""
+"""Which .bin/.idx pairs words name: prefixes, one of the two files, folders, patterns, @FILE
+lists."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ __all__ = ["prefixes_of"]
 
 
 def prefixes_of(words: Sequence[str]) -> list[str]:
-    """Return the prefixes in the order of the words; those of a folder or a pattern in natural order.
+    """Return the prefixes in the order of the words; those of a folder or a pattern in natural
+    order.
 
     ConfigError for a word that names none, for half of a pair, and for a prefix that comes twice.
     """
@@ -22,7 +24,10 @@ def prefixes_of(words: Sequence[str]) -> list[str]:
         for prefix in _of_word(word):
             for ending in ("idx", "bin"):
                 if not Path(f"{prefix}.{ending}").is_file():
-                    raise ConfigError(f"{prefix}.{ending} does not exist; expected a prefix, or a folder with pairs of .bin and .idx")
+                    raise ConfigError(
+                        f"{prefix}.{ending} does not exist; expected a prefix, or a folder with"
+                        " pairs of .bin and .idx"
+                    )
             if prefix in found:
                 raise ConfigError(f"{prefix}: is named twice")
             found.append(prefix)

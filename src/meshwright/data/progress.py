@@ -34,7 +34,13 @@ class Totals:
 class Progress:
     """Prints while a block runs; `read` returns files and counts of this start."""
 
-    def __init__(self, totals: Totals, read: Callable[[], tuple[int, Counts]], *, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        totals: Totals,
+        read: Callable[[], tuple[int, Counts]],
+        *,
+        stream: TextIO | None = None,
+    ) -> None:
         self.totals, self._read = totals, read
         self._stream = stream or sys.stderr
         self._live: Any = None
@@ -52,13 +58,22 @@ class Progress:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(file=self._stream), get_renderable=self._text, refresh_per_second=1 / LIVE_EVERY_S)
+            self._live = Live(
+                console=Console(file=self._stream),
+                get_renderable=self._text,
+                refresh_per_second=1 / LIVE_EVERY_S,
+            )
             self._live.start()
         else:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over.set()
         if self._live is not None:
             self._live.stop()
@@ -77,18 +92,26 @@ class Progress:
 
 
 def progress_line(totals: Totals, files: int, counts: Counts, *, elapsed_s: float) -> str:
-    """Return files, bytes, rates and the time that is left, by bytes, or by files where these have none."""
+    """Return files, bytes, rates and the time that is left, by bytes, or by files where these have
+    none."""
     all_files, all_bytes = totals.done_files + files, totals.done_bytes + counts.size_bytes
     if totals.size_bytes:
         all_bytes = min(all_bytes, totals.size_bytes)
-    parts = [f"{totals.title}: {all_files:,}/{counted(totals.files, 'file')}", format_size(all_bytes)]
+    parts = [
+        f"{totals.title}: {all_files:,}/{counted(totals.files, 'file')}",
+        format_size(all_bytes),
+    ]
     if totals.size_bytes:
         parts[-1] += f"/{format_size(totals.size_bytes)}"
     if elapsed_s > 0:
         parts.append(f"{format_size(counts.size_bytes / elapsed_s)}/s")
         if counts.tokens:
             parts.append(f"{format_count(counts.tokens / elapsed_s)} tokens/s")
-    did, left = (counts.size_bytes, totals.size_bytes - all_bytes) if totals.size_bytes else (files, totals.files - all_files)
+    did, left = (
+        (counts.size_bytes, totals.size_bytes - all_bytes)
+        if totals.size_bytes
+        else (files, totals.files - all_files)
+    )
     if left > 0 and did > 0 and all_files < totals.files:
         parts.append(f"{format_span(elapsed_s * left / did)} left")
     return ", ".join(parts)
@@ -98,7 +121,11 @@ def format_size(size_bytes: float) -> str:
     """Write bytes on a disk in three digits, decimal, as disks are sold: `947 GB`."""
     for unit, size in (("TB", TERA), ("GB", GB), ("MB", 10**6), ("kB", 10**3)):
         if size_bytes >= 0.9995 * size:
-            return f"{size_bytes / size:.3g} {unit}" if size_bytes < 999.5 * size else f"{size_bytes / size:,.0f} {unit}"
+            return (
+                f"{size_bytes / size:.3g} {unit}"
+                if size_bytes < 999.5 * size
+                else f"{size_bytes / size:,.0f} {unit}"
+            )
     return f"{size_bytes:.0f} B"
 
 

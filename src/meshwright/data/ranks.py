@@ -18,8 +18,9 @@ _PAIRS = (
     ("JOB_COMPLETION_INDEX", ("JOB_COMPLETIONS", "WORLD_SIZE")),
     ("NGC_ARRAY_INDEX", ("NGC_ARRAY_SIZE",)),
 )
-"""Rank and number of ranks by platform, the first pair that is set wins: torchrun and bcprun, our own job scripts, Slurm's srun,
-Open MPI, an indexed Job of Kubernetes (which has no variable for the number of its pods: set JOB_COMPLETIONS), an array of Base Command."""
+"""Rank and number of ranks by platform, the first pair that is set wins: torchrun and bcprun, our
+own job scripts, Slurm's srun, Open MPI, an indexed Job of Kubernetes (which has no variable for the
+number of its pods: set JOB_COMPLETIONS), an array of Base Command."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +36,10 @@ class Place:
     def __post_init__(self) -> None:
         """Check that the rank is one of them."""
         if not 0 <= self.rank < self.world_size:
-            raise ConfigError(f"{self.source}: rank {self.rank} of {self.world_size}: expected a rank from 0 to {self.world_size - 1}")
+            raise ConfigError(
+                f"{self.source}: rank {self.rank} of {self.world_size}: expected a rank from 0 to"
+                f" {self.world_size - 1}"
+            )
 
 
 ALONE = Place(rank=0, world_size=1, source="one process")
@@ -44,22 +48,36 @@ ALONE = Place(rank=0, world_size=1, source="one process")
 def find_place(environment: Mapping[str, str]) -> Place:
     """Read rank and number of ranks from the environment; one process where none is set.
 
-    The shell of a Slurm batch script has a rank and a number of tasks too, but is no task: without srun it does all the work.
-    ConfigError where a rank is set without the number of ranks, or either is no number.
+    The shell of a Slurm batch script has a rank and a number of tasks too, but is no task: without
+    srun it does all the work. ConfigError where a rank is set without the number of ranks, or
+    either is no number.
     """
     for rank_name, size_names in _PAIRS:
-        if rank_name not in environment or (rank_name == "SLURM_PROCID" and _is_batch_shell(environment)):
+        if rank_name not in environment or (
+            rank_name == "SLURM_PROCID" and _is_batch_shell(environment)
+        ):
             continue
         size_name = next((name for name in size_names if name in environment), None)
         if size_name is None:
-            raise ConfigError(f"{rank_name}={environment[rank_name]} is set without {size_names[0]}: set it to the number of processes")
+            raise ConfigError(
+                f"{rank_name}={environment[rank_name]} is set without {size_names[0]}: set it to"
+                " the number of processes"
+            )
         source = f"{rank_name}={environment[rank_name]} {size_name}={environment[size_name]}"
-        return Place(rank=_number(environment, rank_name), world_size=_number(environment, size_name), source=source)
+        return Place(
+            rank=_number(environment, rank_name),
+            world_size=_number(environment, size_name),
+            source=source,
+        )
     return ALONE
 
 
 def _is_batch_shell(environment: Mapping[str, str]) -> bool:
-    return "SLURM_JOB_ID" in environment and not {"SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"} & set(environment)
+    return "SLURM_JOB_ID" in environment and not {
+        "SLURM_STEP_ID",
+        "SLURM_STEPID",
+        "SLURM_STEP_NUM_TASKS",
+    } & set(environment)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
@@ -70,9 +88,11 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def share_of(sizes: Sequence[int], place: Place) -> list[int]:
-    """Return the indices of this rank's shards, ascending: largest first, each to the rank with the fewest bytes so far.
+    """Return the indices of this rank's shards, ascending: largest first, each to the rank with the
+    fewest bytes so far.
 
-    A pure function of sizes and place, so that ranks agree without talking. An empty shard counts as one byte, so that many spread too.
+    A pure function of sizes and place, so that ranks agree without talking. An empty shard counts
+    as one byte, so that many spread too.
     """
     heap = [(0, rank) for rank in range(place.world_size)]
     mine = []

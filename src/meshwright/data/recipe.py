@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from meshwright.data.footprint import GPT2_VOCABULARY, RUNNABLE, WIDE_VOCABULARY, DiskPlan, plan, strategy_of
+from meshwright.data.footprint import (
+    GPT2_VOCABULARY,
+    RUNNABLE,
+    WIDE_VOCABULARY,
+    DiskPlan,
+    plan,
+    strategy_of,
+)
 from meshwright.data.manifest import MANIFEST
 from meshwright.data.sizes import parse_size
 from meshwright.data.sources import find_corpus
@@ -28,8 +35,21 @@ _OUTPUT = {"tokenize": "output_prefix", "merge": "output_prefix"}
 """What a command calls its output; `output` of the others."""
 _ALONE: Mapping[str, Mapping[str, Any]] = {"merge": {"overwrite": True}, "stats": {}, "blend": {}}
 """Commands of one process, and what is given to each so that it can be done again after a kill."""
-_COMMANDS = ("download", "extract", "concat", "wiki", "tokenize", "merge", "verify", "stats", "blend", "remove")
-_DUMPS = "https://dumps.wikimedia.org/{wiki}/{date}/{wiki}-{date}-pages-articles-multistream.xml.bz2"
+_COMMANDS = (
+    "download",
+    "extract",
+    "concat",
+    "wiki",
+    "tokenize",
+    "merge",
+    "verify",
+    "stats",
+    "blend",
+    "remove",
+)
+_DUMPS = (
+    "https://dumps.wikimedia.org/{wiki}/{date}/{wiki}-{date}-pages-articles-multistream.xml.bz2"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +75,10 @@ class PipelineStep:
         import shlex
 
         if self.removes:
-            return f"rm -r {shlex.join(map(str, self.removes))}  # when every file of {self.manifest} was read back"
+            return (
+                f"rm -r {shlex.join(map(str, self.removes))}  # when every file of {self.manifest}"
+                " was read back"
+            )
         return shlex.join(["meshwright", "data", *self.words])
 
 
@@ -76,7 +99,9 @@ def read_recipe(path: Path) -> Recipe:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"recipe {path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}") from None
+        raise ConfigError(
+            f"recipe {path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
+        ) from None
     given = read_yaml(text, what=f"recipe {path}")
     name = str(given.get("pipeline"))
     if name not in PIPELINES:
@@ -85,9 +110,14 @@ def read_recipe(path: Path) -> Recipe:
         if key not in PIPELINES[name]:
             raise UnknownNameError(f"key of a {name} recipe", str(key), PIPELINES[name])
     if not isinstance(given.get("folder"), str):
-        raise ConfigError(f"recipe {path}: folder={given.get('folder')}: expected the folder that everything is made in")
+        raise ConfigError(
+            f"recipe {path}: folder={given.get('folder')}: expected the folder that everything is"
+            " made in"
+        )
     workers = given.get("workers")
-    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
+    if workers is not None and (
+        not isinstance(workers, int) or isinstance(workers, bool) or workers < 1
+    ):
         raise ConfigError(f"recipe {path}: workers={workers}: expected a whole number above 0")
     folder = Path(given["folder"])
     if name == "slimpajama":
@@ -101,43 +131,85 @@ def _slimpajama(given: Mapping[str, Any], folder: Path) -> Recipe:
         raise ConfigError(f"recipe: chunks={chunks}: expected a whole number")
     strategy = strategy_of(str(given.get("strategy", "chunks")))
     if strategy not in RUNNABLE:
-        raise ConfigError(f"recipe: strategy={strategy}: is there to compare; expected {', '.join(RUNNABLE)}")
+        raise ConfigError(
+            f"recipe: strategy={strategy}: is there to compare; expected {', '.join(RUNNABLE)}"
+        )
     quota = given.get("quota")
     too_large = None
     if quota is not None:
         quota_bytes = parse_size(quota, name="recipe: quota")
-        too_large = _too_large(chunks, strategy, quota_bytes=quota_bytes, vocab_size=_vocab_size(given))
+        too_large = _too_large(
+            chunks, strategy, quota_bytes=quota_bytes, vocab_size=_vocab_size(given)
+        )
     tokens, raw = folder / "tokens", folder / "raw"
     steps: list[PipelineStep] = []
     if strategy == "chunks":
         for number, files in enumerate(corpus.files_per_chunk[:chunks], start=1):
             place, prefix = raw / f"chunk{number}", tokens / f"slimpajama_chunk{number}"
             url = corpus.url.format(chunk=number, file=f"{{0..{files - 1}}}")
-            steps.append(_command("download", {"urls": [url], "output": str(place)}, given, suffix=f"-chunk{number}"))
-            steps.append(_command("tokenize", {"inputs": [str(place)], "output_prefix": str(prefix)}, given, suffix=f"-chunk{number}"))
+            steps.append(
+                _command(
+                    "download",
+                    {"urls": [url], "output": str(place)},
+                    given,
+                    suffix=f"-chunk{number}",
+                )
+            )
+            steps.append(
+                _command(
+                    "tokenize",
+                    {"inputs": [str(place)], "output_prefix": str(prefix)},
+                    given,
+                    suffix=f"-chunk{number}",
+                )
+            )
             steps.append(_verify(prefix, suffix=f"-chunk{number}"))
             steps.append(_remove((place,), steps[-1], suffix=f"-chunk{number}"))
     else:
-        fetched = {"corpus": "slimpajama", "output": str(raw), **({} if chunks is None else {"chunks": chunks})}
+        fetched = {
+            "corpus": "slimpajama",
+            "output": str(raw),
+            **({} if chunks is None else {"chunks": chunks}),
+        }
         steps.append(_command("download", fetched, given))
         source = raw
         if strategy == "text":
             source = folder / "text"
-            steps.append(_command("extract", {"inputs": [str(raw)], "output": str(source), "consume": True}, given))
-        steps.append(_command("tokenize", {"inputs": [str(source)], "output_prefix": str(tokens / "slimpajama")}, given))
+            steps.append(
+                _command(
+                    "extract", {"inputs": [str(raw)], "output": str(source), "consume": True}, given
+                )
+            )
+        steps.append(
+            _command(
+                "tokenize",
+                {"inputs": [str(source)], "output_prefix": str(tokens / "slimpajama")},
+                given,
+            )
+        )
         steps.append(_verify(tokens / "slimpajama"))
     return Recipe(pipeline="slimpajama", folder=folder, steps=tuple(steps), too_large=too_large)
 
 
-def _too_large(chunks: int | None, strategy: str, *, quota_bytes: int, vocab_size: int) -> DiskPlan | None:
-    found = plan(corpus="slimpajama", chunks=chunks, strategy=strategy, quota_bytes=quota_bytes, vocab_size=vocab_size)
+def _too_large(
+    chunks: int | None, strategy: str, *, quota_bytes: int, vocab_size: int
+) -> DiskPlan | None:
+    found = plan(
+        corpus="slimpajama",
+        chunks=chunks,
+        strategy=strategy,
+        quota_bytes=quota_bytes,
+        vocab_size=vocab_size,
+    )
     return None if found.advice is None else found
 
 
 def _vocab_size(given: Mapping[str, Any]) -> int:
-    """Return the vocabulary that the output is written for: as given, else GPT-2's, else the smallest that takes 4 bytes an id.
+    """Return the vocabulary that the output is written for: as given, else GPT-2's, else the
+    smallest that takes 4 bytes an id.
 
-    The files of a tokenizer may not be there yet when a recipe is read, so another one is taken for the larger kind.
+    The files of a tokenizer may not be there yet when a recipe is read, so another one is taken for
+    the larger kind.
     """
     asked = given.get("vocab_size")
     if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool) or asked < 1):
@@ -153,9 +225,15 @@ def _wikipedia(given: Mapping[str, Any], folder: Path) -> Recipe:
     wiki, date = str(given.get("dump", "enwiki")), str(given.get("date", "latest"))
     raw, articles = folder / "raw", folder / "articles"
     steps = (
-        _command("download", {"urls": [_DUMPS.format(wiki=wiki, date=date)], "output": str(raw)}, given),
+        _command(
+            "download", {"urls": [_DUMPS.format(wiki=wiki, date=date)], "output": str(raw)}, given
+        ),
         _command("wiki", {"inputs": [str(raw)], "output": str(articles)}, given),
-        _command("tokenize", {"inputs": [str(articles)], "output_prefix": str(folder / "tokens" / wiki)}, given),
+        _command(
+            "tokenize",
+            {"inputs": [str(articles)], "output_prefix": str(folder / "tokens" / wiki)},
+            given,
+        ),
         _verify(folder / "tokens" / wiki),
     )
     return Recipe(pipeline="wikipedia", folder=folder, steps=steps)
@@ -164,43 +242,85 @@ def _wikipedia(given: Mapping[str, Any], folder: Path) -> Recipe:
 def _custom(given: Mapping[str, Any], folder: Path) -> Recipe:
     rows = given.get("steps")
     if not isinstance(rows, list) or not rows:
-        raise ConfigError(f"recipe: steps={rows}: expected a list of steps such as `- extract: {{inputs: [raw], output: plain}}`")
+        raise ConfigError(
+            f"recipe: steps={rows}: expected a list of steps such as `- extract: {{inputs: [raw],"
+            " output: plain}`"
+        )
     steps: list[PipelineStep] = []
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict) or len(row) != 1:
-            raise ConfigError(f"recipe: step {number}: expected one command with its options, got {row}")
+            raise ConfigError(
+                f"recipe: step {number}: expected one command with its options, got {row}"
+            )
         ((command, options),) = row.items()
         if command not in _COMMANDS:
             raise UnknownNameError("step", str(command), _COMMANDS)
         shared = {} if command in _ALONE else {"workers": given.get("workers")}
-        steps.append(_custom_step(command, _filled(options, str(folder)), shared, before=steps, number=number))
+        steps.append(
+            _custom_step(
+                command, _filled(options, str(folder)), shared, before=steps, number=number
+            )
+        )
     return Recipe(pipeline="custom", folder=folder, steps=tuple(steps))
 
 
 def _verify(prefix: Path, *, suffix: str = "") -> PipelineStep:
-    return PipelineStep(name=f"verify{suffix}", words=("verify", f"{prefix}_*.idx"), manifest=Path(f"{prefix}.manifest.json"), on="rank 0")
+    return PipelineStep(
+        name=f"verify{suffix}",
+        words=("verify", f"{prefix}_*.idx"),
+        manifest=Path(f"{prefix}.manifest.json"),
+        on="rank 0",
+    )
 
 
 def _remove(paths: tuple[Path, ...], before: PipelineStep, *, suffix: str) -> PipelineStep:
-    return PipelineStep(name=f"remove{suffix}", manifest=before.manifest, removes=paths, on="rank 0")
+    return PipelineStep(
+        name=f"remove{suffix}", manifest=before.manifest, removes=paths, on="rank 0"
+    )
 
 
-def _custom_step(command: str, options: Any, shared: Mapping[str, Any], *, before: Sequence[PipelineStep], number: int) -> PipelineStep:
+def _custom_step(
+    command: str,
+    options: Any,
+    shared: Mapping[str, Any],
+    *,
+    before: Sequence[PipelineStep],
+    number: int,
+) -> PipelineStep:
     if command == "remove":
-        if not before or before[-1].removes or not isinstance(options, list) or not all(isinstance(name, str) for name in options):
-            raise ConfigError(f"recipe: step {number}: remove takes a list of folders, behind the step that replaces them")
+        if (
+            not before
+            or before[-1].removes
+            or not isinstance(options, list)
+            or not all(isinstance(name, str) for name in options)
+        ):
+            raise ConfigError(
+                f"recipe: step {number}: remove takes a list of folders, behind the step that"
+                " replaces them"
+            )
         made = [step for step in before if step.makes_data]
         if not made:
-            raise ConfigError(f"recipe: step {number}: remove stands behind no step that makes data, so nothing could be verified")
+            raise ConfigError(
+                f"recipe: step {number}: remove stands behind no step that makes data, so nothing"
+                " could be verified"
+            )
         for name in options:
             if made[-1].manifest.is_relative_to(name):
-                raise ConfigError(f"recipe: step {number}: remove {name}: the step before made it, and nothing has replaced it yet")
+                raise ConfigError(
+                    f"recipe: step {number}: remove {name}: the step before made it, and nothing"
+                    " has replaced it yet"
+                )
         return _remove(tuple(map(Path, options)), made[-1], suffix=f"-{number}")
     if not isinstance(options, dict):
-        raise ConfigError(f"recipe: step {number}: {command} takes options such as `output: plain`, got {options}")
+        raise ConfigError(
+            f"recipe: step {number}: {command} takes options such as `output: plain`, got {options}"
+        )
     if command == "verify":
         if not isinstance(options.get("output_prefix"), str) or len(options) > 1:
-            raise ConfigError(f"recipe: step {number}: verify takes the output_prefix of a tokenize step, got {options}")
+            raise ConfigError(
+                f"recipe: step {number}: verify takes the output_prefix of a tokenize step, got"
+                f" {options}"
+            )
         return _verify(Path(options["output_prefix"]), suffix=f"-{number}")
     return _command(command, options, shared, suffix=f"-{number}")
 
@@ -214,23 +334,37 @@ def _filled(value: Any, folder: str) -> Any:
     return value.replace("{folder}", folder) if isinstance(value, str) else value
 
 
-def _command(command: str, options: Mapping[str, Any], given: Mapping[str, Any], *, suffix: str = "") -> PipelineStep:
-    """Return a step with its options, those of the recipe for that command, and the recipe's workers where neither has its own."""
+def _command(
+    command: str, options: Mapping[str, Any], given: Mapping[str, Any], *, suffix: str = ""
+) -> PipelineStep:
+    """Return a step with its options, those of the recipe for that command, and the recipe's
+    workers where neither has its own."""
     extra = given.get(command) if isinstance(given.get(command), dict) else None
     if given.get(command) is not None and extra is None:
-        raise ConfigError(f"recipe: {command}={given[command]}: expected options of `meshwright data {command}`")
+        raise ConfigError(
+            f"recipe: {command}={given[command]}: expected options of `meshwright data {command}`"
+        )
     known = {"workers": given.get("workers"), **(extra or {}), **options, **_ALONE.get(command, {})}
     name = _OUTPUT.get(command, "output")
     if not isinstance(known.get(name), str):
         raise ConfigError(f"recipe: {command}: {name}={known.get(name)}: expected a path")
     made = Path(known[name])
-    manifest = Path(f"{made}.manifest.json") if command in _OUTPUT else made if command in _ALONE else made / MANIFEST
+    manifest = (
+        Path(f"{made}.manifest.json")
+        if command in _OUTPUT
+        else made
+        if command in _ALONE
+        else made / MANIFEST
+    )
     on: Literal["every rank", "rank 0"] = "rank 0" if command in _ALONE else "every rank"
-    return PipelineStep(name=f"{command}{suffix}", words=(command, *_words(known)), manifest=manifest, on=on)
+    return PipelineStep(
+        name=f"{command}{suffix}", words=(command, *_words(known)), manifest=manifest, on=on
+    )
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Return options as a command line: a list repeats its flag, true is the flag alone, false and null are nothing."""
+    """Return options as a command line: a list repeats its flag, true is the flag alone, false and
+    null are nothing."""
     words: list[str] = []
     loose: list[str] = []
     for key, value in options.items():
@@ -240,5 +374,10 @@ def _words(options: Mapping[str, Any]) -> list[str]:
         elif value is True:
             words.append(flag)
         else:
-            words += [word for inner in values if inner is not None and inner is not False for word in (flag, str(inner))]
+            words += [
+                word
+                for inner in values
+                if inner is not None and inner is not False
+                for word in (flag, str(inner))
+            ]
     return [*loose, *words]

@@ -1,4 +1,5 @@
-"""What was no document, with the lines of the whole file: where a range of it was read, the lines before are counted."""
+"""What was no document, with the lines of the whole file: where a range of it was read, the lines
+before are counted."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class LineCounter:
             return self._lines + (handle.read(1) != b"\n")
 
     def _in_archive(self, path: str, start: int) -> int:
-        """Return the lines before a place at which an archive is entered, with the one that is open there or begins there."""
+        """Return the lines before a place at which an archive is entered, with the one that is open
+        there or begins there."""
         if path != self._path or start < self._at:
             self._path, self._at, self._lines = path, 0, 1
         if start > self._at:
@@ -72,5 +74,9 @@ def located(row: Mapping[str, Any], counter: LineCounter) -> Rejected:
     """Return a reject of a segment with its line in the file."""
     line = row["line"]
     if line is not None and row["start"]:
-        line += _rows_before(row["file"], row["start"]) if row["form"] == "parquet" else counter.before(row["file"], row["start"])
+        line += (
+            _rows_before(row["file"], row["start"])
+            if row["form"] == "parquet"
+            else counter.before(row["file"], row["start"])
+        )
     return Rejected(file=row["file"], line=line, reason=row["reason"])

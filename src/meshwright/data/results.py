@@ -1,4 +1,5 @@
-"""What a step says when it ends: totals, what failed and why, and the manifest where all ranks are done."""
+"""What a step says when it ends: totals, what failed and why, and the manifest where all ranks are
+done."""
 
 from __future__ import annotations
 
@@ -53,7 +54,10 @@ class StepResult:
             "files": len(self.files),
             "size_bytes": self.size_bytes,
             "documents": sum(documents) if documents else None,
-            "failed": {name: {"kind": kind, "reason": reason} for name, (kind, reason) in report.failed.items()},
+            "failed": {
+                name: {"kind": kind, "reason": reason}
+                for name, (kind, reason) in report.failed.items()
+            },
             "open_elsewhere": len(report.open_elsewhere),
             "stopped": report.stopped,
             "manifest": None if self.manifest is None else str(self.manifest),
@@ -63,29 +67,49 @@ class StepResult:
     def lines(self) -> list[str]:
         """Return it in words."""
         report = self.report
-        found = [f"{report.step}: {counted(len(self.files), 'file')}, {format_size(self.size_bytes)} in {self.output}"]
-        found += [f"  {kind}: {name}: {reason}" for name, (kind, reason) in list(report.failed.items())[:_SHOWN]]
+        found = [
+            f"{report.step}: {counted(len(self.files), 'file')}, {format_size(self.size_bytes)} in"
+            f" {self.output}"
+        ]
+        found += [
+            f"  {kind}: {name}: {reason}"
+            for name, (kind, reason) in list(report.failed.items())[:_SHOWN]
+        ]
         if len(report.failed) > _SHOWN:
             found.append(f"  and {len(report.failed) - _SHOWN:,} more, all of them in --json")
         kinds: dict[str, int] = {}
         for kind, _ in report.failed.values():
             kinds[kind] = kinds.get(kind, 0) + 1
         if kinds:
-            found.append(f"not done: {', '.join(f'{number:,} {kind}' for kind, number in kinds.items())}; start again to try them again")
+            found.append(
+                f"not done: {', '.join(f'{number:,} {kind}' for kind, number in kinds.items())};"
+                " start again to try them again"
+            )
         if report.open_elsewhere:
-            found.append(f"{counted(len(report.open_elsewhere), 'file')} of other ranks not done yet; the last rank writes the manifest")
+            found.append(
+                f"{counted(len(report.open_elsewhere), 'file')} of other ranks not done yet; the"
+                " last rank writes the manifest"
+            )
         if report.stopped is not None:
             found.append(f"stopped: {report.stopped}")
         found += self.notes
         return found
 
 
-def conclude(report: StepReport, *, output: Path, settings: Mapping[str, Any], notes: tuple[str, ...] = ()) -> StepResult:
+def conclude(
+    report: StepReport, *, output: Path, settings: Mapping[str, Any], notes: tuple[str, ...] = ()
+) -> StepResult:
     """Return a step's result, and write the manifest when the step is complete."""
     files = tuple(_file_of(name, record) for name, record in report.records.items())
     if report.complete:
         write_manifest(output, step=report.step, settings=dict(settings), files=files)
-    return StepResult(report=report, output=output, files=files, manifest=output / MANIFEST if report.complete else None, notes=notes)
+    return StepResult(
+        report=report,
+        output=output,
+        files=files,
+        manifest=output / MANIFEST if report.complete else None,
+        notes=notes,
+    )
 
 
 def _file_of(name: str, record: Record) -> FileRecord:

@@ -1,8 +1,9 @@
-"""What a worker does with one segment: read, tokenize, and write one scratch file that the assembly joins to the others.
-
-A scratch file holds, key by key, the ids, the length of each sequence (i32) and the number of sequences of each document (i32); then what
-was rejected, as JSON lines. The record in the journal says how long each part is and holds its CRC-32, so that what a power cut tore is
-found and done again; the scratch file itself is not put on the disk with fsync, the assembled file is.
+"""What a worker does with one segment: read, tokenize, and write one scratch file that the assembly
+joins to the others.
+ A scratch file holds, key by key, the ids, the length of each sequence (i32) and the number of
+sequences of each document (i32); then what was rejected, as JSON lines. The record in the journal
+says how long each part is and holds its CRC-32, so that what a power cut tore is found and done
+again; the scratch file itself is not put on the disk with fsync, the assembled file is.
 """
 
 from __future__ import annotations
@@ -103,7 +104,11 @@ class _Section:
         self.handle.truncate()
 
     def write(self, content: NDArray[Any] | bytes) -> None:
-        view = memoryview(cast("Any", content)).cast("B") if isinstance(content, np.ndarray) and content.size else bytes(content)
+        view = (
+            memoryview(cast("Any", content)).cast("B")
+            if isinstance(content, np.ndarray) and content.size
+            else bytes(content)
+        )
         self.handle.write(view)
         self.size_bytes += len(view)
         self.crc = zlib.crc32(view, self.crc)
@@ -121,7 +126,8 @@ class _Tally:
 
 
 def tokenize_segment(task: SegmentTask) -> Record:
-    """Tokenize a segment and return its record; ShardError where the policy is `fail` and something is no document."""
+    """Tokenize a segment and return its record; ShardError where the policy is `fail` and something
+    is no document."""
     path = part_path(task.scratch, task.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
@@ -138,8 +144,13 @@ def _write(task: SegmentTask, handle: IO[bytes]) -> Record:
     tally = _Tally()
     names = [f"{key}.{section}" for key in task.keys for section in SECTIONS] + ["rejects"]
     with ExitStack() as stack:
-        spools: list[Any] = [stack.enter_context(SpooledTemporaryFile(_SPOOL_BYTES, dir=task.scratch)) for _ in names[1:]]
-        sections = {name: _Section(stream) for name, stream in zip(names, [handle, *spools], strict=True)}
+        spools: list[Any] = [
+            stack.enter_context(SpooledTemporaryFile(_SPOOL_BYTES, dir=task.scratch))
+            for _ in names[1:]
+        ]
+        sections = {
+            name: _Section(stream) for name, stream in zip(names, [handle, *spools], strict=True)
+        }
         for piece in task.segment.pieces:
             _tokenize_piece(task, piece, sections, tally)
         if tally.dirty:
@@ -154,22 +165,34 @@ def _write(task: SegmentTask, handle: IO[bytes]) -> Record:
         "tokens": tally.tokens,
     }
     if tally.rejects:
-        record |= {"rejects": tally.rejects, "files_out": tally.files_out, "on_error": task.on_error}
+        record |= {
+            "rejects": tally.rejects,
+            "files_out": tally.files_out,
+            "on_error": task.on_error,
+        }
     return record
 
 
-def _tokenize_piece(task: SegmentTask, piece: Piece, sections: Mapping[str, _Section], tally: _Tally) -> None:
+def _tokenize_piece(
+    task: SegmentTask, piece: Piece, sections: Mapping[str, _Section], tally: _Tally
+) -> None:
     """Tokenize a piece; of a file that can't be read to its end nothing is kept."""
     marks = [(section, section.mark()) for section in sections.values()]
     before = replace(tally)
     batch: list[Document] = []
     held = 0
-    for item in read_documents(piece, keys=task.keys, text_unit=task.text_unit, max_bytes=task.max_bytes):
+    for item in read_documents(
+        piece, keys=task.keys, text_unit=task.text_unit, max_bytes=task.max_bytes
+    ):
         if isinstance(item, Reject):
             if item.line is None:
                 for section, mark in marks:
                     section.back_to(mark)
-                tally.documents, tally.tokens, tally.rejects = before.documents, before.tokens, before.rejects
+                tally.documents, tally.tokens, tally.rejects = (
+                    before.documents,
+                    before.tokens,
+                    before.rejects,
+                )
                 batch = []
             _reject(task, piece, item, sections, tally)
             continue
@@ -183,22 +206,36 @@ def _tokenize_piece(task: SegmentTask, piece: Piece, sections: Mapping[str, _Sec
         count(size_bytes=task.size_bytes if piece.end is not None else piece.size_bytes)
 
 
-def _encode(task: SegmentTask, piece: Piece, batch: list[Document], sections: Mapping[str, _Section], tally: _Tally) -> None:
-    """Turn documents into ids and write them; a document without a token is rejected, by all keys."""
+def _encode(
+    task: SegmentTask,
+    piece: Piece,
+    batch: list[Document],
+    sections: Mapping[str, _Section],
+    tally: _Tally,
+) -> None:
+    """Turn documents into ids and write them; a document without a token is rejected, by all
+    keys."""
     if task.language is not None:
         batch = _split(task, piece, batch, sections, tally)
     if not batch or tally.dirty:
         return
     encoder = open_encoder(reference_of(task.spec, task.stamp), task.engine)
-    rows = [_sequences(task, encoder, [document.texts[place] for document in batch]) for place in range(len(task.keys))]
+    rows = [
+        _sequences(task, encoder, [document.texts[place] for document in batch])
+        for place in range(len(task.keys))
+    ]
     keep = np.logical_and.reduce([row.counts > 0 for row in rows])
     for place in np.flatnonzero(~keep).tolist():
-        reject = Reject(line=batch[place].line, reason="empty document: the tokenizer gives it no token")
+        reject = Reject(
+            line=batch[place].line, reason="empty document: the tokenizer gives it no token"
+        )
         _reject(task, piece, reject, sections, tally)
     if task.engine == "gigatoken":
         _check(task, piece, encoder, batch)
     for key, row in zip(task.keys, rows, strict=True):
-        tally.tokens += _append(task, encoder, row, keep, {name: sections[f"{key}.{name}"] for name in SECTIONS})
+        tally.tokens += _append(
+            task, encoder, row, keep, {name: sections[f"{key}.{name}"] for name in SECTIONS}
+        )
     tally.documents += int(keep.sum())
     count(documents=int(keep.sum()))
 
@@ -227,32 +264,57 @@ def _sequences(task: SegmentTask, encoder: Encoder, texts: Sequence[str | list[s
     return _Rows(ids=ids, lengths=lengths, counts=counts)
 
 
-def _split(task: SegmentTask, piece: Piece, batch: Sequence[Document], sections: Mapping[str, _Section], tally: _Tally) -> list[Document]:
-    """Return documents as sentences; one that NLTK gives up on (a run of 100,000 characters without a space) is rejected."""
+def _split(
+    task: SegmentTask,
+    piece: Piece,
+    batch: Sequence[Document],
+    sections: Mapping[str, _Section],
+    tally: _Tally,
+) -> list[Document]:
+    """Return documents as sentences; one that NLTK gives up on (a run of 100,000 characters without
+    a space) is rejected."""
     assert task.language is not None
     split = sentence_splitter(task.language, keep_newlines=task.keep_newlines)
     done = []
     for document in batch:
         try:
-            texts = tuple(list(split(text)) if isinstance(text, str) else text for text in document.texts)
+            texts = tuple(
+                list(split(text)) if isinstance(text, str) else text for text in document.texts
+            )
         except TimeoutError:
-            _reject(task, piece, Reject(line=document.line, reason="NLTK gives up on splitting it into sentences"), sections, tally)
+            _reject(
+                task,
+                piece,
+                Reject(line=document.line, reason="NLTK gives up on splitting it into sentences"),
+                sections,
+                tally,
+            )
             continue
         done.append(document._replace(texts=texts))
     return done
 
 
-def _append(task: SegmentTask, encoder: Encoder, rows: _Rows, keep: NDArray[np.bool_], sections: Mapping[str, _Section]) -> int:
-    """Write the sequences of the documents that are kept, each with its end, and return their tokens.
+def _append(
+    task: SegmentTask,
+    encoder: Encoder,
+    rows: _Rows,
+    keep: NDArray[np.bool_],
+    sections: Mapping[str, _Section],
+) -> int:
+    """Write the sequences of the documents that are kept, each with its end, and return their
+    tokens.
 
-    A document that is left out has no ids, or under another key has some, which are left out with it.
+    A document that is left out has no ids, or under another key has some, which are left out with
+    it.
     """
     kept = np.repeat(keep, rows.counts)
     ids = rows.ids if keep.all() else rows.ids[np.repeat(kept, rows.lengths)]
     lengths, counts = rows.lengths[kept], rows.counts[keep]
     if task.append_eod and encoder.eod is not None:
         last = np.cumsum(counts) - 1
-        ids = _surround(ids, np.cumsum(lengths)[last], before=(), after=(encoder.eod,), dtype=task.dtype)
+        ids = _surround(
+            ids, np.cumsum(lengths)[last], before=(), after=(encoder.eod,), dtype=task.dtype
+        )
         lengths[last] += 1
     sections["tokens"].write(ids.astype(task.dtype, copy=False))
     sections["lengths"].write(lengths.astype("<i4"))
@@ -261,8 +323,16 @@ def _append(task: SegmentTask, encoder: Encoder, rows: _Rows, keep: NDArray[np.b
     return len(ids)
 
 
-def _surround(ids: NDArray[Any], ends: NDArray[np.int64], *, before: Sequence[int], after: Sequence[int], dtype: str) -> NDArray[Any]:
-    """Return ids with some more before and behind each run of them; `ends` says where runs end, (runs,)."""
+def _surround(
+    ids: NDArray[Any],
+    ends: NDArray[np.int64],
+    *,
+    before: Sequence[int],
+    after: Sequence[int],
+    dtype: str,
+) -> NDArray[Any]:
+    """Return ids with some more before and behind each run of them; `ends` says where runs end,
+    (runs,)."""
     added = len(before) + len(after)
     shifts = np.arange(len(ends)) * added
     out = np.empty(len(ids) + len(ends) * added, dtype=dtype)
@@ -272,7 +342,9 @@ def _surround(ids: NDArray[Any], ends: NDArray[np.int64], *, before: Sequence[in
         out[ends + shifts + len(before) + place] = token
     begin = 0
     for end, shift in zip(ends.tolist(), (shifts + len(before)).tolist(), strict=True):
-        out[begin + shift : end + shift] = ids[begin:end]  # a run at a time: many times as fast as numpy's insert
+        out[begin + shift : end + shift] = ids[
+            begin:end
+        ]  # a run at a time: many times as fast as numpy's insert
         begin = end
     return out
 
@@ -285,14 +357,22 @@ def _check(task: SegmentTask, piece: Piece, encoder: Encoder, batch: Sequence[Do
     difference = first_difference(encoder, reference_of(task.spec, task.stamp), [sample])
     if difference is not None:
         raise ConfigError(
-            f"{piece.path}: gigatoken gives other ids than the tokenizer's own library: {difference}; start again with"
-            " --engine library --overwrite"
+            f"{piece.path}: gigatoken gives other ids than the tokenizer's own library:"
+            f" {difference}; start again with --engine library --overwrite"
         )
 
 
-def _reject(task: SegmentTask, piece: Piece, reject: Reject, sections: Mapping[str, _Section], tally: _Tally) -> None:
+def _reject(
+    task: SegmentTask, piece: Piece, reject: Reject, sections: Mapping[str, _Section], tally: _Tally
+) -> None:
     """Note what is no document, or end the segment where the policy is to fail."""
-    row: dict[str, Any] = {"file": piece.path, "line": reject.line, "start": piece.start, "form": piece.form, "reason": reject.reason}
+    row: dict[str, Any] = {
+        "file": piece.path,
+        "line": reject.line,
+        "start": piece.start,
+        "form": piece.form,
+        "reason": reject.reason,
+    }
     if task.on_error == "fail":
         tally.dirty.append(row)
         if len(tally.dirty) >= _MOST_DIRTY:
@@ -306,4 +386,6 @@ def _reject(task: SegmentTask, piece: Piece, reject: Reject, sections: Mapping[s
             row["record"] = reject.raw.decode("utf-8")
         except UnicodeDecodeError:
             row["record_base64"] = base64.b64encode(reject.raw).decode("ascii")
-    sections["rejects"].write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")
+    sections["rejects"].write(
+        json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+    )

@@ -26,8 +26,12 @@ _UNITS = {
 
 
 def parse_size(text: str | int, *, name: str = "size") -> int:
-    """Read `500MB`, `1.5GiB` or a number of bytes; ConfigError for anything else, a bare `16G` among it, which tools read in two ways."""
+    """Read `500MB`, `1.5GiB` or a number of bytes; ConfigError for anything else, a bare `16G`
+    among it, which tools read in two ways."""
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", str(text))
     if found is None or found[2].lower() not in _UNITS:
-        raise ConfigError(f"{name}={text}: expected a size such as 500MB, 2.5TB, 16GiB (1024^3) or a number of bytes")
+        raise ConfigError(
+            f"{name}={text}: expected a size such as 500MB, 2.5TB, 16GiB (1024^3) or a number of"
+            " bytes"
+        )
     return round(float(found[1]) * _UNITS[found[2].lower()])

@@ -1,4 +1,5 @@
-"""Which files a download fetches: lists and patterns of URLs, datasets of Hugging Face, corpora known by name."""
+"""Which files a download fetches: lists and patterns of URLs, datasets of Hugging Face, corpora
+known by name."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def corpora() -> Mapping[str, Corpus]:
 
 def _corpus(name: str, row: Mapping[str, Any]) -> Corpus:
     given = {key: value for key, value in row.items() if key not in ("name", "files_per_chunk")}
-    return Corpus(name=name, file_name=row["name"], files_per_chunk=tuple(row["files_per_chunk"]), **given)
+    return Corpus(
+        name=name, file_name=row["name"], files_per_chunk=tuple(row["files_per_chunk"]), **given
+    )
 
 
 def find_corpus(name: str) -> Corpus:
@@ -72,14 +75,24 @@ def corpus_files(corpus: Corpus, *, chunks: int | None = None) -> list[InputFile
     most = len(corpus.files_per_chunk)
     if chunks is not None and not 1 <= chunks <= most:
         raise ConfigError(f"chunks={chunks}: {corpus.name} has {most} chunks; expected 1 to {most}")
-    places = [(chunk, file) for chunk, number in enumerate(corpus.files_per_chunk[:chunks], start=1) for file in range(number)]
+    places = [
+        (chunk, file)
+        for chunk, number in enumerate(corpus.files_per_chunk[:chunks], start=1)
+        for file in range(number)
+    ]
     return [
-        InputFile(path=corpus.url.format(chunk=c, file=f), name=corpus.file_name.format(chunk=c, file=f), size_bytes=0) for c, f in places
+        InputFile(
+            path=corpus.url.format(chunk=c, file=f),
+            name=corpus.file_name.format(chunk=c, file=f),
+            size_bytes=0,
+        )
+        for c, f in places
     ]
 
 
 def expand(pattern: str) -> list[str]:
-    """Write out the braces of a pattern as bash does: `{0..9}`, `{000..127}` (with its zeros), `{train,test}`."""
+    """Write out the braces of a pattern as bash does: `{0..9}`, `{000..127}` (with its zeros),
+    `{train,test}`."""
     parts = _BRACES.split(pattern)
     choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(parts)]
     number = 1
@@ -97,14 +110,20 @@ def _choices(inner: str) -> Sequence[str]:
     width = len(first) if len(first) > 1 and first.startswith("0") else 0
     begin, end = int(first), int(last)
     if abs(end - begin) >= _MOST:
-        raise ConfigError(f"{{{inner}}}: stands for {abs(end - begin) + 1:,} names; at most {_MOST:,} are taken")
-    return [f"{number:0{width}}" for number in range(begin, end + 1)] or [f"{number:0{width}}" for number in range(begin, end - 1, -1)]
+        raise ConfigError(
+            f"{{{inner}}}: stands for {abs(end - begin) + 1:,} names; at most {_MOST:,} are taken"
+        )
+    return [f"{number:0{width}}" for number in range(begin, end + 1)] or [
+        f"{number:0{width}}" for number in range(begin, end - 1, -1)
+    ]
 
 
 def url_files(words: Sequence[str]) -> list[InputFile]:
-    """Return the files of URLs, patterns of them, and `@FILE` lists (a URL a line, with its sha256 behind it where it is known).
+    """Return the files of URLs, patterns of them, and `@FILE` lists (a URL a line, with its sha256
+    behind it where it is known).
 
-    Names are what the URLs' paths have below the folder that all share. ConfigError for what is no URL of HTTP, or for a URL twice.
+    Names are what the URLs' paths have below the folder that all share. ConfigError for what is no
+    URL of HTTP, or for a URL twice.
     """
     rows = list(_rows(words))
     if not rows:
@@ -130,7 +149,9 @@ def _rows(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             try:
                 lines = Path(word[1:]).read_text(encoding="utf-8").splitlines()
             except (OSError, ValueError) as error:
-                raise ConfigError(f"{word}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}") from None
+                raise ConfigError(
+                    f"{word}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
+                ) from None
         for line in lines:
             if line.strip() and not line.startswith("#"):
                 yield from _row(line)
@@ -139,23 +160,35 @@ def _rows(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 def _row(line: str) -> Iterator[tuple[str, str | None]]:
     parts = line.split()
     if not re.match(r"https?://[^/]+/.", parts[0]):
-        raise ConfigError(f"{parts[0]}: expected a URL such as https://host/folder/file_{{0..99}}.jsonl.zst")
+        raise ConfigError(
+            f"{parts[0]}: expected a URL such as https://host/folder/file_{{0..99}}.jsonl.zst"
+        )
     urls = expand(parts[0])
     digest = parts[1].removeprefix("sha256:").lower() if len(parts) == 2 else None
-    if len(parts) > 2 or (digest is not None and (len(urls) > 1 or not re.fullmatch(r"[0-9a-f]{64}", digest))):
-        raise ConfigError(f"{line.strip()}: expected one URL, and behind it nothing or its sha256 of 64 digits")
+    if len(parts) > 2 or (
+        digest is not None and (len(urls) > 1 or not re.fullmatch(r"[0-9a-f]{64}", digest))
+    ):
+        raise ConfigError(
+            f"{line.strip()}: expected one URL, and behind it nothing or its sha256 of 64 digits"
+        )
     yield from ((url, digest) for url in urls)
 
 
 def _check_name(name: str, url: str) -> None:
-    if not name or any(part in ("", ".", "..") or part.startswith(".") or "\0" in part for part in name.split("/")):
+    if not name or any(
+        part in ("", ".", "..") or part.startswith(".") or "\0" in part for part in name.split("/")
+    ):
         raise ConfigError(f"{url}: its path makes no name of a file")
 
 
-def hf_files(word: str, *, include: Sequence[str], endpoint: str, get: Callable[[str], Any]) -> list[InputFile]:
-    """Return the files of a Hugging Face dataset, `OWNER/NAME` or `OWNER/NAME@REVISION`, that match one of the patterns, or all.
+def hf_files(
+    word: str, *, include: Sequence[str], endpoint: str, get: Callable[[str], Any]
+) -> list[InputFile]:
+    """Return the files of a Hugging Face dataset, `OWNER/NAME` or `OWNER/NAME@REVISION`, that match
+    one of the patterns, or all.
 
-    `get` returns an answer with `.json()` and `.links`. Files in LFS have their sha256 in the listing, the others their length.
+    `get` returns an answer with `.json()` and `.links`. Files in LFS have their sha256 in the
+    listing, the others their length.
     """
     name, _, revision = word.partition("@")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
@@ -166,11 +199,23 @@ def hf_files(word: str, *, include: Sequence[str], endpoint: str, get: Callable[
         answer = get(page)
         rows += [row for row in answer.json() if row.get("type") == "file"]
         page = answer.links.get("next", {}).get("url", "")
-    wanted = [row for row in rows if not include or any(fnmatch(row["path"], pattern) for pattern in include)]
+    wanted = [
+        row
+        for row in rows
+        if not include or any(fnmatch(row["path"], pattern) for pattern in include)
+    ]
     if not wanted:
-        raise ConfigError(f"--hf {word}: {counted(len(rows), 'file')}, of which {' and '.join(include) or 'all'} matches none")
+        raise ConfigError(
+            f"--hf {word}: {counted(len(rows), 'file')}, of which {' and '.join(include) or 'all'}"
+            " matches none"
+        )
     base = f"{endpoint}/datasets/{name}/resolve/{revision}"
     return [
-        InputFile(path=f"{base}/{quote(row['path'])}", name=row["path"], size_bytes=row["size"], sha256=(row.get("lfs") or {}).get("oid"))
+        InputFile(
+            path=f"{base}/{quote(row['path'])}",
+            name=row["path"],
+            size_bytes=row["size"],
+            sha256=(row.get("lfs") or {}).get("oid"),
+        )
         for row in wanted
     ]

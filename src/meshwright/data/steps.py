@@ -1,4 +1,5 @@
-"""One step over many shards: those of this rank, by one or several workers, each finished shard in the journal before the next."""
+"""One step over many shards: those of this rank, by one or several workers, each finished shard in
+the journal before the next."""
 
 from __future__ import annotations
 
@@ -32,8 +33,11 @@ Record = Mapping[str, Any]
 class ShardError(MeshwrightError):
     """A shard that can't be done; the others go on, and the step ends with code 3."""
 
-    def __init__(self, reason: str, kind: str = "failed") -> None:  # by position: so an exception comes back from a worker
-        """Say why; `kind` is one word by which such shards are counted (`missing` for a file that does not exist)."""
+    def __init__(
+        self, reason: str, kind: str = "failed"
+    ) -> None:  # by position: so an exception comes back from a worker
+        """Say why; `kind` is one word by which such shards are counted (`missing` for a file that
+        does not exist)."""
         super().__init__(reason, kind)
         self.reason, self.kind = reason, kind
 
@@ -96,44 +100,85 @@ def run_step(
     after: Callable[[Any, Record], None] | None = None,
     progress: bool = True,
 ) -> StepReport:
-    """Do this rank's shards that no journal has as done: those of about one size in their order, the largest first.
+    """Do this rank's shards that no journal has as done: those of about one size in their order,
+    the largest first.
 
-    `work` gets a task, writes its outputs whole (`atomic.writing`) and returns the record; ShardError fails that shard alone.
-    It must write the same bytes for the same task at any time, be a function of a module, and tell `counters.count` how far it is.
-    `still_there` says whether the outputs of a record are where they were; if not, the shard is done again.
-    `after` runs in this process for each finished shard of this rank, also of earlier starts, when its record is on the disk: the place
-    to remove what the shard replaces. It must not mind that it was done before.
+    `work` gets a task, writes its outputs whole (`atomic.writing`) and returns the record;
+    ShardError fails that shard alone. It must write the same bytes for the same task at any time,
+    be a function of a module, and tell `counters.count` how far it is. `still_there` says whether
+    the outputs of a record are where they were; if not, the shard is done again. `after` runs in
+    this process for each finished shard of this rank, also of earlier starts, when its record is on
+    the disk: the place to remove what the shard replaces. It must not mind that it was done before.
     """
     if workers < 1:
         raise ConfigError(f"workers={workers}: expected 1 or more")
     known = _known(state)
     mine = set(share_of([task.size_bytes for task in tasks], place))
-    done = {task.name: known[task.name] for task in tasks if task.name in known and still_there(task, known[task.name])}
+    done = {
+        task.name: known[task.name]
+        for task in tasks
+        if task.name in known and still_there(task, known[task.name])
+    }
     ours = [tasks[i] for i in sorted(mine)]
     if after is not None:
         for task in ours:
             if task.name in done:
                 after(task, done[task.name])
-    todo = sorted((task for task in ours if task.name not in done), key=lambda task: -_rough(task.size_bytes))
-    failed, stopped = _do(step, ours, todo, work, state=state, place=place, workers=workers, done=done, after=after, progress=progress)
-    if len(done) + len(failed) < len(tasks):  # ranks that ran meanwhile: of those that end together, one sees the records of all
+    todo = sorted(
+        (task for task in ours if task.name not in done), key=lambda task: -_rough(task.size_bytes)
+    )
+    failed, stopped = _do(
+        step,
+        ours,
+        todo,
+        work,
+        state=state,
+        place=place,
+        workers=workers,
+        done=done,
+        after=after,
+        progress=progress,
+    )
+    if len(done) + len(failed) < len(
+        tasks
+    ):  # ranks that ran meanwhile: of those that end together, one sees the records of all
         known = _known(state)
-        others = [task for i, task in enumerate(tasks) if i not in mine and task.name not in done and task.name in known]
-        done |= {task.name: known[task.name] for task in others if still_there(task, known[task.name])}
-    elsewhere = [task.name for i, task in enumerate(tasks) if i not in mine and task.name not in done]
+        others = [
+            task
+            for i, task in enumerate(tasks)
+            if i not in mine and task.name not in done and task.name in known
+        ]
+        done |= {
+            task.name: known[task.name] for task in others if still_there(task, known[task.name])
+        }
+    elsewhere = [
+        task.name for i, task in enumerate(tasks) if i not in mine and task.name not in done
+    ]
     records = {task.name: done[task.name] for task in tasks if task.name in done}
-    return StepReport(step=step, place=place, records=records, failed=failed, open_elsewhere=tuple(elsewhere), stopped=stopped)
+    return StepReport(
+        step=step,
+        place=place,
+        records=records,
+        failed=failed,
+        open_elsewhere=tuple(elsewhere),
+        stopped=stopped,
+    )
 
 
 def _rough(size_bytes: int) -> int:
-    """Return a size by its first four binary digits, so that shards of about one size are done in their order."""
+    """Return a size by its first four binary digits, so that shards of about one size are done in
+    their order."""
     dropped = max(0, size_bytes.bit_length() - 4)
     return size_bytes >> dropped << dropped
 
 
 def _known(state: Path) -> dict[str, Record]:
     """Return the last record of each shard."""
-    return {str(record["shard"]): record for record in read_journals(state / "journal") if "shard" in record}
+    return {
+        str(record["shard"]): record
+        for record in read_journals(state / "journal")
+        if "shard" in record
+    }
 
 
 def _do(
@@ -159,7 +204,13 @@ def _do(
     open_bytes = sum(task.size_bytes for task in todo)
     all_bytes = sum(task.size_bytes for task in ours)
     title = step if place.world_size == 1 else f"{step} (rank {place.rank} of {place.world_size})"
-    totals = Totals(title=title, files=len(ours), size_bytes=all_bytes, done_files=len(ours) - len(todo), done_bytes=all_bytes - open_bytes)
+    totals = Totals(
+        title=title,
+        files=len(ours),
+        size_bytes=all_bytes,
+        done_files=len(ours) - len(todo),
+        done_bytes=all_bytes - open_bytes,
+    )
     finished = 0
     try:
         with (
@@ -178,12 +229,22 @@ def _do(
                 if after is not None:
                     after(task, record)
     except BrokenProcessPool:
-        return failed, "a worker was killed, most likely for want of memory; start again with fewer workers to go on"
+        return (
+            failed,
+            (
+                "a worker was killed, most likely for want of memory; start again with fewer"
+                " workers to go on"
+            ),
+        )
     except OSError as error:
         if error.errno not in _ENDS_ALL:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        advice = "free some space and start again to go on" if error.errno in _FULL else "start again to go on"
+        advice = (
+            "free some space and start again to go on"
+            if error.errno in _FULL
+            else "start again to go on"
+        )
         return failed, f"{where}{error.strerror}; {advice}"
     return failed, None
 

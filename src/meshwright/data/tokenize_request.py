@@ -28,7 +28,8 @@ class TokenizeRequest:
     inputs: tuple[str, ...]
     """Files, folders, patterns, and @FILE lists of them."""
     output_prefix: str
-    """The files are `PREFIX_KEY_document.bin` and `.idx`, as Megatron names them; `_sentence` where texts are split."""
+    """The files are `PREFIX_KEY_document.bin` and `.idx`, as Megatron names them; `_sentence` where
+    texts are split."""
     tokenizer: EncoderSpec
     keys: tuple[str, ...] = ("text",)
     append_eod: bool = False
@@ -52,13 +53,24 @@ class TokenizeRequest:
         if not self.inputs:
             raise ConfigError("no input: give files, folders or patterns")
         if not self.keys or len(set(self.keys)) != len(self.keys):
-            raise ConfigError(f"--json-keys {' '.join(self.keys)}: expected one or more different keys")
+            raise ConfigError(
+                f"--json-keys {' '.join(self.keys)}: expected one or more different keys"
+            )
         if not self.output_prefix:
-            raise ConfigError("--output-prefix is missing: give the beginning of the output files' names, such as data/my-gpt")
+            raise ConfigError(
+                "--output-prefix is missing: give the beginning of the output files' names, such as"
+                " data/my-gpt"
+            )
         if not Path(self.output_prefix).name or Path(self.output_prefix).is_dir():
-            raise ConfigError(f"--output-prefix {self.output_prefix!r}: expected the beginning of a file's name, not a folder")
+            raise ConfigError(
+                f"--output-prefix {self.output_prefix!r}: expected the beginning of a file's name,"
+                " not a folder"
+            )
         if self.keep_newlines and not self.split_sentences:
-            raise ConfigError("--keep-newlines: only with --split-sentences; a document that is not split keeps all of its text")
+            raise ConfigError(
+                "--keep-newlines: only with --split-sentences; a document that is not split keeps"
+                " all of its text"
+            )
 
     @property
     def folder(self) -> Path:

@@ -1,4 +1,5 @@
-"""Texts to .bin/.idx: the inputs frozen, cut into segments, tokenized by ranks and workers, and joined by the rank that ends last."""
+"""Texts to .bin/.idx: the inputs frozen, cut into segments, tokenized by ranks and workers, and
+joined by the rank that ends last."""
 
 from __future__ import annotations
 
@@ -43,18 +44,26 @@ _ASSEMBLY_LOCK = "assembly.lock"
 _NEEDED = ("meshwright.data.segment_work", "msgspec", "meshwright.data.encoders.opened")
 """Modules of a worker; the last one opens the tokenizer."""
 _LEFT_OUT = "files_left_out"
-"""In the manifest: whole files that the policy left out, so that a later start says it again instead of calling the output whole."""
+"""In the manifest: whole files that the policy left out, so that a later start says it again
+instead of calling the output whole."""
 
 
 def tokenize(
-    request: TokenizeRequest, /, *, workers: int = 1, place: Place = ALONE, overwrite: bool = False, progress: bool = True
+    request: TokenizeRequest,
+    /,
+    *,
+    workers: int = 1,
+    place: Place = ALONE,
+    overwrite: bool = False,
+    progress: bool = True,
 ) -> TokenizeReport:
     """Tokenize a corpus to .bin/.idx, or go on where an earlier start was ended.
 
     The bytes of the output are the same for any number of ranks and workers, and after any kills.
 
     Raises:
-        ConfigError: something asked for can't be; an earlier start was with other settings; the outputs are there, from something else.
+        ConfigError: something asked for can't be; an earlier start was with other settings; the
+                     outputs are there, from something else.
     """
     begin_s = time.monotonic()
     if workers > 1:
@@ -63,13 +72,18 @@ def tokenize(
     reference = reference_of(request.tokenizer, stamp)
     settings = _settings(request, reference)
     if overwrite and place.world_size > 1:
-        raise ConfigError(f"--overwrite with {place.world_size} ranks: one could remove what another writes; remove the outputs before")
+        raise ConfigError(
+            f"--overwrite with {place.world_size} ranks: one could remove what another writes;"
+            " remove the outputs before"
+        )
     if overwrite:
         _remove(request)
     done = _already(request, settings)
     if done is not None:
         note = f"complete since an earlier start: {request.folder / request.manifest_name}"
-        return TokenizeReport(manifest=done, note=note, seconds=0.0, files_out=tuple(done.settings.get(_LEFT_OUT, ())))
+        return TokenizeReport(
+            manifest=done, note=note, seconds=0.0, files_out=tuple(done.settings.get(_LEFT_OUT, ()))
+        )
     scratch = request.state / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     with locked(request.state / f"rank{place.rank}of{place.world_size}.lock"), ExitStack() as stack:
@@ -81,12 +95,22 @@ def tokenize(
             check=partial(check_forms, form=request.form),
         )
         engine, note = _engine(request, reference, files)
-        tasks = _tasks(request, files, stamp=stamp, engine=engine, dtype=str(token_dtype(reference.vocab_size).str))
+        tasks = _tasks(
+            request,
+            files,
+            stamp=stamp,
+            engine=engine,
+            dtype=str(token_dtype(reference.vocab_size).str),
+        )
         assembled = read_state(scratch).segments
         early = None
         if place.world_size == 1:
             assembly = Assembly(scratch, request.prefixes())
-            early = stack.enter_context(EarlyJoin(assembly, [task.name for task in tasks], lock=request.state / _ASSEMBLY_LOCK))
+            early = stack.enter_context(
+                EarlyJoin(
+                    assembly, [task.name for task in tasks], lock=request.state / _ASSEMBLY_LOCK
+                )
+            )
         report = run_step(
             "tokenize",
             tasks,
@@ -104,7 +128,10 @@ def tokenize(
 def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:
     """Return what the bytes of the output depend on, beside the inputs."""
     if request.append_eod and reference.eod is None:
-        raise ConfigError("--append-eod: this tokenizer names no token that ends a document; give it with --eod TOKEN")
+        raise ConfigError(
+            "--append-eod: this tokenizer names no token that ends a document; give it with --eod"
+            " TOKEN"
+        )
     if request.split_sentences:
         sentence_splitter(request.language, keep_newlines=request.keep_newlines)
     spec = asdict(request.tokenizer)
@@ -118,7 +145,11 @@ def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:
         "around": [list(ids) for ids in reference.around],
         "vocab_size": reference.vocab_size,
         "keys": list(request.keys),
-        "sentences": (request.language + (", newlines kept" if request.keep_newlines else "")) if request.split_sentences else None,
+        "sentences": (
+            (request.language + (", newlines kept" if request.keep_newlines else ""))
+            if request.split_sentences
+            else None
+        ),
         "format": request.form,
         "text_unit": request.text_unit,
         "max_document_bytes": request.max_document_bytes,
@@ -126,7 +157,8 @@ def _settings(request: TokenizeRequest, reference: Encoder) -> dict[str, Any]:
 
 
 def _already(request: TokenizeRequest, settings: dict[str, Any]) -> Manifest | None:
-    """Return the manifest of a run that is complete; ConfigError where the outputs are of something else."""
+    """Return the manifest of a run that is complete; ConfigError where the outputs are of something
+    else."""
     path = request.folder / request.manifest_name
     if path.exists():
         manifest = read_manifest(request.folder, name=request.manifest_name)
@@ -134,14 +166,22 @@ def _already(request: TokenizeRequest, settings: dict[str, Any]) -> Manifest | N
         differing = [key for key in asked if manifest.settings.get(key) != asked[key]]
         if differing:
             raise ConfigError(
-                f"{path}: the output is complete, and was made with another {differing[0]}; give another --output-prefix, or --overwrite"
+                f"{path}: the output is complete, and was made with another {differing[0]}; give"
+                " another --output-prefix, or --overwrite"
             )
         return manifest
     if not request.state.exists():
-        there = [f"{prefix}.{ending}" for prefix in request.prefixes().values() for ending in ("bin", "idx")]
+        there = [
+            f"{prefix}.{ending}"
+            for prefix in request.prefixes().values()
+            for ending in ("bin", "idx")
+        ]
         foreign = next((name for name in there if Path(name).exists()), None)
         if foreign is not None:
-            raise ConfigError(f"{foreign} exists, and was not made by this step; give another --output-prefix, or --overwrite")
+            raise ConfigError(
+                f"{foreign} exists, and was not made by this step; give another --output-prefix, or"
+                " --overwrite"
+            )
     return None
 
 
@@ -149,7 +189,11 @@ def _remove(request: TokenizeRequest) -> None:
     """Remove what an earlier run made."""
     if request.state.exists():
         shutil.rmtree(request.state)
-    outputs = [Path(f"{prefix}.{ending}") for prefix in request.prefixes().values() for ending in ("bin", "idx")]
+    outputs = [
+        Path(f"{prefix}.{ending}")
+        for prefix in request.prefixes().values()
+        for ending in ("bin", "idx")
+    ]
     for path in (*outputs, request.folder / request.manifest_name, _rejects_path(request)):
         path.unlink(missing_ok=True)
 
@@ -158,7 +202,9 @@ def _rejects_path(request: TokenizeRequest) -> Path:
     return Path(f"{request.output_prefix}.rejected.jsonl")
 
 
-def _engine(request: TokenizeRequest, reference: Encoder, files: Sequence[InputFile]) -> tuple[Engine, str]:
+def _engine(
+    request: TokenizeRequest, reference: Encoder, files: Sequence[InputFile]
+) -> tuple[Engine, str]:
     """Return what does the work: what the first rank to start chose, so that all do alike."""
     path = request.state / "engine.txt"
     if not path.exists():
@@ -166,21 +212,44 @@ def _engine(request: TokenizeRequest, reference: Encoder, files: Sequence[InputF
         create_once(path, f"{choice.engine}\n{choice.note}\n".encode())
     engine, note = path.read_text(encoding="utf-8").splitlines()
     if request.engine is not None and engine != request.engine:
-        raise ConfigError(f"--engine {request.engine}: the run was begun with {engine}; ask for the same, or --overwrite")
+        raise ConfigError(
+            f"--engine {request.engine}: the run was begun with {engine}; ask for the same, or"
+            " --overwrite"
+        )
     return ("gigatoken" if engine == "gigatoken" else "library"), note
 
 
 def _sample(request: TokenizeRequest, files: Sequence[InputFile]) -> Iterator[str]:
     """Yield beginnings of documents from files all over the list."""
     for file in files[:: max(1, len(files) // _SAMPLE_FILES)][:_SAMPLE_FILES]:
-        piece = Piece(path=file.path, form=form_of(file.name, request.form), size_bytes=file.size_bytes)
-        read = read_documents(piece, keys=request.keys, text_unit=request.text_unit, max_bytes=request.max_document_bytes)
-        for document in islice((item for item in read if isinstance(item, Document)), _SAMPLE_DOCUMENTS):
-            text = document.texts[0] if isinstance(document.texts[0], str) else " ".join(document.texts[0])
+        piece = Piece(
+            path=file.path, form=form_of(file.name, request.form), size_bytes=file.size_bytes
+        )
+        read = read_documents(
+            piece,
+            keys=request.keys,
+            text_unit=request.text_unit,
+            max_bytes=request.max_document_bytes,
+        )
+        for document in islice(
+            (item for item in read if isinstance(item, Document)), _SAMPLE_DOCUMENTS
+        ):
+            text = (
+                document.texts[0]
+                if isinstance(document.texts[0], str)
+                else " ".join(document.texts[0])
+            )
             yield text[:_SAMPLE_CHARACTERS]
 
 
-def _tasks(request: TokenizeRequest, files: Sequence[InputFile], *, stamp: Stamp, engine: Engine, dtype: str) -> list[SegmentTask]:
+def _tasks(
+    request: TokenizeRequest,
+    files: Sequence[InputFile],
+    *,
+    stamp: Stamp,
+    engine: Engine,
+    dtype: str,
+) -> list[SegmentTask]:
     segment_bytes = segment_bytes_for(files)
     segments = cut(
         files,
@@ -210,19 +279,29 @@ def _tasks(request: TokenizeRequest, files: Sequence[InputFile], *, stamp: Stamp
     ]
 
 
-def _entries(request: TokenizeRequest, files: Sequence[InputFile], segment_bytes: int) -> dict[str, list[int]]:
-    """Return where archives are entered, found once; a run that was begun before they were looked for enters none."""
+def _entries(
+    request: TokenizeRequest, files: Sequence[InputFile], segment_bytes: int
+) -> dict[str, list[int]]:
+    """Return where archives are entered, found once; a run that was begun before they were looked
+    for enters none."""
     path = request.state / "entries.json"
     if not path.exists():
         is_new = next(read_journals(request.state / "journal"), None) is None
-        found = entries(files, form=request.form, text_unit=request.text_unit, segment_bytes=segment_bytes) if is_new else {}
+        found = (
+            entries(
+                files, form=request.form, text_unit=request.text_unit, segment_bytes=segment_bytes
+            )
+            if is_new
+            else {}
+        )
         create_once(path, json.dumps(found).encode())
     known: dict[str, list[int]] = json.loads(path.read_bytes())
     return known
 
 
 def _is_there(task: SegmentTask, record: Record, assembled: int) -> bool:
-    """Whether a segment is done: in the assembled files, or in its scratch file by the policy that is asked for now."""
+    """Whether a segment is done: in the assembled files, or in its scratch file by the policy that
+    is asked for now."""
     if task.segment.number < assembled:
         return True
     if record.get("rejects") and record["on_error"] != task.on_error:
@@ -244,8 +323,12 @@ def _conclude(
     begin_s: float,
 ) -> TokenizeReport:
     """Put the output together where this rank is the last, and say what there is."""
-    dirty = [row for kind, reason in step.failed.values() if kind == DIRTY for row in json.loads(reason)]
-    problems = [f"segment {name}: {reason}" for name, (kind, reason) in step.failed.items() if kind != DIRTY]
+    dirty = [
+        row for kind, reason in step.failed.values() if kind == DIRTY for row in json.loads(reason)
+    ]
+    problems = [
+        f"segment {name}: {reason}" for name, (kind, reason) in step.failed.items() if kind != DIRTY
+    ]
     problems += [step.stopped] if step.stopped is not None else []
     records = {record["shard"]: record for record in read_journals(request.state / "journal")}
     known = [(task.name, records[task.name]) for task in tasks if task.name in records]
@@ -270,13 +353,22 @@ def _conclude(
 def _located(rows: Sequence[dict[str, Any]]) -> list[Rejected]:
     """Return rejects with their lines, in the order of the files' names."""
     counter = LineCounter()
-    return [located(row, counter) for row in sorted(rows, key=lambda row: (natural_key(row["file"]), row["start"], row["line"] or 0))]
+    return [
+        located(row, counter)
+        for row in sorted(
+            rows, key=lambda row: (natural_key(row["file"]), row["start"], row["line"] or 0)
+        )
+    ]
 
 
 def _put_together(
-    request: TokenizeRequest, settings: dict[str, Any], records: Sequence[tuple[str, Record]], early: EarlyJoin | None
+    request: TokenizeRequest,
+    settings: dict[str, Any],
+    records: Sequence[tuple[str, Record]],
+    early: EarlyJoin | None,
 ) -> Manifest | None:
-    """Join the scratch files that are left and name the outputs; None where another rank is at it."""
+    """Join the scratch files that are left and name the outputs; None where another rank is at
+    it."""
     scratch = request.state / "scratch"
     with ExitStack() as stack:
         if early is not None:
@@ -294,7 +386,13 @@ def _put_together(
         done = assembly.finish(dtype=str(token_dtype(settings["vocab_size"]).str), rejects=rejects)
         files = [record for output in done for record in output.files]
         left_out = [path for _, record in records for path in record.get("files_out", ())]
-        said = {"inputs": list(request.inputs), **settings, **({_LEFT_OUT: left_out} if left_out else {})}
-        manifest = write_manifest(request.folder, step="tokenize", settings=said, files=files, name=request.manifest_name)
+        said = {
+            "inputs": list(request.inputs),
+            **settings,
+            **({_LEFT_OUT: left_out} if left_out else {}),
+        }
+        manifest = write_manifest(
+            request.folder, step="tokenize", settings=said, files=files, name=request.manifest_name
+        )
         clear(scratch)
         return manifest

@@ -44,10 +44,12 @@ def train_sentencepiece(
     form: Form | None = None,
     text_unit: TextUnit = "line",
 ) -> Trained:
-    """Train `PREFIX.model` and `PREFIX.vocab` on the lines of a corpus; a sample of `sentences` lines where it has more.
+    """Train `PREFIX.model` and `PREFIX.vocab` on the lines of a corpus; a sample of `sentences`
+    lines where it has more.
 
     Raises:
-        ConfigError: no input; a vocabulary that the corpus can't fill, or that its characters don't fit into.
+        ConfigError: no input; a vocabulary that the corpus can't fill, or that its characters don't
+                     fit into.
     """
     try:
         import sentencepiece
@@ -55,9 +57,14 @@ def train_sentencepiece(
         raise MissingExtraError("sentencepiece", "data") from None
     final = Path(output_prefix)
     if not final.name or final.is_dir():
-        raise ConfigError(f"--output-prefix {output_prefix!r}: expected the beginning of a file's name, not a folder")
+        raise ConfigError(
+            f"--output-prefix {output_prefix!r}: expected the beginning of a file's name, not a"
+            " folder"
+        )
     final.parent.mkdir(parents=True, exist_ok=True)
-    lines = _Lines([*walk(inputs, suffixes=() if form else SUFFIXES)], key=key, form=form, text_unit=text_unit)
+    lines = _Lines(
+        [*walk(inputs, suffixes=() if form else SUFFIXES)], key=key, form=form, text_unit=text_unit
+    )
     beside = temporary_of(final)
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -80,20 +87,28 @@ def train_sentencepiece(
     sync_folder(final.parent)
     processor: Any = sentencepiece.SentencePieceProcessor(model_file=f"{final}.model")
     size: int = processor.get_piece_size()
-    return Trained(model=f"{final}.model", vocab_size=size, documents=lines.documents, rejects=lines.rejects)
+    return Trained(
+        model=f"{final}.model", vocab_size=size, documents=lines.documents, rejects=lines.rejects
+    )
 
 
 class _Lines:
     """The lines of a corpus, one document after the other."""
 
-    def __init__(self, files: Sequence[Any], *, key: str, form: Form | None, text_unit: TextUnit) -> None:
+    def __init__(
+        self, files: Sequence[Any], *, key: str, form: Form | None, text_unit: TextUnit
+    ) -> None:
         self._files, self._key, self._form, self._text_unit = files, key, form, text_unit
         self.documents = self.rejects = 0
 
     def __iter__(self) -> Iterator[str]:
         for file in self._files:
-            piece = Piece(path=file.path, form=form_of(file.name, self._form), size_bytes=file.size_bytes)
-            for item in read_documents(piece, keys=(self._key,), text_unit=self._text_unit, max_bytes=MAX_DOCUMENT_BYTES):
+            piece = Piece(
+                path=file.path, form=form_of(file.name, self._form), size_bytes=file.size_bytes
+            )
+            for item in read_documents(
+                piece, keys=(self._key,), text_unit=self._text_unit, max_bytes=MAX_DOCUMENT_BYTES
+            ):
                 if isinstance(item, Reject):
                     self.rejects += 1
                     continue

@@ -1,4 +1,5 @@
-"""One file over HTTP: resumed where it broke off, tried again after what passes, and checked before it gets its name."""
+"""One file over HTTP: resumed where it broke off, tried again after what passes, and checked before
+it gets its name."""
 
 from __future__ import annotations
 
@@ -85,13 +86,18 @@ def new_client(patience: Patience) -> httpx.Client:
     except ImportError:
         raise MissingExtraError("httpx", "data") from None
     return httpx.Client(
-        follow_redirects=True, timeout=patience.timeout_s, headers={"Accept-Encoding": "identity", "User-Agent": "meshwright"}
+        follow_redirects=True,
+        timeout=patience.timeout_s,
+        headers={"Accept-Encoding": "identity", "User-Agent": "meshwright"},
     )
 
 
 def adopt(task: Transfer) -> Record | None:
-    """Return the record of a file that is there and can be checked without the server, else None."""
-    if not task.output.is_file() or (task.size_bytes and task.output.stat().st_size != task.size_bytes):
+    """Return the record of a file that is there and can be checked without the server, else
+    None."""
+    if not task.output.is_file() or (
+        task.size_bytes and task.output.stat().st_size != task.size_bytes
+    ):
         return None
     try:
         archive = check_archive(task.output)
@@ -103,8 +109,11 @@ def adopt(task: Transfer) -> Record | None:
     return _record(task.output.stat().st_size, digest, archive)
 
 
-def fetch(task: Transfer, client: httpx.Client, *, sleep: Callable[[float], None] = time.sleep) -> Record:
-    """Fetch a file and return its record; ShardError where it does not exist (`missing`) or could not be had whole (`failed`)."""
+def fetch(
+    task: Transfer, client: httpx.Client, *, sleep: Callable[[float], None] = time.sleep
+) -> Record:
+    """Fetch a file and return its record; ShardError where it does not exist (`missing`) or could
+    not be had whole (`failed`)."""
     task.output.parent.mkdir(parents=True, exist_ok=True)
     part = temporary_of(task.output)
     with locked(part) as handle:
@@ -128,7 +137,9 @@ def fetch(task: Transfer, client: httpx.Client, *, sleep: Callable[[float], None
 
 
 def _wait_s(again: _TryAgain, failures: int, patience: Patience) -> float:
-    backoff = min(patience.most_wait_s, patience.first_wait_s * 2 ** (failures - 1)) * random.uniform(0.5, 1)
+    backoff = min(
+        patience.most_wait_s, patience.first_wait_s * 2 ** (failures - 1)
+    ) * random.uniform(0.5, 1)
     return max(float(backoff), again.wait_s or 0.0)
 
 
@@ -155,7 +166,9 @@ def _attempt(task: Transfer, client: httpx.Client, handle: IO[bytes], part: Path
                 if answer.status_code == 206:
                     raise _TryAgain("the server sent another range than was asked for")
             _write_tag(part, task.url, promise.tag)
-            for block in answer.iter_raw():  # as it comes: blocks of a given size would keep back the last bytes before a break
+            for block in (
+                answer.iter_raw()
+            ):  # as it comes: blocks of a given size would keep back the last bytes before a break
                 handle.write(block)
                 count(size_bytes=len(block))
             return _checked(task, handle, part, promise)
@@ -166,7 +179,8 @@ def _attempt(task: Transfer, client: httpx.Client, handle: IO[bytes], part: Path
 
 
 def _checked(task: Transfer, handle: IO[bytes], part: Path, promise: _Promise) -> Record:
-    """Return the record of the whole part; what is wrong with it is tried again from the start, what is missing from where it ends."""
+    """Return the record of the whole part; what is wrong with it is tried again from the start,
+    what is missing from where it ends."""
     handle.flush()
     size_bytes = os.fstat(handle.fileno()).st_size
     wanted = task.size_bytes or promise.size_bytes
@@ -207,7 +221,9 @@ def _check_status(task: Transfer, answer: httpx.Response) -> None:
     if status in _PASSING:
         wait_s = _asked_wait_s(answer.headers)
         if wait_s is not None and wait_s > task.patience.most_asked_s:
-            raise ShardError(f"{task.url}: {words}, and the server asks for a pause of {wait_s:.0f} s")
+            raise ShardError(
+                f"{task.url}: {words}, and the server asks for a pause of {wait_s:.0f} s"
+            )
         raise _TryAgain(words, wait_s)
     if status not in (200, 206):
         raise ShardError(f"{task.url}: {words}")
@@ -225,18 +241,28 @@ def _asked_wait_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _promise(answer: httpx.Response) -> _Promise:
-    """Read length, hash and tag. Hugging Face sends the sha256 of a file in LFS with the redirect to its storage."""
+    """Read length, hash and tag. Hugging Face sends the sha256 of a file in LFS with the redirect
+    to its storage."""
     size_bytes: int | None = None
     if answer.status_code in (206, 416):
         found = _RANGE.match(answer.headers.get("content-range", ""))
         size_bytes = int(found[2]) if found and found[2] != "*" else None
-    elif answer.headers.get("content-length", "").isdecimal() and "content-encoding" not in answer.headers:
+    elif (
+        answer.headers.get("content-length", "").isdecimal()
+        and "content-encoding" not in answer.headers
+    ):
         size_bytes = int(answer.headers["content-length"])
-    linked = [step.headers["x-linked-etag"].strip('"') for step in answer.history if "x-linked-etag" in step.headers]
+    linked = [
+        step.headers["x-linked-etag"].strip('"')
+        for step in answer.history
+        if "x-linked-etag" in step.headers
+    ]
     digest = next((tag for tag in linked if re.fullmatch(r"[0-9a-f]{64}", tag)), None)
     tag = answer.headers.get("etag", "")
     strong = tag if tag.startswith('"') else None
-    return _Promise(size_bytes=size_bytes, sha256=digest, tag=strong or answer.headers.get("last-modified"))
+    return _Promise(
+        size_bytes=size_bytes, sha256=digest, tag=strong or answer.headers.get("last-modified")
+    )
 
 
 def _begin_of(answer: httpx.Response) -> int | None:
@@ -249,7 +275,8 @@ def _tag_file(part: Path) -> Path:
 
 
 def _read_tag(part: Path, url: str) -> str | None:
-    """Return the tag of what the part is of; None where it is of another URL, or the server gave none."""
+    """Return the tag of what the part is of; None where it is of another URL, or the server gave
+    none."""
     try:
         found = json.loads(_tag_file(part).read_text(encoding="utf-8"))
         return str(found["tag"]) if found["url"] == url and found["tag"] else None

@@ -33,19 +33,34 @@ class _Unpack:
 
 
 def extract(
-    inputs: Sequence[str], *, output: Path, workers: int = 1, consume: bool = False, place: Place | None = None, progress: bool = True
+    inputs: Sequence[str],
+    *,
+    output: Path,
+    workers: int = 1,
+    consume: bool = False,
+    place: Place | None = None,
+    progress: bool = True,
 ) -> StepResult:
     """Extract `.zst`, `.gz`, `.bz2` and `.xz` files under their own names into a folder.
 
-    `inputs` are files, folders, patterns and `@FILE` lists. With `consume` an archive is removed once its plain file was read back and
-    has the hash of what came out of the archive. ConfigError for what is no archive, or for two of one plain name.
+    `inputs` are files, folders, patterns and `@FILE` lists. With `consume` an archive is removed
+    once its plain file was read back and has the hash of what came out of the archive. ConfigError
+    for what is no archive, or for two of one plain name.
     """
     settings = {"step": "extract"}
     endings = [f".{kind}" for kind in ARCHIVES]
     state = state_folder(output, "extract")
-    files = settle(state / "list.jsonl", inputs, settings=settings, suffixes=endings, check=_check_names)
+    files = settle(
+        state / "list.jsonl", inputs, settings=settings, suffixes=endings, check=_check_names
+    )
     tasks = [
-        _Unpack(name=plain_name(f.name), size_bytes=f.size_bytes, path=f.path, output=output / plain_name(f.name), consume=consume)
+        _Unpack(
+            name=plain_name(f.name),
+            size_bytes=f.size_bytes,
+            path=f.path,
+            output=output / plain_name(f.name),
+            consume=consume,
+        )
         for f in files
     ]
     report = run_step(
@@ -67,9 +82,15 @@ def _check_names(files: Sequence[InputFile]) -> None:
     for file in files:
         name = plain_name(file.name)
         if name == file.name:
-            raise ConfigError(f"{file.path}: expected a name that ends in {', '.join(f'.{kind}' for kind in ARCHIVES)}")
+            raise ConfigError(
+                f"{file.path}: expected a name that ends in"
+                f" {', '.join(f'.{kind}' for kind in ARCHIVES)}"
+            )
         if name in plain:
-            raise ConfigError(f"{plain[name]} and {file.path} would both be written as {name}; extract them into two folders")
+            raise ConfigError(
+                f"{plain[name]} and {file.path} would both be written as {name}; extract them into"
+                " two folders"
+            )
         plain[name] = file.path
 
 
@@ -83,12 +104,21 @@ def _unpack(task: _Unpack) -> Record:
     except FileNotFoundError:
         raise ShardError(f"{task.path}: does not exist", "missing") from None
     if task.consume and sha256_of(task.output) != digest.hexdigest():
-        raise ShardError(f"{task.output}: read back, it is not what was written; the archive is kept", "verification")
-    return {"size_bytes": size_bytes, "sha256": digest.hexdigest(), "archive": archive_of(task.path), "verified": task.consume}
+        raise ShardError(
+            f"{task.output}: read back, it is not what was written; the archive is kept",
+            "verification",
+        )
+    return {
+        "size_bytes": size_bytes,
+        "sha256": digest.hexdigest(),
+        "archive": archive_of(task.path),
+        "verified": task.consume,
+    }
 
 
 def _still_there(task: _Unpack, record: Mapping[str, Any]) -> bool:
-    """Whether the plain file is there; one that an earlier start did not read back is done again before its archive is removed."""
+    """Whether the plain file is there; one that an earlier start did not read back is done again
+    before its archive is removed."""
     if task.consume and not record["verified"] and Path(task.path).exists():
         return False
     return task.output.exists() and task.output.stat().st_size == record["size_bytes"]

@@ -1,4 +1,5 @@
-"""Whether a .bin/.idx pair is what Megatron takes it for: header, sizes, pointers, bounds, ids, and what its manifest says of it."""
+"""Whether a .bin/.idx pair is what Megatron takes it for: header, sizes, pointers, bounds, ids, and
+what its manifest says of it."""
 
 from __future__ import annotations
 
@@ -48,12 +49,19 @@ class Verified:
         return all(check.passed for check in self.checks)
 
 
-def verify(words: Sequence[str], *, vocab_size: int | None = None, encoder: Encoder | None = None, samples: int = 3) -> list[Verified]:
+def verify(
+    words: Sequence[str],
+    *,
+    vocab_size: int | None = None,
+    encoder: Encoder | None = None,
+    samples: int = 3,
+) -> list[Verified]:
     """Look at every byte of some pairs.
 
     Args:
         words: prefixes, folders or patterns.
-        vocab_size: ids must be below it; None: that of the encoder, else of the manifest, else it is not looked at.
+        vocab_size: ids must be below it; None: that of the encoder, else of the manifest, else it
+                    is not looked at.
         encoder: decodes samples.
         samples: documents that are decoded, from the first to the last.
 
@@ -63,11 +71,15 @@ def verify(words: Sequence[str], *, vocab_size: int | None = None, encoder: Enco
     for name, value, least in (("vocab_size", vocab_size, 1), ("samples", samples, 0)):
         if value is not None and value < least:
             raise ConfigError(f"{name}={value}: expected {least} or more")
-    return [_verify(prefix, vocab_size or (encoder.vocab_size if encoder else None), encoder, samples) for prefix in prefixes_of(words)]
+    return [
+        _verify(prefix, vocab_size or (encoder.vocab_size if encoder else None), encoder, samples)
+        for prefix in prefixes_of(words)
+    ]
 
 
 def quick_look(prefix: str) -> Verified:
-    """Look at a pair's index and its sizes, and at no id: seconds for a corpus that takes hours to read.
+    """Look at a pair's index and its sizes, and at no id: seconds for a corpus that takes hours to
+    read.
 
     Raises:
         ConfigError: a file does not exist.
@@ -81,12 +93,23 @@ def quick_look(prefix: str) -> Verified:
 
 
 def _broken(prefix: str, error: ConfigError) -> Verified:
-    return Verified(prefix=prefix, checks=(Check(name="header and sizes", passed=False, found=str(error)),))
+    return Verified(
+        prefix=prefix, checks=(Check(name="header and sizes", passed=False, found=str(error)),)
+    )
 
 
 def _structure(file: IndexedFile) -> list[Check]:
-    head = f"version 1, ids {file.dtype.name}, {counted(file.num_sequences, 'sequence')}, {counted(file.num_documents, 'document')}"
-    return [Check(name="header and sizes", passed=True, found=head), _lengths(file), _pointers(file), _bounds(file), _size(file)]
+    head = (
+        f"version 1, ids {file.dtype.name}, {counted(file.num_sequences, 'sequence')},"
+        f" {counted(file.num_documents, 'document')}"
+    )
+    return [
+        Check(name="header and sizes", passed=True, found=head),
+        _lengths(file),
+        _pointers(file),
+        _bounds(file),
+        _size(file),
+    ]
 
 
 def _verify(prefix: str, vocab_size: int | None, encoder: Encoder | None, samples: int) -> Verified:
@@ -111,7 +134,11 @@ def _verify(prefix: str, vocab_size: int | None, encoder: Encoder | None, sample
 
 def _lengths(file: IndexedFile) -> Check:
     least = min((int(part.min()) for part in chunks_of(file.lengths)), default=1)
-    return Check(name="lengths", passed=least > 0, found=f"the shortest sequence has {least} ids" if file.num_sequences else "none")
+    return Check(
+        name="lengths",
+        passed=least > 0,
+        found=f"the shortest sequence has {least} ids" if file.num_sequences else "none",
+    )
 
 
 def _pointers(file: IndexedFile) -> Check:
@@ -122,7 +149,11 @@ def _pointers(file: IndexedFile) -> Check:
         if wrong.size:
             place = int(wrong[0])
             should = int(expected if place == 0 else ends[place - 1])
-            return Check(name="pointers", passed=False, found=f"sequence {at + place}: byte {int(pointers[place])}, expected {should}")
+            return Check(
+                name="pointers",
+                passed=False,
+                found=f"sequence {at + place}: byte {int(pointers[place])}, expected {should}",
+            )
         expected, at = int(ends[-1]), at + len(lengths)
     return Check(name="pointers", passed=True, found="each is the sum of the lengths before it")
 
@@ -130,19 +161,29 @@ def _pointers(file: IndexedFile) -> Check:
 def _bounds(file: IndexedFile) -> Check:
     first, last = int(file.bounds[0]), int(file.bounds[-1])
     if first != 0 or last != file.num_sequences:
-        return Check(name="documents", passed=False, found=f"bounds go from {first} to {last}, expected 0 to {file.num_sequences}")
+        return Check(
+            name="documents",
+            passed=False,
+            found=f"bounds go from {first} to {last}, expected 0 to {file.num_sequences}",
+        )
     before, at = 0, 0
     for part in chunks_of(file.bounds):
         wrong = np.flatnonzero(np.diff(part, prepend=before) < 0)
         if wrong.size:
-            return Check(name="documents", passed=False, found=f"bound {at + int(wrong[0])} is smaller than the one before it")
+            return Check(
+                name="documents",
+                passed=False,
+                found=f"bound {at + int(wrong[0])} is smaller than the one before it",
+            )
         before, at = int(part[-1]), at + len(part)
     return Check(name="documents", passed=True, found=f"bounds rise from 0 to {last}")
 
 
 def _size(file: IndexedFile) -> Check:
     size_bytes, expected = file.tokens_path.stat().st_size, file.num_tokens * file.dtype.itemsize
-    found = f"{size_bytes:,} bytes for {file.num_tokens:,} tokens" + ("" if size_bytes == expected else f", expected {expected:,}")
+    found = f"{size_bytes:,} bytes for {file.num_tokens:,} tokens" + (
+        "" if size_bytes == expected else f", expected {expected:,}"
+    )
     return Check(name=".bin", passed=size_bytes == expected, found=found)
 
 
@@ -153,7 +194,9 @@ def _read_tokens(file: IndexedFile) -> tuple[int, int, str]:
     with file.tokens_path.open("rb") as handle:
         for block in iter(lambda: handle.read(size), b""):
             sha256.update(block)
-            ids = np.frombuffer(block[: len(block) // file.dtype.itemsize * file.dtype.itemsize], dtype=file.dtype)
+            ids = np.frombuffer(
+                block[: len(block) // file.dtype.itemsize * file.dtype.itemsize], dtype=file.dtype
+            )
             if ids.size:
                 lowest, highest = min(lowest, int(ids.min())), max(highest, int(ids.max()))
     return lowest, highest, sha256.hexdigest()
@@ -162,11 +205,20 @@ def _read_tokens(file: IndexedFile) -> tuple[int, int, str]:
 def _ids(file: IndexedFile, lowest: int, highest: int, vocab_size: int | None) -> Iterator[Check]:
     limit = "" if vocab_size is None else f", vocabulary {vocab_size:,}"
     passed = lowest >= 0 and (vocab_size is None or highest < vocab_size)
-    yield Check(name="ids", passed=passed, found=f"the highest is {highest:,}{limit}" + ("" if lowest >= 0 else f", the lowest {lowest:,}"))
+    yield Check(
+        name="ids",
+        passed=passed,
+        found=f"the highest is {highest:,}{limit}"
+        + ("" if lowest >= 0 else f", the lowest {lowest:,}"),
+    )
     if vocab_size is not None:
         wanted = token_dtype(vocab_size)
         passed = file.dtype == wanted
-        note = "" if passed else f", and Megatron writes {wanted.name} for a vocabulary of {vocab_size:,}"
+        note = (
+            ""
+            if passed
+            else f", and Megatron writes {wanted.name} for a vocabulary of {vocab_size:,}"
+        )
         yield Check(name="type of ids", passed=passed, found=f"{file.dtype.name}{note}")
 
 
@@ -186,10 +238,18 @@ def _manifest_of(prefix: str) -> dict[str, Any] | None:
 def _against_manifest(file: IndexedFile, manifest: dict[str, Any], sha256: str) -> Iterator[Check]:
     rows = {row["name"]: row for row in manifest["files"]}
     row = rows[file.tokens_path.name]
-    for what, found in (("documents", file.num_documents), ("tokens", file.num_tokens), ("sha256", sha256)):
+    for what, found in (
+        ("documents", file.num_documents),
+        ("tokens", file.num_tokens),
+        ("sha256", sha256),
+    ):
         if what in row:
             same = row[what] == found
-            yield Check(name=f"manifest: {what}", passed=same, found=f"{found}" + ("" if same else f", the manifest says {row[what]}"))
+            yield Check(
+                name=f"manifest: {what}",
+                passed=same,
+                found=f"{found}" + ("" if same else f", the manifest says {row[what]}"),
+            )
     index = rows.get(file.index_path.name)
     if index is not None and "sha256" in index:
         with file.index_path.open("rb") as handle:
@@ -211,7 +271,9 @@ def _ends(file: IndexedFile, end: int) -> Check:
         if wrong.size:
             place = int(filled[wrong[0]])
             return Check(
-                name="ends of documents", passed=False, found=f"document {at + place} ends with {int(ids[wrong[0]])}, expected {end}"
+                name="ends of documents",
+                passed=False,
+                found=f"document {at + place} ends with {int(ids[wrong[0]])}, expected {end}",
             )
         at += len(part)
     return Check(name="ends of documents", passed=True, found=f"every one ends with {end}")
@@ -221,5 +283,9 @@ def _decoded(file: IndexedFile, encoder: Encoder, samples: int) -> Iterator[tupl
     count = min(samples, file.num_documents)
     for number in range(count):
         place = number * (file.num_documents - 1) // max(1, count - 1)
-        ids = [token for token in file.document(place)[: 2 * _SHOWN].tolist() if token < encoder.vocab_size]
+        ids = [
+            token
+            for token in file.document(place)[: 2 * _SHOWN].tolist()
+            if token < encoder.vocab_size
+        ]
         yield place, encoder.decode(ids)[:_SHOWN]

@@ -1,4 +1,5 @@
-"""The processes in which a step's shards are done side by side: they end with the one that started them, however that ends."""
+"""The processes in which a step's shards are done side by side: they end with the one that started
+them, however that ends."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ __all__ = ["Runner", "prepare_workers", "runner_of"]
 
 Task = TypeVar("Task")
 _LONGEST_FOLDER = 60
-"""Of the folder for temporary files: the fork server's socket lies in it, and a socket's path may have 107 bytes."""
+"""Of the folder for temporary files: the fork server's socket lies in it, and a socket's path may
+have 107 bytes."""
 
 
 class Runner(Protocol):
@@ -35,14 +37,20 @@ class Runner(Protocol):
         """Do tasks and yield each with what the function returned, as they end."""
 
 
-def prepare_workers(modules: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Begin to import what workers will need, in a process of its own from which they are then forked; it goes on by itself.
+def prepare_workers(
+    modules: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Begin to import what workers will need, in a process of its own from which they are then
+    forked; it goes on by itself.
 
-    That process starts no threads and keeps no files open, so a fork of it is safe, and each worker begins where it is. The first call
-    of a process counts, with what its environment says beside this process's own; modules that are not installed are left out.
+    That process starts no threads and keeps no files open, so a fork of it is safe, and each worker
+    begins where it is. The first call of a process counts, with what its environment says beside
+    this process's own; modules that are not installed are left out.
     """
     if _method() == "forkserver":
-        own = ["meshwright.cli"] if "meshwright.cli" in sys.modules else []  # each worker imports the program that started it
+        own = (
+            ["meshwright.cli"] if "meshwright.cli" in sys.modules else []
+        )  # each worker imports the program that started it
         get_context("forkserver").set_forkserver_preload([*own, *modules])
         with _born_deaf_to_interrupts():
             before = dict(os.environ)
@@ -57,7 +65,8 @@ def prepare_workers(modules: Sequence[str], environment: Mapping[str, str] = Map
 
 @contextmanager
 def _born_deaf_to_interrupts() -> Iterator[None]:
-    """Let a process that is started here ignore Ctrl-C from its first moment; it ends with this one."""
+    """Let a process that is started here ignore Ctrl-C from its first moment; it ends with this
+    one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -93,9 +102,15 @@ class _Pool:
 
     def __init__(self, function: Callable[[Any], Any], workers: int) -> None:
         context: BaseContext = get_context(_method())
-        self._function, self._workers, self._counts = function, workers, SharedCounts(context, workers)
+        self._function, self._workers, self._counts = (
+            function,
+            workers,
+            SharedCounts(context, workers),
+        )
         shared = (self._counts.cells, self._counts.slots, dict(os.environ))
-        self.pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=shared)
+        self.pool = ProcessPoolExecutor(
+            workers, mp_context=context, initializer=_begin_worker, initargs=shared
+        )
 
     def counts(self) -> Counts:
         return self._counts.read()
@@ -130,7 +145,8 @@ def runner_of(function: Callable[[Any], Any], workers: int) -> Iterator[Runner]:
 
 
 def _begin_worker(cells: Any, slots: Any, environment: Mapping[str, str]) -> None:
-    """Set a worker up; it leaves Ctrl-C to its parent and ends when that ends, however that ends."""
+    """Set a worker up; it leaves Ctrl-C to its parent and ends when that ends, however that
+    ends."""
     import gc
 
     gc.freeze()  # what was imported stays; to look through it again and again takes 3 % of the work

@@ -1,1 +1,2 @@
-"""Ways in for users of other tools: a door translates their words into ours and back, and decides nothing."""
+"""Ways in for users of other tools: a door translates their words into ours and back, and decides
+nothing."""

@@ -1,7 +1,8 @@
-"""The door for users of Baidu AIAK's adaptive parallel strategy search: its flags, defaults, limits and records, over our plans.
-
-What its record says: one tp, pp, mbs, the chip and the layers of each stage, recomputation per kind of chip. So one tp is searched for all
-kinds, one way to recompute per kind, no interleaving and no context parallelism; with one kind of chip all stages hold equally many layers.
+"""The door for users of Baidu AIAK's adaptive parallel strategy search: its flags, defaults, limits
+and records, over our plans.
+ What its record says: one tp, pp, mbs, the chip and the layers of each stage, recomputation per
+kind of chip. So one tp is searched for all kinds, one way to recompute per kind, no interleaving
+and no context parallelism; with one kind of chip all stages hold equally many layers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ LEGACY_MODELS = (
     *("llama2-7b", "llama2-13b", "llama2-35b", "llama2-70b"),
     *("glm-67b", "glm-130b", "galactica-6.7b", "galactica-30b", "galactica-120b"),
 )
-"""Model names of the tool (Baidu Cloud, AIHC documentation, adaptive parallel strategy search); any of ours is taken too."""
+"""Model names of the tool (Baidu Cloud, AIHC documentation, adaptive parallel strategy search); any
+of ours is taken too."""
 LEGACY_CHIPS = ("a800", "h800", "h100", "kunlun3", "ascend_910b")
 """Its chips; any of ours is taken too."""
 LEGACY_MULTIPLE = 512
@@ -75,23 +77,32 @@ class ApssRequest:
     """Whether batch and sequence must be multiples of 512 up to 1,048,576."""
 
     def kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds of chips; ConfigError where one is unknown, named twice or has no count."""
+        """Return the kinds of chips; ConfigError where one is unknown, named twice or has no
+        count."""
         found = tuple(_kind(part.strip(), self.gpu_infos) for part in self.gpu_infos.split(","))
         names = [find_chip(kind.name).name for kind in found]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigError(f"--gpu-infos {self.gpu_infos}: {name} is named twice; give it once")
+                raise ConfigError(
+                    f"--gpu-infos {self.gpu_infos}: {name} is named twice; give it once"
+                )
         return found
 
     def plan_request(self) -> PlanRequest:
-        """Return the same as a request for plans; ConfigError, in this tool's flags, for what is out of range."""
+        """Return the same as a request for plans; ConfigError, in this tool's flags, for what is
+        out of range."""
         kinds = self.kinds()
         self._check(kinds)
-        caps = [self.num_gpus if kind.most is None else min(kind.most, self.num_gpus) for kind in kinds]
+        caps = [
+            self.num_gpus if kind.most is None else min(kind.most, self.num_gpus) for kind in kinds
+        ]
         return PlanRequest.of(
             {
                 "model": self.model_name,
-                "cluster": ",".join(f"{find_chip(kind.name).name}:{cap}" for kind, cap in zip(kinds, caps, strict=True)),
+                "cluster": ",".join(
+                    f"{find_chip(kind.name).name}:{cap}"
+                    for kind, cap in zip(kinds, caps, strict=True)
+                ),
                 "num_gpus": self.num_gpus,
                 "gpus_per_node": self.nproc_per_node,
                 "seq_len": self.sequence_length,
@@ -104,7 +115,11 @@ class ApssRequest:
         )
 
     def _check(self, kinds: tuple[Kind, ...]) -> None:
-        for flag, value in (("--num-gpus", self.num_gpus), ("--nproc-per-node", self.nproc_per_node), ("--top", self.top)):
+        for flag, value in (
+            ("--num-gpus", self.num_gpus),
+            ("--nproc-per-node", self.nproc_per_node),
+            ("--top", self.top),
+        ):
             if value < 1:
                 raise ConfigError(f"{flag} {value}: expected 1 or more")
         if self.num_gpus > MAX_GPUS:
@@ -112,16 +127,21 @@ class ApssRequest:
         if self.num_gpus % self.nproc_per_node:
             near = " or ".join(map(str, nearest_multiples(self.num_gpus, self.nproc_per_node)))
             raise ConfigError(
-                f"--num-gpus {self.num_gpus}: no multiple of --nproc-per-node {self.nproc_per_node}; nearest that are: {near}"
+                f"--num-gpus {self.num_gpus}: no multiple of --nproc-per-node"
+                f" {self.nproc_per_node}; nearest that are: {near}"
             )
         caps = [kind.most for kind in kinds]
         whole = sum(cap for cap in caps if cap is not None)
         if None not in caps and whole < self.num_gpus:
             raise ConfigError(
-                f"--gpu-infos {self.gpu_infos}: at most {whole} chips, fewer than --num-gpus {self.num_gpus}; raise a maximum, or take"
-                f" --num-gpus {whole - whole % self.nproc_per_node}"
+                f"--gpu-infos {self.gpu_infos}: at most {whole} chips, fewer than --num-gpus"
+                f" {self.num_gpus}; raise a maximum, or take --num-gpus"
+                f" {whole - whole % self.nproc_per_node}"
             )
-        for flag, value in (("--global-batch-size", self.global_batch_size), ("--sequence-length", self.sequence_length)):
+        for flag, value in (
+            ("--global-batch-size", self.global_batch_size),
+            ("--sequence-length", self.sequence_length),
+        ):
             self._check_size(flag, value)
 
     def _check_size(self, flag: str, value: int) -> None:
@@ -130,16 +150,24 @@ class ApssRequest:
         if not self.legacy_limits:
             return
         if value > LEGACY_MOST:
-            raise ConfigError(f"{flag} {value}: expected at most {LEGACY_MOST}; --no-legacy-limits takes any")
+            raise ConfigError(
+                f"{flag} {value}: expected at most {LEGACY_MOST}; --no-legacy-limits takes any"
+            )
         if value % LEGACY_MULTIPLE:
             near = " or ".join(map(str, nearest_multiples(value, LEGACY_MULTIPLE)))
-            raise ConfigError(f"{flag} {value}: no multiple of {LEGACY_MULTIPLE}; nearest that are: {near}; --no-legacy-limits takes any")
+            raise ConfigError(
+                f"{flag} {value}: no multiple of {LEGACY_MULTIPLE}; nearest that are: {near};"
+                " --no-legacy-limits takes any"
+            )
 
 
 def _kind(part: str, text: str) -> Kind:
     name, colon, most = (word.strip() for word in part.partition(":"))
     if not name or (colon and not most):
-        raise ConfigError(f"--gpu-infos {text}: expected KIND[:MOST][,KIND[:MOST]...] such as a800 or a800:128,h800:160")
+        raise ConfigError(
+            f"--gpu-infos {text}: expected KIND[:MOST][,KIND[:MOST]...] such as a800 or"
+            " a800:128,h800:160"
+        )
     find_chip(name)
     unlimited = not colon or most == str(NO_LIMIT)
     return Kind(name=name, most=None if unlimited else parse_count(most, kind=name, text=text))
@@ -155,9 +183,11 @@ class ApssAnswer:
 
 
 def apss(request: ApssRequest | None = None, /, **fields: Any) -> ApssAnswer:
-    """Return the best strategies of a request, or of its fields: `apss(model_name="llama2-70b", gpu_infos="a800:128,h800:160")`.
+    """Return the best strategies of a request, or of its fields: `apss(model_name="llama2-70b",
+    gpu_infos="a800:128,h800:160")`.
 
-    ConfigError says what is wrong with the request; where nothing fits there are no records, and `result.rejected` has the reasons.
+    ConfigError says what is wrong with the request; where nothing fits there are no records, and
+    `result.rejected` has the reasons.
     """
     if request is not None and fields:
         raise ConfigError(f"apss: give a request or fields ({', '.join(fields)}), not both")
@@ -168,19 +198,30 @@ def apss(request: ApssRequest | None = None, /, **fields: Any) -> ApssAnswer:
     asked = request if request is not None else ApssRequest(**fields)
     result = search_mixed_plans(asked.plan_request())
     model = find_model(asked.model_name)
-    return ApssAnswer(records=tuple(_record(plan, asked, model) for plan in result.plans), result=result)
+    return ApssAnswer(
+        records=tuple(_record(plan, asked, model) for plan in result.plans), result=result
+    )
 
 
 def _record(plan: Plan, asked: ApssRequest, model: ModelSpec) -> Record:
-    """One strategy. Kinds are in the order of --gpu-infos; one of which no chip is used holds 0.0 and None.
+    """One strategy. Kinds are in the order of --gpu-infos; one of which no chip is used holds 0.0
+    and None.
 
-    `sim_throughput` is the job's tokens per second, rounded up; `sim_total_time_s` is the seconds of one step.
+    `sim_throughput` is the job's tokens per second, rounded up; `sim_total_time_s` is the seconds
+    of one step.
     """
     layout = plan.mixed
     assert layout is not None, "plans of the mixed search say their stages"
     names = [kind.name for kind in asked.kinds()]
     peaks = [
-        max((size for stage, size in zip(layout.stages, plan.peak_memory_bytes, strict=True) if stage.pool == pool), default=0.0)
+        max(
+            (
+                size
+                for stage, size in zip(layout.stages, plan.peak_memory_bytes, strict=True)
+                if stage.pool == pool
+            ),
+            default=0.0,
+        )
         for pool in range(len(names))
     ]
     return {
@@ -210,25 +251,38 @@ def _strategy(layout: MixedLayout, names: list[str], model: ModelSpec) -> Record
         **experts,
         "micro-batch-size": first.mbs,
         **{flag: "" for flag, applies in flags.items() if applies},
-        "pipeline-stage-chips": [names[stage.pool] for stage in layout.stages] if several else names,
+        "pipeline-stage-chips": (
+            [names[stage.pool] for stage in layout.stages] if several else names
+        ),
         **({"pipeline-stage-layers": [stage.layers for stage in layout.stages]} if several else {}),
         **_recompute(layout, len(names)),
     }
 
 
 def _recompute(layout: MixedLayout, kinds: int) -> Record:
-    """Granularity, method and layers of each kind; block recompute by the layers of the stage that runs most again."""
+    """Granularity, method and layers of each kind; block recompute by the layers of the stage that
+    runs most again."""
     own = [[stage for stage in layout.stages if stage.pool == pool] for pool in range(kinds)]
 
     def of_each(value: Callable[[StageLayout], Any]) -> list[Any]:
-        heaviest = [max(stages, key=lambda stage: stage.recompute_layers or 0) if stages else None for stages in own]
-        return [None if stage is None or stage.recompute == "none" else value(stage) for stage in heaviest]
+        heaviest = [
+            max(stages, key=lambda stage: stage.recompute_layers or 0) if stages else None
+            for stages in own
+        ]
+        return [
+            None if stage is None or stage.recompute == "none" else value(stage)
+            for stage in heaviest
+        ]
 
     def method(stage: StageLayout) -> str | None:
         return stage.recompute_method if stage.recompute == "full" else None
 
     def layers(stage: StageLayout) -> int | None:
-        return (1 if stage.recompute_layers is None else stage.recompute_layers) if stage.recompute == "full" else None
+        return (
+            (1 if stage.recompute_layers is None else stage.recompute_layers)
+            if stage.recompute == "full"
+            else None
+        )
 
     return {
         "recompute-granularity": of_each(lambda stage: stage.recompute),

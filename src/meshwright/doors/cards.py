@@ -22,7 +22,11 @@ class Card:
     @property
     def words(self) -> str:
         """For a message."""
-        return self.chip if self.max_memory_gib is None else f"{self.chip} held to {self.max_memory_gib:g} GiB"
+        return (
+            self.chip
+            if self.max_memory_gib is None
+            else f"{self.chip} held to {self.max_memory_gib:g} GiB"
+        )
 
 
 def card_rows() -> dict[float, str]:
@@ -34,11 +38,18 @@ def card_rows() -> dict[float, str]:
 
 
 def card_of(gpu_memory_gb: float, *, chip: str | None = None) -> Card:
-    """Return the chip that is named, else the usual one with this memory, else the next larger one held to it."""
+    """Return the chip that is named, else the usual one with this memory, else the next larger one
+    held to it."""
     if chip is not None:
         return Card(chip=find_chip(chip).name)
     rows = card_rows()
     found = next((memory for memory in rows if memory >= gpu_memory_gb), None)
     if found is None:
-        raise ConfigError(f"gpu_memory_gb={gpu_memory_gb:g}: no card is known with as much ({max(rows):g} is the most); name one by chip=")
-    return Card(chip=find_chip(rows[found]).name, max_memory_gib=None if found == gpu_memory_gb else gpu_memory_gb)
+        raise ConfigError(
+            f"gpu_memory_gb={gpu_memory_gb:g}: no card is known with as much ({max(rows):g} is the"
+            " most); name one by chip="
+        )
+    return Card(
+        chip=find_chip(rows[found]).name,
+        max_memory_gib=None if found == gpu_memory_gb else gpu_memory_gb,
+    )

@@ -1,4 +1,5 @@
-"""What the strategy search of another tool knows of its GPUs: the device of this machine, or its memory from the environment."""
+"""What the strategy search of another tool knows of its GPUs: the device of this machine, or its
+memory from the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ __all__ = ["ASSUMED_CHIP", "Device", "device_of", "device_of_listing"]
 
 MEMORY_VARIABLE = "DEVICE_MEMORY_GB"
 ASSUMED_CHIP = "a100-80"
-"""Where only a memory is known. Speed needs a chip; the tool with this variable was for PAI's A100 and A800 of that time."""
+"""Where only a memory is known. Speed needs a chip; the tool with this variable was for PAI's A100
+and A800 of that time."""
 _QUERY = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
 _SECONDS = 20.0
 """nvidia-smi answers within a second; one that hangs is a broken driver."""
@@ -32,7 +34,8 @@ class Device:
 
 
 def device_of(*, chip: str | None, environment: Mapping[str, str]) -> Device:
-    """Return the chip that is named, else this machine's, else an assumed one with the memory that the environment gives."""
+    """Return the chip that is named, else this machine's, else an assumed one with the memory that
+    the environment gives."""
     memory_gib = _memory_of(environment)
     if chip is not None:
         return _limited(chip, memory_gib, assumed=False)
@@ -40,7 +43,10 @@ def device_of(*, chip: str | None, environment: Mapping[str, str]) -> Device:
     if listing is not None:
         return device_of_listing(listing)
     if memory_gib is None:
-        raise ConfigError(f"no GPU was found here; name one by --chip, such as --chip h100, or set {MEMORY_VARIABLE}")
+        raise ConfigError(
+            "no GPU was found here; name one by --chip, such as --chip h100, or set"
+            f" {MEMORY_VARIABLE}"
+        )
     return _limited(ASSUMED_CHIP, memory_gib, assumed=True)
 
 
@@ -59,14 +65,18 @@ def device_of_listing(listing: str) -> Device:
 
 
 def _limited(name: str, memory_gib: float | None, *, assumed: bool) -> Device:
-    """Return a chip with less memory than it has, where that is said; a process sees a little less than the size it is sold by."""
+    """Return a chip with less memory than it has, where that is said; a process sees a little less
+    than the size it is sold by."""
     chip = find_chip(name)
     if memory_gib is None:
         return Device(chip=chip.name)
     if memory_gib * GIB > chip.nominal_bytes * 1.01:
         guess = ", which is assumed," if assumed else ""
         size = f"{chip.nominal_bytes / GIB:g} GiB"
-        raise ConfigError(f"{MEMORY_VARIABLE}={memory_gib:g}: the {chip.name}{guess} has {size}; name the chip by --chip")
+        raise ConfigError(
+            f"{MEMORY_VARIABLE}={memory_gib:g}: the {chip.name}{guess} has {size}; name the chip by"
+            " --chip"
+        )
     limit = None if memory_gib * GIB >= chip.usable_bytes else memory_gib
     return Device(chip=chip.name, max_memory_gib=limit, assumed=assumed)
 
@@ -87,7 +97,14 @@ def _memory_of(environment: Mapping[str, str]) -> float | None:
 def _listing() -> str | None:
     """Return nvidia-smi's answer, or None where there is none."""
     try:
-        answer = subprocess.run(_QUERY, capture_output=True, text=True, check=True, timeout=_SECONDS, stdin=subprocess.DEVNULL)
+        answer = subprocess.run(
+            _QUERY,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout if answer.stdout.strip() else None

@@ -1,7 +1,6 @@
 """Agreement among the processes of one run: rank 0 decides once, all others ask it.
-
-A connection of TCP to the run's first node, with nothing but the standard library: a process that is about to become the training
-program should not load torch first, and torch need not be there.
+ A connection of TCP to the run's first node, with nothing but the standard library: a process that
+is about to become the training program should not load torch first, and torch need not be there.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from meshwright.errors import ConfigError
 __all__ = ["PORT_STEP", "Meeting", "agree"]
 
 PORT_STEP = 1117
-"""From the port where the training program will meet to ours: far enough not to be the next run's, which users like to count up."""
+"""From the port where the training program will meet to ours: far enough not to be the next run's,
+which users like to count up."""
 _MOST_BYTES = 1 << 20
 _ANSWER_S = 10.0
 """What one process may take to say who it is."""
@@ -46,7 +46,8 @@ class Meeting:
 
 
 def agree(meeting: Meeting, decide: Callable[[], Sequence[str]]) -> list[str]:
-    """Return what rank 0 decides, on every rank; its error is raised everywhere, so that nobody waits for a run that never starts."""
+    """Return what rank 0 decides, on every rank; its error is raised everywhere, so that nobody
+    waits for a run that never starts."""
     if meeting.world_size == 1:
         return list(decide())
     if meeting.rank == 0:
@@ -75,14 +76,16 @@ def _listening(meeting: Meeting) -> Iterator[socket.socket]:
         server = socket.create_server(("", meeting.port), backlog=4096)
     except OSError as error:
         raise ConfigError(
-            f"port {meeting.port} of rank 0 cannot be opened ({error.strerror}); name a free one by --exchange-port"
+            f"port {meeting.port} of rank 0 cannot be opened ({error.strerror}); name a free one by"
+            " --exchange-port"
         ) from None
     with server:
         yield server
 
 
 def _tell(meeting: Meeting, server: socket.socket, answer: dict[str, Any]) -> None:
-    """Answer every other rank of the run once it has asked; who asks with other words gets told so."""
+    """Answer every other rank of the run once it has asked; who asks with other words gets told
+    so."""
     waiting = set(range(1, meeting.world_size))
     end = time.monotonic() + meeting.limit_s
     while waiting:
@@ -92,14 +95,18 @@ def _tell(meeting: Meeting, server: socket.socket, answer: dict[str, Any]) -> No
         except TimeoutError:
             ranks = ", ".join(map(str, sorted(waiting)[:8]))
             raise ConfigError(
-                f"{len(waiting)} of {meeting.world_size} processes never asked rank 0 (ranks {ranks}); were they started?"
+                f"{len(waiting)} of {meeting.world_size} processes never asked rank 0 (ranks"
+                f" {ranks}); were they started?"
             ) from None
         with connection:
             connection.settimeout(_ANSWER_S)
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 asked = _receive(connection)
                 if asked["digest"] != meeting.digest:
-                    _send(connection, {"error": "this process was started with other arguments than rank 0"})
+                    _send(
+                        connection,
+                        {"error": "this process was started with other arguments than rank 0"},
+                    )
                     continue
                 _send(connection, answer)
                 if _receive(connection)["got"]:
@@ -111,7 +118,9 @@ def _ask(meeting: Meeting) -> dict[str, Any]:
     end = time.monotonic() + meeting.limit_s
     while time.monotonic() < end:
         try:
-            with socket.create_connection((meeting.address, meeting.port), timeout=_ANSWER_S) as connection:
+            with socket.create_connection(
+                (meeting.address, meeting.port), timeout=_ANSWER_S
+            ) as connection:
                 _send(connection, {"digest": meeting.digest, "rank": meeting.rank})
                 connection.settimeout(max(end - time.monotonic(), _ANSWER_S))
                 answer = _receive(connection)
@@ -121,7 +130,10 @@ def _ask(meeting: Meeting) -> dict[str, Any]:
             time.sleep(_RETRY_S)
     where = f"{meeting.address}:{meeting.port}"
     advice = "open that port, or name another by --exchange-port"
-    raise ConfigError(f"rank {meeting.rank}: no answer of rank 0 at {where} within {meeting.limit_s:g} s; {advice}")
+    raise ConfigError(
+        f"rank {meeting.rank}: no answer of rank 0 at {where} within {meeting.limit_s:g} s;"
+        f" {advice}"
+    )
 
 
 def _send(connection: socket.socket, content: dict[str, Any]) -> None:

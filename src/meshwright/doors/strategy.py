@@ -1,4 +1,5 @@
-"""Strategies of parallelism for a Megatron-LM command line: what is given is held, the rest is planned and written as flags."""
+"""Strategies of parallelism for a Megatron-LM command line: what is given is held, the rest is
+planned and written as flags."""
 
 from __future__ import annotations
 
@@ -22,13 +23,18 @@ from meshwright.units import GIB, format_seconds
 __all__ = ["Answer", "Strategy", "strategies_of"]
 
 _SOFTWARE = "megatron-lm"
-_RECOMPUTE_OF = {"none": (), "selective": ("recompute_modules",), "full": ("recompute_method", "recompute_layers")}
+_RECOMPUTE_OF = {
+    "none": (),
+    "selective": ("recompute_modules",),
+    "full": ("recompute_method", "recompute_layers"),
+}
 """Fields that say more of each kind of recomputation."""
 _NEWER_AXES = ("cp", "ep", "etp")
 """Axes whose flags not every version has; each is 1 by default."""
 _OLD_SHARDINGS = ["none", "zero1"]
 _OLD_MODULES = ["core_attn"]
-"""What Megatron-LM could before it had FSDP and a choice of recomputed modules; more is used where its version is said."""
+"""What Megatron-LM could before it had FSDP and a choice of recomputed modules; more is used where
+its version is said."""
 _SPARE = 4
 """Plans per strategy, as some cannot be written for an old version."""
 _FLAGS: dict[str, tuple[str, ...]] = {
@@ -48,13 +54,18 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     ),
     "mbs": ("--micro-batch-size",),
     "gbs": ("--global-batch-size",),
-    "sharding": ("--use-distributed-optimizer", "--use-megatron-fsdp", "--data-parallel-sharding-strategy"),
+    "sharding": (
+        "--use-distributed-optimizer",
+        "--use-megatron-fsdp",
+        "--data-parallel-sharding-strategy",
+    ),
     "recompute": ("--recompute-granularity", "--recompute-activations"),
     "recompute_method": ("--recompute-method",),
     "recompute_layers": ("--recompute-num-layers",),
     "recompute_modules": ("--recompute-modules",),
 }
-"""Fields of a layout, and the flags that say them: given ones are pins, the others are what a strategy consists of."""
+"""Fields of a layout, and the flags that say them: given ones are pins, the others are what a
+strategy consists of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,11 +99,18 @@ def strategies_of(
     megatron_version: str | None = None,
     top: int = 10,
 ) -> Answer:
-    """Return strategies for a Megatron-LM command line, whose words and meaning are given; flags of parallelism in it are held."""
+    """Return strategies for a Megatron-LM command line, whose words and meaning are given; flags of
+    parallelism in it are held."""
     given = _given(words)
     version = megatron_version or imported.megatron_version
-    asked = _request(imported, given, version, device=device, max_global_batch_size=max_global_batch_size)
-    asked |= {"cluster": f"{device.chip}:{world_size}", "gpus_per_node": local_world_size, "top": min(top * _SPARE, MOST_PLANS)}
+    asked = _request(
+        imported, given, version, device=device, max_global_batch_size=max_global_batch_size
+    )
+    asked |= {
+        "cluster": f"{device.chip}:{world_size}",
+        "gpus_per_node": local_world_size,
+        "top": min(top * _SPARE, MOST_PLANS),
+    }
     request = PlanRequest.of(asked if version is None else {**asked, "megatron_version": version})
     result = api.plan(request)
     problem = api.problem_of(request)
@@ -102,22 +120,34 @@ def strategies_of(
     reasons = dict.fromkeys(entry for entry in entries if isinstance(entry, str))
     return Answer(
         strategies=tuple(found[:top]),
-        notes=(*imported.warnings, *(f"a faster one is left out: {reason}" for reason in faster if found)),
+        notes=(
+            *imported.warnings,
+            *(f"a faster one is left out: {reason}" for reason in faster if found),
+        ),
         why_none="; ".join(reasons) or _why_none(result),
     )
 
 
-def _written(plan: Plan, problem: Problem, imported: Imported, given: set[str], version: str | None) -> Strategy | str:
+def _written(
+    plan: Plan, problem: Problem, imported: Imported, given: set[str], version: str | None
+) -> Strategy | str:
     """Return a plan as a strategy, or why it cannot be written."""
     if version is None and plan.layout.layers_per_stage is not None:
-        return "uneven stages need a version of Megatron-Core that takes them, said by --megatron-version"
+        return (
+            "uneven stages need a version of Megatron-Core that takes them, said by"
+            " --megatron-version"
+        )
     asked = ask({one.name: getattr(plan.layout, one.name) for one in fields(Layout)}, problem)
     whole = plan_of(asked, settings=imported.settings, details=imported.details)
     try:
         exported = export_plan(whole, target=find_target(_SOFTWARE))
     except CannotExpress as error:
         return str(error)
-    return Strategy(words=_added(exported.command, given, version), environment=exported.environment, figures=_figures(plan))
+    return Strategy(
+        words=_added(exported.command, given, version),
+        environment=exported.environment,
+        figures=_figures(plan),
+    )
 
 
 def _given(words: Sequence[str]) -> set[str]:
@@ -127,7 +157,12 @@ def _given(words: Sequence[str]) -> set[str]:
 
 
 def _request(
-    imported: Imported, given: set[str], version: str | None, *, device: Device, max_global_batch_size: int | None
+    imported: Imported,
+    given: set[str],
+    version: str | None,
+    *,
+    device: Device,
+    max_global_batch_size: int | None,
 ) -> dict[str, Any]:
     """Return the request: what the command line says is pinned, the rest is left to the search."""
     work = imported.work
@@ -152,7 +187,10 @@ def _batch(imported: Imported, given: set[str], most: int | None) -> dict[str, i
     batch = imported.work.gbs
     assert batch is not None, "the reader takes it from the flag"
     if most is not None and batch > most:
-        raise ConfigError(f"--global-batch-size {batch} is above --max-global-batch-size {most}; leave one of them out")
+        raise ConfigError(
+            f"--global-batch-size {batch} is above --max-global-batch-size {most}; leave one of"
+            " them out"
+        )
     return {"gbs": batch}
 
 
@@ -180,7 +218,8 @@ def _pin(value: Any) -> int | str:
 
 
 def _added(command: Sequence[str], given: set[str], version: str | None) -> tuple[str, ...]:
-    """Return the words of a written command line that are of the strategy and were not given; an axis of 1 is left to the default."""
+    """Return the words of a written command line that are of the strategy and were not given; an
+    axis of 1 is left to the default."""
     groups = {flag: field for field, flags in _FLAGS.items() for flag in flags}
     found: list[str] = []
     adding = False
@@ -189,7 +228,11 @@ def _added(command: Sequence[str], given: set[str], version: str | None) -> tupl
             field = groups.get(word)
             if field in _NEWER_AXES and after == "1":
                 field = None
-            adding = field is not None and not _family(field) & given and not (version is None and field == "recompute_modules")
+            adding = (
+                field is not None
+                and not _family(field) & given
+                and not (version is None and field == "recompute_modules")
+            )
         if adding:
             found.append(word)
     return tuple(found)
@@ -197,7 +240,11 @@ def _added(command: Sequence[str], given: set[str], version: str | None) -> tupl
 
 def _family(field: str) -> set[str]:
     """Return the fields that one word holds together."""
-    return {name for name in _FLAGS if name.startswith("recompute")} if field.startswith("recompute") else {field}
+    return (
+        {name for name in _FLAGS if name.startswith("recompute")}
+        if field.startswith("recompute")
+        else {field}
+    )
 
 
 def _figures(plan: Plan) -> str:
@@ -208,5 +255,9 @@ def _figures(plan: Plan) -> str:
 def _why_none(result: PlanResult) -> str:
     reasons = ", ".join(f"{count} {reason}" for reason, count in result.rejected.items())
     miss = result.nearest_miss
-    near = "" if miss is None else f"; nearest miss {miss.layout.words()}: {miss.over_bytes / GIB:.1f} GiB too much"
+    near = (
+        ""
+        if miss is None
+        else f"; nearest miss {miss.layout.words()}: {miss.over_bytes / GIB:.1f} GiB too much"
+    )
     return f"nothing fits: {reasons}{near}"

@@ -1,4 +1,5 @@
-"""Files for training software from a frozen plan, and a plan from such files; docs/export.md says how a target is added."""
+"""Files for training software from a frozen plan, and a plan from such files; docs/export.md says
+how a target is added."""
 
 from __future__ import annotations
 

@@ -81,7 +81,11 @@ class Taken:
 
     def drop_under(self, prefixes: Iterable[str]) -> None:
         """Take away everything below these paths."""
-        for path in [path for path in self._values if any(path == prefix or path.startswith(f"{prefix}.") for prefix in prefixes)]:
+        for path in [
+            path
+            for path in self._values
+            if any(path == prefix or path.startswith(f"{prefix}.") for prefix in prefixes)
+        ]:
             del self._values[path]
 
     def left(self) -> dict[str, Any]:

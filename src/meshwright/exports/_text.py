@@ -19,10 +19,13 @@ class Code(str):
 
 
 def toml_text(sections: Mapping[str, Mapping[str, Any]], *, comment: Sequence[str]) -> str:
-    """Write sections of strings, numbers, booleans and lists of them; TOML has no null, so None is left out."""
+    """Write sections of strings, numbers, booleans and lists of them; TOML has no null, so None is
+    left out."""
     blocks = ["\n".join(f"# {line}" for line in comment)]
     for name, values in sections.items():
-        lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if value is not None]
+        lines = [
+            f"{key} = {_toml_value(value)}" for key, value in values.items() if value is not None
+        ]
         blocks.append("\n".join([f"[{name}]", *lines]))
     return "\n\n".join(blocks) + "\n"
 

@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 class _Tracked:
-    """Stands before a frozen value; the name of each field that is read goes into `seen`, properties do not count."""
+    """Stands before a frozen value; the name of each field that is read goes into `seen`,
+    properties do not count."""
 
     __slots__ = ("_path", "_seen", "_values")
 
@@ -35,12 +36,14 @@ def tracked(values: T, seen: set[str]) -> T:
 
 
 def plain(values: T) -> T:
-    """Return the value behind a stand-in, for functions that read all of it; nothing counts as looked at."""
+    """Return the value behind a stand-in, for functions that read all of it; nothing counts as
+    looked at."""
     return cast("T", values._values) if isinstance(values, _Tracked) else values
 
 
 def fields_set(values: Any, path: str) -> dict[str, Any]:
-    """Return the fields that have no default or another value than it, by path; nested values give their own fields."""
+    """Return the fields that have no default or another value than it, by path; nested values give
+    their own fields."""
     found: dict[str, Any] = {}
     for field in fields(values):
         value = getattr(values, field.name)

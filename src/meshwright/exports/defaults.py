@@ -18,7 +18,8 @@ T = TypeVar("T", TrainingSettings, ModelDetails)
 __all__ = ["complete_details", "complete_settings", "left_out", "train_steps"]
 
 _TOKENS_PER_PARAMETER = 20
-"""Chinchilla (arXiv:2203.15556), section 3.4: about 20 tokens per parameter at the least compute for a loss."""
+"""Chinchilla (arXiv:2203.15556), section 3.4: about 20 tokens per parameter at the least compute
+for a loss."""
 _MOCK_STEPS = 100
 """Enough for a steady step time; mock data teach nothing."""
 _MOST_WARMUP_STEPS = 2000
@@ -47,18 +48,27 @@ _FIXED: dict[str, Any] = {
 """GPT-3's optimizer; intervals and the split as Megatron-LM's examples have them."""
 
 
-def complete_settings(settings: TrainingSettings, *, model: ModelSpec, work: Workload) -> TrainingSettings:
-    """Fill in what is None by the rules that TrainingSettings names; tokens become steps, rounded up. Completing twice changes nothing."""
+def complete_settings(
+    settings: TrainingSettings, *, model: ModelSpec, work: Workload
+) -> TrainingSettings:
+    """Fill in what is None by the rules that TrainingSettings names; tokens become steps, rounded
+    up. Completing twice changes nothing."""
     mock = not settings.data
     found: dict[str, Any] = dict(_FIXED)
     if (settings.train_steps, settings.train_samples, settings.train_tokens) == (None, None, None):
-        found |= {"train_steps": _MOCK_STEPS} if mock else {"train_tokens": _TOKENS_PER_PARAMETER * model_params(model).active}
+        found |= (
+            {"train_steps": _MOCK_STEPS}
+            if mock
+            else {"train_tokens": _TOKENS_PER_PARAMETER * model_params(model).active}
+        )
     found["learning_rate"] = _learning_rate(model_params(model).total)
     peak = found["learning_rate"] if settings.learning_rate is None else settings.learning_rate
     found["min_learning_rate"] = float(f"{peak / 10:.6g}")
     found["init_std"] = 0.006 if model.hidden >= _WIDE else 0.02
     found |= {"log_interval": 1 if mock else 10, "eval_steps": 0 if mock else 10}
-    found["tokenizer_kind"] = "huggingface" if settings.tokenizer else "gpt2-bpe" if settings.vocab_file else "null"
+    found["tokenizer_kind"] = (
+        "huggingface" if settings.tokenizer else "gpt2-bpe" if settings.vocab_file else "null"
+    )
     filled = _filled(settings, found)
     steps = train_steps(filled, work)
     if filled.train_tokens is not None:
@@ -88,8 +98,13 @@ def train_steps(settings: TrainingSettings, work: Workload) -> int:
 
 
 def complete_details(details: ModelDetails, *, model: ModelSpec, work: Workload) -> ModelDetails:
-    """Fill in what is None: by the model's row in `presets/model_details.csv`, else by the rules that ModelDetails names."""
-    found: dict[str, Any] = {"activation": "silu" if model.gated else "gelu", "norm_eps": 1e-5, "dropout": 0.1 if work.dropout else 0.0}
+    """Fill in what is None: by the model's row in `presets/model_details.csv`, else by the rules
+    that ModelDetails names."""
+    found: dict[str, Any] = {
+        "activation": "silu" if model.gated else "gelu",
+        "norm_eps": 1e-5,
+        "dropout": 0.1 if work.dropout else 0.0,
+    }
     if model.positions == "rope":
         found |= {"rope_base": 10000.0, "rope_share": 1.0}
     if model.mtp_layers:
@@ -98,17 +113,24 @@ def complete_details(details: ModelDetails, *, model: ModelSpec, work: Workload)
     if model.moe is not None:
         balance = details.router_balance or known.get("router_balance") or "aux-loss"
         biased = balance == "bias"
-        found |= {"router_balance": balance, "router_score": "sigmoid" if biased else "softmax", "aux_loss": 1e-4 if biased else 1e-2}
+        found |= {
+            "router_balance": balance,
+            "router_score": "sigmoid" if biased else "softmax",
+            "aux_loss": 1e-4 if biased else 1e-2,
+        }
     return _filled(details, {**found, **known})
 
 
 def left_out(name: str) -> str:
-    """Return what a model has that no field holds, by its row in `presets/model_details.csv`; empty where nothing is known."""
+    """Return what a model has that no field holds, by its row in `presets/model_details.csv`; empty
+    where nothing is known."""
     return next((row["left_out"] for row in _detail_rows() if name in row["models"].split()), "")
 
 
 def _filled(values: T, found: dict[str, Any]) -> T:
-    return replace(values, **{name: value for name, value in found.items() if getattr(values, name) is None})
+    return replace(
+        values, **{name: value for name, value in found.items() if getattr(values, name) is None}
+    )
 
 
 def _details_of(name: str) -> dict[str, Any]:
@@ -119,14 +141,22 @@ def _details_of(name: str) -> dict[str, Any]:
 def _table() -> dict[str, dict[str, Any]]:
     """Return the given values by model."""
     rows = _detail_rows()
-    text = {field.name for field in fields(ModelDetails) if "Literal" in str(field.type) or str(field.type)[0] in "AR"}
+    text = {
+        field.name
+        for field in fields(ModelDetails)
+        if "Literal" in str(field.type) or str(field.type)[0] in "AR"
+    }
     whole = {"router_groups", "router_top_groups"}
 
     def value(name: str, cell: str) -> Any:
         return cell if name in text else int(cell) if name in whole else float(cell)
 
     names = [field.name for field in fields(ModelDetails)]
-    return {model: {name: value(name, row[name]) for name in names if row[name]} for row in rows for model in row["models"].split()}
+    return {
+        model: {name: value(name, row[name]) for name in names if row[name]}
+        for row in rows
+        for model in row["models"].split()
+    }
 
 
 @cache

@@ -22,7 +22,8 @@ class Imported:
     model: ModelSpec
     work: Workload
     layout: dict[str, Any]
-    """Fields of Layout that the file sets (or that follow from its program's defaults); `rules.complete_layout` fills in the rest."""
+    """Fields of Layout that the file sets (or that follow from its program's defaults);
+    `rules.complete_layout` fills in the rest."""
     stack: str = "megatron"
     left_off: tuple[Feature, ...] = ()
     """What the stack counts on and the file does not switch on."""
@@ -33,6 +34,8 @@ class Imported:
     """Where the file says so."""
     chips_per_node: int | None = None
     warnings: tuple[str, ...] = ()
-    """What the reader must know: options that no longer exist, values that contradict each other."""
+    """What the reader must know: options that no longer exist, values that contradict each
+    other."""
     passed_through: tuple[str, ...] = ()
-    """Words without a place in a plan, in their order; `import_text` appends them to `settings.extra`, so that an export hands them on."""
+    """Words without a place in a plan, in their order; `import_text` appends them to
+    `settings.extra`, so that an export hands them on."""

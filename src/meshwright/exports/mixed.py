@@ -1,4 +1,5 @@
-"""A plan over several kinds of chips for one training software: all ranks share one command, and nodes are in the order of stages."""
+"""A plan over several kinds of chips for one training software: all ranks share one command, and
+nodes are in the order of stages."""
 
 from __future__ import annotations
 
@@ -21,17 +22,28 @@ __all__ = ["MIXED_TARGETS", "SAME_STAGES", "export_mixed"]
 SAME_STAGES: tuple[Shared, ...] = ("tp", "recompute")
 """What `--same` holds for all stages where such a plan is to be written."""
 MIXED_TARGETS = ("megatron-lm",)
-"""Ranks of a stage follow each other there, tp innermost and pp outermost (Megatron-Core, parallel_state.py: tp-cp-ep-dp-pp)."""
+"""Ranks of a stage follow each other there, tp innermost and pp outermost (Megatron-Core,
+parallel_state.py: tp-cp-ep-dp-pp)."""
 _STRICT = "set -euo pipefail\n"
 
 
-def export_mixed(layout: MixedLayout, problem: MixedProblem, *, target: ExportTarget, settings: TrainingSettings | None = None) -> Exported:
-    """Write a plan whose stages differ in chip and layers alone, with the order in which nodes take part.
+def export_mixed(
+    layout: MixedLayout,
+    problem: MixedProblem,
+    *,
+    target: ExportTarget,
+    settings: TrainingSettings | None = None,
+) -> Exported:
+    """Write a plan whose stages differ in chip and layers alone, with the order in which nodes take
+    part.
 
     CannotExpress says what the software has one value for, and where stages do not end with a node.
     """
     _require_expressible(layout, problem, target)
-    plans = [_plan_on(problem.parts[pool].setting.pool, layout, problem, settings or TrainingSettings()) for pool in layout.pools]
+    plans = [
+        _plan_on(problem.parts[pool].setting.pool, layout, problem, settings or TrainingSettings())
+        for pool in layout.pools
+    ]
     found = [export_plan(plan, target=target) for plan in plans]
     chips = [plan.pool.node.chip.name for plan in plans]
     for chip, other in zip(chips[1:], found[1:], strict=True):
@@ -45,26 +57,50 @@ def export_mixed(layout: MixedLayout, problem: MixedProblem, *, target: ExportTa
 
 def _require_expressible(layout: MixedLayout, problem: MixedProblem, target: ExportTarget) -> None:
     if target.name not in MIXED_TARGETS:
-        raise CannotExpress(target.name, "stages on several kinds of chips are written for megatron-lm alone", nearest="--to megatron-lm")
+        raise CannotExpress(
+            target.name,
+            "stages on several kinds of chips are written for megatron-lm alone",
+            nearest="--to megatron-lm",
+        )
     first = layout.stages[0]
-    names = [field.name for field in fields(StageLayout) if field.name not in ("pool", "chip", "layers")]
+    names = [
+        field.name for field in fields(StageLayout) if field.name not in ("pool", "chip", "layers")
+    ]
     unlike = [name for name in names if len({getattr(stage, name) for stage in layout.stages}) > 1]
     if unlike:
-        pins = " ".join(f"--set {name}={getattr(first, name)}" for name in unlike if name in ("tp", "recompute", "mbs", "dp"))
+        pins = " ".join(
+            f"--set {name}={getattr(first, name)}"
+            for name in unlike
+            if name in ("tp", "recompute", "mbs", "dp")
+        )
         reason = f"stages differ in {', '.join(unlike)}, for which it has one value for all ranks"
-        raise CannotExpress(target.name, reason, nearest=f"that of {pins or '--same tp --same recompute'}")
+        raise CannotExpress(
+            target.name, reason, nearest=f"that of {pins or '--same tp --same recompute'}"
+        )
     pools = [problem.cluster.pools[pool] for pool in layout.pools]
-    for name, values in (("vendor", [p.node.chip.vendor for p in pools]), ("chips per node", [p.node.chips_per_node for p in pools])):
+    for name, values in (
+        ("vendor", [p.node.chip.vendor for p in pools]),
+        ("chips per node", [p.node.chips_per_node for p in pools]),
+    ):
         if len(set(values)) > 1:
             words = " and ".join(dict.fromkeys(map(str, values)))
-            raise CannotExpress(target.name, f"its kinds of chips differ in {name}, {words}", nearest="kinds that share it")
+            raise CannotExpress(
+                target.name,
+                f"its kinds of chips differ in {name}, {words}",
+                nearest="kinds that share it",
+            )
     for chip, used, node in _runs(layout, problem) if len(pools) > 1 else ():
         if used % node:
-            reason = f"stages that follow each other use {used} {chip}, no whole nodes of {node}, and a node would hold stages of two kinds"
+            reason = (
+                f"stages that follow each other use {used} {chip}, no whole nodes of {node}, and a"
+                " node would hold stages of two kinds"
+            )
             raise CannotExpress(target.name, reason, nearest="a tp or dp that fills nodes")
 
 
-def _plan_on(pool: Pool, layout: MixedLayout, problem: MixedProblem, settings: TrainingSettings) -> TrainingPlan:
+def _plan_on(
+    pool: Pool, layout: MixedLayout, problem: MixedProblem, settings: TrainingSettings
+) -> TrainingPlan:
     """The plan as if all its chips were of one of its kinds."""
     setting = problem.parts[0].setting
     return TrainingPlan(
@@ -79,18 +115,26 @@ def _plan_on(pool: Pool, layout: MixedLayout, problem: MixedProblem, settings: T
     )
 
 
-def _require_same(one: Exported, other: Exported, *, chips: tuple[str, str], target: ExportTarget) -> None:
+def _require_same(
+    one: Exported, other: Exported, *, chips: tuple[str, str], target: ExportTarget
+) -> None:
     """Refuse where the kinds of chips would be started with unlike words."""
     unlike = sorted({*one.command} ^ {*other.command})
-    here, there = ({(var.name, var.value) for var in exported.environment} for exported in (one, other))
+    here, there = (
+        {(var.name, var.value) for var in exported.environment} for exported in (one, other)
+    )
     unlike += [f"{name}={value}" for name, value in sorted(here ^ there)]
     if unlike or one.command != other.command:
-        reason = f"{chips[0]} and {chips[1]} want unlike words ({', '.join(unlike)}), and all ranks share one command"
+        reason = (
+            f"{chips[0]} and {chips[1]} want unlike words ({', '.join(unlike)}), and all ranks"
+            " share one command"
+        )
         raise CannotExpress(target.name, reason, nearest="a plan on either alone")
 
 
 def _order(layout: MixedLayout, problem: MixedProblem) -> tuple[tuple[str, int, int], ...]:
-    """Chip, first node and number of nodes of each run of stages on one kind, in the order of the pipeline."""
+    """Chip, first node and number of nodes of each run of stages on one kind, in the order of the
+    pipeline."""
     found, first = [], 0
     for chip, used, node in _runs(layout, problem):
         found.append((chip, first, used // node))
@@ -99,7 +143,8 @@ def _order(layout: MixedLayout, problem: MixedProblem) -> tuple[tuple[str, int, 
 
 
 def _runs(layout: MixedLayout, problem: MixedProblem) -> Iterator[tuple[str, int, int]]:
-    """Chip, chips in use and chips of a node of each run of stages on one kind; all stages have as many chips."""
+    """Chip, chips in use and chips of a node of each run of stages on one kind; all stages have as
+    many chips."""
     each = layout.num_chips // layout.pp
     for number, stages in layout.runs:
         node = problem.cluster.pools[number].node
@@ -109,7 +154,10 @@ def _runs(layout: MixedLayout, problem: MixedProblem) -> Iterator[tuple[str, int
 def _with_order(file: ExportedFile, order: tuple[tuple[str, int, int], ...]) -> str:
     """A script that says where its node is in the order, and warns on a node with other chips."""
     assert _STRICT in file.text, "a script of Megatron-LM begins strictly"
-    branches = [f"if (( node_rank < {first + nodes} )); then wanted={chip.split('-')[0]}" for chip, first, nodes in order[:-1]]
+    branches = [
+        f"if (( node_rank < {first + nodes} )); then wanted={chip.split('-')[0]}"
+        for chip, first, nodes in order[:-1]
+    ]
     lines = [
         *(f"# {line}" for line in _notes(order)),
         'node_rank="${NODE_RANK:-0}"',
@@ -118,7 +166,10 @@ def _with_order(file: ExportedFile, order: tuple[tuple[str, int, int], ...]) -> 
         "if command -v nvidia-smi >/dev/null; then",
         "    gpus=$(nvidia-smi --query-gpu=name --format=csv,noheader)",
         '    if ! grep -qiw -- "$wanted" <<<"$gpus"; then',
-        '        echo "warning: node $node_rank has no $wanted, for which the stages of its ranks are cut; order the nodes by kind" >&2',
+        (
+            '        echo "warning: node $node_rank has no $wanted, for which the stages of its'
+            ' ranks are cut; order the nodes by kind" >&2'
+        ),
         "    fi",
         "fi",
     ]

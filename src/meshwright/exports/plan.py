@@ -21,7 +21,8 @@ __all__ = ["TrainingPlan", "canonical_layout", "completed", "plan_of"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingPlan:
-    """A model, a cluster and a complete layout that keeps the rules, with the settings to train by."""
+    """A model, a cluster and a complete layout that keeps the rules, with the settings to train
+    by."""
 
     model: ModelSpec
     cluster: Cluster
@@ -35,7 +36,10 @@ class TrainingPlan:
 
     def __post_init__(self) -> None:
         if self.work.gbs != self.layout.gbs:
-            raise ConfigError(f"gbs={self.work.gbs} of the workload and gbs={self.layout.gbs} of the layout differ")
+            raise ConfigError(
+                f"gbs={self.work.gbs} of the workload and gbs={self.layout.gbs} of the layout"
+                " differ"
+            )
         require_valid(
             self.layout,
             model=self.model,
@@ -49,12 +53,18 @@ class TrainingPlan:
     def pool(self) -> Pool:
         """The chips, where they are of one kind; ConfigError where they are not."""
         if len(self.cluster.pools) > 1:
-            raise ConfigError(f"cluster {self.cluster.name}: exports take one kind of chip; export the plan of each pool by itself")
+            raise ConfigError(
+                f"cluster {self.cluster.name}: exports take one kind of chip; export the plan of"
+                " each pool by itself"
+            )
         return self.cluster.pools[0]
 
 
-def plan_of(asked: Asked, *, settings: TrainingSettings | None = None, details: ModelDetails | None = None) -> TrainingPlan:
-    """Return the plan of a layout in its problem (`search.asked.ask`); without `details`, with those that go with the model's dims."""
+def plan_of(
+    asked: Asked, *, settings: TrainingSettings | None = None, details: ModelDetails | None = None
+) -> TrainingPlan:
+    """Return the plan of a layout in its problem (`search.asked.ask`); without `details`, with
+    those that go with the model's dims."""
     setting = asked.problem.setting
     if details is None:
         details = ModelDetails.of(details_of(asked.problem.request.model))
@@ -71,7 +81,8 @@ def plan_of(asked: Asked, *, settings: TrainingSettings | None = None, details: 
 
 
 def completed(plan: TrainingPlan) -> TrainingPlan:
-    """Return the plan with every setting and detail that has a rule filled in; what is given is never changed."""
+    """Return the plan with every setting and detail that has a rule filled in; what is given is
+    never changed."""
     details = complete_details(plan.details, model=plan.model, work=plan.work)
     return replace(
         plan,
@@ -82,14 +93,23 @@ def completed(plan: TrainingPlan) -> TrainingPlan:
 
 
 def canonical_layout(layout: Layout, model: ModelSpec) -> Layout:
-    """Return the same layout with values that equal their default written as that default, so that equal layouts compare equal."""
+    """Return the same layout with values that equal their default written as that default, so that
+    equal layouts compare equal."""
     one_by_one = layout.recompute != "full" or layout.recompute_layers is None
     return replace(
         layout,
         etp=None if layout.etp == layout.tp else layout.etp,
-        shard_size=None if layout.shard_size == layout.dp * layout.cp and layout.sharding != "hybrid" else layout.shard_size,
+        shard_size=(
+            None
+            if layout.shard_size == layout.dp * layout.cp and layout.sharding != "hybrid"
+            else layout.shard_size
+        ),
         recompute_method="uniform" if one_by_one else layout.recompute_method,
-        recompute_layers=None if layout.recompute_method == "uniform" and layout.recompute_layers == 1 else layout.recompute_layers,
+        recompute_layers=(
+            None
+            if layout.recompute_method == "uniform" and layout.recompute_layers == 1
+            else layout.recompute_layers
+        ),
         recompute_modules=tuple(sorted(set(layout.recompute_modules))),
         layers_per_stage=_canonical_split(layout),
     )

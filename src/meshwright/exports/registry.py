@@ -31,7 +31,14 @@ TARGETS: tuple[ExportTarget, ...] = (
 )
 """In the order in which help names them."""
 
-SOURCES: tuple[ImportSource, ...] = (BRIDGE_SOURCE, NEMO2_SOURCE, NEMO1_SOURCE, TORCHTITAN_SOURCE, NANOTRON_SOURCE, MEGATRON_LM_SOURCE)
+SOURCES: tuple[ImportSource, ...] = (
+    BRIDGE_SOURCE,
+    NEMO2_SOURCE,
+    NEMO1_SOURCE,
+    TORCHTITAN_SOURCE,
+    NANOTRON_SOURCE,
+    MEGATRON_LM_SOURCE,
+)
 """In the order in which a file is tried."""
 
 
@@ -40,12 +47,17 @@ def find_target(name: str) -> ExportTarget:
     for target in TARGETS:
         if target.name == name.lower():
             return target
-    hint = f"; serving plans have it: meshwright serving export --to {name}" if name in SERVING_TARGETS else ""
+    hint = (
+        f"; serving plans have it: meshwright serving export --to {name}"
+        if name in SERVING_TARGETS
+        else ""
+    )
     raise UnknownNameError("export target", name, [target.name for target in TARGETS], hint=hint)
 
 
 def find_source(file_name: str, text: str) -> ImportSource:
-    """Return the kind of a file by its name and its text; ConfigError where it is of no known kind."""
+    """Return the kind of a file by its name and its text; ConfigError where it is of no known
+    kind."""
     for source in SOURCES:
         if source.matches(file_name, text):
             return source

@@ -1,4 +1,5 @@
-"""What a training run needs beyond the plan: length, optimizer, data, checkpoints; and what a model's shape leaves open."""
+"""What a training run needs beyond the plan: length, optimizer, data, checkpoints; and what a
+model's shape leaves open."""
 
 from __future__ import annotations
 
@@ -8,15 +9,28 @@ from typing import Any, Literal, get_args
 
 from meshwright.errors import ConfigError, UnknownNameError
 
-__all__ = ["Activation", "Dataset", "DecayStyle", "ModelDetails", "RouterBalance", "RouterScore", "TokenizerKind", "TrainingSettings"]
+__all__ = [
+    "Activation",
+    "Dataset",
+    "DecayStyle",
+    "ModelDetails",
+    "RouterBalance",
+    "RouterScore",
+    "TokenizerKind",
+    "TrainingSettings",
+]
 
 DecayStyle = Literal["constant", "linear", "cosine", "inverse-square-root", "warmup-stable-decay"]
 Activation = Literal["gelu", "silu", "relu", "squared-relu", "quick-gelu"]
-"""Inner function of the feed-forward; with a gated one its gate: silu is SwiGLU, gelu is GeGLU; quick-gelu is x * sigmoid(1.702 x)."""
-TokenizerKind = Literal["huggingface", "sentencepiece", "gpt2-bpe", "tiktoken", "bert-wordpiece", "null"]
+"""Inner function of the feed-forward; with a gated one its gate: silu is SwiGLU, gelu is GeGLU;
+quick-gelu is x * sigmoid(1.702 x)."""
+TokenizerKind = Literal[
+    "huggingface", "sentencepiece", "gpt2-bpe", "tiktoken", "bert-wordpiece", "null"
+]
 RouterScore = Literal["softmax", "sigmoid"]
 RouterBalance = Literal["aux-loss", "sequence-aux-loss", "bias", "none"]
-"""bias: a bias per expert that follows its load, beside a small sequence-wise loss (DeepSeek-V3)."""
+"""bias: a bias per expert that follows its load, beside a small sequence-wise loss
+(DeepSeek-V3)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +58,10 @@ def _check_range(owner: object, names: str, *, least: float, below: float) -> No
     for name in names.split():
         value = getattr(owner, name)
         if value is not None and not least <= value < below:
-            raise ConfigError(f"{name}={value}: expected a number from {least:g}{'' if below == float('inf') else f' to below {below:g}'}")
+            raise ConfigError(
+                f"{name}={value}: expected a number from"
+                f" {least:g}{'' if below == float('inf') else f' to below {below:g}'}"
+            )
 
 
 def _shares(text: str) -> tuple[float, ...]:
@@ -57,9 +74,11 @@ def _shares(text: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelDetails:
-    """What the cost of a model does not depend on, but its training does; None follows the rule that the field names.
+    """What the cost of a model does not depend on, but its training does; None follows the rule
+    that the field names.
 
-    `exports/defaults.py` applies the rules; a series of models with its own values has a row in `presets/model_details.csv`.
+    `exports/defaults.py` applies the rules; a series of models with its own values has a row in
+    `presets/model_details.csv`.
     """
 
     activation: Activation | None = None
@@ -91,7 +110,8 @@ class ModelDetails:
     router_balance: RouterBalance | None = None
     """aux-loss."""
     aux_loss: float | None = None
-    """Weight of the balancing loss: 1e-2 (Switch, arXiv:2101.03961, and GShard); 1e-4 beside a bias (DeepSeek-V3)."""
+    """Weight of the balancing loss: 1e-2 (Switch, arXiv:2101.03961, and GShard); 1e-4 beside a bias
+    (DeepSeek-V3)."""
     routed_scale: float | None = None
     """What routed experts' outputs are multiplied by; None is 1."""
     router_groups: int | None = None
@@ -104,14 +124,25 @@ class ModelDetails:
         _check_choice(self, "activation", get_args(Activation))
         _check_choice(self, "router_score", get_args(RouterScore))
         _check_choice(self, "router_balance", get_args(RouterBalance))
-        _check_range(self, "norm_eps rope_base window_rope_base aux_loss routed_scale mtp_loss gate_offset", least=0, below=float("inf"))
-        _check_range(self, "rope_scaling router_groups router_top_groups", least=1, below=float("inf"))
-        _check_range(self, "gate_clamp query_scale score_cap logit_cap", least=1e-6, below=float("inf"))
+        _check_range(
+            self,
+            "norm_eps rope_base window_rope_base aux_loss routed_scale mtp_loss gate_offset",
+            least=0,
+            below=float("inf"),
+        )
+        _check_range(
+            self, "rope_scaling router_groups router_top_groups", least=1, below=float("inf")
+        )
+        _check_range(
+            self, "gate_clamp query_scale score_cap logit_cap", least=1e-6, below=float("inf")
+        )
         _check_range(self, "dropout", least=0, below=1)
         if self.rope_share is not None and not 0 < self.rope_share <= 1:
             raise ConfigError(f"rope_share={self.rope_share}: expected a share in (0, 1]")
         if (self.router_groups is None) != (self.router_top_groups is None):
-            raise ConfigError("router_groups and router_top_groups belong together; give both or none")
+            raise ConfigError(
+                "router_groups and router_top_groups belong together; give both or none"
+            )
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> ModelDetails:
@@ -122,7 +153,10 @@ class ModelDetails:
                 raise UnknownNameError("detail of a model", str(key), tuple(known))
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and ("float" in known[key] or "int" in known[key]) != is_number:
-                raise ConfigError(f"model.details: {key}={value!r}: expected a {'word' if is_number else 'number'}")
+                raise ConfigError(
+                    f"model.details: {key}={value!r}: expected a"
+                    f" {'word' if is_number else 'number'}"
+                )
         return ModelDetails(**given)
 
 
@@ -131,11 +165,13 @@ class TrainingSettings:
     """How a plan is trained; None follows the rule that the field names (`exports/defaults.py`)."""
 
     train_steps: int | None = None
-    """Without steps, samples or tokens: 20 tokens per active parameter (Chinchilla, arXiv:2203.15556); 100 steps on mock data."""
+    """Without steps, samples or tokens: 20 tokens per active parameter (Chinchilla,
+    arXiv:2203.15556); 100 steps on mock data."""
     train_samples: int | None = None
     train_tokens: int | None = None
     learning_rate: float | None = None
-    """By size, as GPT-3 (arXiv:2005.14165, table 2.1): 6e-4 at 125 M parameters to 0.6e-4 at 175 B."""
+    """By size, as GPT-3 (arXiv:2005.14165, table 2.1): 6e-4 at 125 M parameters to 0.6e-4 at 175
+    B."""
     min_learning_rate: float | None = None
     """A tenth of the peak (GPT-3, Chinchilla)."""
     warmup_steps: int | None = None
@@ -161,7 +197,8 @@ class TrainingSettings:
     split: tuple[float, ...] | None = None
     """Training, validation and test shares: 99, 1, 0."""
     tokenizer: str | None = None
-    """Name or folder of a Hugging Face tokenizer, or the file of another kind; None with mock data: no tokenizer is needed."""
+    """Name or folder of a Hugging Face tokenizer, or the file of another kind; None with mock data:
+    no tokenizer is needed."""
     tokenizer_kind: TokenizerKind | None = None
     """huggingface where a tokenizer is named, else null."""
     vocab_file: str | None = None
@@ -182,22 +219,51 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         infinity = float("inf")
-        _check_range(self, "train_steps train_samples train_tokens save_interval log_interval eval_interval", least=1, below=infinity)
-        _check_range(self, "learning_rate min_learning_rate warmup_steps weight_decay clip_gradient", least=0, below=infinity)
+        _check_range(
+            self,
+            "train_steps train_samples train_tokens save_interval log_interval eval_interval",
+            least=1,
+            below=infinity,
+        )
+        _check_range(
+            self,
+            "learning_rate min_learning_rate warmup_steps weight_decay clip_gradient",
+            least=0,
+            below=infinity,
+        )
         _check_range(self, "adam_eps init_std seed eval_steps", least=0, below=infinity)
         _check_range(self, "adam_beta1 adam_beta2", least=0, below=1)
         _check_choice(self, "decay_style", get_args(DecayStyle))
         _check_choice(self, "tokenizer_kind", get_args(TokenizerKind))
-        lengths = [name for name in ("train_steps", "train_samples", "train_tokens") if getattr(self, name) is not None]
+        lengths = [
+            name
+            for name in ("train_steps", "train_samples", "train_tokens")
+            if getattr(self, name) is not None
+        ]
         if len(lengths) > 1:
-            raise ConfigError(f"{' and '.join(f'{name}={getattr(self, name)}' for name in lengths)}: give one of them")
+            raise ConfigError(
+                f"{' and '.join(f'{name}={getattr(self, name)}' for name in lengths)}: give one of"
+                " them"
+            )
         self._check_rates()
 
     def _check_rates(self) -> None:
-        if self.learning_rate is not None and self.min_learning_rate is not None and self.min_learning_rate > self.learning_rate:
-            raise ConfigError(f"min_learning_rate={self.min_learning_rate} is above learning_rate={self.learning_rate}")
-        if self.split is not None and (not 1 <= len(self.split) <= 3 or min(self.split) < 0 or sum(self.split) <= 0):
-            raise ConfigError(f"split={','.join(map(str, self.split))}: expected up to three shares such as 99,1,0")
+        if (
+            self.learning_rate is not None
+            and self.min_learning_rate is not None
+            and self.min_learning_rate > self.learning_rate
+        ):
+            raise ConfigError(
+                f"min_learning_rate={self.min_learning_rate} is above"
+                f" learning_rate={self.learning_rate}"
+            )
+        if self.split is not None and (
+            not 1 <= len(self.split) <= 3 or min(self.split) < 0 or sum(self.split) <= 0
+        ):
+            raise ConfigError(
+                f"split={','.join(map(str, self.split))}: expected up to three shares such as"
+                " 99,1,0"
+            )
 
     @staticmethod
     def of(given: dict[str, Any]) -> TrainingSettings:
@@ -210,9 +276,20 @@ class TrainingSettings:
         data = values.get("data", ())
         if isinstance(data, str):
             data = {data: 1.0}
-        pairs = data.items() if isinstance(data, dict) else [(entry, 1.0) if isinstance(entry, str) else entry for entry in data]
-        values["data"] = tuple(entry if isinstance(entry, Dataset) else Dataset(path=entry[0], weight=float(entry[1])) for entry in pairs)
+        pairs = (
+            data.items()
+            if isinstance(data, dict)
+            else [(entry, 1.0) if isinstance(entry, str) else entry for entry in data]
+        )
+        values["data"] = tuple(
+            entry if isinstance(entry, Dataset) else Dataset(path=entry[0], weight=float(entry[1]))
+            for entry in pairs
+        )
         for name in ("split", "extra"):
             if values.get(name) is not None:
-                values[name] = _shares(values[name]) if name == "split" and isinstance(values[name], str) else tuple(values[name])
+                values[name] = (
+                    _shares(values[name])
+                    if name == "split" and isinstance(values[name], str)
+                    else tuple(values[name])
+                )
         return TrainingSettings(**values)

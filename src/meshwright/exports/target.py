@@ -40,8 +40,9 @@ class ExportTarget:
     write: Callable[[TrainingPlan], Exported]
     """Text from a completed plan. CannotExpress where the software has no words for it."""
     trained_layers: Callable[[TrainingPlan, Exported], TrainedLayers]
-    """The layers that the written configuration trains, by reading it as its program does (never by asking the plan; that is given for
-    what the program knows from elsewhere, such as the number of chips)."""
+    """The layers that the written configuration trains, by reading it as its program does (never by
+    asking the plan; that is given for what the program knows from elsewhere, such as the number of
+    chips)."""
     stacks: tuple[str, ...] = ()
     """Names of the stacks whose plans it writes; empty takes any."""
     takes_extra: bool = False
@@ -63,12 +64,15 @@ class ImportSource:
 def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:
     """Write a plan for one training software.
 
-    Everything that the plan sets is looked at by the target, else this is refused; and the layers that the written configuration would
-    train are counted against the model's.
+    Everything that the plan sets is looked at by the target, else this is refused; and the layers
+    that the written configuration would train are counted against the model's.
     """
     if target.stacks and plan.stack.name not in target.stacks:
         words = f"the plan is priced for stack {plan.stack.name}"
-        raise ConfigError(f"{target.name}: {words}, whose layouts it does not run; plan with --stack {target.stacks[0]}")
+        raise ConfigError(
+            f"{target.name}: {words}, whose layouts it does not run; plan with --stack"
+            f" {target.stacks[0]}"
+        )
     seen: set[str] = set()
     full = completed(plan)
     exported = target.write(tracked(full, seen))
@@ -76,17 +80,28 @@ def export_plan(plan: TrainingPlan, *, target: ExportTarget) -> Exported:
     _require_all_layers(plan, target.trained_layers(full, exported), target)
     notes = (*exported.notes, *counted_but_not_set(plan, target=target.name))
     rest = left_out(plan.model.name)
-    return replace(exported, notes=(*notes, f"{plan.model.name} is written without: {rest}") if rest else notes)
+    return replace(
+        exported, notes=(*notes, f"{plan.model.name} is written without: {rest}") if rest else notes
+    )
 
 
 def _require_all_seen(plan: TrainingPlan, seen: set[str], target: ExportTarget) -> None:
     """Refuse where a field that the plan sets was not looked at: nothing is dropped in silence."""
     parts = ("model", "work", "layout", "settings", "details")
-    wanted = {name: value for part in parts for name, value in fields_set(getattr(plan, part), f"{part}.").items()}
+    wanted = {
+        name: value
+        for part in parts
+        for name, value in fields_set(getattr(plan, part), f"{part}.").items()
+    }
     free = {name for name in _NOT_ASKED if name != "settings.extra" or target.takes_extra}
-    dropped = [f"{name}={plain(value)!r}" for name, value in wanted.items() if name not in seen | free]
+    dropped = [
+        f"{name}={plain(value)!r}" for name, value in wanted.items() if name not in seen | free
+    ]
     if dropped:
-        raise ConfigError(f"{target.name}: has no place for {', '.join(dropped)}; leave it out, or export to another target")
+        raise ConfigError(
+            f"{target.name}: has no place for {', '.join(dropped)}; leave it out, or export to"
+            " another target"
+        )
 
 
 def _require_all_layers(plan: TrainingPlan, found: TrainedLayers, target: ExportTarget) -> None:
@@ -94,26 +109,42 @@ def _require_all_layers(plan: TrainingPlan, found: TrainedLayers, target: Export
     if sum(found.chunks) != model.total_layers or found.mtp != model.mtp_layers:
         shown, wanted = "+".join(map(str, found.chunks)), str(model.total_layers)
         if found.mtp or model.mtp_layers:
-            shown, wanted = f"{shown} (and {found.mtp} of multi-token prediction)", f"{wanted} (and {model.mtp_layers})"
-        raise ConfigError(f"{target.name}: the written pipeline would train {shown} layers, the model has {wanted}")
+            shown, wanted = (
+                f"{shown} (and {found.mtp} of multi-token prediction)",
+                f"{wanted} (and {model.mtp_layers})",
+            )
+        raise ConfigError(
+            f"{target.name}: the written pipeline would train {shown} layers, the model has"
+            f" {wanted}"
+        )
     if len(found.chunks) not in (layout.pp, layout.pp * layout.vpp):
         words = f"the written pipeline has {len(found.chunks)} stages or chunks"
         raise ConfigError(f"{target.name}: {words}, the plan pp={layout.pp}, vpp={layout.vpp}")
     even = (model.total_layers // layout.pp,) * layout.pp
-    wanted_sums = even if layout.layers_per_stage is None else _stage_sums(layout.layers_per_stage, layout.pp)
+    wanted_sums = (
+        even if layout.layers_per_stage is None else _stage_sums(layout.layers_per_stage, layout.pp)
+    )
     if _stage_sums(found.chunks, layout.pp) != wanted_sums:
-        shown, wanted = ("+".join(map(str, sums)) for sums in (_stage_sums(found.chunks, layout.pp), wanted_sums))
-        raise ConfigError(f"{target.name}: the written stages have {shown} layers, the plan's {wanted}")
+        shown, wanted = (
+            "+".join(map(str, sums)) for sums in (_stage_sums(found.chunks, layout.pp), wanted_sums)
+        )
+        raise ConfigError(
+            f"{target.name}: the written stages have {shown} layers, the plan's {wanted}"
+        )
 
 
 def _stage_sums(split: tuple[int, ...], pp: int) -> tuple[int, ...]:
-    """Return the layers of each stage of a split by stage or by chunk; chunk v of stage s is entry v * pp + s."""
+    """Return the layers of each stage of a split by stage or by chunk; chunk v of stage s is entry
+    v * pp + s."""
     return tuple(sum(split[stage::pp]) for stage in range(pp))
 
 
 def import_text(text: str, *, source: ImportSource) -> Imported:
-    """Read a run from a text; words without a place in a plan go to `settings.extra`, so that a later export hands them on."""
+    """Read a run from a text; words without a place in a plan go to `settings.extra`, so that a
+    later export hands them on."""
     found = source.read(text)
-    batch = {} if found.work.gbs is None else {"gbs": found.work.gbs}  # a layout names its batch, and sources may leave it to the workload
+    batch = (
+        {} if found.work.gbs is None else {"gbs": found.work.gbs}
+    )  # a layout names its batch, and sources may leave it to the workload
     settings = replace(found.settings, extra=(*found.settings.extra, *found.passed_through))
     return replace(found, layout={**batch, **found.layout}, settings=settings)

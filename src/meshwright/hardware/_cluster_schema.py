@@ -7,14 +7,31 @@ from dataclasses import fields
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    create_model,
+)
 
 from meshwright.errors import ConfigError, nearest_names
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Link
 from meshwright.units import GB, GIB, KIB, MIB, MICROSECOND, TERA
 
-__all__ = ["CHIP_UNITS", "LINK_UNITS", "TABLES", "ClusterForm", "PoolForm", "check", "form_of", "load_yaml"]
+__all__ = [
+    "CHIP_UNITS",
+    "LINK_UNITS",
+    "TABLES",
+    "ClusterForm",
+    "PoolForm",
+    "check",
+    "form_of",
+    "load_yaml",
+]
 
 TABLES = "tables"
 """The field of Chip that a profile fills; no cluster file holds it."""
@@ -33,7 +50,8 @@ CHIP_UNITS: Mapping[str, tuple[str, float]] = {
     "gemm_workspace_mib": ("gemm_workspace_bytes", MIB),
     "bytes_in_flight_kib": ("bytes_in_flight", KIB),
 }
-"""People's word for a field of Chip, the field, and the unit; the words are the columns of `presets/chips.csv`."""
+"""People's word for a field of Chip, the field, and the unit; the words are the columns of
+`presets/chips.csv`."""
 LINK_UNITS: Mapping[str, tuple[str, float]] = {
     "gb_per_s": ("bytes_per_s", GB),
     "latency_us": ("latency_s", MICROSECOND),
@@ -83,11 +101,15 @@ def check(model: type[Form], value: Any, *, at: str) -> Form:
     """Validate `value`; a ConfigError says the place, what was given and what was expected."""
     if not isinstance(value, Mapping):
         names = ", ".join(model.model_fields)
-        raise ConfigError(f"{at or 'the file'}: {_shown(value)}: expected a mapping with the keys {names}")
+        raise ConfigError(
+            f"{at or 'the file'}: {_shown(value)}: expected a mapping with the keys {names}"
+        )
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise ConfigError("; ".join(_sentence(dict(found), model, at=at) for found in error.errors()[:3])) from None
+        raise ConfigError(
+            "; ".join(_sentence(dict(found), model, at=at) for found in error.errors()[:3])
+        ) from None
 
 
 def _sentence(found: Mapping[str, Any], model: type[BaseModel], *, at: str) -> str:
@@ -96,7 +118,9 @@ def _sentence(found: Mapping[str, Any], model: type[BaseModel], *, at: str) -> s
     if found["type"] == "extra_forbidden":
         key = str(found["loc"][-1])
         near = nearest_names(key, model.model_fields, most=1)
-        return f"{where}: no field {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(model.model_fields)}")
+        return f"{where}: no field {key!r}; " + (
+            f"did you mean {near[0]!r}?" if near else f"known: {', '.join(model.model_fields)}"
+        )
     if found["type"] == "missing":
         return f"{where}: missing"
     return f"{where}={_shown(found['input'])}: {found['msg'][0].lower()}{found['msg'][1:]}"
@@ -110,8 +134,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def form_of(kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]], value: Any, *, at: str) -> dict[str, Any]:
-    """Fields of `kind` that `value` gives, under their own names and in base units; `like` where given."""
+def form_of(
+    kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]], value: Any, *, at: str
+) -> dict[str, Any]:
+    """Fields of `kind` that `value` gives, under their own names and in base units; `like` where
+    given."""
     form = check(_FORMS[kind], value, at=at)
     given: dict[str, Any] = {}
     for key in form.model_fields_set:
@@ -123,12 +150,24 @@ def form_of(kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]
     return given
 
 
-def _form_model(kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]]) -> type[BaseModel]:
-    """Fields of the dataclass by their own names and by people's, all optional, and `like`; measured tables have no place in a file."""
-    types: dict[str, Any] = {"str": str, "bool": StrictBool, "float": Number, "float | None": Number | None}
-    own: dict[str, Any] = {field.name: (types[str(field.type)], None) for field in fields(kind) if field.name != TABLES}
+def _form_model(
+    kind: type[Chip] | type[Link], units: Mapping[str, tuple[str, float]]
+) -> type[BaseModel]:
+    """Fields of the dataclass by their own names and by people's, all optional, and `like`;
+    measured tables have no place in a file."""
+    types: dict[str, Any] = {
+        "str": str,
+        "bool": StrictBool,
+        "float": Number,
+        "float | None": Number | None,
+    }
+    own: dict[str, Any] = {
+        field.name: (types[str(field.type)], None) for field in fields(kind) if field.name != TABLES
+    }
     people: dict[str, Any] = {key: own[field] for key, (field, _) in units.items()}
-    model: type[BaseModel] = create_model(f"{kind.__name__}Form", __config__=_STRICT, like=(str, None), **own, **people)
+    model: type[BaseModel] = create_model(
+        f"{kind.__name__}Form", __config__=_STRICT, like=(str, None), **own, **people
+    )
     return model
 
 
@@ -143,7 +182,9 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             name = (key.tag, str(key.value))
             if isinstance(key, yaml.ScalarNode) and name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} occurs twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} occurs twice", key.start_mark
+                )
             seen.add(name)
         return super().construct_mapping(node, deep=deep)
 
@@ -157,4 +198,6 @@ def load_yaml(text: str) -> Any:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ConfigError(f"{place}{error.problem or error.context or 'not YAML'}") from None
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
-        raise ConfigError(f"not YAML: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from None
+        raise ConfigError(
+            f"not YAML: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from None

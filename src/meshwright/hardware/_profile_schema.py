@@ -45,4 +45,6 @@ def checked(record: dict[str, Any]) -> ProfileForm:
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(str(part) for part in fault["loc"])
-        raise ConfigError(f"{place}: {fault['msg']} ({error.error_count()} faults in all)") from None
+        raise ConfigError(
+            f"{place}: {fault['msg']} ({error.error_count()} faults in all)"
+        ) from None

@@ -32,10 +32,35 @@ __all__ = [
 
 Row = Mapping[str, str]
 
-_MAKERS = ("nvidiageforce", "nvidia", "geforce", "tesla", "amdinstinct", "amd", "intel", "huawei", "google", "aws", "baidu")
+_MAKERS = (
+    "nvidiageforce",
+    "nvidia",
+    "geforce",
+    "tesla",
+    "amdinstinct",
+    "amd",
+    "intel",
+    "huawei",
+    "google",
+    "aws",
+    "baidu",
+)
 """As they stand before a chip's name, the longer first."""
 _EMPTY_WORDS = frozenset(
-    {*_MAKERS, "quadro", "instinct", "habana", "ascend", "tpu", "vf", "gpu", "core", "tensor", "generation", "edition"}
+    {
+        *_MAKERS,
+        "quadro",
+        "instinct",
+        "habana",
+        "ascend",
+        "tpu",
+        "vf",
+        "gpu",
+        "core",
+        "tensor",
+        "generation",
+        "edition",
+    }
 )
 """Words that tell no chip from another."""
 
@@ -66,7 +91,8 @@ class LinkRow:
 
 
 def find_chip(name: str) -> Chip:
-    """Return the chip of this name or alias, whatever its case and punctuation; UnknownNameError with the nearest names."""
+    """Return the chip of this name or alias, whatever its case and punctuation; UnknownNameError
+    with the nearest names."""
     return find_row(name).chip
 
 
@@ -75,15 +101,22 @@ def chips() -> tuple[Chip, ...]:
     return tuple(row.chip for row in chip_rows())
 
 
-def default_node(name: str, *, gpus_per_node: int | None = None, network_gbps: float | None = None) -> Node:
+def default_node(
+    name: str, *, gpus_per_node: int | None = None, network_gbps: float | None = None
+) -> Node:
     """Return the server that this chip is sold in; `network_gbps` is per chip."""
     return node_of(find_row(name), gpus_per_node=gpus_per_node, network_gbps=network_gbps)
 
 
-def node_of(row: ChipRow, *, gpus_per_node: int | None = None, network_gbps: float | None = None) -> Node:
+def node_of(
+    row: ChipRow, *, gpus_per_node: int | None = None, network_gbps: float | None = None
+) -> Node:
     """Return the server of a row, with another number of chips or another network where given."""
     if gpus_per_node is not None and gpus_per_node < 1:
-        raise ConfigError(f"gpus_per_node={gpus_per_node}: expected a positive number such as {row.chips_per_node}")
+        raise ConfigError(
+            f"gpus_per_node={gpus_per_node}: expected a positive number such as"
+            f" {row.chips_per_node}"
+        )
     chips_per_node = gpus_per_node or row.chips_per_node
     network = find_link(row.network)
     if network_gbps is not None:
@@ -98,7 +131,8 @@ def node_of(row: ChipRow, *, gpus_per_node: int | None = None, network_gbps: flo
 
 
 def _domain_size(row: ChipRow, chips_per_node: int) -> int:
-    """A domain that is the box grows and shrinks with it; a part of a box does not grow, a rack does not shrink."""
+    """A domain that is the box grows and shrinks with it; a part of a box does not grow, a rack
+    does not shrink."""
     if row.domain_size == row.chips_per_node:
         return chips_per_node
     if row.domain_size < row.chips_per_node:
@@ -107,26 +141,38 @@ def _domain_size(row: ChipRow, chips_per_node: int) -> int:
 
 
 def find_link(name: str) -> Link:
-    """Return the link of this name: a domain link (`nvlink4`) or a network (`ib-400`); a network may have any rate (`roce-320`)."""
+    """Return the link of this name: a domain link (`nvlink4`) or a network (`ib-400`); a network
+    may have any rate (`roce-320`)."""
     return _link_row(name).link
 
 
 def network_link(gbps: float, *, family: str = "ib") -> Link:
     """Return a network of this rate per chip, with the latencies of its family's nearest rate.
 
-    What it reaches lies on the line between the family's rates around it, so that a faster network is never slower; beyond
-    them it is the share of the last.
+    What it reaches lies on the line between the family's rates around it, so that a faster network
+    is never slower; beyond them it is the share of the last.
     """
-    of_family = [row for row in _links_by_key().values() if row.family == family and family != "domain"]
+    of_family = [
+        row for row in _links_by_key().values() if row.family == family and family != "domain"
+    ]
     if not of_family:
-        raise UnknownNameError("network family", family, {row.family for row in link_rows() if row.family != "domain"})
+        raise UnknownNameError(
+            "network family", family, {row.family for row in link_rows() if row.family != "domain"}
+        )
     if not 0 < gbps < float("inf"):
-        raise ConfigError(f"network_gbps={gbps}: expected a positive number of Gb/s per chip such as 400")
+        raise ConfigError(
+            f"network_gbps={gbps}: expected a positive number of Gb/s per chip such as 400"
+        )
     nearest = min(of_family, key=lambda row: abs(row.link.bytes_per_s - gbps * GBIT))
     if nearest.link.bytes_per_s == gbps * GBIT:
         return nearest.link
     rate = gbps * GBIT
-    return replace(nearest.link, name=f"{family}-{gbps:g}", bytes_per_s=rate, efficiency=_share_at(of_family, rate))
+    return replace(
+        nearest.link,
+        name=f"{family}-{gbps:g}",
+        bytes_per_s=rate,
+        efficiency=_share_at(of_family, rate),
+    )
 
 
 def _share_at(of_family: Sequence[LinkRow], rate: float) -> float:
@@ -149,7 +195,10 @@ def chip_rows() -> tuple[ChipRow, ...]:
 @cache
 def link_rows() -> tuple[LinkRow, ...]:
     """Return every row of `presets/links.csv`."""
-    return tuple(LinkRow(link=_link(cells), family=cells["family"], cells=MappingProxyType(cells)) for cells in _read("links.csv"))
+    return tuple(
+        LinkRow(link=_link(cells), family=cells["family"], cells=MappingProxyType(cells))
+        for cells in _read("links.csv")
+    )
 
 
 def _read(file: str) -> list[dict[str, str]]:
@@ -158,7 +207,8 @@ def _read(file: str) -> list[dict[str, str]]:
 
 
 def _key(name: str) -> str:
-    """Name without case, punctuation and maker, so that `NVIDIA A100-SXM4-80GB` meets `a100_sxm4_80gb`."""
+    """Name without case, punctuation and maker, so that `NVIDIA A100-SXM4-80GB` meets
+    `a100_sxm4_80gb`."""
     key = re.sub(r"[^a-z0-9]", "", name.lower())
     for maker in _MAKERS:
         if key.startswith(maker) and key != maker:
@@ -177,7 +227,8 @@ def _links_by_key() -> dict[str, LinkRow]:
 
 
 def find_row(name: str) -> ChipRow:
-    """Return the whole row of a chip: its server, sources and choices; UnknownNameError with the nearest names."""
+    """Return the whole row of a chip: its server, sources and choices; UnknownNameError with the
+    nearest names."""
     row = _rows_by_key().get(_key(name)) or _row_of_words(name)
     if row is None:
         raise UnknownNameError("chip", name, [row.chip.name for row in chip_rows()])
@@ -185,17 +236,27 @@ def find_row(name: str) -> ChipRow:
 
 
 def find_device(name: str) -> Chip | None:
-    """Return the chip of a device's name as drivers spell it, `NVIDIA A100-SXM4-80GB`, of another size if need be; None if unknown."""
+    """Return the chip of a device's name as drivers spell it, `NVIDIA A100-SXM4-80GB`, of another
+    size if need be; None if unknown."""
     words = re.sub(r"^(NVIDIA|Tesla|AMD Instinct|AMD) ", "", name).replace("-", " ").split()
-    row = _rows_by_key().get(_key(name)) or _row_of_words(name) or _rows_by_key().get(_key(words[0] if words else ""))
+    row = (
+        _rows_by_key().get(_key(name))
+        or _row_of_words(name)
+        or _rows_by_key().get(_key(words[0] if words else ""))
+    )
     return None if row is None else row.chip
 
 
 @cache
 def _row_of_words(name: str) -> ChipRow | None:
-    """The chip that a longer name describes, `H100 SXM5 80GB HBM3`: its words in any order, its memory and its form not contradicted."""
+    """The chip that a longer name describes, `H100 SXM5 80GB HBM3`: its words in any order, its
+    memory and its form not contradicted."""
     asked = _words(name)
-    found = [row for row in chip_rows() if any(_words(alias).model == asked.model for alias in (*row.aliases, row.chip.name))]
+    found = [
+        row
+        for row in chip_rows()
+        if any(_words(alias).model == asked.model for alias in (*row.aliases, row.chip.name))
+    ]
     fitting = [row for row in found if _is_of(row, asked)]
     plain = _rows_by_key().get(asked.model)
     return plain if plain in fitting else fitting[0] if fitting else None
@@ -212,18 +273,32 @@ class _Words:
 
 @cache
 def _words(name: str) -> _Words:
-    words = [word for word in re.split(r"[^a-z0-9.]+", name.lower()) if word and word not in _EMPTY_WORDS]
-    sizes = [float(found[1]) for word in words if (found := re.fullmatch(r"(\d{1,4})(?:g|gb|gib)", word))]
+    words = [
+        word for word in re.split(r"[^a-z0-9.]+", name.lower()) if word and word not in _EMPTY_WORDS
+    ]
+    sizes = [
+        float(found[1]) for word in words if (found := re.fullmatch(r"(\d{1,4})(?:g|gb|gib)", word))
+    ]
     forms = [found[1] for word in words if (found := re.fullmatch(r"(sxm|oam|pcie|nvl)\d?", word))]
-    model = [word for word in words if not re.fullmatch(r"\d{1,4}(?:g|gb|gib)|(?:sxm|oam|pcie|nvl)\d?|hbm\d?e?|gddr\d?x?", word)]
-    return _Words(model="".join(model), gb=sizes[0] if sizes else None, form=forms[0] if forms else None)
+    model = [
+        word
+        for word in words
+        if not re.fullmatch(r"\d{1,4}(?:g|gb|gib)|(?:sxm|oam|pcie|nvl)\d?|hbm\d?e?|gddr\d?x?", word)
+    ]
+    return _Words(
+        model="".join(model), gb=sizes[0] if sizes else None, form=forms[0] if forms else None
+    )
 
 
 def _is_of(row: ChipRow, asked: _Words) -> bool:
     """Whether the row has the memory and the form that a name asks for."""
     form = row.cells["form"].lower()
     named = any(_words(alias).form == asked.form for alias in row.aliases)
-    sized = asked.gb is None or asked.gb == float(row.cells["nominal_gb"]) or any(_words(alias).gb == asked.gb for alias in row.aliases)
+    sized = (
+        asked.gb is None
+        or asked.gb == float(row.cells["nominal_gb"])
+        or any(_words(alias).gb == asked.gb for alias in row.aliases)
+    )
     return sized and (asked.form is None or asked.form in form or named)
 
 
@@ -303,7 +378,8 @@ def _chip(cells: Row, rows: Mapping[str, Row]) -> Chip:
 
 
 def _matmul_efficiency(cells: Row, rows: Mapping[str, Row]) -> float:
-    """Reached over peak; a chip that nobody measured takes the share of the kin that its row names."""
+    """Reached over peak; a chip that nobody measured takes the share of the kin that its row
+    names."""
     reached = _number(cells, "matmul_tflops")
     if reached is None:
         return _matmul_efficiency(rows[cells["matmul_kin"]], rows)
@@ -320,7 +396,8 @@ _SHARED_FAMILIES = ("tcp", "dcn")
 
 
 _PCIE = "pcie"
-"""How names of links begin over which Transformer Engine's user buffers are not mapped (they want NVLink)."""
+"""How names of links begin over which Transformer Engine's user buffers are not mapped (they want
+NVLink)."""
 
 
 def _link(cells: Row) -> Link:

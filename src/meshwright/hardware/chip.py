@@ -26,9 +26,22 @@ _UNIT_OF: dict[Precision, tuple[str, ...]] = {
 
 BEFORE_FLASH = ("volta", "turing")
 """Generations of chips that flash attention has no kernels for."""
-_PEAKS = ("bf16_flops_per_s", "fp16_flops_per_s", "tf32_flops_per_s", "fp32_flops_per_s", "fp8_flops_per_s", "fp4_flops_per_s")
+_PEAKS = (
+    "bf16_flops_per_s",
+    "fp16_flops_per_s",
+    "tf32_flops_per_s",
+    "fp32_flops_per_s",
+    "fp8_flops_per_s",
+    "fp4_flops_per_s",
+)
 _SHARES = (
-    *("matmul_efficiency", "fp8_matmul_efficiency", "memory_efficiency", "sustained_share", "narrow_sustained_share"),
+    *(
+        "matmul_efficiency",
+        "fp8_matmul_efficiency",
+        "memory_efficiency",
+        "sustained_share",
+        "narrow_sustained_share",
+    ),
     *("attention_forward_efficiency", "attention_backward_efficiency", "flash2_share"),
 )
 
@@ -57,19 +70,24 @@ class Chip:
     """Best share of the bf16 peak that a large matrix product reaches."""
     matmul_efficiency_source: str = ""
     kin_speed: float = 1.0
-    """Speed of its products and attention against what the measured tables of its nearest kin promise at its own peak: 1.48 on an RTX 4090,
-    which reaches 0.93 of its peak, where an L40S, whose power is short for twice that peak, reaches 0.63."""
+    """Speed of its products and attention against what the measured tables of its nearest kin
+    promise at its own peak: 1.48 on an RTX 4090, which reaches 0.93 of its peak, where an L40S,
+    whose power is short for twice that peak, reaches 0.63."""
     sustained_share: float = 1.0
-    """Share of the benchmarked rates that holds through hours of training (power, clocks, shapes other than the best)."""
+    """Share of the benchmarked rates that holds through hours of training (power, clocks, shapes
+    other than the best)."""
     narrow_sustained_share: float | None = None
-    """The same for 8-bit and narrower products, which draw less power for their speed; None is as `sustained_share`."""
+    """The same for 8-bit and narrower products, which draw less power for their speed; None is as
+    `sustained_share`."""
     fp8_matmul_efficiency: float | None = None
     """The same for the fp8 peak; None where nobody published it (then as `matmul_efficiency`)."""
     attention_forward_efficiency: float = 0.5
-    """Share of the bf16 peak that the vendor's best fused attention reaches on long causal sequences, masked half not counted."""
+    """Share of the bf16 peak that the vendor's best fused attention reaches on long causal
+    sequences, masked half not counted."""
     attention_backward_efficiency: float = 0.4
     flash2_share: float = 1.0
-    """Speed of FlashAttention-2 against that kernel (0.6 on Hopper, which it was not written for)."""
+    """Speed of FlashAttention-2 against that kernel (0.6 on Hopper, which it was not written
+    for)."""
     memory_efficiency: float = 0.85
     """Share of the memory peak that a long streaming kernel reaches."""
     launch_s: float = 5e-6
@@ -77,13 +95,15 @@ class Chip:
     ramp_s: float = 2e-6
     """Device time that each kernel spends starting and draining."""
     gemm_workspace_bytes: float = 0.0
-    """Scratch memory of one handle of the matrix-product library. PyTorch gives cuBLAS 32 MiB on Hopper and later and 8.125 MiB before
-    (aten/src/ATen/cuda/CublasHandlePool.cpp); 0 where nobody said."""
+    """Scratch memory of one handle of the matrix-product library. PyTorch gives cuBLAS 32 MiB on
+    Hopper and later and 8.125 MiB before (aten/src/ATen/cuda/CublasHandlePool.cpp); 0 where nobody
+    said."""
     multiprocessors: float | None = None
     """Tiles of a matrix product that it works on at a time; None is as many as a large chip's."""
     bytes_in_flight: float = 0.0
-    """Bytes that each multiprocessor must have under way to draw its share of the memory's rate: 32 KiB on an H100, 48 on an H200, 64 on
-    Blackwell (CUB's cc_to_min_bytes_in_flight, cub/device/dispatch/tuning/tuning_transform.cuh); 0 where nobody said."""
+    """Bytes that each multiprocessor must have under way to draw its share of the memory's rate: 32
+    KiB on an H100, 48 on an H200, 64 on Blackwell (CUB's cc_to_min_bytes_in_flight,
+    cub/device/dispatch/tuning/tuning_transform.cuh); 0 where nobody said."""
     tdp_w: float | None = None
     usd_per_hour: float | None = None
     confidence: str = "high"
@@ -91,15 +111,29 @@ class Chip:
     source: str = ""
     notes: str = ""
     tables: ChipTables | None = None
-    """Times of operators that were measured on the user's own chip, and those that stand in where they lack one; None reads the shipped
-    tables of the chip's name."""
+    """Times of operators that were measured on the user's own chip, and those that stand in where
+    they lack one; None reads the shipped tables of the chip's name."""
 
     def __post_init__(self) -> None:
-        for field in ("nominal_bytes", "usable_bytes", "memory_bytes_per_s", *_PEAKS, "multiprocessors", "kin_speed", "tdp_w"):
+        for field in (
+            "nominal_bytes",
+            "usable_bytes",
+            "memory_bytes_per_s",
+            *_PEAKS,
+            "multiprocessors",
+            "kin_speed",
+            "tdp_w",
+        ):
             value = getattr(self, field)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"chip {self.name}: {field}={value}: expected a positive number")
-        for field in ("launch_s", "ramp_s", "gemm_workspace_bytes", "bytes_in_flight", "usd_per_hour"):
+        for field in (
+            "launch_s",
+            "ramp_s",
+            "gemm_workspace_bytes",
+            "bytes_in_flight",
+            "usd_per_hour",
+        ):
             value = getattr(self, field)
             if value is not None and not 0 <= value < float("inf"):
                 raise ConfigError(f"chip {self.name}: {field}={value}: expected 0 or more")
@@ -110,27 +144,34 @@ class Chip:
 
     @property
     def is_processor(self) -> bool:
-        """Whether it is a CPU, whose ranks run their operators and their exchanges on the same cores, one after another."""
+        """Whether it is a CPU, whose ranks run their operators and their exchanges on the same
+        cores, one after another."""
         return self.generation == "cpu"
 
     @property
     def has_flash_attention(self) -> bool:
-        """Whether flash attention has kernels for it: of NVIDIA's from Ampere on (Dao-AILab/flash-attention, README)."""
+        """Whether flash attention has kernels for it: of NVIDIA's from Ampere on
+        (Dao-AILab/flash-attention, README)."""
         return self.generation not in BEFORE_FLASH
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """What it has matrix units for; on Volta and Turing half precision is fp16, and bf16 would be emulated."""
+        """What it has matrix units for; on Volta and Turing half precision is fp16, and bf16 would
+        be emulated."""
         able = [p for p in PRECISIONS if any(getattr(self, f) for f in _UNIT_OF[p])]
         return tuple(p for p in able if p != "bf16" or self.bf16_flops_per_s)
 
     def require(self, precision: Precision) -> None:
         """ConfigError where the chip has no matrix units of that precision."""
         if precision not in self.precisions:
-            raise ConfigError(f"{self.name} has no {precision} matrix unit; precision may be {', '.join(self.precisions)}")
+            raise ConfigError(
+                f"{self.name} has no {precision} matrix unit; precision may be"
+                f" {', '.join(self.precisions)}"
+            )
 
     def peak_flops_per_s(self, precision: Precision) -> float:
-        """Dense peak of the precision that linear layers run in, FLOP/s; bf16 at the rate of fp16 where the chip has that alone.
+        """Dense peak of the precision that linear layers run in, FLOP/s; bf16 at the rate of fp16
+        where the chip has that alone.
 
         ConfigError where the chip has none.
         """
@@ -138,4 +179,7 @@ class Chip:
             peak: float | None = getattr(self, field)
             if peak:
                 return peak
-        raise ConfigError(f"{self.name} has no {precision} matrix unit; precision may be {', '.join(self.precisions)}")
+        raise ConfigError(
+            f"{self.name} has no {precision} matrix unit; precision may be"
+            f" {', '.join(self.precisions)}"
+        )

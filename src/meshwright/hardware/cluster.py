@@ -26,30 +26,42 @@ class Link:
     half_message_bytes: float = 2**20
     """Message per rank at which half of the reached peak is seen."""
     pairwise_share: float = 1.0
-    """Share of `bytes_per_s` that one pair of chips reaches (1 behind a switch, 1/7 in a full mesh of 8)."""
+    """Share of `bytes_per_s` that one pair of chips reaches (1 behind a switch, 1/7 in a full mesh
+    of 8)."""
     pair_efficiency: float | None = None
     """Reached share of the peak where two chips alone exchange; None is as `efficiency`."""
     full_rate_chips: float | None = None
-    """Chips of a server that reach `efficiency` at once; more share what these reach, as copies through one host memory do. None is all."""
+    """Chips of a server that reach `efficiency` at once; more share what these reach, as copies
+    through one host memory do. None is all."""
     shared_adapter: bool = False
-    """Whether a server has one adapter for all its chips, of which `bytes_per_s` is a chip's part."""
+    """Whether a server has one adapter for all its chips, of which `bytes_per_s` is a chip's
+    part."""
     maps_peers: bool = True
-    """Whether software overlaps exchanges with products through buffers that it maps into its peers' memory; not over PCIe."""
+    """Whether software overlaps exchanges with products through buffers that it maps into its
+    peers' memory; not over PCIe."""
 
     def __post_init__(self) -> None:
         if not 0 < self.efficiency <= 1:
-            raise ConfigError(f"link {self.name}: efficiency={self.efficiency}: expected a share in (0, 1]")
+            raise ConfigError(
+                f"link {self.name}: efficiency={self.efficiency}: expected a share in (0, 1]"
+            )
         if not 0 < self.bytes_per_s < float("inf"):
-            raise ConfigError(f"link {self.name}: bytes_per_s={self.bytes_per_s}: expected a positive number")
+            raise ConfigError(
+                f"link {self.name}: bytes_per_s={self.bytes_per_s}: expected a positive number"
+            )
         for field in ("latency_s", "setup_s", "half_message_bytes"):
             if not 0 <= getattr(self, field) < float("inf"):
-                raise ConfigError(f"link {self.name}: {field}={getattr(self, field)}: expected 0 or more")
+                raise ConfigError(
+                    f"link {self.name}: {field}={getattr(self, field)}: expected 0 or more"
+                )
         for field in ("pairwise_share", "pair_efficiency"):
             share = getattr(self, field)
             if share is not None and not 0 < share <= 1:
                 raise ConfigError(f"link {self.name}: {field}={share}: expected a share in (0, 1]")
         if self.full_rate_chips is not None and not 1 <= self.full_rate_chips < float("inf"):
-            raise ConfigError(f"link {self.name}: full_rate_chips={self.full_rate_chips}: expected 1 or more")
+            raise ConfigError(
+                f"link {self.name}: full_rate_chips={self.full_rate_chips}: expected 1 or more"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +71,8 @@ class Node:
     chip: Chip
     chips_per_node: int
     domain_size: int
-    """Chips that reach each other over `domain_link`: the node (8), or more (72 in NVL72), or less (2 in NVLink bridges)."""
+    """Chips that reach each other over `domain_link`: the node (8), or more (72 in NVL72), or less
+    (2 in NVLink bridges)."""
     domain_link: Link
     """NVLink, xGMI, HCCS, ICI or PCIe."""
     network_link: Link
@@ -82,7 +95,9 @@ class Pool:
 
     def __post_init__(self) -> None:
         if self.num_chips < 1:
-            raise ConfigError(f"{self.node.chip.name}: num_chips={self.num_chips}: expected a positive number")
+            raise ConfigError(
+                f"{self.node.chip.name}: num_chips={self.num_chips}: expected a positive number"
+            )
         if not 1 <= self.oversubscription < float("inf"):
             raise ConfigError(f"oversubscription={self.oversubscription}: expected 1 or more")
 

@@ -1,6 +1,8 @@
-"""A cluster as a YAML file: pools, with chips and links of the user's own where the catalogue has none.
+"""A cluster as a YAML file: pools, with chips and links of the user's own where the catalogue has
+none.
 
-    chips:                        # optional: a chip from scratch, or one `like` another with changes
+    chips:                        # optional: a chip from scratch, or one `like` another with
+                                  changes
       h100-capped: {like: h100, tdp_w: 500, bf16_tflops: 850}
     links:                        # optional: the same for links
       busy-ib: {like: ib-400, efficiency: 0.7}
@@ -13,9 +15,8 @@
         network: busy-ib          # a name, Gb/s per chip, or a link's own numbers
         oversubscription: 2
     pool_link: roce-100           # between pools; absent: the slower pool's network
-
-Each number may be written in the units of people (`bf16_tflops`, `gb_per_s`, `latency_us`) or under the field's own name
-(`bf16_flops_per_s`, `bytes_per_s`, `latency_s`).
+ Each number may be written in the units of people (`bf16_tflops`, `gb_per_s`, `latency_us`) or
+under the field's own name (`bf16_flops_per_s`, `bytes_per_s`, `latency_s`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,25 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from meshwright.errors import ConfigError
-from meshwright.hardware._cluster_schema import CHIP_UNITS, LINK_UNITS, TABLES, ClusterForm, PoolForm, check, form_of, load_yaml
-from meshwright.hardware.catalogue import ChipRow, chip_rows, find_chip, find_link, find_row, network_link, node_of
+from meshwright.hardware._cluster_schema import (
+    CHIP_UNITS,
+    LINK_UNITS,
+    TABLES,
+    ClusterForm,
+    PoolForm,
+    check,
+    form_of,
+    load_yaml,
+)
+from meshwright.hardware.catalogue import (
+    ChipRow,
+    chip_rows,
+    find_chip,
+    find_link,
+    find_row,
+    network_link,
+    node_of,
+)
 from meshwright.hardware.chip import Chip
 from meshwright.hardware.cluster import Cluster, Link, Node, Pool
 from meshwright.hardware.power import share_at_power
@@ -45,8 +63,11 @@ class _Names:
     links: Mapping[str, Link]
 
 
-def read_cluster(text: str, *, source: str = "cluster", gpus_per_node: int | None = None) -> Cluster:
-    """Read the YAML form; `gpus_per_node` fills in for pools that do not say it. ConfigError names `source` and the place."""
+def read_cluster(
+    text: str, *, source: str = "cluster", gpus_per_node: int | None = None
+) -> Cluster:
+    """Read the YAML form; `gpus_per_node` fills in for pools that do not say it. ConfigError names
+    `source` and the place."""
     try:
         form = check(ClusterForm, load_yaml(text), at="")
         links: dict[str, Link] = {}
@@ -54,9 +75,14 @@ def read_cluster(text: str, *, source: str = "cluster", gpus_per_node: int | Non
             links[name] = _link(value, _Names(chips={}, links=links), at=f"links.{name}", name=name)
         chips: dict[str, tuple[Chip, ChipRow | None]] = {}
         for name, value in form.chips.items():
-            chips[name] = _chip(value, _Names(chips=chips, links=links), at=f"chips.{name}", name=name)
+            chips[name] = _chip(
+                value, _Names(chips=chips, links=links), at=f"chips.{name}", name=name
+            )
         names = _Names(chips=chips, links=links)
-        pools = tuple(_pool(value, names, at=f"pools[{i}]", gpus_per_node=gpus_per_node) for i, value in enumerate(form.pools))
+        pools = tuple(
+            _pool(value, names, at=f"pools[{i}]", gpus_per_node=gpus_per_node)
+            for i, value in enumerate(form.pools)
+        )
         link = None if form.pool_link is None else _link(form.pool_link, names, at="pool_link")
         return Cluster(pools=pools, pool_link=link)
     except ConfigError as error:
@@ -66,7 +92,10 @@ def read_cluster(text: str, *, source: str = "cluster", gpus_per_node: int | Non
 def _pool(value: Any, names: _Names, *, at: str, gpus_per_node: int | None) -> Pool:
     form = check(PoolForm, value, at=at)
     if form.gpus_per_node and gpus_per_node and form.gpus_per_node != gpus_per_node:
-        raise ConfigError(f"{at}.gpus_per_node={form.gpus_per_node}, but gpus_per_node={gpus_per_node} was asked for; drop one of them")
+        raise ConfigError(
+            f"{at}.gpus_per_node={form.gpus_per_node}, but gpus_per_node={gpus_per_node} was asked"
+            " for; drop one of them"
+        )
     chip, row = _chip(form.chip, names, at=f"{at}.chip")
     given: dict[str, Any] = {"chip": chip}
     if form.domain_size is not None:
@@ -79,18 +108,30 @@ def _pool(value: Any, names: _Names, *, at: str, gpus_per_node: int | None) -> P
     return Pool(node=node, num_chips=form.count, oversubscription=form.oversubscription)
 
 
-def _node(given: dict[str, Any], row: ChipRow | None, *, at: str, gpus_per_node: int | None) -> Node:
-    """The catalogue's server with the given changes; a chip that is like none in it needs the whole server told."""
+def _node(
+    given: dict[str, Any], row: ChipRow | None, *, at: str, gpus_per_node: int | None
+) -> Node:
+    """The catalogue's server with the given changes; a chip that is like none in it needs the whole
+    server told."""
     if row is not None:
         return replace(node_of(row, gpus_per_node=gpus_per_node), **given)
-    told = {"gpus_per_node": gpus_per_node, "domain_link": given.get("domain_link"), "network": given.get("network_link")}
+    told = {
+        "gpus_per_node": gpus_per_node,
+        "domain_link": given.get("domain_link"),
+        "network": given.get("network_link"),
+    }
     missing = [field for field, content in told.items() if content is None]
     if missing or gpus_per_node is None:
-        raise ConfigError(f"{at}: chip {given['chip'].name!r} is like none in the catalogue, so say {', '.join(missing)} too")
+        raise ConfigError(
+            f"{at}: chip {given['chip'].name!r} is like none in the catalogue, so say"
+            f" {', '.join(missing)} too"
+        )
     return Node(**{"chips_per_node": gpus_per_node, "domain_size": gpus_per_node} | given)
 
 
-def _chip(value: Any, names: _Names, *, at: str, name: str | None = None) -> tuple[Chip, ChipRow | None]:
+def _chip(
+    value: Any, names: _Names, *, at: str, name: str | None = None
+) -> tuple[Chip, ChipRow | None]:
     """A chip by name, or by its figures; with the row of the catalogue that tells its server."""
     if isinstance(value, str):
         if value in names.chips:
@@ -106,7 +147,8 @@ def _chip(value: Any, names: _Names, *, at: str, name: str | None = None) -> tup
 
 
 def _at_its_power(chip: Chip, base: Chip, given: dict[str, Any]) -> Chip:
-    """The chip with the shares that its power limit sustains, where it differs from the base's in that limit and says no shares."""
+    """The chip with the shares that its power limit sustains, where it differs from the base's in
+    that limit and says no shares."""
     if "tdp_w" not in given or not chip.tdp_w or not base.tdp_w or "sustained_share" in given:
         return chip
     peaks = [c.bf16_flops_per_s or c.fp16_flops_per_s for c in (chip, base)]
@@ -121,7 +163,9 @@ def _at_its_power(chip: Chip, base: Chip, given: dict[str, Any]) -> Chip:
     )
 
 
-def _link(value: Any, names: _Names, *, at: str, name: str | None = None, row: ChipRow | None = None) -> Link:
+def _link(
+    value: Any, names: _Names, *, at: str, name: str | None = None, row: ChipRow | None = None
+) -> Link:
     """A link by name, by Gb/s (in the family of the chip's usual network), or by its figures."""
     if isinstance(value, str):
         return names.links[value] if value in names.links else find_link(value)
@@ -133,7 +177,9 @@ def _link(value: Any, names: _Names, *, at: str, name: str | None = None, row: C
     return _changed(Link, base, given, at=at, name=name)
 
 
-def _changed(kind: type[Value], base: Value | None, given: dict[str, Any], *, at: str, name: str | None) -> Value:
+def _changed(
+    kind: type[Value], base: Value | None, given: dict[str, Any], *, at: str, name: str | None
+) -> Value:
     """The base with the given fields, or a new value where there is no base."""
     if name is not None:
         given = given | {"name": name}
@@ -142,7 +188,9 @@ def _changed(kind: type[Value], base: Value | None, given: dict[str, Any], *, at
     required = [field.name for field in fields(kind) if field.default is field.default_factory]
     missing = [field for field in required if given.get(field) is None]
     if missing:
-        raise ConfigError(f"{at}: {', '.join(missing)} missing; give them, or say which known one it is `like`")
+        raise ConfigError(
+            f"{at}: {', '.join(missing)} missing; give them, or say which known one it is `like`"
+        )
     return kind(**given)
 
 
@@ -198,7 +246,12 @@ def _form(value: Chip | Link, units: Mapping[str, tuple[str, float]]) -> dict[st
 def _in_unit(content: float, unit: float) -> float | None:
     """The number that times `unit` is exactly `content`, or None."""
     guess = content / unit
-    for number in (float(f"{guess:.12g}"), guess, math.nextafter(guess, 0), math.nextafter(guess, math.inf)):
+    for number in (
+        float(f"{guess:.12g}"),
+        guess,
+        math.nextafter(guess, 0),
+        math.nextafter(guess, math.inf),
+    ):
         if number * unit == content:
             return number
     return None

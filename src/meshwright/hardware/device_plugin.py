@@ -27,16 +27,23 @@ def device_plugin(vendor: str) -> DevicePlugin:
     """Return the words of a vendor; ConfigError where none are known."""
     known = _plugins()
     if vendor not in known:
-        raise ConfigError(f"no words are known by which a container asks for chips of {vendor}; known: {', '.join(known)}")
+        raise ConfigError(
+            f"no words are known by which a container asks for chips of {vendor}; known:"
+            f" {', '.join(known)}"
+        )
     return known[vendor]
 
 
 @cache
 def _plugins() -> dict[str, DevicePlugin]:
-    with (resources.files("meshwright") / "presets" / "device_plugins.csv").open(encoding="utf-8") as handle:
+    with (resources.files("meshwright") / "presets" / "device_plugins.csv").open(
+        encoding="utf-8"
+    ) as handle:
         return {
             row["vendor"]: DevicePlugin(
-                vendor=row["vendor"], kubernetes_resource=row["kubernetes_resource"], apptainer_flag=row["apptainer_flag"]
+                vendor=row["vendor"],
+                kubernetes_resource=row["kubernetes_resource"],
+                apptainer_flag=row["apptainer_flag"],
             )
             for row in csv.DictReader(handle)
         }

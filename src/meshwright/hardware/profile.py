@@ -1,13 +1,16 @@
-"""What `meshwright profile` measured on one device: the value, and its form as a file (.npz or .json, the same content).
+"""What `meshwright profile` measured on one device: the value, and its form as a file (.npz or
+.json, the same content).
 
     {"form": 1, "effort": "quick", "complete": true,
-     "machine": {"device": "cpu", "device_name": ..., "driver": ..., "torch_version": ..., "date": ..., ...},
-     "series": [{"name": "gemm/fp32", "dims": ["m", "n", "k"], "axes": [[64, 256], [256], [256, 1024]],
-                 "points": [[64, 256, 256], ...], "seconds": [1.2e-4, ...], "spread_frac": [...], "repeats": [...], "outcomes": [...]}],
+     "machine": {"device": "cpu", "device_name": ..., "driver": ..., "torch_version": ..., "date":
+     ..., ...}, "series": [{"name": "gemm/fp32", "dims": ["m", "n", "k"], "axes": [[64, 256], [256],
+     [256, 1024]],
+                 "points": [[64, 256, 256], ...], "seconds": [1.2e-4, ...], "spread_frac": [...],
+                 "repeats": [...], "outcomes": [...]}],
      "skipped": {"gemm/fp8": "why it was not measured"}}
-
-`.npz` holds all but the columns as JSON in the array `meta`, with the number of `rows` of each series, and each column as one array over
-all series (`points` flat, `outcomes` as places in OUTCOMES, no time as -1).
+ `.npz` holds all but the columns as JSON in the array `meta`, with the number of `rows` of each
+series, and each column as one array over all series (`points` flat, `outcomes` as places in
+OUTCOMES, no time as -1).
 """
 
 from __future__ import annotations
@@ -52,7 +55,18 @@ _COLUMNS = ("points", "seconds", "spread_frac", "repeats", "outcomes")
 _KINDS = ("<f8", "<f8", "<f8", "<i8", "<i1")
 _ZIP = b"PK"
 _BROKEN = (
-    *(ValueError, TypeError, LookupError, OSError, EOFError, RuntimeError, AttributeError, SyntaxError, ArithmeticError, MemoryError),
+    *(
+        ValueError,
+        TypeError,
+        LookupError,
+        OSError,
+        EOFError,
+        RuntimeError,
+        AttributeError,
+        SyntaxError,
+        ArithmeticError,
+        MemoryError,
+    ),
     *(zipfile.BadZipFile, zlib.error),
 )
 """What numpy, zipfile and json raise on bytes that are no such file."""
@@ -77,9 +91,12 @@ class Sample:
         if not all(0 < number < inf for number in self.point):
             raise ConfigError(f"point={list(self.point)}: expected positive numbers")
         measured = self.outcome == "measured"
-        if measured != (self.seconds is not None) or (self.seconds is not None and not 0 < self.seconds < inf):
+        if measured != (self.seconds is not None) or (
+            self.seconds is not None and not 0 < self.seconds < inf
+        ):
             raise ConfigError(
-                f"seconds={self.seconds} at {list(self.point)}, {self.outcome}: expected a time above 0 where it was measured"
+                f"seconds={self.seconds} at {list(self.point)}, {self.outcome}: expected a time"
+                " above 0 where it was measured"
             )
 
 
@@ -91,16 +108,26 @@ class Series:
     """`gemm/bf16`: operator, then precision or kind; docs/profile.md lists them."""
     dims: tuple[str, ...]
     axes: tuple[tuple[float, ...], ...]
-    """The grid that was asked for, one axis per dim. Samples may lie beside it (the exact shapes of a model)."""
+    """The grid that was asked for, one axis per dim. Samples may lie beside it (the exact shapes of
+    a model)."""
     samples: tuple[Sample, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.dims or len(self.axes) != len(self.dims) or not all(self.axes):
-            raise ConfigError(f"{self.name}: {len(self.axes)} axes for dims={list(self.dims)}: expected one with points for each")
-        if any(list(axis) != sorted(set(axis)) or not 0 < axis[0] <= axis[-1] < inf for axis in self.axes):
+            raise ConfigError(
+                f"{self.name}: {len(self.axes)} axes for dims={list(self.dims)}: expected one with"
+                " points for each"
+            )
+        if any(
+            list(axis) != sorted(set(axis)) or not 0 < axis[0] <= axis[-1] < inf
+            for axis in self.axes
+        ):
             raise ConfigError(f"{self.name}: expected axes of rising positive numbers")
         if any(len(sample.point) != len(self.dims) for sample in self.samples):
-            raise ConfigError(f"{self.name}: expected points with {len(self.dims)} numbers, {', '.join(self.dims)}")
+            raise ConfigError(
+                f"{self.name}: expected points with {len(self.dims)} numbers,"
+                f" {', '.join(self.dims)}"
+            )
 
     @property
     def measured(self) -> tuple[Sample, ...]:
@@ -135,16 +162,20 @@ class Machine:
     max_clock_mhz: float | None = None
     power_limit_w: float | None = None
     load_average: float | None = None
-    """Processes that ran on the host in the minute before the first measurement; others slow the figures down, on the CPU above all."""
+    """Processes that ran on the host in the minute before the first measurement; others slow the
+    figures down, on the CPU above all."""
 
     def differences(self, other: Machine) -> list[str]:
-        """Say what keeps measurements of both out of one table; what changes from run to run is no difference."""
+        """Say what keeps measurements of both out of one table; what changes from run to run is no
+        difference."""
         varying = {"date", "clock_mhz", "load_average", "usable_bytes", "total_bytes"}
         if self.device != "cpu":
             varying.add("num_threads")
         names = [field.name for field in fields(self) if field.name not in varying]
         pairs = [(name, getattr(self, name), getattr(other, name)) for name in names]
-        return [f"{name} {mine} is {theirs} there" for name, mine, theirs in pairs if mine != theirs]
+        return [
+            f"{name} {mine} is {theirs} there" for name, mine, theirs in pairs if mine != theirs
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +207,11 @@ class Profile:
     @property
     def num_unsteady(self) -> int:
         """Shapes whose time varied much between repeats."""
-        return sum((sample.spread_frac or 0.0) > UNSTEADY_FRAC for series in self.series for sample in series.samples)
+        return sum(
+            (sample.spread_frac or 0.0) > UNSTEADY_FRAC
+            for series in self.series
+            for sample in series.samples
+        )
 
 
 def load_profile(path: Path, /) -> Profile:
@@ -184,15 +219,25 @@ def load_profile(path: Path, /) -> Profile:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}; `meshwright profile -o {path}` writes it") from None
+        raise ConfigError(
+            f"{path}: {error.strerror or error}; `meshwright profile -o {path}` writes it"
+        ) from None
     return profile_from_bytes(content, source=str(path))
 
 
 def profile_to_bytes(profile: Profile, *, form: FileForm) -> bytes:
     """Return the content of a profile's file; the same profile gives the same bytes."""
     record = {
-        **{"form": FORM, "effort": profile.effort, "complete": profile.complete, "machine": asdict(profile.machine)},
-        **{"series": [_columns(series) for series in profile.series], "skipped": dict(profile.skipped)},
+        **{
+            "form": FORM,
+            "effort": profile.effort,
+            "complete": profile.complete,
+            "machine": asdict(profile.machine),
+        },
+        **{
+            "series": [_columns(series) for series in profile.series],
+            "skipped": dict(profile.skipped),
+        },
     }
     if form == "json":
         return (json.dumps(record, indent=1) + "\n").encode()
@@ -204,7 +249,9 @@ def profile_from_bytes(content: bytes, *, source: str) -> Profile:
     try:
         record = _from_npz(content) if content.startswith(_ZIP) else json.loads(content)
     except _BROKEN as error:
-        raise ConfigError(f"{source}: no profile of `meshwright profile`: {str(error) or type(error).__name__}") from None
+        raise ConfigError(
+            f"{source}: no profile of `meshwright profile`: {str(error) or type(error).__name__}"
+        ) from None
     try:
         return _read(record)
     except ConfigError as error:
@@ -236,10 +283,19 @@ def _npz(record: dict[str, Any]) -> bytes:
     columns["points"] = [number for point in columns["points"] for number in point]
     columns["outcomes"] = [OUTCOMES.index(outcome) for outcome in columns["outcomes"]]
     for column in ("seconds", "spread_frac"):
-        columns[column] = [_NOT_MEASURED if number is None else number for number in columns[column]]
-    arrays = {column: np.asarray(columns[column], dtype=kind) for column, kind in zip(_COLUMNS, _KINDS, strict=True)}
+        columns[column] = [
+            _NOT_MEASURED if number is None else number for number in columns[column]
+        ]
+    arrays = {
+        column: np.asarray(columns[column], dtype=kind)
+        for column, kind in zip(_COLUMNS, _KINDS, strict=True)
+    }
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, meta=np.frombuffer(json.dumps(record).encode(), dtype=np.uint8), **arrays)  # type: ignore[arg-type]
+    np.savez_compressed(
+        buffer,
+        meta=np.frombuffer(json.dumps(record).encode(), dtype=np.uint8),
+        **arrays,  # type: ignore[arg-type]
+    )
     return buffer.getvalue()
 
 
@@ -250,8 +306,12 @@ def _from_npz(content: bytes) -> Any:
         record = json.loads(arrays["meta"].tobytes())
         columns: dict[str, list[Any]] = {column: arrays[column].tolist() for column in _COLUMNS}
     for column in ("seconds", "spread_frac"):
-        columns[column] = [None if number == _NOT_MEASURED else number for number in columns[column]]
-    columns["outcomes"] = [OUTCOMES[code] if 0 <= code < len(OUTCOMES) else code for code in columns["outcomes"]]
+        columns[column] = [
+            None if number == _NOT_MEASURED else number for number in columns[column]
+        ]
+    columns["outcomes"] = [
+        OUTCOMES[code] if 0 <= code < len(OUTCOMES) else code for code in columns["outcomes"]
+    ]
     for series in record["series"]:
         rows, dims = series.pop("rows"), len(series["dims"])
         numbers = _taken(columns["points"], rows * dims)
@@ -271,7 +331,10 @@ def _read(record: Any) -> Profile:
     if not isinstance(record, dict) or "form" not in record:
         raise ConfigError("no profile of `meshwright profile`: it has no 'form'")
     if record["form"] != FORM:
-        raise ConfigError(f"form={record['form']}: this version reads form {FORM}; measure again, or use the version that wrote it")
+        raise ConfigError(
+            f"form={record['form']}: this version reads form {FORM}; measure again, or use the"
+            " version that wrote it"
+        )
     from meshwright.hardware._profile_schema import checked
 
     form = checked(record)
@@ -287,7 +350,10 @@ def _read(record: Any) -> Profile:
 def _series(form: Any) -> Series:
     columns = [getattr(form, column) for column in _COLUMNS]
     if len({len(column) for column in columns}) > 1:
-        raise ConfigError(f"{form.name}: columns of {', '.join(str(len(column)) for column in columns)} rows: expected as many in each")
+        raise ConfigError(
+            f"{form.name}: columns of {', '.join(str(len(column)) for column in columns)} rows:"
+            " expected as many in each"
+        )
     samples = tuple(
         Sample(point=point, seconds=seconds, spread_frac=spread, repeats=repeats, outcome=outcome)
         for point, seconds, spread, repeats, outcome in zip(*columns, strict=True)

@@ -13,12 +13,14 @@ from meshwright.hardware.profile import Machine, Profile, Sample, Series
 __all__ = ["Rates", "measured_chip", "measured_rates", "profile_chip", "profile_words"]
 
 FLASH_BACKWARD_PRODUCTS = 2.5
-"""Matrix products of a fused attention's backward against its forward (arXiv:2307.08691, section 3.1)."""
+"""Matrix products of a fused attention's backward against its forward (arXiv:2307.08691, section
+3.1)."""
 LONG_SEQUENCE = 1024
 """Attention shorter than this is bound by its launch, unless nothing longer was measured."""
 _HALF = ("bf16", "fp16")
 _TOLERANCE = 1.02
-"""Rates above the peak by less than this are rounding of the data sheet; by more, the chip is another one."""
+"""Rates above the peak by less than this are rounding of the data sheet; by more, the chip is
+another one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +33,8 @@ class Rates:
     """Causal, masked half not counted, by precision."""
     attention_backward_flops_per_s: dict[str, float]
     sustained_share: dict[str, float]
-    """Rate of the same product after seconds without a pause over that of a short burst, at most 1, by precision."""
+    """Rate of the same product after seconds without a pause over that of a short burst, at most 1,
+    by precision."""
     memory_bytes_per_s: float | None
     """Read and written by long copies."""
     launch_s: float | None
@@ -41,7 +44,8 @@ class Rates:
 def measured_rates(profile: Profile) -> Rates:
     """Return the best rates of a profile.
 
-    Formula:  products 2 m n k / s; causal attention 2 * head_dim * heads * seq**2 / s, backward 2.5 times that; copies 2 * bytes / s
+    Formula:  products 2 m n k / s; causal attention 2 * head_dim * heads * seq**2 / s, backward 2.5
+              times that; copies 2 * bytes / s
     Units:    FLOP/s, bytes/s, seconds.
     Source:   the profile; docs/profile.md says how each is measured.
     Valid:    shapes large enough to fill the device are among those measured.
@@ -59,10 +63,11 @@ def measured_rates(profile: Profile) -> Rates:
 
 
 def profile_chip(profile: Profile, base: Chip) -> Chip:
-    """Return the chip with what was measured in place of the catalogue's figures; the data sheet's peaks stay.
+    """Return the chip with what was measured in place of the catalogue's figures; the data sheet's
+    peaks stay.
 
-    Formula:  efficiency = best measured rate / peak. The sustained share is the lesser of the base's and the measured one, since
-              seconds of load say less than hours
+    Formula:  efficiency = best measured rate / peak. The sustained share is the lesser of the
+              base's and the measured one, since seconds of load say less than hours
     Units:    as in Chip.
     Source:   the profile.
     Valid:    a base of the same kind as the device; ConfigError where a rate exceeds its peak.
@@ -90,31 +95,44 @@ def profile_chip(profile: Profile, base: Chip) -> Chip:
     if sustained is not None:
         changes["sustained_share"] = min(base.sustained_share, sustained)
     words = profile_words(machine)
-    changed = {**changes, "usable_bytes": machine.usable_bytes, "source": f"{words}; else {base.source}"}
+    changed = {
+        **changes,
+        "usable_bytes": machine.usable_bytes,
+        "source": f"{words}; else {base.source}",
+    }
     if "matmul_efficiency" in changes:
         changed["matmul_efficiency_source"] = words
     return replace(base, **changed)  # type: ignore[arg-type]  # floats and words by field name
 
 
 def measured_chip(profile: Profile) -> Chip:
-    """Return a chip that rests on the profile alone, for a device that the catalogue lacks: its peaks are the best rates reached.
+    """Return a chip that rests on the profile alone, for a device that the catalogue lacks: its
+    peaks are the best rates reached.
 
     Formula:  peak = best measured rate, efficiencies against that
     Units:    as in Chip.
     Source:   the profile.
-    Valid:    products and copies were measured; an MFU of such a chip is against what it reached, not against a data sheet.
+    Valid:    products and copies were measured; an MFU of such a chip is against what it reached,
+              not against a data sheet.
     Checked:  tests/hardware/test_profile.py
     """
     rates, machine = measured_rates(profile), profile.machine
     if not rates.matmul_flops_per_s or rates.memory_bytes_per_s is None:
-        raise ConfigError(f"the profile of {machine.device_name} lacks matrix products or copies; run `meshwright profile` to its end")
+        raise ConfigError(
+            f"the profile of {machine.device_name} lacks matrix products or copies; run `meshwright"
+            " profile` to its end"
+        )
     reached = rates.matmul_flops_per_s
     best = _half(reached) or max(reached.values())
     attention = {
         "attention_forward_efficiency": rates.attention_forward_flops_per_s,
         "attention_backward_efficiency": rates.attention_backward_flops_per_s,
     }
-    shares = {field: min(1.0, (_half(found) or max(found.values())) / best) for field, found in attention.items() if found}
+    shares = {
+        field: min(1.0, (_half(found) or max(found.values())) / best)
+        for field, found in attention.items()
+        if found
+    }
     return Chip(
         name=machine.device_name,
         vendor="measured",
@@ -135,15 +153,18 @@ def measured_chip(profile: Profile) -> Chip:
 
 def profile_words(machine: Machine) -> str:
     """Name a profile: device, date, version of torch."""
-    return f"measured by meshwright profile on {machine.device_name}, {machine.date}, torch {machine.torch_version}"
+    return (
+        f"measured by meshwright profile on {machine.device_name}, {machine.date}, torch"
+        f" {machine.torch_version}"
+    )
 
 
 def _share(field: str, *, rate: float, peak: float, base: Chip, machine: Machine) -> float:
     share = rate / peak
     if share > _TOLERANCE:
         raise ConfigError(
-            f"the profile of {machine.device_name} reaches {share:.0%} of what {base.name} can do at most ({field}): "
-            "it was measured on another chip; name that one"
+            f"the profile of {machine.device_name} reaches {share:.0%} of what {base.name} can do"
+            f" at most ({field}): it was measured on another chip; name that one"
         )
     return min(share, 1.0)
 
@@ -167,7 +188,9 @@ def _causal_backward_flops(point: tuple[float, ...]) -> float:
     return FLASH_BACKWARD_PRODUCTS * _causal_flops(point)
 
 
-def _best(profile: Profile, family: str, work: Callable[[tuple[float, ...]], float]) -> dict[str, float]:
+def _best(
+    profile: Profile, family: str, work: Callable[[tuple[float, ...]], float]
+) -> dict[str, float]:
     """The best rate of each precision of a family of series."""
     best = {}
     for precision, series in _of_family(profile, family):
@@ -195,7 +218,10 @@ def _memory_rate(profile: Profile) -> float | None:
     series = profile.find("copy/device")
     samples = sorted(series.measured, key=lambda sample: sample.point) if series is not None else []
     # the larger half: what fits into a cache says nothing of memory
-    return max((2.0 * sample.point[0] / _seconds(sample) for sample in samples[len(samples) // 2 :]), default=None)
+    return max(
+        (2.0 * sample.point[0] / _seconds(sample) for sample in samples[len(samples) // 2 :]),
+        default=None,
+    )
 
 
 def _sustained_shares(profile: Profile) -> dict[str, float]:
@@ -203,8 +229,16 @@ def _sustained_shares(profile: Profile) -> dict[str, float]:
     shares = {}
     for precision, series in _of_family(profile, "gemm_sustained"):
         burst = profile.find(f"gemm/{precision}")
-        times = {sample.point: _seconds(sample) for sample in burst.measured} if burst is not None else {}
-        found = [times[sample.point] / _seconds(sample) for sample in series.measured if sample.point in times]
+        times = (
+            {sample.point: _seconds(sample) for sample in burst.measured}
+            if burst is not None
+            else {}
+        )
+        found = [
+            times[sample.point] / _seconds(sample)
+            for sample in series.measured
+            if sample.point in times
+        ]
         if found:
             shares[precision] = min(1.0, *found)
     return shares
@@ -213,5 +247,9 @@ def _sustained_shares(profile: Profile) -> dict[str, float]:
 def _typical(profile: Profile, name: str) -> float | None:
     """Time per operation."""
     series = profile.find(name)
-    times = [_seconds(sample) / sample.point[0] for sample in series.measured] if series is not None else []
+    times = (
+        [_seconds(sample) / sample.point[0] for sample in series.measured]
+        if series is not None
+        else []
+    )
     return median(times) if times else None

@@ -19,17 +19,23 @@ from meshwright.workload import Precision
 __all__ = ["grid_of_series", "merged_tables", "profile_tables", "shipped_tables", "times_of_origin"]
 
 LEAST_SHARE = 0.5
-"""Of a grid's points that must have a time; the rest are filled from their neighbours. A series cut off earlier is left out."""
-_GROWTH: dict[str, tuple[float, ...]] = {"attention": (1.0, 0.0, 1.0, 2.0), "collective": (0.0, 1.0)}
-"""Power of time in each argument beyond the grid, where it is not 1: the sequence of attention counts twice, its group of heads
-and the ranks of a collective not at all."""
+"""Of a grid's points that must have a time; the rest are filled from their neighbours. A series cut
+off earlier is left out."""
+_GROWTH: dict[str, tuple[float, ...]] = {
+    "attention": (1.0, 0.0, 1.0, 2.0),
+    "collective": (0.0, 1.0),
+}
+"""Power of time in each argument beyond the grid, where it is not 1: the sequence of attention
+counts twice, its group of heads and the ranks of a collective not at all."""
 
 
 def profile_tables(profile: Profile) -> ChipTables:
-    """Return a profile as the tables that lookups read: those of the same names (`gemm/bf16`, ...) and the profile's own.
+    """Return a profile as the tables that lookups read: those of the same names (`gemm/bf16`, ...)
+    and the profile's own.
 
-    Formula:  time at the grid's points as measured; exact shapes of a model become points of the axes, and what was not measured
-              there is interpolated; points without a time grow from the nearest that has one
+    Formula:  time at the grid's points as measured; exact shapes of a model become points of the
+              axes, and what was not measured there is interpolated; points without a time grow from
+              the nearest that has one
     Units:    log seconds.
     Source:   the profile.
     Valid:    series of which half the grid was measured.
@@ -44,7 +50,8 @@ def profile_tables(profile: Profile) -> ChipTables:
 
 
 def merged_tables(own: ChipTables, chip: Chip, *, measured: frozenset[str]) -> ChipTables:
-    """Return a profile's tables, and behind them what is shipped for the chip or scaled from its kin, for what the profile lacks.
+    """Return a profile's tables, and behind them what is shipped for the chip or scaled from its
+    kin, for what the profile lacks.
 
     Formula:  a kin's times * its peak / the chip's peak
     Units:    log seconds.
@@ -56,14 +63,23 @@ def merged_tables(own: ChipTables, chip: Chip, *, measured: frozenset[str]) -> C
     if other is None:
         return replace(own, origins=dict.fromkeys(own.grids, _OWN), measured=measured)
     names = {**other.meta["same"], **own.meta["same"]}
-    meta = {**(own.meta if _has_attention(own) else {**own.meta, **{key: other.meta[key] for key in _ATTENTION_FACTS}})}
+    meta = {
+        **(
+            own.meta
+            if _has_attention(own)
+            else {**own.meta, **{key: other.meta[key] for key in _ATTENTION_FACTS}}
+        )
+    }
     meta["same"] = {name: target for name, target in names.items() if name not in own.grids}
     origins: dict[str, Origin] = {**other.origins, **dict.fromkeys(own.grids, _OWN)}
-    return ChipTables(grids={**other.grids, **own.grids}, meta=meta, origins=origins, measured=measured)
+    return ChipTables(
+        grids={**other.grids, **own.grids}, meta=meta, origins=origins, measured=measured
+    )
 
 
 def shipped_tables(chip: Chip) -> ChipTables | None:
-    """Return the tables that are shipped for a chip, or those of its generation's nearest chip at its own peaks; None without either."""
+    """Return the tables that are shipped for a chip, or those of its generation's nearest chip at
+    its own peaks; None without either."""
     nearest = kin(replace(chip, tables=None))
     found = tables_of(nearest.table.name)
     if found is None or nearest.relation not in ("itself", "generation"):
@@ -71,16 +87,34 @@ def shipped_tables(chip: Chip) -> ChipTables | None:
     if nearest.relation == "itself":
         return replace(found, origins=dict.fromkeys(found.grids, _SHIPPED))
     scales = {name: _kin_scale(nearest, name) for name in found.grids}
-    grids = {name: grid.times(scale) for name, grid in found.grids.items() if (scale := scales[name]) is not None}
+    grids = {
+        name: grid.times(scale)
+        for name, grid in found.grids.items()
+        if (scale := scales[name]) is not None
+    }
     meta = {**found.meta, _KV_READ: found.meta[_KV_READ] * (scales.get("attention/bf16") or 1.0)}
     return ChipTables(grids=grids, meta=meta, origins=dict.fromkeys(grids, _KIN))
 
 
-def times_of_origin(tables: ChipTables, origin: Origin, factor: float, *, beyond: float = 1.0) -> ChipTables:
-    """Return the tables with every time of one origin multiplied, those outside the measured shapes by `beyond` as well."""
-    grids = {name: grid.times(factor, beyond=beyond) if tables.origins[name] == origin else grid for name, grid in tables.grids.items()}
+def times_of_origin(
+    tables: ChipTables, origin: Origin, factor: float, *, beyond: float = 1.0
+) -> ChipTables:
+    """Return the tables with every time of one origin multiplied, those outside the measured shapes
+    by `beyond` as well."""
+    grids = {
+        name: grid.times(factor, beyond=beyond) if tables.origins[name] == origin else grid
+        for name, grid in tables.grids.items()
+    }
     of_attention = tables.origins.get("attention/bf16") == origin
-    return replace(tables, grids=grids, meta={**tables.meta, _KV_READ: tables.meta[_KV_READ] * factor} if of_attention else tables.meta)
+    return replace(
+        tables,
+        grids=grids,
+        meta=(
+            {**tables.meta, _KV_READ: tables.meta[_KV_READ] * factor}
+            if of_attention
+            else tables.meta
+        ),
+    )
 
 
 _OWN: Origin = "profile"
@@ -97,7 +131,8 @@ def _has_attention(tables: ChipTables) -> bool:
 
 
 def _kin_scale(nearest: Kin, name: str) -> float | None:
-    """Factor on a kin's times; None for what its peaks do not scale (links), and for precisions that the chip lacks."""
+    """Factor on a kin's times; None for what its peaks do not scale (links), and for precisions
+    that the chip lacks."""
     family, _, kind = name.partition("/")
     if family in ("gemm", "experts"):
         try:
@@ -114,7 +149,9 @@ def grid_of_series(series: Series) -> Grid | None:
     growth = _growth(series)
     axes = tuple(np.log(np.asarray(axis)) for axis in series.axes)
     points, times = _logs(series)
-    places = [np.searchsorted(axis, column - _SAME) for axis, column in zip(axes, points.T, strict=True)]
+    places = [
+        np.searchsorted(axis, column - _SAME) for axis, column in zip(axes, points.T, strict=True)
+    ]
     on_grid = np.ones(len(times), dtype=np.bool_)
     for axis, column, place in zip(axes, points.T, places, strict=True):
         on_grid &= np.abs(axis[np.minimum(place, axis.size - 1)] - column) < _SAME
@@ -122,13 +159,16 @@ def grid_of_series(series: Series) -> Grid | None:
         return None
     table = np.full([axis.size for axis in axes], np.nan)
     table[tuple(place[on_grid] for place in places)] = times[on_grid]
-    grid = Grid(log_axes=axes, log_seconds=_filled(table, axes, growth), growth=growth, floor_s=FLOOR_S)
+    grid = Grid(
+        log_axes=axes, log_seconds=_filled(table, axes, growth), growth=growth, floor_s=FLOOR_S
+    )
     return grid if on_grid.all() else _refined(grid, points[~on_grid], times[~on_grid])
 
 
 FLOOR_S = 1e-5
-"""No smaller shape is priced below this, or below its nearest measured time where that is shorter: twice the launch of a kernel. A small
-grid starts at shapes whose time is work, so smaller ones take less; the shipped tables start where it is launch."""
+"""No smaller shape is priced below this, or below its nearest measured time where that is shorter:
+twice the launch of a kernel. A small grid starts at shapes whose time is work, so smaller ones take
+less; the shipped tables start where it is launch."""
 _SAME = 1e-9
 """Difference of logarithms below which two arguments are one."""
 
@@ -141,7 +181,11 @@ def _growth(series: Series) -> tuple[float, ...]:
 def _logs(series: Series) -> tuple[Floats, Floats]:
     """Points and times in logarithms, (N, dims) and (N,)."""
     known = series.measured
-    points = np.log(np.asarray([sample.point for sample in known], dtype=np.float64).reshape(-1, len(series.dims)))
+    points = np.log(
+        np.asarray([sample.point for sample in known], dtype=np.float64).reshape(
+            -1, len(series.dims)
+        )
+    )
     return points, np.log(np.asarray([sample.seconds for sample in known], dtype=np.float64))
 
 
@@ -152,7 +196,9 @@ def _filled(table: Floats, axes: tuple[Floats, ...], growth: tuple[float, ...]) 
     known = ~np.isnan(flat)
     steps = places[~known][:, None, :] - places[known][None, :, :]  # (holes, known, dims)
     nearest = np.abs(steps).sum(axis=2).argmin(axis=1)
-    flat[~known] = flat[known][nearest] + steps[np.arange(len(nearest)), nearest] @ np.asarray(growth)
+    flat[~known] = flat[known][nearest] + steps[np.arange(len(nearest)), nearest] @ np.asarray(
+        growth
+    )
     return flat.reshape(table.shape)
 
 
@@ -161,7 +207,9 @@ def _refined(grid: Grid, points: Floats, times: Floats) -> Grid:
     axes = tuple(_merged(axis, points[:, place]) for place, axis in enumerate(grid.log_axes))
     inside = [np.exp(place) for place in np.meshgrid(*axes, indexing="ij")]
     table = np.log(grid.lookup(*inside).seconds)
-    index = tuple(np.searchsorted(axis, points[:, place] - _SAME) for place, axis in enumerate(axes))
+    index = tuple(
+        np.searchsorted(axis, points[:, place] - _SAME) for place, axis in enumerate(axes)
+    )
     table[index] = times
     return replace(grid, log_axes=axes, log_seconds=table)
 
@@ -184,17 +232,30 @@ def _facts(profile: Profile, grids: dict[str, Grid]) -> dict[str, Any]:
 
 
 def _same(grids: dict[str, Grid]) -> dict[str, str]:
-    """Names that read another's grid: fp16 runs at bf16's speed and the other way round, tf32 is not fp32's."""
+    """Names that read another's grid: fp16 runs at bf16's speed and the other way round, tf32 is
+    not fp32's."""
     found = {}
-    for family in ("gemm", "gemm_dgrad", "gemm_wgrad", "gemm_main_grad", "gemm_main_grad_fused", *_ATTENTION, "experts"):
-        for name, other in ((f"{family}/fp16", f"{family}/bf16"), (f"{family}/bf16", f"{family}/fp16")):
+    for family in (
+        "gemm",
+        "gemm_dgrad",
+        "gemm_wgrad",
+        "gemm_main_grad",
+        "gemm_main_grad_fused",
+        *_ATTENTION,
+        "experts",
+    ):
+        for name, other in (
+            (f"{family}/fp16", f"{family}/bf16"),
+            (f"{family}/bf16", f"{family}/fp16"),
+        ):
             if name not in grids and other in grids:
                 found[name] = other
     return found
 
 
 def _full_share(profile: Profile, grids: dict[str, Grid]) -> float:
-    """Time of full attention over that of causal attention on sqrt(2) times the sequence, the median over what was measured."""
+    """Time of full attention over that of causal attention on sqrt(2) times the sequence, the
+    median over what was measured."""
     ratios: list[float] = []
     for series in profile.series:
         family, _, precision = series.name.partition("/")
@@ -202,5 +263,7 @@ def _full_share(profile: Profile, grids: dict[str, Grid]) -> float:
         if family == "attention_full" and causal is not None:
             points, times = _logs(series)
             dim, group, heads, sequence = np.exp(points.T)
-            ratios += (np.exp(times) / causal.lookup(dim, group, heads, sequence * np.sqrt(2)).seconds).tolist()
+            ratios += (
+                np.exp(times) / causal.lookup(dim, group, heads, sequence * np.sqrt(2)).seconds
+            ).tolist()
     return float(np.median(ratios)) if ratios else 1.0

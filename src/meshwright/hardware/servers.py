@@ -1,4 +1,5 @@
-"""Servers by the names that clouds and makers sell them under: `p5.48xlarge`, `a3-megagpu-8g`, `dgx-h100`, from `presets/servers.csv`."""
+"""Servers by the names that clouds and makers sell them under: `p5.48xlarge`, `a3-megagpu-8g`,
+`dgx-h100`, from `presets/servers.csv`."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Server:
 
 
 def find_server(name: str) -> Server | None:
-    """Return the server of this name or alias, whatever its case and punctuation; None where there is none."""
+    """Return the server of this name or alias, whatever its case and punctuation; None where there
+    is none."""
     return _by_key().get(_key(name))
 
 

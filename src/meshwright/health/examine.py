@@ -7,7 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from meshwright.calibration import Calibration
 from meshwright.hardware.profile import Profile
 from meshwright.health.finding import Finding, Health
-from meshwright.health.machine import gpu_finding, kubernetes_finding, ngc_finding, slurm_finding, torch_finding
+from meshwright.health.machine import (
+    gpu_finding,
+    kubernetes_finding,
+    ngc_finding,
+    slurm_finding,
+    torch_finding,
+)
 from meshwright.health.own import calibration_finding, profile_finding
 from meshwright.health.packages import installed_version, package_findings
 
@@ -17,12 +23,21 @@ __all__ = ["examine"]
 def examine(*, calibration: Calibration | None = None, profile: Profile | None = None) -> Health:
     """Return what this installation and this machine have."""
     with ThreadPoolExecutor(max_workers=4) as pool:
-        asked = [pool.submit(look) for look in (gpu_finding, slurm_finding, _kubernetes, ngc_finding)]
+        asked = [
+            pool.submit(look) for look in (gpu_finding, slurm_finding, _kubernetes, ngc_finding)
+        ]
         packages = package_findings(None)
         found = [future.result() for future in asked]
     torch = torch_finding(installed_version("torch"), gpus=found[0])
     machine = [found[0], *([torch] if torch is not None else []), *found[1:]]
-    return Health(findings=(*packages, *machine, calibration_finding(calibration, profile), profile_finding(profile)))
+    return Health(
+        findings=(
+            *packages,
+            *machine,
+            calibration_finding(calibration, profile),
+            profile_finding(profile),
+        )
+    )
 
 
 def _kubernetes() -> Finding:

@@ -38,4 +38,7 @@ class Health:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {"healthy": not self.broken, "findings": [asdict(finding) for finding in self.findings]}
+        return {
+            "healthy": not self.broken,
+            "findings": [asdict(finding) for finding in self.findings],
+        }

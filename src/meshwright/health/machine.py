@@ -1,4 +1,5 @@
-"""The accelerators of this machine and what starts jobs from it, each asked with little patience."""
+"""The accelerators of this machine and what starts jobs from it, each asked with little
+patience."""
 
 from __future__ import annotations
 
@@ -12,14 +13,24 @@ from typing import Any
 from meshwright.errors import ConfigError
 from meshwright.health.finding import Finding
 
-__all__ = ["PATIENCE_S", "gpu_finding", "kubernetes_finding", "ngc_finding", "slurm_finding", "torch_finding"]
+__all__ = [
+    "PATIENCE_S",
+    "gpu_finding",
+    "kubernetes_finding",
+    "ngc_finding",
+    "slurm_finding",
+    "torch_finding",
+]
 
 PATIENCE_S = 5.0
 """Programs that are well answer within a second."""
 _SLURM = ("sbatch", "squeue", "scancel", "scontrol")
 _NO_CONFIGURATION = "Could not establish a configuration source"
 """Slurm's own words where there is neither a slurm.conf nor a server of one."""
-_NO_GPU = "no nvidia-smi here, so no accelerator was found; plans name a cluster such as h100:8, and tune runs on this machine's cores"
+_NO_GPU = (
+    "no nvidia-smi here, so no accelerator was found; plans name a cluster such as h100:8, and tune"
+    " runs on this machine's cores"
+)
 _CLIENT_LINE = "pip install 'meshwright[k8s]'"
 
 
@@ -31,7 +42,10 @@ def gpu_finding() -> Finding:
         return Finding(room="machine", name="gpus", state="absent", words=_NO_GPU)
     said, failure = _ask("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if said is None:
-        words, remedy = f"nvidia-smi {failure}", "look at the driver: nvidia-smi must list the GPUs before anything can use them"
+        words, remedy = (
+            f"nvidia-smi {failure}",
+            "look at the driver: nvidia-smi must list the GPUs before anything can use them",
+        )
         return Finding(room="machine", name="gpus", state="broken", words=words, remedy=remedy)
     rows = [line.rsplit(",", 1) for line in said.splitlines() if line.strip()]
     names = [row[0].strip() for row in rows]
@@ -40,13 +54,21 @@ def gpu_finding() -> Finding:
     try:
         cluster = cluster_of_listing("\n".join(names))
     except ConfigError as error:
-        return Finding(room="machine", name="gpus", state="broken", words=f"{listed or 'none'}: {error}")
+        return Finding(
+            room="machine", name="gpus", state="broken", words=f"{listed or 'none'}: {error}"
+        )
     kinds = ", ".join(f"{pool.node.chip.name}:{pool.num_chips}" for pool in cluster.pools)
-    return Finding(room="machine", name="gpus", state="ok", words=f"{listed}, driver {driver}; --cluster local is {kinds}")
+    return Finding(
+        room="machine",
+        name="gpus",
+        state="ok",
+        words=f"{listed}, driver {driver}; --cluster local is {kinds}",
+    )
 
 
 def torch_finding(version: str | None, *, gpus: Finding) -> Finding | None:
-    """Return whether torch is a build that can use the GPUs that are here; None where there are none, or no torch."""
+    """Return whether torch is a build that can use the GPUs that are here; None where there are
+    none, or no torch."""
     if version is None or gpus.state != "ok":
         return None
     if version.endswith("+cpu"):
@@ -61,28 +83,46 @@ def slurm_finding() -> Finding:
     missing = [program for program in _SLURM if shutil.which(program) is None]
     if len(missing) == len(_SLURM):
         return Finding(
-            room="launchers", name="slurm", state="absent", words="sbatch is not on the PATH; --launcher slurm needs a login node"
+            room="launchers",
+            name="slurm",
+            state="absent",
+            words="sbatch is not on the PATH; --launcher slurm needs a login node",
         )
     if missing:
         return Finding(
-            room="launchers", name="slurm", state="broken", words=f"{', '.join(missing)} not on the PATH, though others of Slurm are"
+            room="launchers",
+            name="slurm",
+            state="broken",
+            words=f"{', '.join(missing)} not on the PATH, though others of Slurm are",
         )
     said, failure = _ask("scontrol", "ping")
     if said is None and _NO_CONFIGURATION in failure:
-        words = "its commands are here, and no cluster is configured for them (no slurm.conf); --launcher slurm needs one"
+        words = (
+            "its commands are here, and no cluster is configured for them (no slurm.conf);"
+            " --launcher slurm needs one"
+        )
         return Finding(room="launchers", name="slurm", state="absent", words=words)
     version, _ = _ask("sbatch", "--version")
     name = (version or "slurm of an unknown version").strip()
     if said is None:
         return Finding(
-            room="launchers", name="slurm", state="broken", words=f"{name}, but its controller does not answer: scontrol ping {failure}"
+            room="launchers",
+            name="slurm",
+            state="broken",
+            words=f"{name}, but its controller does not answer: scontrol ping {failure}",
         )
-    return Finding(room="launchers", name="slurm", state="ok", words=f"{name}; {' '.join(said.split())}")
+    return Finding(
+        room="launchers", name="slurm", state="ok", words=f"{name}; {' '.join(said.split())}"
+    )
 
 
-def kubernetes_finding(*, client_version: str | None, environ: Any = os.environ, home: Path | None = None) -> Finding:
+def kubernetes_finding(
+    *, client_version: str | None, environ: Any = os.environ, home: Path | None = None
+) -> Finding:
     """Return which cluster the client's configuration names; the cluster itself is not asked."""
-    paths = [Path(word) for word in environ.get("KUBECONFIG", "").split(os.pathsep) if word] or [(home or Path.home()) / ".kube" / "config"]
+    paths = [Path(word) for word in environ.get("KUBECONFIG", "").split(os.pathsep) if word] or [
+        (home or Path.home()) / ".kube" / "config"
+    ]
     inside = "KUBERNETES_SERVICE_HOST" in environ
     path = next((path for path in paths if path.is_file()), None)
     if path is None and not inside:
@@ -93,8 +133,15 @@ def kubernetes_finding(*, client_version: str | None, environ: Any = os.environ,
         return Finding(room="launchers", name="kubernetes", state="broken", words=failure)
     if client_version is None:
         words = f"{where}, but its Python client is not installed"
-        return Finding(room="launchers", name="kubernetes", state="absent", words=words, remedy=_CLIENT_LINE)
-    return Finding(room="launchers", name="kubernetes", state="ok", words=f"{where}, client {client_version}; not asked whether it answers")
+        return Finding(
+            room="launchers", name="kubernetes", state="absent", words=words, remedy=_CLIENT_LINE
+        )
+    return Finding(
+        room="launchers",
+        name="kubernetes",
+        state="ok",
+        words=f"{where}, client {client_version}; not asked whether it answers",
+    )
 
 
 def _context_of(path: Path) -> tuple[str, str | None]:
@@ -114,10 +161,17 @@ def _context_of(path: Path) -> tuple[str, str | None]:
 def ngc_finding() -> Finding:
     """Return the version of NGC CLI, which starts jobs on Base Command."""
     if shutil.which("ngc") is None:
-        return Finding(room="launchers", name="base command", state="absent", words="ngc is not on the PATH; --launcher bcp needs NGC CLI")
+        return Finding(
+            room="launchers",
+            name="base command",
+            state="absent",
+            words="ngc is not on the PATH; --launcher bcp needs NGC CLI",
+        )
     said, failure = _ask("ngc", "--version")
     if said is None:
-        return Finding(room="launchers", name="base command", state="broken", words=f"ngc --version {failure}")
+        return Finding(
+            room="launchers", name="base command", state="broken", words=f"ngc --version {failure}"
+        )
     return Finding(room="launchers", name="base command", state="ok", words=" ".join(said.split()))
 
 
@@ -125,7 +179,13 @@ def _ask(*words: str) -> tuple[str | None, str]:
     """What a program said, or None and why it said nothing."""
     try:
         answer = subprocess.run(
-            words, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL, check=False, errors="replace"
+            words,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            errors="replace",
         )
     except subprocess.TimeoutExpired:
         return None, f"gave no answer in {PATIENCE_S:.0f} s"

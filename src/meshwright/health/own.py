@@ -11,14 +11,22 @@ from meshwright.units import counted
 
 __all__ = ["calibration_finding", "profile_finding"]
 
-_NO_CALIBRATION = "none given: predictions stand on the package's figures; --calibration FILE takes what `meshwright calibrate` wrote"
-_NO_PROFILE = "none given: operators stand on the package's tables; --profile FILE takes what `meshwright profile` wrote"
+_NO_CALIBRATION = (
+    "none given: predictions stand on the package's figures; --calibration FILE takes what"
+    " `meshwright calibrate` wrote"
+)
+_NO_PROFILE = (
+    "none given: operators stand on the package's tables; --profile FILE takes what `meshwright"
+    " profile` wrote"
+)
 
 
 def calibration_finding(fitted: Calibration | None, measured: Profile | None) -> Finding:
     """Return what a calibration was fitted on, and whether it goes with the profile."""
     if fitted is None:
-        return Finding(room="own figures", name="calibration", state="absent", words=_NO_CALIBRATION)
+        return Finding(
+            room="own figures", name="calibration", state="absent", words=_NO_CALIBRATION
+        )
     from meshwright import __version__
 
     fit = f"{counted(len(fitted.runs), 'run')}, {counted(len(fitted.factors), 'factor')}"
@@ -29,9 +37,12 @@ def calibration_finding(fitted: Calibration | None, measured: Profile | None) ->
         return Finding(room="own figures", name="calibration", state="broken", words=str(error))
     if fitted.version not in ("", __version__):
         remedy = (
-            f"its factors multiply the constants of {fitted.version}, and this is {__version__}: fit it again with meshwright calibrate"
+            f"its factors multiply the constants of {fitted.version}, and this is {__version__}:"
+            " fit it again with meshwright calibrate"
         )
-        return Finding(room="own figures", name="calibration", state="broken", words=words, remedy=remedy)
+        return Finding(
+            room="own figures", name="calibration", state="broken", words=words, remedy=remedy
+        )
     return Finding(room="own figures", name="calibration", state="ok", words=words)
 
 
@@ -42,5 +53,11 @@ def profile_finding(measured: Profile | None) -> Finding:
     words = f"{profile_words(measured.machine)}, {measured.num_measured} shapes"
     if not measured.complete:
         remedy = "the same `meshwright profile` again measures the rest"
-        return Finding(room="own figures", name="profile", state="broken", words=f"{words}; partial", remedy=remedy)
+        return Finding(
+            room="own figures",
+            name="profile",
+            state="broken",
+            words=f"{words}; partial",
+            remedy=remedy,
+        )
     return Finding(room="own figures", name="profile", state="ok", words=words)

@@ -1,4 +1,5 @@
-"""Versions of the package, of what it needs, and of its extras, as the installation itself names them."""
+"""Versions of the package, of what it needs, and of its extras, as the installation itself names
+them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from meshwright.health.finding import Finding
 __all__ = ["Requirement", "installed_version", "package_findings", "read_requirement"]
 
 _NO_EXTRAS = "no record of an installation names them, so nobody can say what they lack"
-_LINE = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)\s*(?:>=\s*(?P<least>[0-9][0-9.]*))?[^;]*(?:;(?P<marker>.*))?$")
+_LINE = re.compile(
+    r"^(?P<name>[A-Za-z0-9._-]+)\s*(?:>=\s*(?P<least>[0-9][0-9.]*))?[^;]*(?:;(?P<marker>.*))?$"
+)
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 _BELOW = re.compile(r"python_version\s*<\s*['\"]([0-9.]+)['\"]")
 
@@ -46,8 +49,11 @@ def read_requirement(line: str) -> Requirement:
     )
 
 
-def package_findings(lines: Iterable[str] | None, *, version_of: Callable[[str], str | None] | None = None) -> list[Finding]:
-    """Return the versions of Python, of the package and of what `lines`, or the installation, require."""
+def package_findings(
+    lines: Iterable[str] | None, *, version_of: Callable[[str], str | None] | None = None
+) -> list[Finding]:
+    """Return the versions of Python, of the package and of what `lines`, or the installation,
+    require."""
     from meshwright import __version__
 
     look = version_of or installed_version
@@ -56,13 +62,39 @@ def package_findings(lines: Iterable[str] | None, *, version_of: Callable[[str],
     required = [requirement for requirement in found if requirement.applies]
     findings = [
         Finding(room="software", name="meshwright", state="ok", words=__version__),
-        Finding(room="software", name="python", state="ok", words=f"{platform.python_version()} on {platform.platform(terse=True)}"),
-        *(_core_finding(requirement, look(requirement.name)) for requirement in required if requirement.extra is None),
+        Finding(
+            room="software",
+            name="python",
+            state="ok",
+            words=f"{platform.python_version()} on {platform.platform(terse=True)}",
+        ),
+        *(
+            _core_finding(requirement, look(requirement.name))
+            for requirement in required
+            if requirement.extra is None
+        ),
     ]
-    extras = dict.fromkeys(requirement.extra for requirement in found if requirement.extra is not None)
+    extras = dict.fromkeys(
+        requirement.extra for requirement in found if requirement.extra is not None
+    )
     if not extras:
-        return [*findings, Finding(room="extras", name="extras", state="absent", words=_NO_EXTRAS, remedy="pip install .")]
-    return [*findings, *(_extra_finding(extra, [r for r in required if r.extra == extra], look) for extra in extras)]
+        return [
+            *findings,
+            Finding(
+                room="extras",
+                name="extras",
+                state="absent",
+                words=_NO_EXTRAS,
+                remedy="pip install .",
+            ),
+        ]
+    return [
+        *findings,
+        *(
+            _extra_finding(extra, [r for r in required if r.extra == extra], look)
+            for extra in extras
+        ),
+    ]
 
 
 def _own_lines() -> list[str] | None:
@@ -81,30 +113,58 @@ def installed_version(name: str) -> str | None:
 
 
 def _core_finding(requirement: Requirement, version: str | None) -> Finding:
-    line = f"pip install '{requirement.name}{'' if requirement.least is None else f'>={requirement.least}'}'"
+    line = (
+        "pip install"
+        f" '{requirement.name}{'' if requirement.least is None else f'>={requirement.least}'}'"
+    )
     if version is None:
         return Finding(
-            room="software", name=requirement.name, state="broken", words="is not installed, and every command needs it", remedy=line
+            room="software",
+            name=requirement.name,
+            state="broken",
+            words="is not installed, and every command needs it",
+            remedy=line,
         )
     if _is_older(version, requirement.least):
         words = f"{version} is older than the {requirement.least} that is needed"
-        return Finding(room="software", name=requirement.name, state="broken", words=words, remedy=line)
+        return Finding(
+            room="software", name=requirement.name, state="broken", words=words, remedy=line
+        )
     return Finding(room="software", name=requirement.name, state="ok", words=version)
 
 
-def _extra_finding(extra: str, requirements: list[Requirement], look: Callable[[str], str | None]) -> Finding:
+def _extra_finding(
+    extra: str, requirements: list[Requirement], look: Callable[[str], str | None]
+) -> Finding:
     versions = {requirement.name: look(requirement.name) for requirement in requirements}
     missing = [name for name, version in versions.items() if version is None]
     needed = {requirement.name: requirement.least for requirement in requirements}
     present = {name: version for name, version in versions.items() if version is not None}
-    old = [f"{name} {version} is older than {needed[name]}" for name, version in present.items() if _is_older(version, needed[name])]
+    old = [
+        f"{name} {version} is older than {needed[name]}"
+        for name, version in present.items()
+        if _is_older(version, needed[name])
+    ]
     remedy = f"pip install 'meshwright[{extra}]'"
     if old:
-        return Finding(room="extras", name=extra, state="broken", words="; ".join(old), remedy=remedy)
+        return Finding(
+            room="extras", name=extra, state="broken", words="; ".join(old), remedy=remedy
+        )
     if missing:
         verb = "is" if len(missing) == 1 else "are"
-        return Finding(room="extras", name=extra, state="absent", words=f"{', '.join(missing)} {verb} not installed", remedy=remedy)
-    return Finding(room="extras", name=extra, state="ok", words=", ".join(f"{name} {version}" for name, version in versions.items()))
+        return Finding(
+            room="extras",
+            name=extra,
+            state="absent",
+            words=f"{', '.join(missing)} {verb} not installed",
+            remedy=remedy,
+        )
+    return Finding(
+        room="extras",
+        name=extra,
+        state="ok",
+        words=", ".join(f"{name} {version}" for name, version in versions.items()),
+    )
 
 
 def _is_older(version: str, least: str | None) -> bool:

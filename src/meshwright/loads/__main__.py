@@ -1,4 +1,5 @@
-"""`python -m meshwright.loads serve.json`: start an engine on this node, measure it under its loads, and print a line for each."""
+"""`python -m meshwright.loads serve.json`: start an engine on this node, measure it under its
+loads, and print a line for each."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from meshwright.loads.measure import measure_engine
 
 
 def main(words: list[str]) -> int:
-    """Return 0 where every load was measured, 1 where one was not; what was started is ended after SIGTERM and Ctrl-C, too."""
+    """Return 0 where every load was measured, 1 where one was not; what was started is ended after
+    SIGTERM and Ctrl-C, too."""
     if len(words) != 1:
         print("usage: python -m meshwright.loads serve.json", file=sys.stderr)
         return 2

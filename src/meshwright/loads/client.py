@@ -1,4 +1,5 @@
-"""A client that sends a load to a server that speaks OpenAI's protocol, and times what is streamed back."""
+"""A client that sends a load to a server that speaks OpenAI's protocol, and times what is streamed
+back."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Target:
     model: str | None = None
     """As the server names it; None: the first that it lists."""
     vocab: int = 32000
-    """Prompts are of random tokens below this, but for the first and the last sixteenth, where special tokens are."""
+    """Prompts are of random tokens below this, but for the first and the last sixteenth, where
+    special tokens are."""
     key: str | None = None
     """Of an API that asks for one."""
     patience_s: float = 600.0
@@ -44,7 +46,9 @@ class Target:
         if self.vocab < 2:
             raise ConfigError(f"vocab={self.vocab}: expected 2 tokens or more")
         if not self.patience_s > 0:
-            raise ConfigError(f"patience_s={self.patience_s:g}: expected a positive number of seconds")
+            raise ConfigError(
+                f"patience_s={self.patience_s:g}: expected a positive number of seconds"
+            )
 
 
 @dataclass(slots=True)
@@ -81,7 +85,9 @@ class _Stream:
             sent_s=self.sent_s,
             first_s=self.times[0],
             last_s=self.times[-1],
-            gaps_s=tuple(later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False)),
+            gaps_s=tuple(
+                later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False)
+            ),
             prompt_tokens=int(self.usage.get("prompt_tokens") or ask.input_len),
             output_tokens=int(self.usage.get("completion_tokens") or len(self.times)),
         )
@@ -89,19 +95,33 @@ class _Stream:
 
 def _has_token(choice: Mapping[str, Any]) -> bool:
     delta = choice.get("delta") or {}
-    return bool(choice.get("text") or delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"))
+    return bool(
+        choice.get("text")
+        or delta.get("content")
+        or delta.get("reasoning_content")
+        or delta.get("reasoning")
+    )
 
 
 def find_model(target: Target) -> str:
     """Return the first model that a server lists; ServerError where it does not answer."""
     httpx = _httpx()
     try:
-        answer = httpx.get(f"{target.url.rstrip('/')}/v1/models", headers=_headers(target), timeout=target.patience_s, trust_env=False)
+        answer = httpx.get(
+            f"{target.url.rstrip('/')}/v1/models",
+            headers=_headers(target),
+            timeout=target.patience_s,
+            trust_env=False,
+        )
         listed = [str(model["id"]) for model in answer.raise_for_status().json()["data"]]
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ServerError(f"{target.url}: no list of models ({_error_words(error)}); is the server there?") from None
+        raise ServerError(
+            f"{target.url}: no list of models ({_error_words(error)}); is the server there?"
+        ) from None
     except (ValueError, KeyError, TypeError):
-        raise ServerError(f"{target.url}/v1/models: expected a list of models, as OpenAI's protocol has it") from None
+        raise ServerError(
+            f"{target.url}/v1/models: expected a list of models, as OpenAI's protocol has it"
+        ) from None
     if not listed:
         raise ServerError(f"{target.url}/v1/models: lists no model; name one")
     return listed[0]
@@ -120,7 +140,9 @@ async def _find_dialect(target: Target, ask: Ask) -> Dialect:
         while dialect is not None:
             ids = next(_prompts([ask], vocab=target.vocab, seed=0))
             try:
-                answer = await session.post(dialect.endpoint, json={**dialect.body(ids, output_len=ask.output_len)})
+                answer = await session.post(
+                    dialect.endpoint, json={**dialect.body(ids, output_len=ask.output_len)}
+                )
             except httpx.HTTPError as error:
                 raise ServerError(f"{target.url}: {_error_words(error)}") from None
             if answer.status_code == httpx.codes.OK:
@@ -131,7 +153,8 @@ async def _find_dialect(target: Target, ask: Ask) -> Dialect:
 
 
 def send_load(target: Target, dialect: Dialect, load: Load) -> tuple[Answer, ...]:
-    """Send a load and return an answer for each request, in their order; those that fail say why."""
+    """Send a load and return an answer for each request, in their order; those that fail say
+    why."""
     return asyncio.run(_send(target, dialect, load))
 
 
@@ -146,7 +169,9 @@ async def _send(target: Target, dialect: Dialect, load: Load) -> tuple[Answer, .
             answers[index] = await _ask(session, dialect, body, load.asks[index], start)
 
         if load.clients is None:
-            await asyncio.gather(*(_at(start, ask.sent_s or 0.0, one(index)) for index, ask in enumerate(load.asks)))
+            await asyncio.gather(
+                *(_at(start, ask.sent_s or 0.0, one(index)) for index, ask in enumerate(load.asks))
+            )
         else:
             left = iter(range(len(load.asks)))
 
@@ -163,13 +188,18 @@ async def _at(start: float, at_s: float, work: Any) -> None:
     await work
 
 
-async def _ask(session: httpx.AsyncClient, dialect: Dialect, body: Mapping[str, Any], ask: Ask, start: float) -> Answer:
+async def _ask(
+    session: httpx.AsyncClient, dialect: Dialect, body: Mapping[str, Any], ask: Ask, start: float
+) -> Answer:
     httpx = _httpx()
     stream = _Stream(sent_s=time.perf_counter() - start)
     try:
         async with session.stream("POST", dialect.endpoint, json=body) as response:
             if response.status_code != httpx.codes.OK:
-                stream.error = f"status {response.status_code}: {_words((await response.aread()).decode(errors='replace'))}"
+                stream.error = (
+                    f"status {response.status_code}:"
+                    f" {_words((await response.aread()).decode(errors='replace'))}"
+                )
             else:
                 async for line in response.aiter_lines():
                     stream.feed(line, time.perf_counter() - start)
@@ -192,7 +222,13 @@ def _session(target: Target, httpx: Any) -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     timeout = httpx.Timeout(target.patience_s)
     # A server on this machine is asked itself, whatever proxy the environment names.
-    return httpx.AsyncClient(base_url=target.url.rstrip("/"), headers=_headers(target), limits=limits, timeout=timeout, trust_env=False)  # type: ignore[no-any-return]
+    return httpx.AsyncClient(  # type: ignore[no-any-return]
+        base_url=target.url.rstrip("/"),
+        headers=_headers(target),
+        limits=limits,
+        timeout=timeout,
+        trust_env=False,
+    )
 
 
 def _headers(target: Target) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""An inference engine as a process of its own: started, waited for, watched while it is under load, and ended with all that it started."""
+"""An inference engine as a process of its own: started, waited for, watched while it is under load,
+and ended with all that it started."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from meshwright.loads.job import PORT
 __all__ = ["MARK", "EngineProcess", "free_port", "running_engine"]
 
 MARK = "MESHWRIGHT_ENGINE"
-"""A variable by which every process of an engine is known: torchrun and others give their workers sessions of their own."""
+"""A variable by which every process of an engine is known: torchrun and others give their workers
+sessions of their own."""
 _TICK_S = 0.1
 _GRACE_S = 10.0
 """Between asking an engine to end and killing it."""
@@ -30,9 +32,12 @@ _DRAIN_S = 1.0
 
 
 class EngineProcess:
-    """One engine on one port; what it prints goes to this process's stderr, and its last lines are kept."""
+    """One engine on one port; what it prints goes to this process's stderr, and its last lines are
+    kept."""
 
-    def __init__(self, command: Sequence[str], *, port: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], *, port: int, environment: Mapping[str, str]
+    ) -> None:
         """Start it apart from this process's terminal; ServerError where that fails."""
         self._mark = f"{os.getpid()}-{time.time_ns()}"
         _marked(self._mark)  # what ends it is there before it starts
@@ -52,9 +57,13 @@ class EngineProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise ServerError(f"{words[0]} could not be started: {error.strerror or error}") from None
+            raise ServerError(
+                f"{words[0]} could not be started: {error.strerror or error}"
+            ) from None
         assert self._process.stdout is not None
-        self._copier = threading.Thread(target=self._copy, args=(self._process.stdout,), daemon=True)
+        self._copier = threading.Thread(
+            target=self._copy, args=(self._process.stdout,), daemon=True
+        )
         self._copier.start()
 
     @property
@@ -74,14 +83,17 @@ class EngineProcess:
         if code is None:
             return None
         self._copier.join(_DRAIN_S)
-        return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return (
+            f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        )
 
     def last_words(self) -> str | None:
         """Return the last line that it printed."""
         return next((line for line in reversed(self.tail) if line.strip()), None)
 
     def wait_ready(self, health: str, *, seconds: float) -> float:
-        """Return after how many seconds it took requests; ServerError where it ended, or did not in time."""
+        """Return after how many seconds it took requests; ServerError where it ended, or did not in
+        time."""
         try:
             import httpx
         except ImportError:
@@ -98,7 +110,8 @@ class EngineProcess:
         raise ServerError(f"the engine was not ready after {waited:.0f} s: no 200 from {health}")
 
     def end(self) -> None:
-        """End every process that it started, whatever session that is in: asked first, killed after a while."""
+        """End every process that it started, whatever session that is in: asked first, killed after
+        a while."""
         for sent, seconds in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
             deadline = time.monotonic() + seconds
             for number in (left := self._left()):
@@ -114,7 +127,8 @@ class EngineProcess:
             self._process.stdout.close()
 
     def _left(self) -> list[int]:
-        """Processes that run with its mark, by number; those that have ended wait for whoever adopted them."""
+        """Processes that run with its mark, by number; those that have ended wait for whoever
+        adopted them."""
         self._process.poll()  # reaped as soon as it has ended
         return _marked(self._mark)
 
@@ -153,7 +167,9 @@ class PortTaken(ServerError):
 
 
 @contextmanager
-def running_engine(command: Sequence[str], *, port: int, environment: Mapping[str, str]) -> Iterator[EngineProcess]:
+def running_engine(
+    command: Sequence[str], *, port: int, environment: Mapping[str, str]
+) -> Iterator[EngineProcess]:
     """Start an engine and end it with the block, however that ends."""
     engine = EngineProcess(command, port=port, environment=environment)
     try:

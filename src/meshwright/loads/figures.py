@@ -54,7 +54,8 @@ class Limits:
     e2e_s: float | None = None
 
     def kept(self, times: Mapping[str, float]) -> bool:
-        """Whether times by name keep every limit; a time that is not known (one token has no TPOT) breaks none."""
+        """Whether times by name keep every limit; a time that is not known (one token has no TPOT)
+        breaks none."""
         asked = ((name, getattr(self, name)) for name in ("ttft_s", "tpot_s", "e2e_s"))
         return all(limit is None or not times[name] > limit for name, limit in asked)
 
@@ -110,14 +111,20 @@ class Figures:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain types, NaN as None."""
-        found = {**asdict(self), "requests_per_s": self.requests_per_s, "tokens_per_s": self.tokens_per_s}
+        found = {
+            **asdict(self),
+            "requests_per_s": self.requests_per_s,
+            "tokens_per_s": self.tokens_per_s,
+        }
         return {key: _plain(value) for key, value in found.items()}
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> Figures:
         """Read them back from plain types."""
         spreads = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
-        known: dict[str, Any] = {field.name: content[field.name] for field in fields(Figures) if field.name in content}
+        known: dict[str, Any] = {
+            field.name: content[field.name] for field in fields(Figures) if field.name in content
+        }
         return Figures(**{**known, **{name: _spread(content[name]) for name in spreads}})
 
 
@@ -128,11 +135,14 @@ def _plain(value: Any) -> Any:
 
 
 def _spread(content: Mapping[str, Any]) -> Spread:
-    return Spread(**{name: math.nan if value is None else float(value) for name, value in content.items()})
+    return Spread(
+        **{name: math.nan if value is None else float(value) for name, value in content.items()}
+    )
 
 
 def spread_of(values: Iterable[float]) -> Spread:
-    """Return mean and percentiles of what is no NaN; percentiles between two values are on the line between them."""
+    """Return mean and percentiles of what is no NaN; percentiles between two values are on the line
+    between them."""
     import numpy as np
 
     known = np.array([value for value in values if not math.isnan(value)])
@@ -145,8 +155,9 @@ def spread_of(values: Iterable[float]) -> Spread:
 def figures_of(answers: Sequence[Answer], *, limits: Limits | None = None) -> Figures:
     """Return the figures of a load; those of requests that failed count in `failed` alone.
 
-    Throughput is all new tokens over the time from the first request to the last token, as `vllm bench serve` has it: a load of few
-    requests a client shows less than one without end, since the last ones run beside fewer.
+    Throughput is all new tokens over the time from the first request to the last token, as `vllm
+    bench serve` has it: a load of few requests a client shows less than one without end, since the
+    last ones run beside fewer.
     """
     good = [answer for answer in answers if answer.error is None]
     bad = [answer for answer in answers if answer.error is not None]

@@ -1,4 +1,5 @@
-"""What is started and measured on a node: an engine's command, the loads that it gets one after the other, and the lines that say so."""
+"""What is started and measured on a node: an engine's command, the loads that it gets one after the
+other, and the lines that say so."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ class ServeJob:
             raise ConfigError(f"port={self.port}: expected 1 to {_LAST_PORT}")
         for name in ("ready_s", "patience_s"):
             if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name):g}: expected a positive number of seconds")
+                raise ConfigError(
+                    f"{name}={getattr(self, name):g}: expected a positive number of seconds"
+                )
 
     def to_json(self) -> str:
         """Return the text of `serve.json`."""
@@ -65,7 +68,14 @@ def read_serve_job(text: str) -> ServeJob:
     content = json.loads(text)
     known = {field.name: content[field.name] for field in fields(ServeJob) if field.name in content}
     loads = tuple(load_of(load) for load in content["loads"])
-    return ServeJob(**{**known, "command": tuple(content["command"]), "loads": loads, "limits": Limits(**content["limits"])})
+    return ServeJob(
+        **{
+            **known,
+            "command": tuple(content["command"]),
+            "loads": loads,
+            "limits": Limits(**content["limits"]),
+        }
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +97,9 @@ def line_of(text: str) -> Line | None:
         return None
     try:
         content = json.loads(text[at:])["meshwright_serving"]
-        return Line(kind=content["kind"], content={key: value for key, value in content.items() if key != "kind"})
+        return Line(
+            kind=content["kind"],
+            content={key: value for key, value in content.items() if key != "kind"},
+        )
     except (ValueError, KeyError, TypeError):
         return None

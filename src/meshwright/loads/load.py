@@ -11,10 +11,20 @@ from typing import Any, Literal
 
 from meshwright.errors import ConfigError
 
-__all__ = ["Ask", "Lengths", "Load", "closed_loop", "load_of", "poisson", "read_trace", "trace_load"]
+__all__ = [
+    "Ask",
+    "Lengths",
+    "Load",
+    "closed_loop",
+    "load_of",
+    "poisson",
+    "read_trace",
+    "trace_load",
+]
 
 LoadKind = Literal["concurrency", "rate", "trace"]
-"""concurrency: clients that each wait for their answer; rate: Poisson arrivals; trace: at given times."""
+"""concurrency: clients that each wait for their answer; rate: Poisson arrivals; trace: at given
+times."""
 _LONGEST = 2**20
 _MOST_REQUESTS = 10**6
 
@@ -51,7 +61,9 @@ class Lengths:
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt with its answer."""
-        return math.ceil(self.input_len * (1 + self.spread)) + math.ceil(self.output_len * (1 + self.spread))
+        return math.ceil(self.input_len * (1 + self.spread)) + math.ceil(
+            self.output_len * (1 + self.spread)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +90,8 @@ class Load:
 
     @property
     def clients(self) -> int | None:
-        """Requests under way at most; None where they are sent at their times whatever is under way."""
+        """Requests under way at most; None where they are sent at their times whatever is under
+        way."""
         return int(self.value or 1) if self.kind == "concurrency" else None
 
     @property
@@ -99,18 +112,22 @@ def load_of(content: Mapping[str, Any]) -> Load:
 def closed_loop(concurrency: int, lengths: Lengths, *, requests: int | None = None) -> Load:
     """Return a load of clients that each send the next request when the last is answered.
 
-    Four requests a client, and eight at least, where nothing else is said: the first and the last of them run beside fewer others.
+    Four requests a client, and eight at least, where nothing else is said: the first and the last
+    of them run beside fewer others.
     """
     if not 1 <= concurrency <= _MOST_REQUESTS:
         raise ConfigError(f"concurrency={concurrency}: expected 1 client or more")
     count = max(4 * concurrency, 8) if requests is None else _checked(requests)
     if count < concurrency:
         raise ConfigError(f"requests={count}: fewer than the {concurrency} clients")
-    return Load(kind="concurrency", value=float(concurrency), asks=_asks(lengths, count), seed=lengths.seed)
+    return Load(
+        kind="concurrency", value=float(concurrency), asks=_asks(lengths, count), seed=lengths.seed
+    )
 
 
 def poisson(rate: float, lengths: Lengths, *, requests: int | None = None) -> Load:
-    """Return a load of requests that arrive at random times, `rate` a second on average; as many as a minute brings, and 16 at least."""
+    """Return a load of requests that arrive at random times, `rate` a second on average; as many as
+    a minute brings, and 16 at least."""
     import numpy as np
 
     if not 0 < rate < math.inf:
@@ -118,33 +135,48 @@ def poisson(rate: float, lengths: Lengths, *, requests: int | None = None) -> Lo
     count = max(math.ceil(60.0 * rate), 16) if requests is None else _checked(requests)
     gaps = np.random.default_rng(lengths.seed + 1).exponential(1.0 / rate, count)
     times = (np.cumsum(gaps) - gaps[0]).tolist()
-    asks = tuple(replace(ask, sent_s=at) for ask, at in zip(_asks(lengths, count), times, strict=True))
+    asks = tuple(
+        replace(ask, sent_s=at) for ask, at in zip(_asks(lengths, count), times, strict=True)
+    )
     return Load(kind="rate", value=float(rate), asks=asks, seed=lengths.seed)
 
 
 def trace_load(rows: Sequence[tuple[float, int, int]], *, seed: int = 0) -> Load:
-    """Return a load of (seconds, tokens of the prompt, tokens of the answer); the first is sent at once."""
+    """Return a load of (seconds, tokens of the prompt, tokens of the answer); the first is sent at
+    once."""
     ordered = sorted(rows)
     start = ordered[0][0] if ordered else 0.0
-    asks = tuple(Ask(input_len=prompt, output_len=answer, sent_s=at - start) for at, prompt, answer in ordered)
+    asks = tuple(
+        Ask(input_len=prompt, output_len=answer, sent_s=at - start)
+        for at, prompt, answer in ordered
+    )
     return Load(kind="trace", value=None, asks=asks, seed=seed)
 
 
 def read_trace(path: Path, *, seed: int = 0) -> Load:
-    """Read a CSV with sent_s, input_len and output_len; ConfigError names the line that is none of a request."""
+    """Read a CSV with sent_s, input_len and output_len; ConfigError names the line that is none of
+    a request."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             rows = list(csv.DictReader(stream))
     except (OSError, UnicodeError, csv.Error) as error:
-        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from None
     found: list[tuple[float, int, int]] = []
     for number, row in enumerate(rows, start=2):
         try:
             at, prompt, answer = float(row["sent_s"]), int(row["input_len"]), int(row["output_len"])
         except (KeyError, TypeError, ValueError):
-            raise ConfigError(f"{path}: line {number}: expected numbers in the columns sent_s, input_len and output_len") from None
+            raise ConfigError(
+                f"{path}: line {number}: expected numbers in the columns sent_s, input_len and"
+                " output_len"
+            ) from None
         if not (math.isfinite(at) and 1 <= prompt <= _LONGEST and 1 <= answer <= _LONGEST):
-            raise ConfigError(f"{path}: line {number}: expected a time, and 1 to {_LONGEST} tokens of prompt and answer")
+            raise ConfigError(
+                f"{path}: line {number}: expected a time, and 1 to {_LONGEST} tokens of prompt and"
+                " answer"
+            )
         found.append((at, prompt, answer))
     if not found:
         raise ConfigError(f"{path}: expected one request at least")
@@ -162,7 +194,11 @@ def _asks(lengths: Lengths, count: int) -> tuple[Ask, ...]:
 
     rng = np.random.default_rng(lengths.seed)
     drawn = [
-        np.maximum(np.rint(mean * (1 + lengths.spread * rng.uniform(-1, 1, count))), 1).astype(int).tolist()
+        np.maximum(np.rint(mean * (1 + lengths.spread * rng.uniform(-1, 1, count))), 1)
+        .astype(int)
+        .tolist()
         for mean in (lengths.input_len, lengths.output_len)
     ]
-    return tuple(Ask(input_len=prompt, output_len=answer) for prompt, answer in zip(*drawn, strict=True))
+    return tuple(
+        Ask(input_len=prompt, output_len=answer) for prompt, answer in zip(*drawn, strict=True)
+    )

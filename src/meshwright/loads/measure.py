@@ -19,7 +19,8 @@ from meshwright.loads.load import Ask, Load
 __all__ = ["MeasuredLoad", "measure_engine", "measure_server"]
 
 _WARM_CLIENTS = 8
-"""Most requests of the warm-up, which goes before each load: pages are touched, graphs captured, kernels chosen."""
+"""Most requests of the warm-up, which goes before each load: pages are touched, graphs captured,
+kernels chosen."""
 _WATCH_S = 0.5
 
 
@@ -34,9 +35,14 @@ class MeasuredLoad:
 
 
 def measure_server(
-    target: Target, loads: Sequence[Load], *, limits: Limits | None = None, show: Callable[[str], None] = lambda text: None
+    target: Target,
+    loads: Sequence[Load],
+    *,
+    limits: Limits | None = None,
+    show: Callable[[str], None] = lambda text: None,
 ) -> tuple[MeasuredLoad, ...]:
-    """Send loads to a server that runs already and return what each saw; ServerError where it takes no request."""
+    """Send loads to a server that runs already and return what each saw; ServerError where it takes
+    no request."""
     named = target if target.model is not None else replace(target, model=find_model(target))
     dialect = find_dialect(named)
     found: list[MeasuredLoad] = []
@@ -48,21 +54,29 @@ def measure_server(
 
 def _measured(target: Target, dialect: Dialect, load: Load, limits: Limits | None) -> MeasuredLoad:
     send_load(target, dialect, _warm_up(load))
-    return MeasuredLoad(load=load, figures=figures_of(send_load(target, dialect, load), limits=limits), notes=dialect.notes())
+    return MeasuredLoad(
+        load=load,
+        figures=figures_of(send_load(target, dialect, load), limits=limits),
+        notes=dialect.notes(),
+    )
 
 
 def _warm_up(load: Load) -> Load:
     """As many requests at a time as the load has, up to a few, with short answers."""
     at_once = min(load.clients or _WARM_CLIENTS, _WARM_CLIENTS, len(load.asks))
-    asks = tuple(Ask(input_len=ask.input_len, output_len=min(ask.output_len, 4)) for ask in load.asks[:at_once])
+    asks = tuple(
+        Ask(input_len=ask.input_len, output_len=min(ask.output_len, 4))
+        for ask in load.asks[:at_once]
+    )
     return Load(kind="concurrency", value=float(at_once), asks=asks, seed=load.seed + 1)
 
 
 def measure_engine(job: ServeJob, *, write: Callable[[str], None]) -> bool:
-    """Start an engine, send it its loads and write a line for each; return whether all were measured.
+    """Start an engine, send it its loads and write a line for each; return whether all were
+    measured.
 
-    Nothing that was started is left, whatever happens. A load under which the engine died, or refused every request, is a point that
-    failed; those after it are not tried where it is gone.
+    Nothing that was started is left, whatever happens. A load under which the engine died, or
+    refused every request, is a point that failed; those after it are not tried where it is gone.
     """
 
     def say(kind: Any, **content: Any) -> None:
@@ -87,13 +101,29 @@ def _measure_loads(job: ServeJob, engine: EngineProcess, say: Callable[..., None
         target = target if target.model is not None else replace(target, model=find_model(target))
         dialect = find_dialect(target)
     except ServerError as error:
-        say("failed", failure_class="hang" if engine.ended() is None else "unknown", message=str(error), evidence=engine.last_words())
+        say(
+            "failed",
+            failure_class="hang" if engine.ended() is None else "unknown",
+            message=str(error),
+            evidence=engine.last_words(),
+        )
         return False
-    say("ready", ready_s=ready_s, model=target.model, dialect=dialect.to_dict(), notes=list(dialect.notes()))
+    say(
+        "ready",
+        ready_s=ready_s,
+        model=target.model,
+        dialect=dialect.to_dict(),
+        notes=list(dialect.notes()),
+    )
     done = 0
     for load in job.loads:
         why, figures = _under_load(engine, target, dialect, load, job.limits)
-        words = {"name": load.name, "kind_of_load": load.kind, "value": load.value, "figures": figures.to_dict() if figures else None}
+        words = {
+            "name": load.name,
+            "kind_of_load": load.kind,
+            "value": load.value,
+            "figures": figures.to_dict() if figures else None,
+        }
         say("point", **words, error=why, evidence=engine.last_words() if why else None)
         done += why is None
         if engine.ended() is not None:
@@ -102,11 +132,13 @@ def _measure_loads(job: ServeJob, engine: EngineProcess, say: Callable[..., None
     return done == len(job.loads)
 
 
-def _under_load(engine: EngineProcess, target: Target, dialect: Dialect, load: Load, limits: Limits) -> tuple[str | None, Figures | None]:
+def _under_load(
+    engine: EngineProcess, target: Target, dialect: Dialect, load: Load, limits: Limits
+) -> tuple[str | None, Figures | None]:
     """Return why a load counts for nothing, and its figures where there are any.
 
-    A dead engine refuses what comes after at once; one that lives but whose child hangs would keep requests waiting, so the load is sent
-    from a thread and left alone once the engine is gone.
+    A dead engine refuses what comes after at once; one that lives but whose child hangs would keep
+    requests waiting, so the load is sent from a thread and left alone once the engine is gone.
     """
     found: list[MeasuredLoad] = []
     broken: list[BaseException] = []
@@ -129,7 +161,17 @@ def _under_load(engine: EngineProcess, target: Target, dialect: Dialect, load: L
     if not figures.requests:
         time.sleep(_WATCH_S)  # an engine that is about to end may answer with errors first
         how = engine.ended()
-        return (f"the engine {how} under {load.name}" if how else f"every request failed: {figures.first_error}"), figures
+        return (
+            f"the engine {how} under {load.name}"
+            if how
+            else f"every request failed: {figures.first_error}"
+        ), figures
     if figures.failed:
-        return f"{figures.failed} of {figures.failed + figures.requests} requests failed: {figures.first_error}", figures
+        return (
+            (
+                f"{figures.failed} of {figures.failed + figures.requests} requests failed:"
+                f" {figures.first_error}"
+            ),
+            figures,
+        )
     return None, figures

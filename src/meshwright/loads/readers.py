@@ -1,8 +1,9 @@
-"""Results of other load tools in our figures: `vllm bench serve`, guidellm and aiperf, each by what its file says it is.
-
-Formats: vLLM 0.32's benchmarks/serve.py; guidellm 0.8's benchmark/schemas (report version 2); aiperf 0.13's export_models.py (schema 1.4,
-that of genai-perf before it). The three differ in words: guidellm's and aiperf's "inter token latency" is our TPOT, a request's mean, and
-what guidellm calls "time per output token" has the first token in it, which no figure of ours has.
+"""Results of other load tools in our figures: `vllm bench serve`, guidellm and aiperf, each by what
+its file says it is.
+ Formats: vLLM 0.32's benchmarks/serve.py; guidellm 0.8's benchmark/schemas (report version 2);
+aiperf 0.13's export_models.py (schema 1.4, that of genai-perf before it). The three differ in
+words: guidellm's and aiperf's "inter token latency" is our TPOT, a request's mean, and what
+guidellm calls "time per output token" has the first token in it, which no figure of ours has.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ __all__ = ["ReadLoad", "Tool", "read_results"]
 Tool = Literal["vllm bench", "guidellm", "aiperf"]
 _MS = 1e-3
 _UNKNOWN = Spread(mean=math.nan, p50=math.nan, p90=math.nan, p99=math.nan)
-_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0, "seconds": 1.0, "milliseconds": 1e-3, "nanoseconds": 1e-9}
+_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "sec": 1.0,
+    "s": 1.0,
+    "seconds": 1.0,
+    "milliseconds": 1e-3,
+    "nanoseconds": 1e-9,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,19 +47,28 @@ class ReadLoad:
 
 
 def read_results(path: Path) -> tuple[ReadLoad, ...]:
-    """Read the loads of a file; ConfigError where it is of none of the three tools, or holds no finished load."""
+    """Read the loads of a file; ConfigError where it is of none of the three tools, or holds no
+    finished load."""
     try:
         content = json.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError:
-        raise ConfigError(f"{path}: no JSON; expected a result of `vllm bench serve`, guidellm or aiperf") from None
+        raise ConfigError(
+            f"{path}: no JSON; expected a result of `vllm bench serve`, guidellm or aiperf"
+        ) from None
     for tool, is_its, read in _READERS:
         if isinstance(content, dict) and is_its(content):
             try:
-                found = tuple(ReadLoad(tool=tool, file=path.name, name=name, figures=figures) for name, figures in read(content))
+                found = tuple(
+                    ReadLoad(tool=tool, file=path.name, name=name, figures=figures)
+                    for name, figures in read(content)
+                )
             except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-                raise ConfigError(f"{path}: a file of {tool} without what it should hold ({type(error).__name__}: {error})") from None
+                raise ConfigError(
+                    f"{path}: a file of {tool} without what it should hold ({type(error).__name__}:"
+                    f" {error})"
+                ) from None
             if not found:
                 raise ConfigError(f"{path}: a file of {tool} without a load")
             return found
@@ -58,13 +77,21 @@ def read_results(path: Path) -> tuple[ReadLoad, ...]:
 
 def _vllm(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
     asked, rate = content.get("max_concurrency"), content.get("request_rate")
-    name = f"concurrency={asked}" if asked else "rate=inf" if rate in (None, "inf") else f"rate={float(rate):g}"
+    name = (
+        f"concurrency={asked}"
+        if asked
+        else "rate=inf"
+        if rate in (None, "inf")
+        else f"rate={float(rate):g}"
+    )
     details = _vllm_details(content)
     yield (
         name,
         Figures(
             requests=int(content["completed"]),
-            failed=int(content.get("failed") or sum(bool(error) for error in content.get("errors") or ())),
+            failed=int(
+                content.get("failed") or sum(bool(error) for error in content.get("errors") or ())
+            ),
             duration_s=float(content["duration"]),
             prompt_tokens=int(content["total_input_tokens"]),
             output_tokens=int(content["total_output_tokens"]),
@@ -80,7 +107,9 @@ def _vllm(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
 
 def _vllm_spread(content: Mapping[str, Any], word: str) -> Spread:
     names = {"mean": "mean", "p50": "median", "p90": "p90", "p99": "p99"}
-    return Spread(**{ours: _scaled(content.get(f"{theirs}_{word}_ms"), _MS) for ours, theirs in names.items()})
+    return Spread(
+        **{ours: _scaled(content.get(f"{theirs}_{word}_ms"), _MS) for ours, theirs in names.items()}
+    )
 
 
 def _vllm_details(content: Mapping[str, Any]) -> dict[str, Spread]:
@@ -121,7 +150,11 @@ def _guidellm(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
 
 
 def _strategy_name(strategy: Mapping[str, Any]) -> str:
-    for key, word in (("streams", "concurrency"), ("rate", "rate"), ("max_concurrency", "concurrency")):
+    for key, word in (
+        ("streams", "concurrency"),
+        ("rate", "rate"),
+        ("max_concurrency", "concurrency"),
+    ):
         if strategy.get(key) is not None:
             return f"{word}={strategy[key]:g}"
     return str(strategy.get("kind") or strategy.get("type_") or "load")
@@ -139,7 +172,11 @@ def _total(metric: Mapping[str, Any]) -> float:
 
 
 def _good(metric: Mapping[str, Any] | None) -> float | None:
-    return None if not metric or not metric.get("successful") else _number(metric["successful"]["mean"])
+    return (
+        None
+        if not metric or not metric.get("successful")
+        else _number(metric["successful"]["mean"])
+    )
 
 
 def _aiperf(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
@@ -151,7 +188,12 @@ def _aiperf(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
         if metric is None:
             return _UNKNOWN
         scale = _UNITS[str(metric["unit"]).lower()]
-        values = {"mean": metric.get("avg"), "p50": metric.get("p50"), "p90": metric.get("p90"), "p99": metric.get("p99")}
+        values = {
+            "mean": metric.get("avg"),
+            "p50": metric.get("p50"),
+            "p90": metric.get("p90"),
+            "p99": metric.get("p99"),
+        }
         return Spread(**{ours: _scaled(value, scale) for ours, value in values.items()})
 
     def scalar(name: str) -> float | None:
@@ -182,9 +224,12 @@ def _aiperf(content: Mapping[str, Any]) -> Iterable[tuple[str, Figures]]:
 
 
 def _aiperf_name(config: Mapping[str, Any]) -> str:
-    """Of the newer form, whose last phase is the measured one, or the older, which has a load generator."""
+    """Of the newer form, whose last phase is the measured one, or the older, which has a load
+    generator."""
     phases = config.get("phases") or []
-    words = (phases[-1] if isinstance(phases, list) and phases else None) or config.get("loadgen") or {}
+    words = (
+        (phases[-1] if isinstance(phases, list) and phases else None) or config.get("loadgen") or {}
+    )
     for key, word in (("concurrency", "concurrency"), ("rate", "rate"), ("request_rate", "rate")):
         if isinstance(words, Mapping) and isinstance(words.get(key), int | float):
             return f"{word}={words[key]:g}"
@@ -200,11 +245,25 @@ def _number(value: Any) -> float | None:
 
 
 _READERS: tuple[
-    tuple[Tool, Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], Iterable[tuple[str, Figures]]]],
+    tuple[
+        Tool,
+        Callable[[Mapping[str, Any]], bool],
+        Callable[[Mapping[str, Any]], Iterable[tuple[str, Figures]]],
+    ],
     ...,
 ] = (
     ("guidellm", lambda content: isinstance(content.get("benchmarks"), list), _guidellm),
-    ("aiperf", lambda content: "aiperf_version" in content or isinstance(content.get("time_to_first_token"), dict), _aiperf),
-    ("vllm bench", lambda content: "completed" in content and "total_output_tokens" in content, _vllm),
+    (
+        "aiperf",
+        lambda content: (
+            "aiperf_version" in content or isinstance(content.get("time_to_first_token"), dict)
+        ),
+        _aiperf,
+    ),
+    (
+        "vllm bench",
+        lambda content: "completed" in content and "total_output_tokens" in content,
+        _vllm,
+    ),
 )
 """What tells a tool's file, and what reads it."""

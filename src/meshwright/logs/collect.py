@@ -1,4 +1,5 @@
-"""Reports as they come, from several ranks and several starts, in bounded memory; and the reading that they make."""
+"""Reports as they come, from several ranks and several starts, in bounded memory; and the reading
+that they make."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ class Collected:
     def add(self, line: str, report: Report) -> None:
         """Keep a report.
 
-        A count of steps that goes back is another start of the software; the same count again is the same report once more (a progress bar
-        that was drawn again), and the newer one holds.
+        A count of steps that goes back is another start of the software; the same count again is
+        the same report once more (a progress bar that was drawn again), and the newer one holds.
         """
         self.known = True
         name = rank_of(line)
@@ -56,7 +57,12 @@ class Collected:
                 return
             rank = self.ranks[name] = _Rank()
         before = rank.reports[-1] if rank.reports else None
-        if before is not None and before.step is not None and report.step is not None and report.step <= before.step:
+        if (
+            before is not None
+            and before.step is not None
+            and report.step is not None
+            and report.step <= before.step
+        ):
             if report.step == before.step and self.redraws:
                 rank.reports[-1] = replace(report, start=rank.start)
                 return
@@ -83,8 +89,11 @@ class Collected:
             self.reserved_bytes = max(reserved, self.reserved_bytes or 0.0)
 
     def reading(self) -> LogReading:
-        """Return what was found: the reports of the rank that made most, what it does not say filled in from others."""
-        lead = _one_voice(max(self.ranks.values(), key=lambda rank: rank.num_reports, default=_Rank()))
+        """Return what was found: the reports of the rank that made most, what it does not say
+        filled in from others."""
+        lead = _one_voice(
+            max(self.ranks.values(), key=lambda rank: rank.num_reports, default=_Rank())
+        )
         others = [rank for rank in self.ranks.values() if rank.reports is not lead.reports]
         return LogReading(
             framework=self.framework,
@@ -100,13 +109,16 @@ class Collected:
 
 
 def _one_voice(rank: _Rank) -> _Rank:
-    """Where every other report or more goes back, several ranks wrote without a name: keep the first report of each step."""
+    """Where every other report or more goes back, several ranks wrote without a name: keep the
+    first report of each step."""
     if 2 * rank.start < rank.num_reports - 1 or rank.num_reports < 2:
         return rank
     by_step: dict[int | None, Report] = {}
     for report in rank.reports:
         by_step.setdefault(report.step, replace(report, start=0))
-    reports = deque(sorted(by_step.values(), key=lambda report: report.step or 0), maxlen=MOST_REPORTS)
+    reports = deque(
+        sorted(by_step.values(), key=lambda report: report.step or 0), maxlen=MOST_REPORTS
+    )
     return _Rank(reports=reports, num_reports=len(reports))
 
 
@@ -115,11 +127,17 @@ def _filled(lead: _Rank, others: list[_Rank]) -> tuple[Report, ...]:
     if not others:
         return tuple(lead.reports)
     told = {
-        (found.start, found.step): found for rank in others for found in rank.reports if found.loss is not None and found.step is not None
+        (found.start, found.step): found
+        for rank in others
+        for found in rank.reports
+        if found.loss is not None and found.step is not None
     }
     return tuple(
-        replace(report, loss=found.loss)
-        if report.loss is None and (found := told.get((report.start, report.step or -1))) is not None
-        else report
+        (
+            replace(report, loss=found.loss)
+            if report.loss is None
+            and (found := told.get((report.start, report.step or -1))) is not None
+            else report
+        )
         for report in lead.reports
     )

@@ -1,15 +1,18 @@
-"""Megatron-LM and Megatron-Bridge: the line of an iteration, Bridge's `Step Time`, the reports of memory.
-
-Read from Megatron-LM's `training_log` (megatron/training.py at v1.0, v2.0, v2.5 and 23.04; megatron/training/training.py at core_v0.6.0,
-core_v0.9.0, core_v0.13.0 and of August 2026) and `report_memory` (megatron/utils.py, megatron/training/utils.py,
-megatron/training/utils/common_utils.py at the same versions), and from Megatron-Bridge's training/utils/train_utils.py at v0.1.0rc4,
-v0.2.0, v0.3.0 and of August 2026. Over the years the line got a date in front (0.6), `throughput per GPU (TFLOP/s/GPU)` (0.6), `skipped
-samples` (0.9), energy and power (0.13); fields stand between bars, so what is new does not matter. Megatron-DeepSpeed writes the same
-line with its own fields. A loss that is no number is not written at all (`if avg > 0.0`): it shows in `number of nan iterations` alone.
-` validation loss at iteration N on validation set | lm loss value: ...` is of the same files' `evaluate_and_print_results`. Of
-megatron/checkpointing.py and megatron/training/checkpointing.py are `saving checkpoint at iteration N to ...` and `successfully saved
-checkpoint from iteration N to ...`.
-Megatron-LM's `memory (MB)` are MiB, Bridge's `memory (GB)` are 10^9 bytes.
+"""Megatron-LM and Megatron-Bridge: the line of an iteration, Bridge's `Step Time`, the reports of
+memory.
+ Read from Megatron-LM's `training_log` (megatron/training.py at v1.0, v2.0, v2.5 and 23.04;
+megatron/training/training.py at core_v0.6.0, core_v0.9.0, core_v0.13.0 and of August 2026) and
+`report_memory` (megatron/utils.py, megatron/training/utils.py,
+megatron/training/utils/common_utils.py at the same versions), and from Megatron-Bridge's
+training/utils/train_utils.py at v0.1.0rc4, v0.2.0, v0.3.0 and of August 2026. Over the years the
+line got a date in front (0.6), `throughput per GPU (TFLOP/s/GPU)` (0.6), `skipped samples` (0.9),
+energy and power (0.13); fields stand between bars, so what is new does not matter.
+Megatron-DeepSpeed writes the same line with its own fields. A loss that is no number is not written
+at all (`if avg > 0.0`): it shows in `number of nan iterations` alone. ` validation loss at
+iteration N on validation set | lm loss value: ...` is of the same files'
+`evaluate_and_print_results`. Of megatron/checkpointing.py and megatron/training/checkpointing.py
+are `saving checkpoint at iteration N to ...` and `successfully saved checkpoint from iteration N to
+...`. Megatron-LM's `memory (MB)` are MiB, Bridge's `memory (GB)` are 10^9 bytes.
 """
 
 from __future__ import annotations
@@ -38,12 +41,18 @@ BRIDGE_MARKS = ("Step Time :",)
 
 _ITERATION = re.compile(r"iteration\s{1,20}(?P<step>\d{1,15})/\s{0,20}(?P<total>\d{1,15}) \|")
 _VALIDATION = re.compile(
-    rf" validation loss at iteration (?P<step>\d{{1,15}})(?: on validation set)? \| lm loss value: (?P<loss>{NUMBER}) \|", re.IGNORECASE
+    r" validation loss at iteration (?P<step>\d{1,15})(?: on validation set)? \| lm loss value:"
+    rf" (?P<loss>{NUMBER}) \|",
+    re.IGNORECASE,
 )
 _SAVED = re.compile(r"successfully saved checkpoint from iteration {1,10}(?P<step>\d{1,15}) to ")
 _SAVING = re.compile(r"\bsaving checkpoint at iteration {1,10}(?P<step>\d{1,15}) to ")
-_MEMORY = re.compile(r"\(?after \d{1,15} iterations\)? memory \((?P<unit>MB|GB)\) \|(?P<fields>.*)", re.DOTALL)
-_BRIDGE_STEP = re.compile(rf"Step Time : (?P<s>{NUMBER})s GPU utilization: (?P<tflops>{NUMBER})(?:MODEL_)?TFLOP/s/GPU")
+_MEMORY = re.compile(
+    r"\(?after \d{1,15} iterations\)? memory \((?P<unit>MB|GB)\) \|(?P<fields>.*)", re.DOTALL
+)
+_BRIDGE_STEP = re.compile(
+    rf"Step Time : (?P<s>{NUMBER})s GPU utilization: (?P<tflops>{NUMBER})(?:MODEL_)?TFLOP/s/GPU"
+)
 _UNITS = {"MB": float(MIB), "GB": float(GB)}
 _ALLOCATED = ("max allocated", "mem-max-allocated-gigabytes", "peak_allocated_mem")
 _RESERVED = ("max reserved", "mem-max-reserved-gigabytes", "peak_reserved_mem")
@@ -57,7 +66,9 @@ def read_megatron_line(line: str, found: Collected) -> None:
     if "iterations" in line and (memory := _MEMORY.search(line)):
         found.known = True
         fields, unit = fields_by_bar(memory["fields"]), _UNITS[memory["unit"]]
-        found.memory(allocated=_bytes(fields, _ALLOCATED, unit), reserved=_bytes(fields, _RESERVED, unit))
+        found.memory(
+            allocated=_bytes(fields, _ALLOCATED, unit), reserved=_bytes(fields, _RESERVED, unit)
+        )
         return
     if "validation loss" in line and (match := _VALIDATION.search(line)):
         found.evaluated(int(match["step"]), number(match["loss"]))

@@ -1,7 +1,7 @@
 """nanotron's line of an iteration and its reports of memory.
-
-Read from src/nanotron/trainer.py (`train_step_logs`) and logging.py or logging/base.py (`human_format`, `log_memory`, `LoggerWriter`) at
-v0.1, v0.4 and of April 2026. Numbers have three significant digits and a suffix of thousands: `time_per_iteration_ms: 1.23K`, until v0.4
+ Read from src/nanotron/trainer.py (`train_step_logs`) and logging.py or logging/base.py
+(`human_format`, `log_memory`, `LoggerWriter`) at v0.1, v0.4 and of April 2026. Numbers have three
+significant digits and a suffix of thousands: `time_per_iteration_ms: 1.23K`, until v0.4
 `elapsed_time_per_iteration_ms`. Rates of tokens are of all chips, and of one. Memory is in MiB.
 """
 
@@ -18,7 +18,9 @@ __all__ = ["MARKS", "read_nanotron_line"]
 
 MARKS = ("time_per_iteration_ms:", " Peak allocated", " Peak reserved: ")
 
-_ITERATION = re.compile(r"\biteration: (?P<step>\d{1,15}) / (?P<total>\d{1,15}) \|(?P<fields>.*)", re.DOTALL)
+_ITERATION = re.compile(
+    r"\biteration: (?P<step>\d{1,15}) / (?P<total>\d{1,15}) \|(?P<fields>.*)", re.DOTALL
+)
 _ALLOCATED = re.compile(r" Peak allocated:? (\d{1,12}\.\d{2})MiB")
 _RESERVED = re.compile(r" Peak reserved: (\d{1,12}\.\d{2})MiB")
 

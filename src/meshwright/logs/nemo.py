@@ -1,10 +1,11 @@
 """NeMo 1.x's progress bar and NeMo 2.0's progress printer.
-
-Read from NeMo's nemo/collections/nlp/parts/nlp_overrides.py (`CustomProgressBar`) and nemo/utils/exp_manager.py (`TimingCallback`) at
-v1.23.0, and nemo/lightning/pytorch/callbacks/progress_printer.py of September 2025 (after 2.4). The bar is tqdm's, drawn again and again
-behind a carriage return, with `train_step_timing in s=12.60` in its postfix, numbers in five characters as Lightning's `Tqdm.format_num`
-has them; its count is of steps that are done. The printer's `iteration` counts from 0, numbers have four significant digits. Neither says
-memory.
+ Read from NeMo's nemo/collections/nlp/parts/nlp_overrides.py (`CustomProgressBar`) and
+nemo/utils/exp_manager.py (`TimingCallback`) at v1.23.0, and
+nemo/lightning/pytorch/callbacks/progress_printer.py of September 2025 (after 2.4). The bar is
+tqdm's, drawn again and again behind a carriage return, with `train_step_timing in s=12.60` in its
+postfix, numbers in five characters as Lightning's `Tqdm.format_num` has them; its count is of steps
+that are done. The printer's `iteration` counts from 0, numbers have four significant digits.
+Neither says memory.
 """
 
 from __future__ import annotations
@@ -21,8 +22,13 @@ BAR_MARKS = ("train_step_timing in s=",)
 PRINTER_MARKS = ("train_step_timing in s:",)
 
 _COUNT = re.compile(r"\| {0,20}(?P<step>\d{1,12})/(?P<total>\d{1,12}|\?) \[")
-_POSTFIX = re.compile(rf"(?P<name>[A-Za-z_][\w ]{{0,60}}?)=\s{{0,4}}(?P<value>{NUMBER})(?=[,\]])", re.IGNORECASE)
-_TRAINING = re.compile(r"Training epoch \d{1,12}, iteration (?P<step>\d{1,12})/(?P<last>-?\d{1,12}) \|(?P<fields>.*)", re.DOTALL)
+_POSTFIX = re.compile(
+    rf"(?P<name>[A-Za-z_][\w ]{{0,60}}?)=\s{{0,4}}(?P<value>{NUMBER})(?=[,\]])", re.IGNORECASE
+)
+_TRAINING = re.compile(
+    r"Training epoch \d{1,12}, iteration (?P<step>\d{1,12})/(?P<last>-?\d{1,12}) \|(?P<fields>.*)",
+    re.DOTALL,
+)
 
 
 def read_bar_line(line: str, found: Collected) -> None:
@@ -30,7 +36,9 @@ def read_bar_line(line: str, found: Collected) -> None:
     counts = list(_COUNT.finditer(line))
     if not counts:
         return
-    fields = {match["name"].strip(): match["value"] for match in _POSTFIX.finditer(line, counts[-1].end())}
+    fields = {
+        match["name"].strip(): match["value"] for match in _POSTFIX.finditer(line, counts[-1].end())
+    }
     seconds = number(fields.get("train_step_timing in s"))
     if seconds is not None:
         loss = number(fields.get("reduced_train_loss", fields.get("loss")))
@@ -39,7 +47,14 @@ def read_bar_line(line: str, found: Collected) -> None:
             found.total_steps = count(counts[-1]["total"]) or None
             grad_norm = number(fields.get("grad_norm"))
             found.add(
-                line, Report(step=step, step_s=seconds, loss=loss, grad_norm=grad_norm, batch=number(fields.get("global_batch_size")))
+                line,
+                Report(
+                    step=step,
+                    step_s=seconds,
+                    loss=loss,
+                    grad_norm=grad_norm,
+                    batch=number(fields.get("global_batch_size")),
+                ),
             )
 
 

@@ -34,9 +34,11 @@ def scaled(text: str | None) -> float | None:
 
 
 def fields_by_bar(text: str) -> Mapping[str, str]:
-    """Read `name: value | name: value |` into a mapping, the last name and value only where a bar or a line's end stands behind them.
+    """Read `name: value | name: value |` into a mapping, the last name and value only where a bar
+    or a line's end stands behind them.
 
-    A line that was cut short, or that another process wrote into, ends in the middle of a number: what has no end is left out.
+    A line that was cut short, or that another process wrote into, ends in the middle of a number:
+    what has no end is left out.
     """
     parts = text.split("|")
     if not parts[-1].endswith("\n"):

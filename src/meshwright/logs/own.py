@@ -1,7 +1,7 @@
-"""The embedded trainer's lines: one object of JSON per step, evaluation and checkpoint, and one at the end.
-
-Read from meshwright/trainer: a step's line has at least `step`, `loss` and `step_s`. What a line has beyond, and what it lacks, does not
-matter.
+"""The embedded trainer's lines: one object of JSON per step, evaluation and checkpoint, and one at
+the end.
+ Read from meshwright/trainer: a step's line has at least `step`, `loss` and `step_s`. What a line
+has beyond, and what it lacks, does not matter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def read_own_line(line: str, found: Collected) -> None:
         return
     if not isinstance(content, dict):
         return
-    found.memory(allocated=_most(content.get("peak_allocated_bytes")), reserved=_most(content.get("peak_reserved_bytes")))
+    found.memory(
+        allocated=_most(content.get("peak_allocated_bytes")),
+        reserved=_most(content.get("peak_reserved_bytes")),
+    )
     step, seconds = _value(content, "step"), _value(content, "step_s")
     event = content.get("event", "step")
     if event != "step":
@@ -74,7 +77,9 @@ def _value(content: Mapping[str, Any], name: str) -> float | None:
 def _most(value: Any) -> float | None:
     """One figure, or the largest of one per rank."""
     found = [
-        item for item in (value if isinstance(value, list) else [value]) if isinstance(item, int | float) and not isinstance(item, bool)
+        item
+        for item in (value if isinstance(value, list) else [value])
+        if isinstance(item, int | float) and not isinstance(item, bool)
     ]
     try:
         return max(map(float, found), default=None)

@@ -1,4 +1,5 @@
-"""Which software wrote a log, and what it says: every reader sees the lines that carry its marks, the one that finds most has it."""
+"""Which software wrote a log, and what it says: every reader sees the lines that carry its marks,
+the one that finds most has it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ _FORMS = (
 class LogReader:
     """Reads a log block by block, so that one of any size takes little memory."""
 
-    found: dict[Framework, Collected] = field(default_factory=lambda: {form.framework: Collected(form.framework) for form in _FORMS})
+    found: dict[Framework, Collected] = field(
+        default_factory=lambda: {form.framework: Collected(form.framework) for form in _FORMS}
+    )
 
     def feed(self, block: str) -> None:
         """Read a block of whole lines, as `whole_lines` makes them."""
@@ -55,21 +58,32 @@ class LogReader:
     @property
     def num_reports(self) -> int:
         """Reports of steps so far, of all ranks and forms."""
-        return sum(rank.num_reports for found in self.found.values() for rank in found.ranks.values())
+        return sum(
+            rank.num_reports for found in self.found.values() for rank in found.ranks.values()
+        )
 
     def reading(self) -> LogReading | None:
         """Return what was read so far; None where no line was of a software that is known."""
-        readings = {name: found.reading() for name, found in self.found.items() if found.known or found.ranks}
+        readings = {
+            name: found.reading()
+            for name, found in self.found.items()
+            if found.known or found.ranks
+        }
         if not readings:
             return None
         best = max(readings, key=lambda name: readings[name].num_reports)
-        if "megatron-bridge" in readings and "megatron-lm" in readings and best in ("megatron-bridge", "megatron-lm"):
+        if (
+            "megatron-bridge" in readings
+            and "megatron-lm" in readings
+            and best in ("megatron-bridge", "megatron-lm")
+        ):
             return _of_bridge(readings["megatron-bridge"], readings["megatron-lm"])
         return readings[best]
 
 
 def _of_bridge(by_step_time: LogReading, by_iteration: LogReading) -> LogReading:
-    """Bridge writes Megatron's line on the last rank, which says more, and its own on rank 0: take the one, else the other."""
+    """Bridge writes Megatron's line on the last rank, which says more, and its own on rank 0: take
+    the one, else the other."""
     if by_iteration.reports:
         return replace(by_iteration, framework="megatron-bridge")
     return replace(
@@ -80,7 +94,8 @@ def _of_bridge(by_step_time: LogReading, by_iteration: LogReading) -> LogReading
 
 
 def read_chunks(chunks: Iterable[str]) -> LogReading | None:
-    """Read a log that comes in pieces; None where it is of no known software. Any text is read or passed over, none raises."""
+    """Read a log that comes in pieces; None where it is of no known software. Any text is read or
+    passed over, none raises."""
     reader = LogReader()
     for block in whole_lines(chunks):
         reader.feed(block)

@@ -7,18 +7,38 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-__all__ = ["FRAMEWORKS", "WARM_UP", "Evaluation", "Framework", "LogReading", "Report", "after_warm_up", "steady_reports"]
+__all__ = [
+    "FRAMEWORKS",
+    "WARM_UP",
+    "Evaluation",
+    "Framework",
+    "LogReading",
+    "Report",
+    "after_warm_up",
+    "steady_reports",
+]
 
-Framework = Literal["megatron-bridge", "megatron-lm", "nemo-1", "nemo-2", "torchtitan", "nanotron", "deepspeed", "meshwright"]
+Framework = Literal[
+    "megatron-bridge",
+    "megatron-lm",
+    "nemo-1",
+    "nemo-2",
+    "torchtitan",
+    "nanotron",
+    "deepspeed",
+    "meshwright",
+]
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 T = TypeVar("T")
 WARM_UP = 3
-"""Reports at the start of a process that are left out: compilation, allocator, first collectives."""
+"""Reports at the start of a process that are left out: compilation, allocator, first
+collectives."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What one line of a log says of a step, or of the mean of the steps since the line before; None is not said."""
+    """What one line of a log says of a step, or of the mean of the steps since the line before;
+    None is not said."""
 
     step: int | None = None
     """Steps that are done, from 1, whatever the software counts from."""
@@ -33,13 +53,15 @@ class Report:
     loss: float | None = None
     grad_norm: float | None = None
     batch: float | None = None
-    """Of one step, in what the software counts: samples, or tokens (nanotron from 0.4). It tells a batch that grows, no more."""
+    """Of one step, in what the software counts: samples, or tokens (nanotron from 0.4). It tells a
+    batch that grows, no more."""
     skipped: int = 0
     """Iterations without an update (a loss scale that was too high)."""
     nan: int = 0
     """Iterations whose loss was no number."""
     start: int = 0
-    """Which start of the software it is of, from 0: a run that was resumed counts some steps twice."""
+    """Which start of the software it is of, from 0: a run that was resumed counts some steps
+    twice."""
 
     @property
     def has_rate(self) -> bool:
@@ -48,7 +70,8 @@ class Report:
         return any(rate is not None and 0 < rate < math.inf for rate in rates)
 
     def seconds(self, *, seq_len: int, gbs: int, num_chips: int) -> float | None:
-        """Return the step's time, from a rate where the time itself is not said; None where neither is."""
+        """Return the step's time, from a rate where the time itself is not said; None where neither
+        is."""
         tokens = float(seq_len * gbs)
         for quantity, work in (
             (self.step_s, None),
@@ -114,12 +137,16 @@ class LogReading:
     @property
     def tokens_per_s(self) -> tuple[float, ...]:
         """Rates of all chips, where reports say them."""
-        return tuple(report.tokens_per_s for report in self.reports if report.tokens_per_s is not None)
+        return tuple(
+            report.tokens_per_s for report in self.reports if report.tokens_per_s is not None
+        )
 
     @property
     def tflops_per_gpu(self) -> tuple[float, ...]:
         """Rates of one chip, where reports say them."""
-        return tuple(report.tflops_per_gpu for report in self.reports if report.tflops_per_gpu is not None)
+        return tuple(
+            report.tflops_per_gpu for report in self.reports if report.tflops_per_gpu is not None
+        )
 
     @property
     def last_step(self) -> int | None:
@@ -130,8 +157,9 @@ class LogReading:
 def steady_reports(reports: Iterable[Report]) -> tuple[Report, ...]:
     """Return the reports that a step's time may stand on.
 
-    Those with a rate, of the last size of the batch where it grew, without iterations that skipped their update, and without the warm-up of
-    each start: the first WARM_UP of it, at most a third, at least one.
+    Those with a rate, of the last size of the batch where it grew, without iterations that skipped
+    their update, and without the warm-up of each start: the first WARM_UP of it, at most a third,
+    at least one.
     """
     rated = [report for report in reports if report.has_rate]
     last = rated[-1].batch if rated else None
@@ -145,5 +173,6 @@ def steady_reports(reports: Iterable[Report]) -> tuple[Report, ...]:
 
 
 def after_warm_up(found: list[T]) -> list[T]:
-    """Return what is left of the reports of one start: the first WARM_UP are left out, at most a third of all, at least one."""
+    """Return what is left of the reports of one start: the first WARM_UP are left out, at most a
+    third of all, at least one."""
     return found[max(1, min(WARM_UP, len(found) // 3)) :]

@@ -1,4 +1,5 @@
-"""Typed access to a Hugging Face config: every value is checked, every complaint names the config and the key."""
+"""Typed access to a Hugging Face config: every value is checked, every complaint names the config
+and the key."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _MOST = 10**8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HfConfig:
-    """A config.json, or a section of it. Keys may be alternatives, best first: `num_hidden_layers|n_layer`. null is as good as absent."""
+    """A config.json, or a section of it. Keys may be alternatives, best first:
+    `num_hidden_layers|n_layer`. null is as good as absent."""
 
     name: str
     """How messages call it."""
@@ -29,7 +31,11 @@ class HfConfig:
 
     def require(self, wanted: Iterable[str]) -> None:
         """Raise with the full list of the wanted keys that are absent."""
-        missing = [keys.replace("|", " (or ") + (")" if "|" in keys else "") for keys in wanted if not self.has(keys)]
+        missing = [
+            keys.replace("|", " (or ") + (")" if "|" in keys else "")
+            for keys in wanted
+            if not self.has(keys)
+        ]
         if missing:
             raise ConfigError(f"{self.name}: missing {', '.join(missing)}")
 
@@ -44,12 +50,18 @@ class HfConfig:
             raise self._wrong(keys, value, f"a whole number from {least} to {_MOST}")
         return value
 
-    def number(self, keys: str, default: float, *, least: float = sys.float_info.min, most: float = _MOST) -> float:
+    def number(
+        self, keys: str, default: float, *, least: float = sys.float_info.min, most: float = _MOST
+    ) -> float:
         """Return a number from `least` to `most`: without them a positive one."""
         value = self._find(keys)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not least <= value <= most
+        ):
             raise self._wrong(keys, value, "a positive number" if least > 0 else "a number from 0")
         return float(value)
 
@@ -81,12 +93,15 @@ class HfConfig:
         return value
 
     def alike(self, *keys: str, length: int) -> HfConfig:
-        """Return the config with one value in place of each of these keys' lists, which hold the same value for each of `length` layers."""
+        """Return the config with one value in place of each of these keys' lists, which hold the
+        same value for each of `length` layers."""
         values = dict(self.values)
         for key in keys:
             if isinstance(listed := values.get(key), list):
                 if len(listed) != length or any(value != listed[0] for value in listed):
-                    raise self._wrong(key, listed, f"one value, or the same for each of {length} layers")
+                    raise self._wrong(
+                        key, listed, f"one value, or the same for each of {length} layers"
+                    )
                 values[key] = listed[0]
         return HfConfig(name=self.name, values=values)
 
@@ -98,7 +113,9 @@ class HfConfig:
         return HfConfig(name=f"{self.name}: {key}", values=value or {})
 
     def _find(self, keys: str) -> Any:
-        return next((self.values[key] for key in keys.split("|") if self.values.get(key) is not None), None)
+        return next(
+            (self.values[key] for key in keys.split("|") if self.values.get(key) is not None), None
+        )
 
     def _wrong(self, keys: str, value: object, expected: str) -> ConfigError:
         key = next(key for key in keys.split("|") if self.values.get(key) is not None)

@@ -1,6 +1,7 @@
-"""What a Hugging Face config says beside the shape: what a training needs, and its cost does not hang on.
-
-The fields are those of `exports.ModelDetails`. Keys and what an absent one means: the configuration classes of Hugging Face transformers.
+"""What a Hugging Face config says beside the shape: what a training needs, and its cost does not
+hang on.
+ The fields are those of `exports.ModelDetails`. Keys and what an absent one means: the
+configuration classes of Hugging Face transformers.
 """
 
 from __future__ import annotations
@@ -20,11 +21,23 @@ _ACTIVATIONS = {
     "relu2": "squared-relu",
 }
 _ACTIVATION_KEYS = "hidden_act|hidden_activation|activation_function|mlp_hidden_act"
-_NORM_KEYS = "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|layernorm_epsilon|norm_epsilon|norm_eps"
+_NORM_KEYS = (
+    "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|layernorm_epsilon|norm_epsilon|norm_eps"
+)
 _BALANCED_BY_BIAS = {"router_score": "sigmoid", "router_balance": "bias"}
 _FIXED: Mapping[str, Mapping[str, str | float]] = {
     **dict.fromkeys(
-        ("bailing_moe_v2", "deepseek_v3", "deepseek_v32", "dots1", "glm4_moe", "glm_moe_dsa", "kimi_k2", "minimax_m2"), _BALANCED_BY_BIAS
+        (
+            "bailing_moe_v2",
+            "deepseek_v3",
+            "deepseek_v32",
+            "dots1",
+            "glm4_moe",
+            "glm_moe_dsa",
+            "kimi_k2",
+            "minimax_m2",
+        ),
+        _BALANCED_BY_BIAS,
     ),
     "deepseek_v2": {"router_balance": "sequence-aux-loss"},
     "llama4_text": {"router_score": "sigmoid"},
@@ -57,22 +70,46 @@ def read_details(config: HfConfig, spec: ModelSpec, *, kind: str) -> dict[str, A
 
 _OF_FAMILY: Mapping[str, Mapping[str, str]] = {
     "gpt_oss": {"gate_clamp": "swiglu_limit"},
-    "gemma2": {"query_scale": "query_pre_attn_scalar", "score_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"},
-    "gemma3_text": {"query_scale": "query_pre_attn_scalar", "window_rope_base": "rope_local_base_freq"},
+    "gemma2": {
+        "query_scale": "query_pre_attn_scalar",
+        "score_cap": "attn_logit_softcapping",
+        "logit_cap": "final_logit_softcapping",
+    },
+    "gemma3_text": {
+        "query_scale": "query_pre_attn_scalar",
+        "window_rope_base": "rope_local_base_freq",
+    },
 }
-"""Fields of details, and their keys, that some software has words for in these architectures alone."""
+"""Fields of details, and their keys, that some software has words for in these architectures
+alone."""
 
 
 _SCALES = (
-    *("attn_logit_softcapping", "final_logit_softcapping", "embedding_multiplier", "attention_multiplier", "residual_multiplier"),
-    *("logits_scaling", "logit_scale", "scale_emb", "scale_depth", "swiglu_limit", "no_rope_layers", "attn_temperature_tuning"),
+    *(
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "embedding_multiplier",
+        "attention_multiplier",
+        "residual_multiplier",
+    ),
+    *(
+        "logits_scaling",
+        "logit_scale",
+        "scale_emb",
+        "scale_depth",
+        "swiglu_limit",
+        "no_rope_layers",
+        "attn_temperature_tuning",
+    ),
 )
-"""Keys that change what is computed, hardly how long it takes, and that no export has a word for."""
+"""Keys that change what is computed, hardly how long it takes, and that no export has a word
+for."""
 _TRIVIAL: tuple[Any, ...] = (None, 0, 1, False, [])
 
 
 def left_out(config: HfConfig, spec: ModelSpec, *, kind: str) -> list[str]:
-    """Say what no field holds: caps and scales, an activation, a stretching of the rotation, attention to chosen tokens alone."""
+    """Say what no field holds: caps and scales, an activation, a stretching of the rotation,
+    attention to chosen tokens alone."""
     said = []
     read = _OF_FAMILY.get(kind, {}).values()
     given = [key for key in _SCALES if key not in read and config.values.get(key) not in _TRIVIAL]
@@ -80,13 +117,18 @@ def left_out(config: HfConfig, spec: ModelSpec, *, kind: str) -> list[str]:
     if activation and activation not in _ACTIVATIONS:
         given.append(f"activation {activation}")
     if given:
-        said.append(f"left out, as exports have no words and times hardly hang on them: {', '.join(given)}")
+        said.append(
+            f"left out, as exports have no words and times hardly hang on them: {', '.join(given)}"
+        )
     kind = _word(_scaling(config), "rope_type|type")
     if spec.positions == "rope" and kind not in (*_PLAIN, _STRETCHED):
         said.append(f"rope_scaling of type {kind} is left out: exports rotate by rope_theta alone")
     if config.has("index_topk"):
         tokens = config.count("index_topk")
-        said.append(f"attention is priced in full: the indexer that chooses {tokens} tokens for each, and its weights, are left out")
+        said.append(
+            f"attention is priced in full: the indexer that chooses {tokens} tokens for each, and"
+            " its weights, are left out"
+        )
     return said
 
 
@@ -107,7 +149,8 @@ def _rotation(config: HfConfig, spec: ModelSpec) -> dict[str, Any]:
 
 
 def _parameters(config: HfConfig) -> HfConfig:
-    """What transformers 5 writes in place of rope_theta and rope_scaling; of models with two rotations, that of full attention."""
+    """What transformers 5 writes in place of rope_theta and rope_scaling; of models with two
+    rotations, that of full attention."""
     section = config.section("rope_parameters")
     return section.section("full_attention") if section.has("full_attention") else section
 
@@ -123,17 +166,28 @@ def _routing(config: HfConfig) -> dict[str, Any]:
         found["router_score"] = score
     if config.has("topk_method"):
         biased = _word(config, "topk_method") == "noaux_tc"
-        found["router_balance"] = "bias" if biased else "sequence-aux-loss" if config.flag("seq_aux", False) else "aux-loss"
+        found["router_balance"] = (
+            "bias"
+            if biased
+            else "sequence-aux-loss"
+            if config.flag("seq_aux", False)
+            else "aux-loss"
+        )
     if config.has("router_aux_loss_coef|aux_loss_alpha"):
         found["aux_loss"] = config.number("router_aux_loss_coef|aux_loss_alpha", 1e-2, least=0.0)
     if config.number("routed_scaling_factor", 1.0) != 1.0:
         found["routed_scale"] = config.number("routed_scaling_factor", 1.0)
     if config.has("topk_group") and config.count("n_group", 1) > 1:
-        found |= {"router_groups": config.count("n_group"), "router_top_groups": config.count("topk_group")}
+        found |= {
+            "router_groups": config.count("n_group"),
+            "router_top_groups": config.count("topk_group"),
+        }
     return found
 
 
 def _word(config: HfConfig, keys: str) -> str:
     """A text; what is none counts as absent, as no shape hangs on it."""
-    value = next((config.values[key] for key in keys.split("|") if config.values.get(key) is not None), "")
+    value = next(
+        (config.values[key] for key in keys.split("|") if config.values.get(key) is not None), ""
+    )
     return value.lower() if isinstance(value, str) else ""

@@ -1,4 +1,5 @@
-"""Parts of a model that several kinds of Hugging Face config describe: experts, latent attention, windows, hybrid layers."""
+"""Parts of a model that several kinds of Hugging Face config describe: experts, latent attention,
+windows, hybrid layers."""
 
 from __future__ import annotations
 
@@ -11,12 +12,21 @@ from meshwright.models._hf_config import HfConfig, shown
 from meshwright.models.spec import HybridSpec, MambaSpec, MlaSpec, MoeSpec
 from meshwright.units import counted
 
-__all__ = ["Found", "MoeKeys", "Part", "WindowKeys", "global_every", "hybrid_layers", "latent_attention"]
+__all__ = [
+    "Found",
+    "MoeKeys",
+    "Part",
+    "WindowKeys",
+    "global_every",
+    "hybrid_layers",
+    "latent_attention",
+]
 
 Found = dict[str, Any]
 """Values of fields of a ModelSpec."""
 Part = Callable[[HfConfig, Found], Found]
-"""Reads one part of a config, knowing what was found before it; a field set to None is left at its default."""
+"""Reads one part of a config, knowing what was found before it; a field set to None is left at its
+default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,19 +69,25 @@ class MoeKeys:
     def _shared_ffn(self, config: HfConfig, expert_ffn: int) -> int:
         if self.shared_ffn is not None:
             return config.count(self.shared_ffn, 0, least=0)
-        return config.count(self.shared_experts, 0, least=0) * expert_ffn if self.shared_experts else 0
+        return (
+            config.count(self.shared_experts, 0, least=0) * expert_ffn if self.shared_experts else 0
+        )
 
     def _first_dense(self, config: HfConfig) -> int:
         if self.first_dense is not None:
             return config.count(self.first_dense, 0, least=0)
         layers = config.items(self.dense_layers) if self.dense_layers else None
         if layers and layers != list(range(len(layers))):
-            raise ConfigError(f"{config.name}: {self.dense_layers}={shown(layers)}: only leading layers may be dense")
+            raise ConfigError(
+                f"{config.name}: {self.dense_layers}={shown(layers)}: only leading layers may be"
+                " dense"
+            )
         return len(layers or [])
 
 
 def latent_attention(config: HfConfig, found: Found) -> Found:
-    """Read multi-head latent attention; `head_dim` is then a query's, with and without rotary part."""
+    """Read multi-head latent attention; `head_dim` is then a query's, with and without rotary
+    part."""
     config.require(["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"])
     mla = MlaSpec(
         kv_lora_rank=config.count("kv_lora_rank"),
@@ -80,7 +96,11 @@ def latent_attention(config: HfConfig, found: Found) -> Found:
         qk_rope_head_dim=config.count("qk_rope_head_dim", least=0),
         v_head_dim=config.count("v_head_dim"),
     )
-    return {"mla": mla, "head_dim": mla.qk_nope_head_dim + mla.qk_rope_head_dim, "num_kv_heads": found["num_heads"]}
+    return {
+        "mla": mla,
+        "head_dim": mla.qk_nope_head_dim + mla.qk_rope_head_dim,
+        "num_kv_heads": found["num_heads"],
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +111,8 @@ class WindowKeys:
     assumed: int | None = None
     """Length where the key is absent; a null switches windows off."""
     every: int = 0
-    """One layer in this many is global, 0: none; a list of layer types or a pattern in the config goes first."""
+    """One layer in this many is global, 0: none; a list of layer types or a pattern in the config
+    goes first."""
     pattern_key: str | None = None
     switch: str | None = None
     """Flag that must be true, if there is one."""
@@ -99,9 +120,14 @@ class WindowKeys:
     def __call__(self, config: HfConfig, found: Found) -> Found:
         """Read `window` and `global_every`."""
         length = self._length(config)
-        if length is None or (config.has("max_position_embeddings") and length >= config.count("max_position_embeddings")):
+        if length is None or (
+            config.has("max_position_embeddings")
+            and length >= config.count("max_position_embeddings")
+        ):
             return {}
-        every = config.count(self.pattern_key, self.every, least=0) if self.pattern_key else self.every
+        every = (
+            config.count(self.pattern_key, self.every, least=0) if self.pattern_key else self.every
+        )
         if config.has("layer_types"):
             is_global = [kind == "full_attention" for kind in config.items("layer_types") or []]
             return {"window": length} | global_every(config, is_global, found)
@@ -115,10 +141,14 @@ class WindowKeys:
 
 
 def global_every(config: HfConfig, is_global: list[bool], found: Found) -> Found:
-    """Turn a list of layers (true: global) into the `global_every` that gives as many, or nearly; the list's length must be the layers'."""
+    """Turn a list of layers (true: global) into the `global_every` that gives as many, or nearly;
+    the list's length must be the layers'."""
     layers = found["num_layers"]
     if len(is_global) != layers:
-        raise ConfigError(f"{config.name}: the list of layer types has {len(is_global)} entries, expected one for each of {layers} layers")
+        raise ConfigError(
+            f"{config.name}: the list of layer types has {len(is_global)} entries, expected one for"
+            f" each of {layers} layers"
+        )
     full = sum(is_global)
     if full == layers:
         return {"window": None}
@@ -133,11 +163,21 @@ def hybrid_layers(config: HfConfig, found: Found) -> Found:
     """Read layers that each hold one block (`M-M*ME`), the Mamba mixer and the experts."""
     kinds = _layer_kinds(config)
     if len(kinds) != found["num_layers"]:
-        raise ConfigError(f"{config.name}: the layer pattern has {counted(len(kinds), 'layer')}, num_hidden_layers={found['num_layers']}")
+        raise ConfigError(
+            f"{config.name}: the layer pattern has {counted(len(kinds), 'layer')},"
+            f" num_hidden_layers={found['num_layers']}"
+        )
     if {"mlp", "moe"} <= set(kinds):
-        raise ConfigError(f"{config.name}: the layer pattern mixes dense and expert feed-forwards, which is not modelled")
+        raise ConfigError(
+            f"{config.name}: the layer pattern mixes dense and expert feed-forwards, which is not"
+            " modelled"
+        )
     ffn_layers = kinds.count("mlp") + kinds.count("moe")
-    hybrid = HybridSpec(attention_layers=kinds.count("attention"), mamba_layers=kinds.count("mamba"), ffn_layers=ffn_layers)
+    hybrid = HybridSpec(
+        attention_layers=kinds.count("attention"),
+        mamba_layers=kinds.count("mamba"),
+        ffn_layers=ffn_layers,
+    )
     experts = _hybrid_experts(config) if "moe" in kinds else {}
     return {"hybrid": hybrid, "mamba": _mamba(config) if hybrid.mamba_layers else None} | experts
 
@@ -148,12 +188,22 @@ def _layer_kinds(config: HfConfig) -> list[str]:
         blocks = [_KINDS.get(letter, letter) for letter in config.text("hybrid_override_pattern")]
     unknown = [kind for kind in blocks if kind not in _KINDS.values()]
     if unknown:
-        raise ConfigError(f"{config.name}: layer of kind {shown(unknown[0])}: expected {', '.join(_KINDS.values())}")
+        raise ConfigError(
+            f"{config.name}: layer of kind {shown(unknown[0])}: expected"
+            f" {', '.join(_KINDS.values())}"
+        )
     return blocks
 
 
 def _mamba(config: HfConfig) -> MambaSpec:
-    config.require(["mamba_num_heads", "mamba_head_dim", "ssm_state_size|mamba_state_dim", "n_groups|mamba_n_groups"])
+    config.require(
+        [
+            "mamba_num_heads",
+            "mamba_head_dim",
+            "ssm_state_size|mamba_state_dim",
+            "n_groups|mamba_n_groups",
+        ]
+    )
     return MambaSpec(
         state_dim=config.count("ssm_state_size|mamba_state_dim"),
         num_heads=config.count("mamba_num_heads"),
@@ -169,7 +219,8 @@ def _hybrid_experts(config: HfConfig) -> Found:
         num_experts=config.count("n_routed_experts"),
         top_k=config.count("num_experts_per_tok"),
         expert_ffn=config.count("moe_intermediate_size"),
-        shared_ffn=config.count("moe_shared_expert_intermediate_size", 0, least=0) * config.count("n_shared_experts", 1, least=0),
+        shared_ffn=config.count("moe_shared_expert_intermediate_size", 0, least=0)
+        * config.count("n_shared_experts", 1, least=0),
         latent_dim=config.count("moe_latent_size") if config.has("moe_latent_size") else None,
     )
     return {"moe": moe, "ffn": moe.expert_ffn}

@@ -1,6 +1,7 @@
-"""The table of readers: for each `model_type` of a Hugging Face config, which keys hold what, and what the architecture fixes.
-
-Source of keys and of what an absent key means: the configuration classes of Hugging Face transformers, and the published config.json files.
+"""The table of readers: for each `model_type` of a Hugging Face config, which keys hold what, and
+what the architecture fixes.
+ Source of keys and of what an absent key means: the configuration classes of Hugging Face
+transformers, and the published config.json files.
 """
 
 from __future__ import annotations
@@ -9,7 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from meshwright.models._hf_config import HfConfig
-from meshwright.models._hf_parts import Found, MoeKeys, Part, WindowKeys, global_every, hybrid_layers, latent_attention
+from meshwright.models._hf_parts import (
+    Found,
+    MoeKeys,
+    Part,
+    WindowKeys,
+    global_every,
+    hybrid_layers,
+    latent_attention,
+)
 
 __all__ = ["READERS", "Reader"]
 
@@ -51,7 +60,8 @@ def _but(reader: Reader, *parts: Part, **changes: object) -> Reader:
 
 
 def _attention_bias(config: HfConfig, found: Found) -> Found:
-    """Read Llama's two flags of biases: those of the attention alone count at the queries, keys and values."""
+    """Read Llama's two flags of biases: those of the attention alone count at the queries, keys and
+    values."""
     attention, everywhere = config.flag("attention_bias", False), config.flag("mlp_bias", False)
     return {"linear_bias": attention and everywhere, "qkv_bias": attention and not everywhere}
 
@@ -70,9 +80,15 @@ def _multi_query(config: HfConfig, found: Found) -> Found:
 
 def _falcon_heads(config: HfConfig, found: Found) -> Found:
     if config.flag("new_decoder_architecture", False):
-        return {"num_kv_heads": config.count("num_kv_heads|n_head_kv", found["num_heads"]), "parallel_block": True}
+        return {
+            "num_kv_heads": config.count("num_kv_heads|n_head_kv", found["num_heads"]),
+            "parallel_block": True,
+        }
     parallel = config.flag("parallel_attn", True)
-    return _multi_query(config, found) | {"parallel_block": parallel, "norms_per_layer": 1 if parallel else 2}
+    return _multi_query(config, found) | {
+        "parallel_block": parallel,
+        "norms_per_layer": 1 if parallel else 2,
+    }
 
 
 def _alibi(config: HfConfig, _: Found) -> Found:
@@ -83,7 +99,9 @@ def _mpt_details(config: HfConfig, found: Found) -> Found:
     attention = config.section("attn_config")
     alibi = attention.flag("alibi", True)
     learned = config.flag("learned_pos_emb", True) and not alibi
-    kv_heads = {"multiquery_attention": 1}.get(attention.text("attn_type", "multihead_attention"), found["num_heads"])
+    kv_heads = {"multiquery_attention": 1}.get(
+        attention.text("attn_type", "multihead_attention"), found["num_heads"]
+    )
     return {
         "ffn": round(config.number("expansion_ratio", 4) * found["hidden"]),
         "num_kv_heads": attention.count("kv_n_heads", kv_heads),
@@ -105,11 +123,15 @@ def _gpt_neo_windows(config: HfConfig, found: Found) -> Found:
     kinds: list[str] = []
     for entry in config.items("attention_types") or []:
         pattern, times = entry if isinstance(entry, list) and len(entry) == 2 else ([], 0)
-        repeated = HfConfig(name=f"{config.name}: attention_types", values={"pattern": pattern, "times": times})
+        repeated = HfConfig(
+            name=f"{config.name}: attention_types", values={"pattern": pattern, "times": times}
+        )
         kinds += (repeated.items("pattern") or []) * min(repeated.count("times"), _MOST_REPEATS)
     if "local" not in kinds:
         return {}
-    return {"window": config.count("window_size", 256)} | global_every(config, [kind == "global" for kind in kinds], found)
+    return {"window": config.count("window_size", 256)} | global_every(
+        config, [kind == "global" for kind in kinds], found
+    )
 
 
 def _chatglm_heads(config: HfConfig, found: Found) -> Found:
@@ -129,21 +151,36 @@ def _t5_details(assumed: str) -> Part:
     def read(config: HfConfig, found: Found) -> Found:
         layers = found["num_layers"]
         gated = config.text("feed_forward_proj", assumed).startswith("gated")
-        return {"gated": gated, "encoder_layers": layers, "num_layers": config.count("num_decoder_layers", layers)}
+        return {
+            "gated": gated,
+            "encoder_layers": layers,
+            "num_layers": config.count("num_decoder_layers", layers),
+        }
 
     return read
 
 
 def _llama4_experts(config: HfConfig, found: Found) -> Found:
-    """Each expert and the shared one have `intermediate_size`; dense layers in between have `intermediate_size_mlp`."""
-    keys = MoeKeys(experts="num_local_experts", expert_ffn="intermediate_size", frequency="interleave_moe_layer_step")
+    """Each expert and the shared one have `intermediate_size`; dense layers in between have
+    `intermediate_size_mlp`."""
+    keys = MoeKeys(
+        experts="num_local_experts",
+        expert_ffn="intermediate_size",
+        frequency="interleave_moe_layer_step",
+    )
     moe = keys(config, found)["moe"]
-    return {"moe": replace(moe, shared_ffn=moe.expert_ffn), "ffn": config.count("intermediate_size_mlp", found["ffn"])}
+    return {
+        "moe": replace(moe, shared_ffn=moe.expert_ffn),
+        "ffn": config.count("intermediate_size_mlp", found["ffn"]),
+    }
 
 
 def _hunyuan_experts(config: HfConfig, found: Found) -> Found:
-    """Read Hunyuan's experts, whose numbers may be a list with one for each layer; shared experts are as wide as `intermediate_size`."""
-    alike = config.alike("moe_topk", "moe_intermediate_size", "num_shared_expert", length=found["num_layers"])
+    """Read Hunyuan's experts, whose numbers may be a list with one for each layer; shared experts
+    are as wide as `intermediate_size`."""
+    alike = config.alike(
+        "moe_topk", "moe_intermediate_size", "num_shared_expert", length=found["num_layers"]
+    )
     mixed = config.flag("use_mixed_mlp_moe", False)
     keys = MoeKeys(
         experts="num_experts",
@@ -171,7 +208,10 @@ _DEEPSEEK_MOE = MoeKeys(
     optional=True,
 )
 _QWEN_MOE = MoeKeys(
-    experts="num_experts", shared_ffn="shared_expert_intermediate_size", frequency="decoder_sparse_step", dense_layers="mlp_only_layers"
+    experts="num_experts",
+    shared_ffn="shared_expert_intermediate_size",
+    frequency="decoder_sparse_step",
+    dense_layers="mlp_only_layers",
 )
 
 
@@ -181,14 +221,23 @@ def _mtp(config: HfConfig, _: Found) -> Found:
 
 _MISTRAL = _but(_LLAMA, WindowKeys(assumed=4096))
 _QWEN2 = _but(_LLAMA, WindowKeys(assumed=4096, switch="use_sliding_window"), qkv_bias=True)
-_QWEN3 = replace(_but(_LLAMA, WindowKeys(assumed=4096, switch="use_sliding_window"), qk_norm=True), assumed={"head_dim": 128})
+_QWEN3 = replace(
+    _but(_LLAMA, WindowKeys(assumed=4096, switch="use_sliding_window"), qk_norm=True),
+    assumed={"head_dim": 128},
+)
 _DEEPSEEK = _but(_LLAMA, latent_attention, _DEEPSEEK_MOE, _mtp)
 _GEMMA = replace(_LLAMA, tied=True, assumed={"head_dim": 256})
-_GEMMA2 = _but(_GEMMA, WindowKeys(assumed=4096, every=2, pattern_key="sliding_window_pattern"), norms_per_layer=4)
+_GEMMA2 = _but(
+    _GEMMA,
+    WindowKeys(assumed=4096, every=2, pattern_key="sliding_window_pattern"),
+    norms_per_layer=4,
+)
 _GEMMA3 = replace(
     _but(
         _GEMMA,
-        WindowKeys(assumed=4096, every=6, pattern_key="sliding_window_pattern|_sliding_window_pattern"),
+        WindowKeys(
+            assumed=4096, every=6, pattern_key="sliding_window_pattern|_sliding_window_pattern"
+        ),
         norms_per_layer=4,
         qk_norm=True,
     ),
@@ -207,7 +256,12 @@ _GPT2 = Reader(
     fixed=_LAYER_NORM | {"linear_bias": True},
     parts=(_gpt2_ffn, _positions("n_positions|n_ctx|max_position_embeddings")),
 )
-_GPTJ = replace(_GPT2, tied=False, fixed=_GPT2.fixed | {"parallel_block": True, "norms_per_layer": 1}, parts=(_gpt2_ffn,))
+_GPTJ = replace(
+    _GPT2,
+    tied=False,
+    fixed=_GPT2.fixed | {"parallel_block": True, "norms_per_layer": 1},
+    parts=(_gpt2_ffn,),
+)
 _FALCON = Reader(
     dims={
         "num_layers": "num_hidden_layers|n_layer",
@@ -223,7 +277,13 @@ _FALCON = Reader(
     parts=(_gpt2_ffn, _falcon_heads, _alibi),
 )
 _T5 = Reader(
-    dims={"num_layers": "num_layers", "hidden": "d_model", "ffn": "d_ff", "num_heads": "num_heads", "vocab": "vocab_size"},
+    dims={
+        "num_layers": "num_layers",
+        "hidden": "d_model",
+        "ffn": "d_ff",
+        "num_heads": "num_heads",
+        "vocab": "vocab_size",
+    },
     kv_heads=None,
     head_dim="d_kv",
     tied=True,
@@ -231,7 +291,10 @@ _T5 = Reader(
     parts=(_t5_details("relu"),),
 )
 _COHERE = replace(
-    _LLAMA, tied=True, flags={"qk_norm": ("use_qk_norm", False)}, fixed={"norm": "layernorm", "parallel_block": True, "norms_per_layer": 1}
+    _LLAMA,
+    tied=True,
+    flags={"qk_norm": ("use_qk_norm", False)},
+    fixed={"norm": "layernorm", "parallel_block": True, "norms_per_layer": 1},
 )
 _GLM4 = replace(_LLAMA, assumed={"head_dim": 128}, fixed={"norms_per_layer": 4})
 _NEMOTRON_H = Reader(
@@ -241,10 +304,22 @@ _NEMOTRON_H = Reader(
 )
 
 _ERNIE = replace(_LLAMA, tied=True, flags={"linear_bias": ("use_bias", False)}, parts=())
-_ERNIE_MOE = MoeKeys(experts="moe_num_experts", top_k="moe_k", shared_experts="moe_num_shared_experts", first_dense="moe_layer_start_index")
+_ERNIE_MOE = MoeKeys(
+    experts="moe_num_experts",
+    top_k="moe_k",
+    shared_experts="moe_num_shared_experts",
+    first_dense="moe_layer_start_index",
+)
 _LING = Reader(
     flags={"qkv_bias": ("use_qkv_bias", False)},
-    parts=(MoeKeys(experts="num_experts", shared_experts="num_shared_experts", first_dense="first_k_dense_replace"), _mtp),
+    parts=(
+        MoeKeys(
+            experts="num_experts",
+            shared_experts="num_shared_experts",
+            first_dense="first_k_dense_replace",
+        ),
+        _mtp,
+    ),
 )
 _OLMO2 = _but(_LLAMA, qk_norm=True, qk_norm_all_heads=True)
 
@@ -290,9 +365,19 @@ READERS: Mapping[str, Reader] = {
     ),
     "codegen": _GPTJ,
     "cohere": _COHERE,
-    "cohere2": _but(_COHERE, WindowKeys(assumed=4096, every=4, pattern_key="sliding_window_pattern|_sliding_window_pattern")),
+    "cohere2": _but(
+        _COHERE,
+        WindowKeys(
+            assumed=4096, every=4, pattern_key="sliding_window_pattern|_sliding_window_pattern"
+        ),
+    ),
     "dbrx": Reader(
-        dims={"num_layers": "n_layers", "hidden": "d_model", "num_heads": "n_heads", "vocab": "vocab_size"},
+        dims={
+            "num_layers": "n_layers",
+            "hidden": "d_model",
+            "num_heads": "n_heads",
+            "vocab": "vocab_size",
+        },
         kv_heads=None,
         fixed={"norm": "layernorm"},
         parts=(_dbrx_details,),
@@ -304,7 +389,9 @@ READERS: Mapping[str, Reader] = {
     "dots1": _but(_LLAMA, _DEEPSEEK_MOE, qk_norm=True),
     "ernie4_5": _ERNIE,
     "ernie4_5_moe": replace(_ERNIE, parts=(_ERNIE_MOE,)),
-    "exaone": replace(_LLAMA, dims=_DIMS | {"num_layers": "num_layers|num_hidden_layers"}, parts=()),
+    "exaone": replace(
+        _LLAMA, dims=_DIMS | {"num_layers": "num_layers|num_hidden_layers"}, parts=()
+    ),
     "exaone4": _but(_LLAMA, WindowKeys(assumed=4096, every=4), qk_norm=True),
     "falcon": _FALCON,
     "gemma": _GEMMA,
@@ -312,18 +399,31 @@ READERS: Mapping[str, Reader] = {
     "gemma3_text": _GEMMA3,
     "glm": replace(_LLAMA, assumed={"head_dim": 128}),
     "glm4": _GLM4,
-    "glm4_moe": _but(replace(_LLAMA, flags={"qk_norm": ("use_qk_norm", False)}, assumed={"head_dim": 128}), _DEEPSEEK_MOE, _mtp),
+    "glm4_moe": _but(
+        replace(_LLAMA, flags={"qk_norm": ("use_qk_norm", False)}, assumed={"head_dim": 128}),
+        _DEEPSEEK_MOE,
+        _mtp,
+    ),
     "glm_moe_dsa": _DEEPSEEK,
     "gpt2": _GPT2,
     "gpt_bigcode": _but(_GPT2, _multi_query),
     "gpt_neo": Reader(
-        dims={"num_layers": "num_layers", "hidden": "hidden_size", "num_heads": "num_heads", "vocab": "vocab_size"},
+        dims={
+            "num_layers": "num_layers",
+            "hidden": "hidden_size",
+            "num_heads": "num_heads",
+            "vocab": "vocab_size",
+        },
         kv_heads=None,
         tied=True,
         fixed=_LAYER_NORM | {"linear_bias": True},
         parts=(_gpt2_ffn, _positions("max_position_embeddings"), _gpt_neo_windows),
     ),
-    "gpt_neox": Reader(kv_heads=None, fixed=_LAYER_NORM | {"linear_bias": True}, flags={"parallel_block": ("use_parallel_residual", True)}),
+    "gpt_neox": Reader(
+        kv_heads=None,
+        fixed=_LAYER_NORM | {"linear_bias": True},
+        flags={"parallel_block": ("use_parallel_residual", True)},
+    ),
     "gpt_oss": _but(
         _LLAMA,
         replace(_MOE_LOCAL, top_k="num_experts_per_tok|experts_per_token", bias=True),
@@ -339,19 +439,30 @@ READERS: Mapping[str, Reader] = {
     "hunyuan_v1_moe": _but(_HUNYUAN, _hunyuan_experts),
     "internlm": replace(_LLAMA, kv_heads=None, flags={"qkv_bias": ("bias", True)}, parts=()),
     "internlm2": replace(_LLAMA, flags={"linear_bias": ("bias", False)}, parts=()),
-    "internlm3": replace(_LLAMA, flags={"linear_bias": ("bias", False), "qkv_bias": ("qkv_bias", False)}, parts=()),
+    "internlm3": replace(
+        _LLAMA, flags={"linear_bias": ("bias", False), "qkv_bias": ("qkv_bias", False)}, parts=()
+    ),
     "kimi_k2": _DEEPSEEK,
     "llama": _LLAMA,
-    "llama4_text": _but(_LLAMA, _llama4_experts, WindowKeys(key="attention_chunk_size", assumed=8192, every=4)),
+    "llama4_text": _but(
+        _LLAMA, _llama4_experts, WindowKeys(key="attention_chunk_size", assumed=8192, every=4)
+    ),
     "mimo": _but(_QWEN2, _mtp),
     "minicpm": replace(_LLAMA, tied=True),
     "minicpm3": _but(replace(_LLAMA, tied=True), _even_latent_attention),
-    "minimax_m2": replace(_but(_LLAMA, _MOE_LOCAL, qk_norm_all_heads=True), flags={"qk_norm": ("use_qk_norm", True)}),
+    "minimax_m2": replace(
+        _but(_LLAMA, _MOE_LOCAL, qk_norm_all_heads=True), flags={"qk_norm": ("use_qk_norm", True)}
+    ),
     "ministral3": _but(_LLAMA, WindowKeys()),
     "mistral": _MISTRAL,
     "mixtral": _but(_LLAMA, WindowKeys(), _MOE_LOCAL),
     "mpt": Reader(
-        dims={"num_layers": "n_layers", "hidden": "d_model", "num_heads": "n_heads", "vocab": "vocab_size"},
+        dims={
+            "num_layers": "n_layers",
+            "hidden": "d_model",
+            "num_heads": "n_heads",
+            "vocab": "vocab_size",
+        },
         kv_heads=None,
         tied=True,
         fixed=_LAYER_NORM,
@@ -363,7 +474,12 @@ READERS: Mapping[str, Reader] = {
     "olmo": _but(_LLAMA, norm="layernorm"),
     "olmo2": _OLMO2,
     "olmo3": _but(_OLMO2, WindowKeys(assumed=4096, every=4)),
-    "olmoe": _but(_LLAMA, MoeKeys(experts="num_experts", expert_ffn="intermediate_size"), qk_norm=True, qk_norm_all_heads=True),
+    "olmoe": _but(
+        _LLAMA,
+        MoeKeys(experts="num_experts", expert_ffn="intermediate_size"),
+        qk_norm=True,
+        qk_norm_all_heads=True,
+    ),
     "opt": Reader(
         dims=_DIMS | {"ffn": "ffn_dim"},
         kv_heads=None,
@@ -376,22 +492,37 @@ READERS: Mapping[str, Reader] = {
     "phi3": _but(_LLAMA, WindowKeys()),
     "phimoe": _but(_LLAMA, WindowKeys(), _MOE_LOCAL, norm="layernorm"),
     "qwen": replace(
-        _LLAMA, kv_heads=None, head_dim="kv_channels", fixed={"qkv_bias": True}, parts=(lambda _, found: {"ffn": found["ffn"] // 2},)
+        _LLAMA,
+        kv_heads=None,
+        head_dim="kv_channels",
+        fixed={"qkv_bias": True},
+        parts=(lambda _, found: {"ffn": found["ffn"] // 2},),
     ),
     "qwen2": _QWEN2,
     "qwen2_moe": _but(_QWEN2, _QWEN_MOE),
     "qwen3": _QWEN3,
     "qwen3_moe": _but(_QWEN3, replace(_QWEN_MOE, shared_ffn=None)),
     "seed_oss": _LLAMA,
-    "smollm3": _but(replace(_LLAMA, tied=True), WindowKeys(assumed=4096, switch="use_sliding_window")),
+    "smollm3": _but(
+        replace(_LLAMA, tied=True), WindowKeys(assumed=4096, switch="use_sliding_window")
+    ),
     "stablelm": replace(
         _LLAMA,
         fixed={"norm": "layernorm"},
-        flags={"qkv_bias": ("use_qkv_bias", False), "parallel_block": ("use_parallel_residual", False)},
+        flags={
+            "qkv_bias": ("use_qkv_bias", False),
+            "parallel_block": ("use_parallel_residual", False),
+        },
         parts=(),
     ),
-    "starcoder2": Reader(tied=True, fixed=_LAYER_NORM, flags={"linear_bias": ("use_bias", True)}, parts=(WindowKeys(assumed=4096),)),
+    "starcoder2": Reader(
+        tied=True,
+        fixed=_LAYER_NORM,
+        flags={"linear_bias": ("use_bias", True)},
+        parts=(WindowKeys(assumed=4096),),
+    ),
     "t5": _T5,
     "umt5": replace(_T5, tied=False, parts=(_t5_details("gated-gelu"),)),
 }
-"""By `model_type`. A config of a wrapper (`gemma3`, `llama4`) has its language part under `text_config`."""
+"""By `model_type`. A config of a wrapper (`gemma3`, `llama4`) has its language part under
+`text_config`."""

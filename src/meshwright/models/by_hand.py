@@ -20,12 +20,14 @@ _NEEDED = ("layers", "hidden", "heads", "vocab")
 
 
 def named_model(text: str) -> ModelSpec:
-    """Return the model that a text names: a name of the table, or dims by hand such as `layers=32,hidden=4096,heads=32,vocab=128256`."""
+    """Return the model that a text names: a name of the table, or dims by hand such as
+    `layers=32,hidden=4096,heads=32,vocab=128256`."""
     return parse_dims(text) if "=" in text else find_model(text)
 
 
 def parse_dims(text: str) -> ModelSpec:
-    """Read `layers=32,hidden=4096,heads=32,vocab=128256`; the keys are those of `_KEYS`, and what may be left out is worked out."""
+    """Read `layers=32,hidden=4096,heads=32,vocab=128256`; the keys are those of `_KEYS`, and what
+    may be left out is worked out."""
     given: dict[str, Any] = {}
     for word in (word.strip() for word in text.split(",")):
         key, equals, value = (part.strip() for part in word.partition("="))
@@ -39,7 +41,9 @@ def parse_dims(text: str) -> ModelSpec:
         given[name] = read(key, value)
     missing = [key for key in _NEEDED if _KEYS[key][0] not in given]
     if missing:
-        raise ConfigError(f"model by hand: {', '.join(missing)} not given; expected at least {_EXAMPLE}")
+        raise ConfigError(
+            f"model by hand: {', '.join(missing)} not given; expected at least {_EXAMPLE}"
+        )
     return model_from_dims(**given)
 
 
@@ -103,14 +107,18 @@ def model_from_dims(
     family: Family = "decoder",
     name: str = "by-hand",
 ) -> ModelSpec:
-    """Return a model of Llama's make with these dims: rotary positions, RMSNorm, no biases, gated feed-forward.
+    """Return a model of Llama's make with these dims: rotary positions, RMSNorm, no biases, gated
+    feed-forward.
 
-    What is left out is worked out: `ffn` is 4 hidden (ungated) or 8/3 hidden rounded up to 64 (gated), `num_kv_heads` is `num_heads`,
-    `head_dim` is hidden / num_heads, `expert_ffn` is `ffn`. An encoder-decoder model has `num_layers` on each side.
+    What is left out is worked out: `ffn` is 4 hidden (ungated) or 8/3 hidden rounded up to 64
+    (gated), `num_kv_heads` is `num_heads`, `head_dim` is hidden / num_heads, `expert_ffn` is `ffn`.
+    An encoder-decoder model has `num_layers` on each side.
     """
     width = ffn if ffn is not None else _usual_ffn(hidden, gated=gated)
     if num_experts is None and expert_ffn is not None:
-        raise ConfigError(f"expert_ffn={expert_ffn}: of no use without the number of experts (experts, topk)")
+        raise ConfigError(
+            f"expert_ffn={expert_ffn}: of no use without the number of experts (experts, topk)"
+        )
     return ModelSpec(
         name=name,
         num_layers=num_layers,
@@ -124,7 +132,9 @@ def model_from_dims(
         encoder_layers=num_layers if family == "encoder-decoder" else 0,
         gated=gated,
         tied=tied,
-        moe=_experts(num_experts, top_k, expert_ffn if expert_ffn is not None else width, shared_ffn),
+        moe=_experts(
+            num_experts, top_k, expert_ffn if expert_ffn is not None else width, shared_ffn
+        ),
     )
 
 
@@ -136,17 +146,30 @@ def _usual_head_dim(hidden: int, num_heads: int) -> int:
     if hidden < 1 or num_heads < 1:
         return 1  # ModelSpec refuses these, in its own words
     if hidden % num_heads:
-        fitting = [heads for heads in range(1, min(2 * num_heads, hidden, _MOST_HEADS) + 1) if hidden % heads == 0]
+        fitting = [
+            heads
+            for heads in range(1, min(2 * num_heads, hidden, _MOST_HEADS) + 1)
+            if hidden % heads == 0
+        ]
         near = sorted(sorted(fitting, key=lambda heads: abs(heads - num_heads))[:2])
-        raise ConfigError(f"num_heads={num_heads} does not divide hidden={hidden}; give the width of a head, or num_heads of {near}")
+        raise ConfigError(
+            f"num_heads={num_heads} does not divide hidden={hidden}; give the width of a head, or"
+            f" num_heads of {near}"
+        )
     return hidden // num_heads
 
 
-def _experts(num_experts: int | None, top_k: int | None, expert_ffn: int, shared_ffn: int) -> MoeSpec | None:
+def _experts(
+    num_experts: int | None, top_k: int | None, expert_ffn: int, shared_ffn: int
+) -> MoeSpec | None:
     if num_experts is None:
         if top_k is not None or shared_ffn:
-            raise ConfigError(f"top_k={top_k}, shared_ffn={shared_ffn}: of no use without the number of experts")
+            raise ConfigError(
+                f"top_k={top_k}, shared_ffn={shared_ffn}: of no use without the number of experts"
+            )
         return None
     if top_k is None:
         raise ConfigError(f"num_experts={num_experts}: say also how many a token visits (top_k)")
-    return MoeSpec(num_experts=num_experts, top_k=top_k, expert_ffn=expert_ffn, shared_ffn=shared_ffn)
+    return MoeSpec(
+        num_experts=num_experts, top_k=top_k, expert_ffn=expert_ffn, shared_ffn=shared_ffn
+    )

@@ -13,7 +13,17 @@ from meshwright.units import format_count
 
 __all__ = ["ModelInfo", "ModelRow", "model_html", "model_info", "models_info"]
 
-_PART_NAMES = ("embedding", "positions", "attention", "mamba", "mlp", "experts", "router", "norms", "head")
+_PART_NAMES = (
+    "embedding",
+    "positions",
+    "attention",
+    "mamba",
+    "mlp",
+    "experts",
+    "router",
+    "norms",
+    "head",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +70,8 @@ def models_info() -> list[ModelRow]:
 
 
 def model_info(spec: ModelSpec) -> ModelInfo:
-    """Return a model's dims and its parameters by part, with what is published when it is one of the table."""
+    """Return a model's dims and its parameters by part, with what is published when it is one of
+    the table."""
     params = model_params(spec)
     preset = _preset_of(spec)
     return ModelInfo(
@@ -77,16 +88,31 @@ def model_info(spec: ModelSpec) -> ModelInfo:
 def model_html(spec: ModelSpec) -> str:
     """Return a model's dims and its parameters by part as HTML."""
     found = model_info(spec)
-    active = f", {format_count(found.active_params)} active" if found.active_params < found.params else ""
-    rows = [(name, format_count(count), f"{count / found.params:.1%}") for name, count in found.parts.items()]
+    active = (
+        f", {format_count(found.active_params)} active"
+        if found.active_params < found.params
+        else ""
+    )
+    rows = [
+        (name, format_count(count), f"{count / found.params:.1%}")
+        for name, count in found.parts.items()
+    ]
     dims = ", ".join(f"{key}={value}" for key, value in found.dims.items())
-    return html_table(f"{spec.name}: {format_count(found.params)} parameters{active}", ("part", "parameters", "share"), rows, note=dims)
+    return html_table(
+        f"{spec.name}: {format_count(found.params)} parameters{active}",
+        ("part", "parameters", "share"),
+        rows,
+        note=dims,
+    )
 
 
 def _preset_of(spec: ModelSpec) -> Preset | None:
-    """Return the row of this very shape: the one of the same name where several share it, else the first."""
+    """Return the row of this very shape: the one of the same name where several share it, else the
+    first."""
     same = [preset for preset in presets() if replace(preset.spec, name=spec.name) == spec]
-    return next((preset for preset in same if preset.spec.name == spec.name), same[0] if same else None)
+    return next(
+        (preset for preset in same if preset.spec.name == spec.name), same[0] if same else None
+    )
 
 
 def _row(preset: Preset) -> ModelRow:

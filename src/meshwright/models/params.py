@@ -45,8 +45,19 @@ class Params:
 
     @property
     def total(self) -> int:
-        """Every stored parameter, multi-token-prediction layers left out (as published counts do)."""
-        parts = self.embedding, self.positions, self.attention, self.mamba, self.mlp, self.experts, self.router, self.norms, self.head
+        """Every stored parameter, multi-token-prediction layers left out (as published counts
+        do)."""
+        parts = (
+            self.embedding,
+            self.positions,
+            self.attention,
+            self.mamba,
+            self.mlp,
+            self.experts,
+            self.router,
+            self.norms,
+            self.head,
+        )
         return sum(parts)
 
     @property
@@ -68,18 +79,23 @@ def norm_params(model: ModelSpec) -> int:
 def block_params(model: ModelSpec, block: Block) -> BlockParams:
     """Parameters of one block with the norm before it.
 
-    Formula:  attention h*(heads + 2*kv_heads)*d + heads*d*h; feed-forward (3 if gated else 2)*h*ffn; experts that times their number
+    Formula:  attention h*(heads + 2*kv_heads)*d + heads*d*h; feed-forward (3 if gated else
+              2)*h*ffn; experts that times their number
     Units:    parameters, int.
-    Source:   Megatron-LM paper (arXiv:1909.08053) for the split; DeepSeek-V2 (arXiv:2405.04434) section 2.1 for MLA.
+    Source:   Megatron-LM paper (arXiv:1909.08053) for the split; DeepSeek-V2 (arXiv:2405.04434)
+              section 2.1 for MLA.
     Valid:    any ModelSpec.
     Checked:  tests/models/test_params.py
     """
     sharded, replicated, expert = _PARTS[block.kind](model)
-    return BlockParams(sharded=sharded, replicated=replicated + _block_norms(model, block), expert=expert)
+    return BlockParams(
+        sharded=sharded, replicated=replicated + _block_norms(model, block), expert=expert
+    )
 
 
 def _block_norms(model: ModelSpec, block: Block) -> int:
-    """Half of the layer's norms; the odd one, which a parallel block shares, counts at the attention."""
+    """Half of the layer's norms; the odd one, which a parallel block shares, counts at the
+    attention."""
     if model.hybrid is not None:
         return norm_params(model)
     odd = model.norms_per_layer % 2 if "attention" in block.kind else 0
@@ -92,7 +108,11 @@ def _attention(model: ModelSpec) -> tuple[int, int, int]:
     h, d = model.hidden, model.head_dim
     qkv = h * (model.num_heads + 2 * model.num_kv_heads) * d
     out = model.num_heads * d * h
-    bias_sharded = (model.num_heads + 2 * model.num_kv_heads) * d if (model.qkv_bias or model.linear_bias) else 0
+    bias_sharded = (
+        (model.num_heads + 2 * model.num_kv_heads) * d
+        if (model.qkv_bias or model.linear_bias)
+        else 0
+    )
     bias_replicated = h if model.linear_bias else 0
     qk_norm = 2 * d if model.qk_norm else 0
     sinks = model.num_heads if model.attention_sinks else 0
@@ -117,7 +137,11 @@ def _mla(model: ModelSpec) -> tuple[int, int, int]:
 def _mlp(model: ModelSpec) -> tuple[int, int, int]:
     matrices = 3 if model.gated else 2
     bias_sharded = (matrices - 1) * model.ffn if model.linear_bias else 0
-    return matrices * model.hidden * model.ffn + bias_sharded, model.hidden if model.linear_bias else 0, 0
+    return (
+        matrices * model.hidden * model.ffn + bias_sharded,
+        model.hidden if model.linear_bias else 0,
+        0,
+    )
 
 
 def _moe(model: ModelSpec) -> tuple[int, int, int]:
@@ -144,11 +168,18 @@ def _mamba(model: ModelSpec) -> tuple[int, int, int]:
     return into + conv + per_head + inner + inner * model.hidden, 0, 0
 
 
-_PARTS = {"attention": _attention, "cross_attention": _attention, "mamba": _mamba, "mlp": _mlp, "moe": _moe}
+_PARTS = {
+    "attention": _attention,
+    "cross_attention": _attention,
+    "mamba": _mamba,
+    "mlp": _mlp,
+    "moe": _moe,
+}
 
 
 def head_params(model: ModelSpec) -> int:
-    """Parameters of the output side that are not shared with the embedding: the head, the last norms, BERT's transform."""
+    """Parameters of the output side that are not shared with the embedding: the head, the last
+    norms, BERT's transform."""
     untied = 0 if model.tied else model.vocab * model.hidden
     return untied + _mlm_head(model)
 
@@ -199,17 +230,22 @@ def model_params(model: ModelSpec) -> Params:
 
 def _position_params(model: ModelSpec) -> int:
     learned = model.max_positions * model.hidden if model.positions == "learned" else 0
-    relative = 2 * 32 * model.num_heads if model.positions == "relative" else 0  # T5: 32 buckets per head, encoder and decoder
+    relative = (
+        2 * 32 * model.num_heads if model.positions == "relative" else 0
+    )  # T5: 32 buckets per head, encoder and decoder
     return learned + relative + model.token_types * model.hidden
 
 
 def _mtp_params(model: ModelSpec) -> int:
-    """Parameters of the layers for multi-token prediction: each has one full layer, a projection of two inputs to one, three norms."""
+    """Parameters of the layers for multi-token prediction: each has one full layer, a projection of
+    two inputs to one, three norms."""
     segment = model.mtp_segment
     if segment is None:
         return 0
     layer = sum(count * block_params(model, block).total for block, count in segment.blocks)
-    return round(model.mtp_layers * (layer + 2 * model.hidden * model.hidden + 3 * norm_params(model)))
+    return round(
+        model.mtp_layers * (layer + 2 * model.hidden * model.hidden + 3 * norm_params(model))
+    )
 
 
 def _inactive_experts(model: ModelSpec) -> int:

@@ -7,13 +7,23 @@ from typing import Literal
 
 from meshwright.errors import ConfigError
 
-__all__ = ["Block", "Family", "HybridSpec", "MambaSpec", "MlaSpec", "ModelSpec", "MoeSpec", "Segment"]
+__all__ = [
+    "Block",
+    "Family",
+    "HybridSpec",
+    "MambaSpec",
+    "MlaSpec",
+    "ModelSpec",
+    "MoeSpec",
+    "Segment",
+]
 
 Family = Literal["decoder", "encoder", "encoder-decoder"]
 Stream = Literal["main", "decoder"]
 
 _MOST = 10**8
-"""Beyond any count in a model; larger numbers are slips, and would leave the exact range of float64 when multiplied."""
+"""Beyond any count in a model; larger numbers are slips, and would leave the exact range of float64
+when multiplied."""
 
 
 def _check_counts(owner: str, values: object, names: str, *, least: int) -> None:
@@ -36,7 +46,12 @@ class MlaSpec:
     v_head_dim: int
 
     def __post_init__(self) -> None:
-        _check_counts("latent attention", self, "kv_lora_rank q_lora_rank qk_nope_head_dim v_head_dim", least=1)
+        _check_counts(
+            "latent attention",
+            self,
+            "kv_lora_rank q_lora_rank qk_nope_head_dim v_head_dim",
+            least=1,
+        )
         _check_counts("latent attention", self, "qk_rope_head_dim", least=0)
 
 
@@ -59,13 +74,18 @@ class MoeSpec:
     expert_bias: bool = False
     """Whether expert projections have biases (gpt-oss, whose gate is clamped too)."""
     latent_dim: int | None = None
-    """Width that routed experts work in, reached by a projection down and up per layer; None is the hidden size (Nemotron 3 Super)."""
+    """Width that routed experts work in, reached by a projection down and up per layer; None is the
+    hidden size (Nemotron 3 Super)."""
 
     def __post_init__(self) -> None:
-        _check_counts("experts", self, "num_experts top_k expert_ffn layer_frequency latent_dim", least=1)
+        _check_counts(
+            "experts", self, "num_experts top_k expert_ffn layer_frequency latent_dim", least=1
+        )
         _check_counts("experts", self, "shared_ffn first_dense_layers", least=0)
         if self.top_k > self.num_experts:
-            raise ConfigError(f"experts: top_k={self.top_k} is more than num_experts={self.num_experts}")
+            raise ConfigError(
+                f"experts: top_k={self.top_k} is more than num_experts={self.num_experts}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +104,8 @@ class MambaSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HybridSpec:
-    """Layers that each hold one block only (Nemotron-H): how many of each kind; they sum to the model's layers."""
+    """Layers that each hold one block only (Nemotron-H): how many of each kind; they sum to the
+    model's layers."""
 
     attention_layers: int
     mamba_layers: int
@@ -142,7 +163,8 @@ class ModelSpec:
     """4 in Gemma 2 and 3; 1 where a parallel block shares one norm (Falcon 7B, GPT-J)."""
     qk_norm: bool = False
     qk_norm_all_heads: bool = False
-    """With `qk_norm`: one norm over all heads (MiniMax M2, OLMo 2), for which tensor-parallel ranks sum a statistic; else one per head."""
+    """With `qk_norm`: one norm over all heads (MiniMax M2, OLMo 2), for which tensor-parallel ranks
+    sum a statistic; else one per head."""
     positions: Literal["rope", "learned", "relative", "alibi", "none"] = "rope"
     max_positions: int = 0
     """Rows of the position table where `positions` is `learned`."""
@@ -151,7 +173,8 @@ class ModelSpec:
     attention_sinks: bool = False
     """One learned logit per head (gpt-oss, whose rotations YaRN stretches)."""
     parallel_block: bool = False
-    """Attention and feed-forward read the same input and their outputs are summed (Falcon, GPT-J, PaLM)."""
+    """Attention and feed-forward read the same input and their outputs are summed (Falcon, GPT-J,
+    PaLM)."""
     token_types: int = 0
     """Rows of the segment table (BERT)."""
     mlm_head: bool = False
@@ -174,37 +197,58 @@ class ModelSpec:
         return model_html(self)
 
     def __post_init__(self) -> None:
-        _check_counts(self.name, self, "num_layers hidden num_heads num_kv_heads head_dim vocab window", least=1)
-        _check_counts(self.name, self, "ffn encoder_layers norms_per_layer max_positions token_types global_every mtp_layers", least=0)
+        _check_counts(
+            self.name,
+            self,
+            "num_layers hidden num_heads num_kv_heads head_dim vocab window",
+            least=1,
+        )
+        _check_counts(
+            self.name,
+            self,
+            "ffn encoder_layers norms_per_layer max_positions token_types global_every mtp_layers",
+            least=0,
+        )
         if self.num_heads % self.num_kv_heads:
-            raise ConfigError(f"{self.name}: num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}")
+            raise ConfigError(
+                f"{self.name}: num_heads={self.num_heads} is not divisible by"
+                f" num_kv_heads={self.num_kv_heads}"
+            )
         if self.ffn < 1 and self._has_dense_ffn:
-            raise ConfigError(f"{self.name}: ffn={self.ffn}: expected the width of the dense feed-forward")
+            raise ConfigError(
+                f"{self.name}: ffn={self.ffn}: expected the width of the dense feed-forward"
+            )
         self._check_family()
         self._check_experts()
         self._check_hybrid()
 
     @property
     def refuses_ring(self) -> bool:
-        """Whether attention has a window or sinks: no ring of context-parallel ranks carries those, so that tokens are swapped for heads
-        (Transformer Engine's attn_forward_func_with_cp takes a window with all-to-alls or gathers, sinks with all-to-alls alone)."""
+        """Whether attention has a window or sinks: no ring of context-parallel ranks carries those,
+        so that tokens are swapped for heads (Transformer Engine's attn_forward_func_with_cp takes a
+        window with all-to-alls or gathers, sinks with all-to-alls alone).
+        """
         return self.window is not None or self.attention_sinks
 
     @property
     def takes_user_buffers(self) -> bool:
-        """Whether exchanges in Transformer Engine's user buffers are for its layers: these have names for the products of plain attention,
-        feed-forward and Mamba layers, and one length of sequence (Megatron-Core's TELinear switches overlap off, for all layers that are
-        made later, at the first name of latent attention; initialize.py makes buffers of one shape)."""
+        """Whether exchanges in Transformer Engine's user buffers are for its layers: these have
+        names for the products of plain attention, feed-forward and Mamba layers, and one length of
+        sequence (Megatron-Core's TELinear switches overlap off, for all layers that are made later,
+        at the first name of latent attention; initialize.py makes buffers of one shape).
+        """
         return self.family != "encoder-decoder" and self.mla is None
 
     @property
     def rotation_has_factor(self) -> bool:
-        """Whether rotations are multiplied by a factor, as YaRN's are: told by attention sinks, as gpt-oss alone has both."""
+        """Whether rotations are multiplied by a factor, as YaRN's are: told by attention sinks, as
+        gpt-oss alone has both."""
         return self.attention_sinks and self.positions == "rope"
 
     @property
     def clamps_gate(self) -> bool:
-        """Whether the inputs of the experts' gate are clamped: told by their biases, as gpt-oss alone has both."""
+        """Whether the inputs of the experts' gate are clamped: told by their biases, as gpt-oss
+        alone has both."""
         return self.gated and self.moe is not None and self.moe.expert_bias
 
     @property
@@ -215,32 +259,50 @@ class ModelSpec:
 
     def _check_family(self) -> None:
         if (self.family == "encoder-decoder") != (self.encoder_layers > 0):
-            raise ConfigError(f"{self.name}: encoder_layers={self.encoder_layers}: only an encoder-decoder model has them, and needs them")
-        if self.family != "decoder" and any(part is not None for part in (self.moe, self.hybrid, self.window)):
             raise ConfigError(
-                f"{self.name}: experts, hybrid layers and windows are modelled in decoders only, not in family {self.family!r}"
+                f"{self.name}: encoder_layers={self.encoder_layers}: only an encoder-decoder model"
+                " has them, and needs them"
+            )
+        if self.family != "decoder" and any(
+            part is not None for part in (self.moe, self.hybrid, self.window)
+        ):
+            raise ConfigError(
+                f"{self.name}: experts, hybrid layers and windows are modelled in decoders only,"
+                f" not in family {self.family!r}"
             )
 
     def _check_experts(self) -> None:
-        if self.moe is not None and self.hybrid is None and self.moe.first_dense_layers >= self.num_layers:
+        if (
+            self.moe is not None
+            and self.hybrid is None
+            and self.moe.first_dense_layers >= self.num_layers
+        ):
             raise ConfigError(
-                f"{self.name}: first_dense_layers={self.moe.first_dense_layers} leave no layer of num_layers={self.num_layers} with experts"
+                f"{self.name}: first_dense_layers={self.moe.first_dense_layers} leave no layer of"
+                f" num_layers={self.num_layers} with experts"
             )
 
     def _check_hybrid(self) -> None:
         if self.hybrid is None:
             if self.mamba is not None:
-                raise ConfigError(f"{self.name}: a Mamba mixer needs the counts of layers of each kind (hybrid)")
+                raise ConfigError(
+                    f"{self.name}: a Mamba mixer needs the counts of layers of each kind (hybrid)"
+                )
             return
         parts = self.hybrid.attention_layers + self.hybrid.mamba_layers + self.hybrid.ffn_layers
         if parts != self.num_layers:
-            raise ConfigError(f"{self.name}: hybrid parts sum to {parts}, expected num_layers={self.num_layers}")
+            raise ConfigError(
+                f"{self.name}: hybrid parts sum to {parts}, expected num_layers={self.num_layers}"
+            )
         if self.hybrid.mamba_layers and self.mamba is None:
-            raise ConfigError(f"{self.name}: {self.hybrid.mamba_layers} Mamba layers need the dims of the mixer")
+            raise ConfigError(
+                f"{self.name}: {self.hybrid.mamba_layers} Mamba layers need the dims of the mixer"
+            )
 
     @property
     def total_layers(self) -> int:
-        """Layers that a pipeline cuts: the encoder's and the decoder's (multi-token prediction not counted)."""
+        """Layers that a pipeline cuts: the encoder's and the decoder's (multi-token prediction not
+        counted)."""
         return self.num_layers + self.encoder_layers
 
     @property
@@ -254,7 +316,8 @@ class ModelSpec:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Return one or two segments in model order: dense first layers, or the encoder, come first."""
+        """Return one or two segments in model order: dense first layers, or the encoder, come
+        first."""
         if self.hybrid is not None:
             return (self._hybrid_segment(self.hybrid),)
         if self.family == "encoder-decoder":
@@ -262,12 +325,18 @@ class ModelSpec:
         if self.family == "encoder":
             return (self._encoder_segment(self.num_layers),)
         if self.moe is None:
-            return (Segment(num_layers=self.num_layers, blocks=(*self._attention(), (Block(kind="mlp"), 1.0))),)
+            return (
+                Segment(
+                    num_layers=self.num_layers,
+                    blocks=(*self._attention(), (Block(kind="mlp"), 1.0)),
+                ),
+            )
         return self._moe_segments(self.moe)
 
     @property
     def mtp_segment(self) -> Segment | None:
-        """Return the multi-token-prediction layers, which lie behind the last; a hybrid's have one attention and one feed-forward each."""
+        """Return the multi-token-prediction layers, which lie behind the last; a hybrid's have one
+        attention and one feed-forward each."""
         if not self.mtp_layers:
             return None
         blocks = self.segments[-1].blocks
@@ -283,8 +352,15 @@ class ModelSpec:
     def _attention(self) -> tuple[tuple[Block, float], ...]:
         if self.window is None:
             return ((Block(kind="attention"), 1.0),)
-        share = 0.0 if self.global_every == 0 else (self.num_layers // self.global_every) / self.num_layers
-        kinds = (Block(kind="attention"), share), (Block(kind="attention", window=self.window), 1.0 - share)
+        share = (
+            0.0
+            if self.global_every == 0
+            else (self.num_layers // self.global_every) / self.num_layers
+        )
+        kinds = (
+            (Block(kind="attention"), share),
+            (Block(kind="attention", window=self.window), 1.0 - share),
+        )
         return tuple((block, count) for block, count in kinds if count > 0)
 
     def _moe_segments(self, moe: MoeSpec) -> tuple[Segment, ...]:
@@ -295,16 +371,31 @@ class ModelSpec:
         tail = Segment(num_layers=rest, blocks=(*self._attention(), *ffn))
         if not moe.first_dense_layers:
             return (tail,)
-        head = Segment(num_layers=moe.first_dense_layers, blocks=(*self._attention(), (Block(kind="mlp"), 1.0)))
+        head = Segment(
+            num_layers=moe.first_dense_layers, blocks=(*self._attention(), (Block(kind="mlp"), 1.0))
+        )
         return (head, tail)
 
     def _hybrid_segment(self, hybrid: HybridSpec) -> Segment:
         ffn = Block(kind="mlp" if self.moe is None else "moe")
-        parts = (Block(kind="attention"), hybrid.attention_layers), (Block(kind="mamba"), hybrid.mamba_layers), (ffn, hybrid.ffn_layers)
-        return Segment(num_layers=self.num_layers, blocks=tuple((block, count / self.num_layers) for block, count in parts if count))
+        parts = (
+            (Block(kind="attention"), hybrid.attention_layers),
+            (Block(kind="mamba"), hybrid.mamba_layers),
+            (ffn, hybrid.ffn_layers),
+        )
+        return Segment(
+            num_layers=self.num_layers,
+            blocks=tuple((block, count / self.num_layers) for block, count in parts if count),
+        )
 
     def _encoder_segment(self, num_layers: int) -> Segment:
-        return Segment(num_layers=num_layers, blocks=((Block(kind="attention", causal=False), 1.0), (Block(kind="mlp", causal=False), 1.0)))
+        return Segment(
+            num_layers=num_layers,
+            blocks=(
+                (Block(kind="attention", causal=False), 1.0),
+                (Block(kind="mlp", causal=False), 1.0),
+            ),
+        )
 
     def _decoder_segment_with_cross(self) -> Segment:
         kinds: tuple[Block, ...] = (

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 from meshwright.checkpoints.plan import CheckpointPlan
 from meshwright.checkpoints.size import CheckpointSize
-from meshwright.units import GIB, HOUR_S, MINUTE_S, counted, format_bytes, format_count, format_digits, format_seconds
+from meshwright.units import (
+    GIB,
+    HOUR_S,
+    MINUTE_S,
+    counted,
+    format_bytes,
+    format_count,
+    format_digits,
+    format_seconds,
+)
 
 __all__ = ["checkpoint_lines"]
 
@@ -14,17 +23,29 @@ __all__ = ["checkpoint_lines"]
 def checkpoint_lines(found: CheckpointPlan) -> list[str]:
     """Return the page."""
     size, machine, reliability = found.size, found.machine, found.machine.reliability
-    interval = f"{format_digits(found.best_interval_s / MINUTE_S)} min{_steps(found)} loses least (Daly 2006)"
+    interval = (
+        f"{format_digits(found.best_interval_s / MINUTE_S)} min{_steps(found)} loses least (Daly"
+        " 2006)"
+    )
     return [
-        f"{found.model} ({format_count(size.params)} parameters) on {machine.chips} x {machine.chip}, {_nodes(machine.nodes)}, "
-        f"stack {found.stack}",
+        (
+            f"{found.model} ({format_count(size.params)} parameters) on {machine.chips} x"
+            f" {machine.chip}, {_nodes(machine.nodes)}, stack {found.stack}"
+        ),
         "",
-        f"Checkpoint  {format_bytes(size.total_bytes)}  {size.total_bytes / size.params:.4g} bytes a parameter: {_parts(size)}",
-        f"Write       {format_seconds(found.write_s)}  {_nodes(machine.nodes)} at {reliability.write_bytes_per_s_per_node / 1e9:.3g} GB/s "
-        "each, while no step runs",
-        f"Interval    {interval}: {_share(found.best_share)}; "
-        f"a failure every\n            {format_digits(found.mtbf_s / HOUR_S)} h ({reliability.chip_mtbf_s / HOUR_S:,.0f} h a chip), "
-        f"{reliability.restart_s / MINUTE_S:.3g} min to restart",
+        (
+            f"Checkpoint  {format_bytes(size.total_bytes)}  {size.total_bytes / size.params:.4g}"
+            f" bytes a parameter: {_parts(size)}"
+        ),
+        (
+            f"Write       {format_seconds(found.write_s)}  {_nodes(machine.nodes)} at"
+            f" {reliability.write_bytes_per_s_per_node / 1e9:.3g} GB/s each, while no step runs"
+        ),
+        (
+            f"Interval    {interval}: {_share(found.best_share)}; a failure every\n           "
+            f" {format_digits(found.mtbf_s / HOUR_S)} h ({reliability.chip_mtbf_s / HOUR_S:,.0f} h"
+            f" a chip), {reliability.restart_s / MINUTE_S:.3g} min to restart"
+        ),
         f"Saves       every {found.schedule.save_every:,} steps{_asked(found)}",
         f"Keeps       {_kept(found)}",
         f"Peak disk   {format_bytes(found.peak_bytes)}  {_peak(found)}",
@@ -38,24 +59,39 @@ def _nodes(count: int) -> str:
 
 
 def _parts(size: CheckpointSize) -> str:
-    parts = [("weights", size.weight_bytes), ("master copy", size.master_bytes), ("optimizer states", size.state_bytes)]
+    parts = [
+        ("weights", size.weight_bytes),
+        ("master copy", size.master_bytes),
+        ("optimizer states", size.state_bytes),
+    ]
     return " + ".join(f"{count / size.params:.4g} {name}" for name, count in parts if count)
 
 
 def _share(share: float | None) -> str:
-    return "hardly any run reaches its next checkpoint" if share is None else f"{share:.2%} of the time trains"
+    return (
+        "hardly any run reaches its next checkpoint"
+        if share is None
+        else f"{share:.2%} of the time trains"
+    )
 
 
 def _steps(found: CheckpointPlan) -> str:
     steps = found.best_interval_steps
-    return "" if steps is None else f" ({steps:,} steps of {format_seconds(found.schedule.step_s or 0.0)})"
+    return (
+        ""
+        if steps is None
+        else f" ({steps:,} steps of {format_seconds(found.schedule.step_s or 0.0)})"
+    )
 
 
 def _asked(found: CheckpointPlan) -> str:
     step_s = found.schedule.step_s
     if step_s is None:
         return "; how long that is needs --step-s, or --seq and --gbs for the best plan's step"
-    return f" = {format_digits(found.schedule.save_every * step_s / MINUTE_S)} min: {_share(found.asked_share)}"
+    return (
+        f" = {format_digits(found.schedule.save_every * step_s / MINUTE_S)} min:"
+        f" {_share(found.asked_share)}"
+    )
 
 
 def _kept(found: CheckpointPlan) -> str:
@@ -69,7 +105,11 @@ def _kept(found: CheckpointPlan) -> str:
 
 def _peak(found: CheckpointPlan) -> str:
     full = f"{found.peak_full} x {format_bytes(found.size.total_bytes)}"
-    stripped = f" + {found.peak_stripped} x {format_bytes(found.size.without_states_bytes)}" if found.peak_stripped else ""
+    stripped = (
+        f" + {found.peak_stripped} x {format_bytes(found.size.without_states_bytes)}"
+        if found.peak_stripped
+        else ""
+    )
     return f"{full}{stripped}, one of them being written"
 
 
@@ -77,9 +117,15 @@ def _quota(found: CheckpointPlan) -> Iterator[str]:
     if found.quota_bytes is None:
         return
     if found.fits:
-        yield f"Quota       {format_bytes(found.quota_bytes)}: {format_bytes(found.quota_bytes - found.peak_bytes)} are left"
+        yield (
+            f"Quota       {format_bytes(found.quota_bytes)}:"
+            f" {format_bytes(found.quota_bytes - found.peak_bytes)} are left"
+        )
         return
-    yield f"Quota       {format_bytes(found.quota_bytes)}: too small by {format_bytes(found.peak_bytes - found.quota_bytes)}"
+    yield (
+        f"Quota       {format_bytes(found.quota_bytes)}: too small by"
+        f" {format_bytes(found.peak_bytes - found.quota_bytes)}"
+    )
     if found.fitting_best is None:
         yield "            not even --best 0 would fit"
     else:
@@ -95,8 +141,16 @@ def _simulated(found: CheckpointPlan) -> Iterator[str]:
     yield f"{'step':>9}  {'loss':>8}  {'on disk':>7}  {'GiB':>9}  {'peak GiB':>9}  goes"
     for moment in found.moments:
         loss = "-" if moment.saved.loss is None else f"{moment.saved.loss:.4f}"
-        goes = [*(f"{step:,}" for step in moment.choice.delete), *(f"states of {step:,}" for step in moment.choice.strip)]
-        disk = f"{len(moment.kept):>7}  {moment.bytes / GIB:>9,.1f}  {moment.peak_bytes / GIB:>9,.1f}"
+        goes = [
+            *(f"{step:,}" for step in moment.choice.delete),
+            *(f"states of {step:,}" for step in moment.choice.strip),
+        ]
+        disk = (
+            f"{len(moment.kept):>7}  {moment.bytes / GIB:>9,.1f}  {moment.peak_bytes / GIB:>9,.1f}"
+        )
         yield f"{moment.saved.step:>9,}  {loss:>8}  {disk}  {', '.join(goes) or '-'}"
     last = found.moments[-1]
-    yield f"at the end  {', '.join(f'{one.step:,}' + ('' if one.has_states else ' (weights)') for one in last.kept)}"
+    yield (
+        "at the end "
+        f" {', '.join(f'{one.step:,}' + ('' if one.has_states else ' (weights)') for one in last.kept)}"  # noqa: E501
+    )

@@ -31,31 +31,52 @@ class Column:
     """One that goes is written in a line under each row; else it is named as left out."""
 
 
-def print_columns(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, more: str) -> None:
-    """Print rows of cells with all columns that fit, the least needed left out; `more` says where these are found.
+def print_columns(
+    console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, more: str
+) -> None:
+    """Print rows of cells with all columns that fit, the least needed left out; `more` says where
+    these are found.
 
-    Columns that can't be spared and still do not fit are printed in blocks, each with the first column. A pipe or a file gets all.
+    Columns that can't be spared and still do not fit are printed in blocks, each with the first
+    column. A pipe or a file gets all.
     """
     limit = console.width if console.is_terminal else None
     keep = _kept(columns, rows, limit)
     gap = _GAPS[0] if limit is None or _width(keep, columns, rows, _GAPS[0]) <= limit else _GAPS[1]
     widths = [_cell_width(k, columns, rows) for k in range(len(columns))]
-    parts = [keep] if limit is None else [[keep[0], *part] for part in blocks(keep[1:], widths, limit=limit - widths[keep[0]], gap=gap)]
+    parts = (
+        [keep]
+        if limit is None
+        else [
+            [keep[0], *part]
+            for part in blocks(keep[1:], widths, limit=limit - widths[keep[0]], gap=gap)
+        ]
+    )
     gone = [k for k in range(len(columns)) if k not in keep]
-    under = ["; ".join(f"{columns[k].heading} {row[k]}" for k in gone if columns[k].under and row[k]) for row in rows]
+    under = [
+        "; ".join(f"{columns[k].heading} {row[k]}" for k in gone if columns[k].under and row[k])
+        for row in rows
+    ]
     for number, part in enumerate(parts or [keep]):
         if number:
             console.print()
         last = number + 1 >= len(parts)
-        lines = _lines([columns[k] for k in part], [[row[k] for k in part] for row in rows], gap=gap)
+        lines = _lines(
+            [columns[k] for k in part], [[row[k] for k in part] for row in rows], gap=gap
+        )
         _print_block(console, lines, under if last else [""] * len(rows))
     named = ", ".join(columns[k].heading for k in gone if not columns[k].under)
     if named:
-        console.print(f"left out to fit {console.width} columns: {named}; {more}", highlight=False, markup=False)
+        console.print(
+            f"left out to fit {console.width} columns: {named}; {more}",
+            highlight=False,
+            markup=False,
+        )
 
 
 def blocks(keys: Sequence[int], widths: Sequence[int], *, limit: int, gap: int) -> list[list[int]]:
-    """Return keys in parts whose widths with their gaps fit a limit, in order; a single one that does not fit is a part of its own."""
+    """Return keys in parts whose widths with their gaps fit a limit, in order; a single one that
+    does not fit is a part of its own."""
     parts: list[list[int]] = []
     used = 0
     for key in keys:
@@ -68,12 +89,18 @@ def blocks(keys: Sequence[int], widths: Sequence[int], *, limit: int, gap: int) 
 
 
 def fold(line: str, *, width: int, indent: int) -> str:
-    """Return a line folded at blanks, its further lines set in; words that are longer than a line stay whole."""
+    """Return a line folded at blanks, its further lines set in; words that are longer than a line
+    stay whole."""
     if len(line) <= width:
         return line
     room = indent if width - indent >= _LEAST_WORDS else 0
     return textwrap.fill(
-        line, width=width, subsequent_indent=" " * room, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+        line,
+        width=width,
+        subsequent_indent=" " * room,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
     )
 
 
@@ -87,7 +114,9 @@ def _kept(columns: Sequence[Column], rows: Sequence[Sequence[str]], limit: int |
     return keep
 
 
-def _width(keep: Sequence[int], columns: Sequence[Column], rows: Sequence[Sequence[str]], gap: int) -> int:
+def _width(
+    keep: Sequence[int], columns: Sequence[Column], rows: Sequence[Sequence[str]], gap: int
+) -> int:
     return sum(_cell_width(k, columns, rows) for k in keep) + gap * (len(keep) - 1)
 
 
@@ -102,7 +131,12 @@ def _lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, gap: int
     widths = [_cell_width(k, columns, rows) for k in range(len(columns))]
     found = [tuple(column.heading for column in columns), *rows]
     return [
-        (" " * gap).join(_padded(cell, width, column) for cell, width, column in zip(cells, widths, columns, strict=True)).rstrip()
+        (" " * gap)
+        .join(
+            _padded(cell, width, column)
+            for cell, width, column in zip(cells, widths, columns, strict=True)
+        )
+        .rstrip()
         for cells in found
     ]
 
@@ -116,7 +150,10 @@ def _print_block(console: Console, lines: Sequence[str], under: Sequence[str]) -
         console.print(line, soft_wrap=True, highlight=False, markup=False)
         if below:
             console.print(
-                fold(f"{_SET_IN}{below}", width=console.width, indent=len(_SET_IN)), soft_wrap=True, highlight=False, markup=False
+                fold(f"{_SET_IN}{below}", width=console.width, indent=len(_SET_IN)),
+                soft_wrap=True,
+                highlight=False,
+                markup=False,
             )
 
 

@@ -18,9 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["print_comparison", "print_prices"]
 
 VERDICTS: dict[Label, str] = {
-    "execution only": "A run of A continues as B from the same checkpoint: same training, other execution.",
-    "reshard the checkpoint": "A run of A continues as B once its checkpoint is resharded; the training is the same.",
-    "changes data order": "A run of A can continue as B; it reads the same batches, dealt to ranks and micro batches in another way.",
+    "execution only": (
+        "A run of A continues as B from the same checkpoint: same training, other execution."
+    ),
+    "reshard the checkpoint": (
+        "A run of A continues as B once its checkpoint is resharded; the training is the same."
+    ),
+    "changes data order": (
+        "A run of A can continue as B; it reads the same batches, dealt to ranks and micro batches"
+        " in another way."
+    ),
     "changes training": "B is another training run than A.",
 }
 
@@ -57,7 +64,11 @@ def _text(value: Any) -> str:
         return "default"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return "+".join(str(v) for v in value) or "none" if isinstance(value, (list, tuple)) else str(value)
+    return (
+        "+".join(str(v) for v in value) or "none"
+        if isinstance(value, (list, tuple))
+        else str(value)
+    )
 
 
 def print_prices(a: Quote, b: Quote, console: Console) -> None:
@@ -77,7 +88,11 @@ def print_prices(a: Quote, b: Quote, console: Console) -> None:
     _compare_row(table, "used", a.peak_bytes / GIB, b.peak_bytes / GIB)
     console.print(table)
     ratio = b.step_s / a.step_s - 1
-    speed = "as fast as A" if abs(ratio) < SAME else f"{abs(ratio):.1%} {'faster' if ratio < 0 else 'slower'} than A"
+    speed = (
+        "as fast as A"
+        if abs(ratio) < SAME
+        else f"{abs(ratio):.1%} {'faster' if ratio < 0 else 'slower'} than A"
+    )
     console.print(f"\nB is {speed}. Fits: A {a.verdict}, B {b.verdict}.")
 
 

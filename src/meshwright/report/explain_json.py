@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from meshwright.search.request import PlanRequest
     from meshwright.search.terms import Provenance
 
-__all__ = ["comparison_record", "explanation_record", "figures_record", "ladder_record", "quote_record"]
+__all__ = [
+    "comparison_record",
+    "explanation_record",
+    "figures_record",
+    "ladder_record",
+    "quote_record",
+]
 
 
 def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
@@ -30,7 +36,9 @@ def quote_record(quote: Quote, setting: Setting) -> dict[str, Any]:
         **figures_record(quote, setting),
         "shares": stands_on.to_dict(),
         **profile_provenance(stands_on, setting),
-        **provenance_of(setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes),
+        **provenance_of(
+            setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes
+        ),
     }
 
 
@@ -75,12 +83,17 @@ def explanation_record(found: Explanation, request: PlanRequest) -> dict[str, An
         "binding": found.binding,
         "fullest_stage": found.quote.fullest.stage,
         "stages": [_stage_record(stage) for stage in found.quote.stages],
-        "terms": [{key: getattr(t, key) for key in ("term", "title", "seconds", "share", "what", "bound")} for t in found.time],
+        "terms": [
+            {key: getattr(t, key) for key in ("term", "title", "seconds", "share", "what", "bound")}
+            for t in found.time
+        ],
         "layers": [_layer_record(layer) for layer in found.layers],
         "rivals": [_rival_record(rival) for rival in found.rivals],
         "provenance": {
             "time": {term.term: _provenance_record(term.provenance) for term in found.time},
-            "memory": {term: _provenance_record(basis) for term, basis in found.memory_provenance.items()},
+            "memory": {
+                term: _provenance_record(basis) for term, basis in found.memory_provenance.items()
+            },
         },
     }
 
@@ -96,12 +109,26 @@ def _stage_record(stage: StageQuote) -> dict[str, Any]:
 
 
 def _layer_record(layer: LayerTable) -> dict[str, Any]:
-    sums = {"forward_s": layer.forward_s, "backward_s": layer.backward_s, "saved_bytes": layer.saved_bytes}
-    return {"title": layer.title, "num_layers": layer.num_layers, **sums, "operators": [asdict(row) for row in layer.rows]}
+    sums = {
+        "forward_s": layer.forward_s,
+        "backward_s": layer.backward_s,
+        "saved_bytes": layer.saved_bytes,
+    }
+    return {
+        "title": layer.title,
+        "num_layers": layer.num_layers,
+        **sums,
+        "operators": [asdict(row) for row in layer.rows],
+    }
 
 
 def _rival_record(rival: Rival) -> dict[str, Any]:
-    record: dict[str, Any] = {"axis": rival.axis, "change": rival.words, "verdict": rival.verdict, "reason": rival.reason or None}
+    record: dict[str, Any] = {
+        "axis": rival.axis,
+        "change": rival.words,
+        "verdict": rival.verdict,
+        "reason": rival.reason or None,
+    }
     if rival.quote is None or rival.layout is None:
         return record
     return {
@@ -116,7 +143,11 @@ def _rival_record(rival: Rival) -> dict[str, Any]:
 
 
 def _provenance_record(basis: Provenance) -> dict[str, Any]:
-    return {"kind": "formula", "formula": f"meshwright.{basis.formula}", "constants": [asdict(constant) for constant in basis.constants]}
+    return {
+        "kind": "formula",
+        "formula": f"meshwright.{basis.formula}",
+        "constants": [asdict(constant) for constant in basis.constants],
+    }
 
 
 def ladder_record(found: Ladder, setting: Setting, request: PlanRequest) -> dict[str, Any]:

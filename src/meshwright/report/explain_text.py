@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from meshwright.search.quote import Quote, Setting
     from meshwright.search.terms import Provenance
 
-__all__ = ["change_words", "header_lines", "plain_table", "print_explanation", "print_intervals", "print_memory"]
+__all__ = [
+    "change_words",
+    "header_lines",
+    "plain_table",
+    "print_explanation",
+    "print_intervals",
+    "print_memory",
+]
 
 CAUSAL_MATTERS = 0.05
 """Difference between the two counts of FLOPs above which both MFUs are printed."""
@@ -34,7 +41,8 @@ LEAST_SHOWN = 0.002
 
 
 def print_explanation(found: Explanation, console: Console) -> None:
-    """Print all of it: the sum, the binding constraint, time, memory, operators, rivals, provenance."""
+    """Print all of it: the sum, the binding constraint, time, memory, operators, rivals,
+    provenance."""
     for line in header_lines(found.quote, found.setting):
         console.print(line, soft_wrap=True)
     print_intervals(found.setting.intervals(found.quote), console)
@@ -50,16 +58,28 @@ def print_explanation(found: Explanation, console: Console) -> None:
 def header_lines(quote: Quote, setting: Setting) -> list[str]:
     """Say what was asked, and the answer in one line."""
     layout, pool, work = quote.layout, setting.pool, setting.work
-    asked = f"{setting.model.name} on {pool.node.chip.name}:{pool.num_chips}, seq_len {work.seq_len}, {work.precision}"
+    asked = (
+        f"{setting.model.name} on {pool.node.chip.name}:{pool.num_chips}, seq_len {work.seq_len},"
+        f" {work.precision}"
+    )
     tokens_per_s = layout.gbs * work.seq_len / quote.step_s / layout.num_chips
     fullest = quote.fullest
-    memory = f"{quote.peak_bytes / GIB:.1f} of {quote.limit_bytes / GIB:.1f} GiB on stage {fullest.stage}"
+    memory = (
+        f"{quote.peak_bytes / GIB:.1f} of {quote.limit_bytes / GIB:.1f} GiB on stage"
+        f" {fullest.stage}"
+    )
     return [
         f"{asked}, stack {setting.stack.name}",
         f"layout {layout.words()}",
         "",
-        f"step {_seconds(quote.step_s)}, {tokens_per_s:,.0f} tokens/s per GPU, {_mfu_words(tokens_per_s, setting)}",
-        f"fits: {quote.verdict}, {memory}; {_micro_batches(layout.num_microbatches)} of {layout.mbs}",
+        (
+            f"step {_seconds(quote.step_s)}, {tokens_per_s:,.0f} tokens/s per GPU,"
+            f" {_mfu_words(tokens_per_s, setting)}"
+        ),
+        (
+            f"fits: {quote.verdict}, {memory}; {_micro_batches(layout.num_microbatches)} of"
+            f" {layout.mbs}"
+        ),
         *_own_lines(quote, setting),
     ]
 
@@ -71,7 +91,9 @@ def _own_lines(quote: Quote, setting: Setting) -> list[str]:
     [stands_on] = origins_of([quote.layout], setting)
     found = {
         **profile_provenance(stands_on, setting),
-        **provenance_of(setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes),
+        **provenance_of(
+            setting.calibration, time_s=quote.time_s, memory_bytes=quote.fullest.memory_bytes
+        ),
     }
     return [own["words"] for own in found.values()]
 
@@ -102,9 +124,16 @@ def _mfu_words(tokens_per_s: float, setting: Setting) -> str:
 
 
 def plain_table(title: str, left: str, *right: str, last: str | None = None) -> Table:
-    """Return a table without lines: words at the left, numbers at the right, perhaps more words behind them."""
+    """Return a table without lines: words at the left, numbers at the right, perhaps more words
+    behind them."""
     table = Table(
-        box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0), title=f"\n{title}", title_style="bold", title_justify="left"
+        box=None,
+        header_style="bold",
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title=f"\n{title}",
+        title_style="bold",
+        title_justify="left",
     )
     table.add_column(left, no_wrap=True)
     for heading in right:
@@ -117,28 +146,56 @@ def plain_table(title: str, left: str, *right: str, last: str | None = None) -> 
 def _time_table(found: Explanation) -> Table:
     """Seconds, or milliseconds of a short step."""
     unit, scale = ("s", 1.0) if found.quote.step_s >= 1 else ("ms", 1e3)
-    table = plain_table("Time of one step", "term", unit, "share", last="what it is; what it waits for")
+    table = plain_table(
+        "Time of one step", "term", unit, "share", last="what it is; what it waits for"
+    )
     for term in found.time:
-        table.add_row(term.title, f"{term.seconds * scale:.3f}", f"{term.share:.1%}", f"{term.what}; {term.bound}")
+        table.add_row(
+            term.title,
+            f"{term.seconds * scale:.3f}",
+            f"{term.share:.1%}",
+            f"{term.what}; {term.bound}",
+        )
     table.add_row("step", f"{found.quote.step_s * scale:.3f}", "100.0%", "")
     return table
 
 
 def print_memory(quote: Quote, console: Console) -> None:
-    """Print memory by stage and term, in several tables where one is too wide; terms that are nothing everywhere are left out."""
-    terms = [term for term in quote.stages[0].memory_bytes if any(stage.memory_bytes[term] > 0.005 * GIB for stage in quote.stages)]
+    """Print memory by stage and term, in several tables where one is too wide; terms that are
+    nothing everywhere are left out."""
+    terms = [
+        term
+        for term in quote.stages[0].memory_bytes
+        if any(stage.memory_bytes[term] > 0.005 * GIB for stage in quote.stages)
+    ]
     headings = ["layers", *(MEMORY_READINGS[term].short for term in terms), "used"]
     rows = [
-        (str(stage.num_layers), *(f"{stage.memory_bytes[term] / GIB:.2f}" for term in terms), f"{stage.used_bytes / GIB:.2f}")
+        (
+            str(stage.num_layers),
+            *(f"{stage.memory_bytes[term] / GIB:.2f}" for term in terms),
+            f"{stage.used_bytes / GIB:.2f}",
+        )
         for stage in quote.stages
     ]
-    names = [f"{stage.stage} <" if stage is quote.fullest else str(stage.stage) for stage in quote.stages]
-    widths = [max(len(heading), *(len(row[k]) for row in rows)) for k, heading in enumerate(headings)]
+    names = [
+        f"{stage.stage} <" if stage is quote.fullest else str(stage.stage) for stage in quote.stages
+    ]
+    widths = [
+        max(len(heading), *(len(row[k]) for row in rows)) for k, heading in enumerate(headings)
+    ]
     first = max(len("stage"), *(len(name) for name in names)) + 1
-    for number, part in enumerate(blocks(range(len(headings)), widths, limit=console.width - first, gap=1)):
-        table = plain_table("Memory, GiB" if not number else "Memory, GiB, further terms", "stage", *(headings[k] for k in part))
+    for number, part in enumerate(
+        blocks(range(len(headings)), widths, limit=console.width - first, gap=1)
+    ):
+        table = plain_table(
+            "Memory, GiB" if not number else "Memory, GiB, further terms",
+            "stage",
+            *(headings[k] for k in part),
+        )
         for name, row, stage in zip(names, rows, quote.stages, strict=True):
-            table.add_row(name, *(row[k] for k in part), style="bold" if stage is quote.fullest else None)
+            table.add_row(
+                name, *(row[k] for k in part), style="bold" if stage is quote.fullest else None
+            )
         console.print(table)
     words = [f"{MEMORY_READINGS[term].short}: {MEMORY_READINGS[term].what}" for term in terms]
     console.print(f"< fullest. {'; '.join(words)}.", style="dim")
@@ -153,22 +210,42 @@ def _layer_table(layer: LayerTable) -> Table:
         if row.block != previous:
             table.add_row(row.block, style="italic")
         previous = row.block
-        times = (f"{row.forward_s * 1e3:.3f}", f"{row.backward_s * 1e3:.3f}", f"{(row.forward_s + row.backward_s) / total:.1%}")
+        times = (
+            f"{row.forward_s * 1e3:.3f}",
+            f"{row.backward_s * 1e3:.3f}",
+            f"{(row.forward_s + row.backward_s) / total:.1%}",
+        )
         table.add_row(f"  {row.name}", *times, f"{row.saved_bytes / MIB:.1f}")
-    sums = (f"{layer.forward_s * 1e3:.3f}", f"{layer.backward_s * 1e3:.3f}", "100.0%", f"{layer.saved_bytes / MIB:.1f}")
+    sums = (
+        f"{layer.forward_s * 1e3:.3f}",
+        f"{layer.backward_s * 1e3:.3f}",
+        "100.0%",
+        f"{layer.saved_bytes / MIB:.1f}",
+    )
     table.add_row("layer, nothing recomputed", *sums)
     return table
 
 
 def _rival_table(found: Explanation) -> Table:
-    table = plain_table("Nearest rivals: one axis changed, dp follows", "change", "step s", "by", "peak GiB", last="why")
+    table = plain_table(
+        "Nearest rivals: one axis changed, dp follows",
+        "change",
+        "step s",
+        "by",
+        "peak GiB",
+        last="why",
+    )
     for rival in found.rivals:
         if rival.quote is None:
             table.add_row(rival.words, "", "", "", f"not valid: {rival.reason}")
             continue
         ratio = rival.quote.step_s / found.quote.step_s - 1
         table.add_row(
-            rival.words, f"{rival.quote.step_s:.3f}", f"{ratio:+.1%}", f"{rival.quote.peak_bytes / GIB:.1f}", _why(rival, found.quote)
+            rival.words,
+            f"{rival.quote.step_s:.3f}",
+            f"{ratio:+.1%}",
+            f"{rival.quote.peak_bytes / GIB:.1f}",
+            _why(rival, found.quote),
         )
     return table
 
@@ -177,28 +254,43 @@ def _why(rival: Rival, base: Quote) -> str:
     assert rival.quote is not None
     words = change_words(rival.differences_s, base.step_s)
     if not rival.quote.fits:
-        over = f"does not fit, {rival.quote.over_bytes / GIB:.1f} GiB over on stage {rival.quote.fullest.stage}"
+        over = (
+            f"does not fit, {rival.quote.over_bytes / GIB:.1f} GiB over on stage"
+            f" {rival.quote.fullest.stage}"
+        )
         return f"{over}; {words}" if words else over
     return words or "no difference worth a word"
 
 
 def change_words(differences_s: Iterable[tuple[str, float]], step_s: float) -> str:
     """Write the largest changes of terms, in seconds, or in milliseconds of a short step."""
-    shown = [(TIME_READINGS[term].title, change) for term, change in differences_s if abs(change) > LEAST_SHOWN * step_s][:TERMS_SHOWN]
-    return ", ".join(f"{title} {change:+.2f}s" if step_s > 1 else f"{title} {change * 1e3:+.1f}ms" for title, change in shown)
+    shown = [
+        (TIME_READINGS[term].title, change)
+        for term, change in differences_s
+        if abs(change) > LEAST_SHOWN * step_s
+    ][:TERMS_SHOWN]
+    return ", ".join(
+        f"{title} {change:+.2f}s" if step_s > 1 else f"{title} {change * 1e3:+.1f}ms"
+        for title, change in shown
+    )
 
 
 def _print_provenance(found: Explanation, console: Console) -> None:
-    """Print formulas with the terms that they give, and sources with the constants that they give."""
+    """Print formulas with the terms that they give, and sources with the constants that they
+    give."""
     console.print("\nWhat this stands on", style="bold")
     pairs = [(term.title, term.provenance) for term in found.time]
     pairs += [
-        (MEMORY_READINGS[term].title, basis) for term, basis in found.memory_provenance.items() if found.quote.fullest.memory_bytes[term]
+        (MEMORY_READINGS[term].title, basis)
+        for term, basis in found.memory_provenance.items()
+        if found.quote.fullest.memory_bytes[term]
     ]
     for formula, titles in _by_formula(pairs).items():
         _hanging(console, f"meshwright.{formula}: {', '.join(titles)}")
     values: dict[str, list[str]] = {}
-    for constant in {constant.name: constant for _, basis in pairs for constant in basis.constants}.values():
+    for constant in {
+        constant.name: constant for _, basis in pairs for constant in basis.constants
+    }.values():
         values.setdefault(constant.source, []).append(f"{constant.name}={_number(constant.value)}")
     for source, words in values.items():
         _hanging(console, f"{', '.join(words)}: {source}")
@@ -207,7 +299,13 @@ def _print_provenance(found: Explanation, console: Console) -> None:
 def _hanging(console: Console, text: str, *, indent: str = "  ") -> None:
     """Print a paragraph whose further lines are set in."""
     console.print(
-        textwrap.fill(text, width=console.width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False),
+        textwrap.fill(
+            text,
+            width=console.width,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}  ",
+            break_on_hyphens=False,
+        ),
         style="dim",
     )
 

@@ -1,4 +1,5 @@
-"""Plans from the cheapest to the fastest, and what a training with a deadline costs, as text for people."""
+"""Plans from the cheapest to the fastest, and what a training with a deadline costs, as text for
+people."""
 
 from __future__ import annotations
 
@@ -29,18 +30,37 @@ _COLUMNS = (
 def print_front(front: Sequence[Plan], console: Console) -> None:
     """Print the plans of which no other is both faster and cheaper."""
     say(console, "")
-    say(console, "no plan found is both faster and cheaper than one of these; chips in use are paid, idle ones are not:")
+    say(
+        console,
+        "no plan found is both faster and cheaper than one of these; chips in use are paid, idle"
+        " ones are not:",
+    )
     print_columns(console, _COLUMNS, [_cells(plan) for plan in front], more="--json has them")
 
 
 def _cells(plan: Plan) -> list[str]:
     chips = ", ".join(f"{used} {name}" for name, used, _ in plan.chips if used)
     words = plan.layout.words() if plan.mixed is None else mixed_words(plan.mixed)
-    return [str(plan.rank), f"{plan.tokens_per_s:.0f}", f"{1e6 / (plan.tokens_per_dollar or 1.0):.4g}", chips, f"{plan.step_s:.4g}", words]
+    return [
+        str(plan.rank),
+        f"{plan.tokens_per_s:.0f}",
+        f"{1e6 / (plan.tokens_per_dollar or 1.0):.4g}",
+        chips,
+        f"{plan.step_s:.4g}",
+        words,
+    ]
 
 
 def cost_words(plan: Plan, tokens: int, words: str) -> str:
-    """Say how long a plan trains on some tokens, and for how much; stops and restarts are `estimate`'s."""
+    """Say how long a plan trains on some tokens, and for how much; stops and restarts are
+    `estimate`'s."""
     days = tokens / plan.tokens_per_s / DAY_S
-    price = "" if plan.tokens_per_dollar is None else f" for {tokens / plan.tokens_per_dollar:,.0f} dollars"
-    return f"#1 trains {words} tokens in {days:.2f} days{price}, without stops (`meshwright estimate` counts them)"
+    price = (
+        ""
+        if plan.tokens_per_dollar is None
+        else f" for {tokens / plan.tokens_per_dollar:,.0f} dollars"
+    )
+    return (
+        f"#1 trains {words} tokens in {days:.2f} days{price}, without stops (`meshwright estimate`"
+        " counts them)"
+    )

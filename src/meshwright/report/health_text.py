@@ -28,6 +28,9 @@ def _line(finding: Finding) -> str:
 
 def _summary(found: Health) -> str:
     if not found.broken:
-        return "nothing is broken; what has a - is not here, and only the commands that name it need it"
+        return (
+            "nothing is broken; what has a - is not here, and only the commands that name it"
+            " need it"
+        )
     names = ", ".join(finding.name for finding in found.broken)
     return f"broken: {names}"

@@ -84,10 +84,15 @@ _COLUMNS: tuple[tuple[Column, Callable[[Plan], str]], ...] = (
 
 
 def print_mixed_plans(result: PlanResult, console: Console) -> None:
-    """Print what was asked, the ranked plans, what they leave idle, and how near to the best they are proven to be."""
+    """Print what was asked, the ranked plans, what they leave idle, and how near to the best they
+    are proven to be."""
     for line in (*_heading(result), ""):
         say(console, line)
-    shown = [(column, cell) for column, cell in _COLUMNS if {cell(plan) for plan in result.plans} != {_ONE.get(column.heading, "")}]
+    shown = [
+        (column, cell)
+        for column, cell in _COLUMNS
+        if {cell(plan) for plan in result.plans} != {_ONE.get(column.heading, "")}
+    ]
     rows = [[cell(plan) for _, cell in shown] for plan in result.plans]
     print_columns(console, [column for column, _ in shown], rows, more="--json and --csv have them")
     for line in ("", *_footing(result)):
@@ -96,17 +101,23 @@ def print_mixed_plans(result: PlanResult, console: Console) -> None:
 
 def _heading(result: PlanResult) -> list[str]:
     facts, request = result.facts, result.request
-    active = f", {format_count(facts['active_params'])} active" if facts["active_params"] < facts["params"] else ""
+    active = (
+        f", {format_count(facts['active_params'])} active"
+        if facts["active_params"] < facts["params"]
+        else ""
+    )
     batch = f"gbs {request.gbs}" if request.gbs is not None else "gbs searched"
     lines = [
-        f"{facts['model']} ({format_count(facts['params'])} parameters{active}), seq {request.seq_len}, {batch}, {number_words(request)}, "
-        f"stack {facts['stack']}, {'up to ' if request.num_gpus is not None else ''}{facts['num_chips']} chips"
+        f"{facts['model']} ({format_count(facts['params'])} parameters{active}), seq"
+        f" {request.seq_len}, {batch}, {number_words(request)}, stack {facts['stack']},"
+        f" {'up to ' if request.num_gpus is not None else ''}{facts['num_chips']} chips"
     ]
     for pool in facts["pools"]:
         lines.append(
-            f"{'up to ' if request.num_gpus is not None else ''}{pool['num_chips']} x {pool['chip']}, {pool['chips_per_node']} a node, "
-            f"{tflops_words(pool['peak_tflops'])} TFLOPS dense peak, {pool['limit_gib']:.1f} GiB usable, "
-            f"{pool['headroom_gib']:.1f} of them kept free"
+            f"{'up to ' if request.num_gpus is not None else ''}{pool['num_chips']} x"
+            f" {pool['chip']}, {pool['chips_per_node']} a node, {tflops_words(pool['peak_tflops'])}"
+            f" TFLOPS dense peak, {pool['limit_gib']:.1f} GiB usable, {pool['headroom_gib']:.1f} of"
+            " them kept free"
         )
     return lines
 
@@ -114,27 +125,43 @@ def _heading(result: PlanResult) -> list[str]:
 def _footing(result: PlanResult) -> list[str]:
     best, proof = result.plans[0], result.proof
     assert proof is not None and best.mixed is not None
-    used = ", ".join(f"{count} {name}{f' ({idle} idle)' if idle else ''}" for name, count, idle in best.chips)
-    found = "no plan of the space is faster" if proof.gap_frac == 0 else f"no plan is faster by more than {proof.gap_frac:.2%}"
+    used = ", ".join(
+        f"{count} {name}{f' ({idle} idle)' if idle else ''}" for name, count, idle in best.chips
+    )
+    found = (
+        "no plan of the space is faster"
+        if proof.gap_frac == 0
+        else f"no plan is faster by more than {proof.gap_frac:.2%}"
+    )
     ranked = {"step_time": found}.get(result.request.objective, found.replace("faster", "better"))
     return [
         f"#1 uses {used}",
         *(
-            f"#{plan.rank} has unlike chunks on its stages, layers round by round: {chunks_words(plan.mixed)}"
+            f"#{plan.rank} has unlike chunks on its stages, layers round by round:"
+            f" {chunks_words(plan.mixed)}"
             for plan in result.plans
             if plan.mixed is not None and plan.mixed.chunks is not None
         ),
-        f"proof by the closed form that ranks: {ranked} ({result.layouts} ways to cut, {proof.boxes} boxes split, {proof.solved} solved "
-        f"in {result.seconds:.2f} s)",
+        (
+            f"proof by the closed form that ranks: {ranked} ({result.layouts} ways to cut,"
+            f" {proof.boxes} boxes split, {proof.solved} solved in {result.seconds:.2f} s)"
+        ),
         *result.notes,
         f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}",
-        f"80 % interval of #1: step {between(best.intervals.step_s, 1)} s, memory of its fullest stage "
-        f"{between(best.intervals.peak_bytes, GIB)} GiB",
+        (
+            f"80 % interval of #1: step {between(best.intervals.step_s, 1)} s, memory of its"
+            f" fullest stage {between(best.intervals.peak_bytes, GIB)} GiB"
+        ),
         f"error against measured runs: {best.intervals.error}",
     ]
 
 
 def print_mixed_miss(result: PlanResult, console: Console) -> None:
     """Print why nothing fits."""
-    for line in (*_heading(result), "", "nothing fits:", *(f"  {count:>9} {reason}" for reason, count in result.rejected.items())):
+    for line in (
+        *_heading(result),
+        "",
+        "nothing fits:",
+        *(f"  {count:>9} {reason}" for reason, count in result.rejected.items()),
+    ):
         say(console, line)

@@ -11,19 +11,32 @@ __all__ = ["chunks_words", "layers_words", "mixed_words", "recompute_words", "ru
 
 def runs_of(layout: MixedLayout) -> list[tuple[StageLayout, ...]]:
     """Return the stages in runs that share the chip and how it is cut."""
-    return [tuple(run) for _, run in groupby(layout.stages, key=lambda stage: (stage.pool, stage.tp, stage.dp, stage.mbs))]
+    return [
+        tuple(run)
+        for _, run in groupby(
+            layout.stages, key=lambda stage: (stage.pool, stage.tp, stage.dp, stage.mbs)
+        )
+    ]
 
 
 def layers_words(run: tuple[StageLayout, ...]) -> str:
     """Write the layers of a run of stages, `13x5+12` for five stages of 13 and one of 12."""
-    counts = [(layers, len(list(group))) for layers, group in groupby(stage.layers for stage in run)]
+    counts = [
+        (layers, len(list(group))) for layers, group in groupby(stage.layers for stage in run)
+    ]
     return "+".join(f"{layers}x{count}" if count > 1 else str(layers) for layers, count in counts)
 
 
 def recompute_words(run: tuple[StageLayout, ...]) -> str:
     """Write how a run of stages recomputes."""
-    counts = [(words, len(list(group))) for words, group in groupby(_recompute(stage) for stage in run)]
-    return counts[0][0] if len(counts) == 1 else ", ".join(f"{words} x{count}" if count > 1 else words for words, count in counts)
+    counts = [
+        (words, len(list(group))) for words, group in groupby(_recompute(stage) for stage in run)
+    ]
+    return (
+        counts[0][0]
+        if len(counts) == 1
+        else ", ".join(f"{words} x{count}" if count > 1 else words for words, count in counts)
+    )
 
 
 def _recompute(stage: StageLayout) -> str:
@@ -40,6 +53,10 @@ def mixed_words(layout: MixedLayout) -> str:
 
 
 def chunks_words(layout: MixedLayout) -> str:
-    """Write the layers of all chunks round by round, each from the first stage to the last: `2+1 | 1+2`."""
-    rounds = [layout.chunk_layers[start : start + layout.pp] for start in range(0, layout.pp * layout.vpp, layout.pp)]
+    """Write the layers of all chunks round by round, each from the first stage to the last: `2+1 |
+    1+2`."""
+    rounds = [
+        layout.chunk_layers[start : start + layout.pp]
+        for start in range(0, layout.pp * layout.vpp, layout.pp)
+    ]
     return " | ".join("+".join(map(str, layers)) for layers in rounds)

@@ -37,24 +37,36 @@ def print_ladder(found: Ladder, setting: Setting, console: Console) -> None:
         console.print(f"\nNo single fix on these GPUs does. Together: {rung.words}:")
         console.print(f"{_numbers(rung)}; layout {rung.layout.words()}")
     elif not any(rung.quote.fits for rung in found.rungs) and not found.quote.fits:
-        console.print("\nNo fix and no three of them together make it fit; ask `meshwright plan` for layouts of another kind.")
+        console.print(
+            "\nNo fix and no three of them together make it fit; ask `meshwright plan` for layouts"
+            " of another kind."
+        )
 
 
 def _cause(quote: Quote) -> str:
     stage = quote.fullest
     term = stage.largest_term
-    largest = f"its largest term is {MEMORY_READINGS[term].title}, {stage.memory_bytes[term] / GIB:.1f} GiB"
+    largest = (
+        f"its largest term is {MEMORY_READINGS[term].title},"
+        f" {stage.memory_bytes[term] / GIB:.1f} GiB"
+    )
     amounts = f"{quote.peak_bytes / GIB:.1f} of {quote.limit_bytes / GIB:.1f} GiB"
     if quote.fits:
         return (
-            f"It fits: stage {stage.stage}, the fullest, uses {amounts}, which leaves {-quote.over_bytes / GIB:.1f} GiB; {largest}. "
-            "Should it run out all the same, these help:"
+            f"It fits: stage {stage.stage}, the fullest, uses {amounts}, which leaves"
+            f" {-quote.over_bytes / GIB:.1f} GiB; {largest}. Should it run out all the same, these"
+            " help:"
         )
-    return f"Stage {stage.stage} needs {amounts}, {quote.over_bytes / GIB:.1f} GiB too much; {largest}."
+    return (
+        f"Stage {stage.stage} needs {amounts}, {quote.over_bytes / GIB:.1f} GiB too much;"
+        f" {largest}."
+    )
 
 
 def _print_rungs(found: Ladder, console: Console) -> None:
-    table = plain_table("Fixes, each by itself", "fix", "step", "saves GiB", "peak GiB", "fits", last="changes")
+    table = plain_table(
+        "Fixes, each by itself", "fix", "step", "saves GiB", "peak GiB", "fits", last="changes"
+    )
     for rung in found.rungs:
         numbers = (
             f"{rung.step_change_frac:+.1%}",
@@ -63,9 +75,14 @@ def _print_rungs(found: Ladder, console: Console) -> None:
             rung.quote.verdict,
         )
         words = rung.words.replace("=expandable_segments", "=\nexpandable_segments")
-        table.add_row(words, *numbers, ", ".join(filter(None, (LABEL_WORDS[label] for label in rung.labels))))
+        table.add_row(
+            words, *numbers, ", ".join(filter(None, (LABEL_WORDS[label] for label in rung.labels)))
+        )
     console.print(table)
 
 
 def _numbers(rung: Rung) -> str:
-    return f"step {rung.step_change_frac:+.1%}, peak {rung.quote.peak_bytes / GIB:.1f} GiB, saves {rung.saved_bytes / GIB:.1f} GiB"
+    return (
+        f"step {rung.step_change_frac:+.1%}, peak {rung.quote.peak_bytes / GIB:.1f} GiB, saves"
+        f" {rung.saved_bytes / GIB:.1f} GiB"
+    )

@@ -16,10 +16,19 @@ from meshwright.units import GIB, TERA, format_count, format_seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["between", "number_words", "plan_rows", "print_miss", "print_plans", "say", "tflops_words"]
+__all__ = [
+    "between",
+    "number_words",
+    "plan_rows",
+    "print_miss",
+    "print_plans",
+    "say",
+    "tflops_words",
+]
 
 WIDE = 130
-"""Columns of a terminal from which on the reasons stand in the table; below, they stand under it."""
+"""Columns of a terminal from which on the reasons stand in the table; below, they stand under
+it."""
 CAUSAL_SHARE = 0.05
 """Difference of the two MFU figures from which on both are printed."""
 
@@ -41,14 +50,19 @@ class _Column:
     @property
     def shown(self) -> Column:
         """What of it a table needs."""
-        return Column(heading=self.heading, justify=self.justify, spare=self.spare, under=self.under)
+        return Column(
+            heading=self.heading, justify=self.justify, spare=self.spare, under=self.under
+        )
 
 
 def _recompute(layout: Layout) -> str:
     if layout.recompute == "selective":
         return "+".join(layout.recompute_modules)
     if layout.recompute == "full" and layout.recompute_layers is not None:
-        return f"full, {layout.recompute_layers} {'of each chunk' if layout.recompute_method == 'block' else 'at once'}"
+        return (
+            f"full, {layout.recompute_layers}"
+            f" {'of each chunk' if layout.recompute_method == 'block' else 'at once'}"
+        )
     return layout.recompute
 
 
@@ -65,31 +79,59 @@ def _axis(name: str) -> Callable[[Plan], str]:
 
 
 _COLUMNS = (
-    _Column(heading="#", cell=lambda p: f"{p.rank}{CLOSE_MARK if p.provenance.get('close') else ''}", always=True),
+    _Column(
+        heading="#",
+        cell=lambda p: f"{p.rank}{CLOSE_MARK if p.provenance.get('close') else ''}",
+        always=True,
+    ),
     _Column(heading="tp", cell=_axis("tp"), always=True),
     _Column(heading="cp", cell=_axis("cp")),
     _Column(heading="pp", cell=lambda p: _stages(p.layout), always=True),
     _Column(heading="vpp", cell=_axis("vpp")),
     _Column(heading="schedule", cell=_axis("schedule"), justify="left", spare=1, under=True),
     _Column(heading="ep", cell=_axis("ep")),
-    _Column(heading="etp", cell=lambda p: str(p.layout.expert_tp if p.layout.ep > 1 or p.layout.etp is not None else "-")),
+    _Column(
+        heading="etp",
+        cell=lambda p: str(
+            p.layout.expert_tp if p.layout.ep > 1 or p.layout.etp is not None else "-"
+        ),
+    ),
     _Column(heading="dp", cell=_axis("dp"), always=True),
-    _Column(heading="sharding", cell=lambda p: _sharding(p.layout), justify="left", spare=1, under=True),
+    _Column(
+        heading="sharding", cell=lambda p: _sharding(p.layout), justify="left", spare=1, under=True
+    ),
     _Column(heading="mbs", cell=_axis("mbs"), always=True),
     _Column(heading="gbs", cell=_axis("gbs")),
-    _Column(heading="recompute", cell=lambda p: _recompute(p.layout), always=True, justify="left", spare=3, under=True),
+    _Column(
+        heading="recompute",
+        cell=lambda p: _recompute(p.layout),
+        always=True,
+        justify="left",
+        spare=3,
+        under=True,
+    ),
     _Column(heading="step s", cell=lambda p: f"{p.step_s:.4g}", always=True),
     _Column(heading="tokens/s/GPU", cell=lambda p: f"{p.tokens_per_s_per_gpu:.0f}", always=True),
     _Column(heading="MFU %", cell=lambda p: f"{p.mfu * 100:.1f}", always=True),
 )
-_CAUSAL = _Column(heading="causal", cell=lambda p: f"{p.causal_mfu * 100:.1f}", always=True, spare=2)
-_TFLOPS = _Column(heading="TFLOPS", cell=lambda p: f"{p.flops_per_s_per_gpu / TERA:.0f}", always=True)
-_DOLLAR = _Column(heading="tokens/$", cell=lambda p: "-" if p.tokens_per_dollar is None else format_count(p.tokens_per_dollar), always=True)
+_CAUSAL = _Column(
+    heading="causal", cell=lambda p: f"{p.causal_mfu * 100:.1f}", always=True, spare=2
+)
+_TFLOPS = _Column(
+    heading="TFLOPS", cell=lambda p: f"{p.flops_per_s_per_gpu / TERA:.0f}", always=True
+)
+_DOLLAR = _Column(
+    heading="tokens/$",
+    cell=lambda p: "-" if p.tokens_per_dollar is None else format_count(p.tokens_per_dollar),
+    always=True,
+)
 _MEMORY = (
     _Column(heading="GiB", cell=lambda p: f"{p.peak_bytes / GIB:.1f}", always=True),
     _Column(heading="fits", cell=lambda p: p.fits, always=True, justify="left"),
 )
-_WHY = _Column(heading="beats the next by", cell=lambda p: p.beats_next, always=True, justify="left")
+_WHY = _Column(
+    heading="beats the next by", cell=lambda p: p.beats_next, always=True, justify="left"
+)
 
 
 def print_plans(result: PlanResult, console: Console) -> None:
@@ -115,20 +157,26 @@ def say(console: Console, text: str) -> None:
 
 def _heading(result: PlanResult) -> list[str]:
     facts, request = result.facts, result.request
-    active = f", {format_count(facts['active_params'])} active" if facts["active_params"] < facts["params"] else ""
+    active = (
+        f", {format_count(facts['active_params'])} active"
+        if facts["active_params"] < facts["params"]
+        else ""
+    )
     batch = f"gbs {request.gbs}" if request.gbs is not None else "gbs searched"
     asked = f"seq {request.seq_len}, {batch}, {number_words(request)}, stack {facts['stack']}"
     return [
         f"{facts['model']} ({format_count(facts['params'])} parameters{active}), {asked}",
-        f"{facts['num_chips']} x {facts['chip']}, {facts['chips_per_node']} a node, "
-        f"{tflops_words(facts['peak_tflops'])} TFLOPS dense peak, {facts['limit_gib']:.1f} GiB usable, "
-        f"{facts['headroom_gib']:.1f} of them kept free",
+        (
+            f"{facts['num_chips']} x {facts['chip']}, {facts['chips_per_node']} a node,"
+            f" {tflops_words(facts['peak_tflops'])} TFLOPS dense peak, {facts['limit_gib']:.1f} GiB"
+            f" usable, {facts['headroom_gib']:.1f} of them kept free"
+        ),
     ]
 
 
 def number_words(request: PlanRequest) -> str:
     """Precision, and the attention kernel where it is not flash."""
-    return f"{request.precision}{'' if request.attention == 'flash' else f', {request.attention} attention'}"
+    return f"{request.precision}{'' if request.attention == 'flash' else f', {request.attention} attention'}"  # noqa: E501
 
 
 def tflops_words(peak: float) -> str:
@@ -142,7 +190,9 @@ def _print_table(result: PlanResult, console: Console, *, wide: bool) -> None:
     columns = _chosen(result, wide=wide)
     if not wide:
         rows = [[column.cell(plan) for column in columns] for plan in result.plans]
-        print_columns(console, [column.shown for column in columns], rows, more="--json and --csv have them")
+        print_columns(
+            console, [column.shown for column in columns], rows, more="--json and --csv have them"
+        )
         return
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
@@ -178,17 +228,24 @@ def _footing(result: PlanResult) -> list[str]:
         lines.append(f"{CLOSE_MARK} close: {close['words']}")
     lines.append(f"best: --layout {best.layout.words()}")
     rejected = sum(result.rejected.values())
-    lines.append(f"{result.layouts} layouts priced in {result.seconds:.2f} s, {rejected} rejected; {'; '.join(result.notes)}")
+    lines.append(
+        f"{result.layouts} layouts priced in {result.seconds:.2f} s, {rejected} rejected;"
+        f" {'; '.join(result.notes)}"
+    )
     lines.append(f"stands on: {best.provenance['kernels']}; {best.provenance['pipeline']}")
     if profiled := best.provenance.get("profile"):
         lines.append(profiled["words"])
     if calibrated := best.provenance.get("calibration"):
         lines.append(calibrated["words"])
-    lines.append(f"80 % interval of #1: step {between(best.intervals.step_s, 1)} s, memory {between(best.intervals.peak_bytes, GIB)} GiB")
+    lines.append(
+        f"80 % interval of #1: step {between(best.intervals.step_s, 1)} s, memory"
+        f" {between(best.intervals.peak_bytes, GIB)} GiB"
+    )
     limit_gib, kept_gib = result.facts["limit_gib"], result.facts["headroom_gib"]
     if best.fits == "yes" and best.intervals.peak_bytes[1] > limit_gib * GIB:
         lines.append(
-            f"that memory ends above {limit_gib:.1f} GiB: `yes` keeps {kept_gib:.1f} free, not all of the interval; --headroom keeps more"
+            f"that memory ends above {limit_gib:.1f} GiB: `yes` keeps {kept_gib:.1f} free, not all"
+            " of the interval; --headroom keeps more"
         )
     lines.append(f"error against measured runs: {best.intervals.error}")
     return lines
@@ -201,7 +258,12 @@ def between(interval: tuple[float, float], unit: float) -> str:
 
 def print_miss(result: PlanResult, console: Console) -> None:
     """Print why nothing fits, the nearest miss and what would make it fit."""
-    for line in (*_heading(result), "", "nothing fits:", *(f"  {count:>9} {reason}" for reason, count in result.rejected.items())):
+    for line in (
+        *_heading(result),
+        "",
+        "nothing fits:",
+        *(f"  {count:>9} {reason}" for reason, count in result.rejected.items()),
+    ):
         say(console, line)
     if result.nearest_miss is not None:
         for line in _miss_lines(result.nearest_miss):
@@ -210,15 +272,24 @@ def print_miss(result: PlanResult, console: Console) -> None:
 
 def _miss_lines(miss: NearestMiss) -> list[str]:
     terms = sorted(miss.memory_bytes.items(), key=lambda item: -item[1])
-    shown = ", ".join(f"{term.replace('_', ' ')} {size / GIB:.1f}" for term, size in terms if size >= 0.05 * GIB)
+    shown = ", ".join(
+        f"{term.replace('_', ' ')} {size / GIB:.1f}" for term, size in terms if size >= 0.05 * GIB
+    )
     lines = [
         f"nearest miss: {miss.layout.words()}",
         f"  {miss.over_bytes / GIB:.1f} GiB too much on its fullest stage: {shown} GiB",
     ]
     for remedy in miss.remedies:
-        words = f"{remedy.layout.words()}: {format_seconds(remedy.step_s)} a step, {remedy.peak_bytes / GIB:.1f} GiB"
+        words = (
+            f"{remedy.layout.words()}: {format_seconds(remedy.step_s)} a step,"
+            f" {remedy.peak_bytes / GIB:.1f} GiB"
+        )
         lines.append(f"would fit: {remedy.change} ({words})")
-    return lines if miss.remedies else [*lines, "no larger cluster of this chip that was tried fits either"]
+    return (
+        lines
+        if miss.remedies
+        else [*lines, "no larger cluster of this chip that was tried fits either"]
+    )
 
 
 def plan_rows(result: PlanResult) -> list[dict[str, Any]]:
@@ -228,7 +299,10 @@ def plan_rows(result: PlanResult) -> list[dict[str, Any]]:
 
 def _row(plan: Plan) -> dict[str, Any]:
     fields = layout_dict(plan.layout) if plan.mixed is None else mixed_dict(plan.mixed)["layout"]
-    layout = {name: "+".join(map(str, value)) if isinstance(value, list) else value for name, value in fields.items()}
+    layout = {
+        name: "+".join(map(str, value)) if isinstance(value, list) else value
+        for name, value in fields.items()
+    }
     if plan.mixed is not None:
         layout["stages"] = mixed_words(plan.mixed)
     return {
@@ -241,8 +315,14 @@ def _row(plan: Plan) -> dict[str, Any]:
         "tflops_per_gpu": plan.flops_per_s_per_gpu / TERA,
         "tokens_per_dollar": plan.tokens_per_dollar,
         "fits": plan.fits,
-        **{f"step_s_{end}": value for end, value in zip(("low", "high"), plan.intervals.step_s, strict=True)},
-        **{f"peak_memory_gib_{end}": value / GIB for end, value in zip(("low", "high"), plan.intervals.peak_bytes, strict=True)},
+        **{
+            f"step_s_{end}": value
+            for end, value in zip(("low", "high"), plan.intervals.step_s, strict=True)
+        },
+        **{
+            f"peak_memory_gib_{end}": value / GIB
+            for end, value in zip(("low", "high"), plan.intervals.peak_bytes, strict=True)
+        },
         "peak_memory_gib": plan.peak_bytes / GIB,
         **{f"{term}_s": seconds for term, seconds in plan.time_s.items()},
         **{f"{term}_gib": size / GIB for term, size in plan.memory_bytes.items()},

@@ -17,21 +17,34 @@ if TYPE_CHECKING:
 __all__ = ["print_load", "print_miss", "print_serving_plan"]
 
 _DEFINITIONS = (
-    "TTFT: mean time from sending a request to its first token. TPOT: mean of (finish - first token) / (output tokens - 1).",
-    "tok/s: new tokens only, per GPU in use; per user 1 / TPOT. USD/M: per million new tokens at this load.",
+    (
+        "TTFT: mean time from sending a request to its first token. TPOT: mean of (finish - first"
+        " token) / (output tokens - 1)."
+    ),
+    (
+        "tok/s: new tokens only, per GPU in use; per user 1 / TPOT. USD/M: per million new tokens"
+        " at this load."
+    ),
 )
-_STATIC = "static: the batch starts and ends together; end to end is the whole batch, TPOT (latency - first token) / (output tokens - 1)."
+_STATIC = (
+    "static: the batch starts and ends together; end to end is the whole batch, TPOT (latency -"
+    " first token) / (output tokens - 1)."
+)
 _MOST_FRONT = 8
 
 
 def print_serving_plan(found: ServingPlan, console: Console, *, top: int) -> None:
-    """Print the best deployments, the front of speed against throughput, and what the figures mean."""
+    """Print the best deployments, the front of speed against throughput, and what the figures
+    mean."""
     several = len(set(found.chips)) > 1
     _options(found.options[:top], console, ranked=True, several=several)
     console.print()
     _arrivals(found.options[:top], console)
     step = max(1, -(-len(found.pareto) // _MOST_FRONT))
-    console.print("Pareto front of tokens/s per user against tokens/s per GPU, of all that fit the memory:", highlight=False)
+    console.print(
+        "Pareto front of tokens/s per user against tokens/s per GPU, of all that fit the memory:",
+        highlight=False,
+    )
     _options(found.pareto[::step], console, ranked=False, several=several)
     _words(found, console)
 
@@ -41,7 +54,9 @@ def print_miss(found: ServingPlan, console: Console) -> None:
     if not found.nearest:
         console.print("no deployment fits:", highlight=False)
         for reason, count in sorted(found.rejected.items(), key=lambda item: -item[1])[:12]:
-            console.print(f"  {count} x {reason}", highlight=False, soft_wrap=not console.is_terminal)
+            console.print(
+                f"  {count} x {reason}", highlight=False, soft_wrap=not console.is_terminal
+            )
         return
     console.print("no deployment keeps the limits; the nearest:", highlight=False)
     for name, option in found.nearest.items():
@@ -77,10 +92,21 @@ _COLUMNS = (
 )
 
 
-def _options(options: Iterable[ServingOption], console: Console, *, ranked: bool, several: bool) -> None:
-    """`several`: the cluster has several kinds of chips, and each deployment says which it is on."""
-    rows = [(*((str(rank),) if ranked else ()), *_cells(option, several)) for rank, option in enumerate(options, 1)]
-    print_columns(console, [Column(heading="#", justify="left"), *_COLUMNS] if ranked else _COLUMNS, rows, more="--json has them")
+def _options(
+    options: Iterable[ServingOption], console: Console, *, ranked: bool, several: bool
+) -> None:
+    """`several`: the cluster has several kinds of chips, and each deployment says which it is
+    on."""
+    rows = [
+        (*((str(rank),) if ranked else ()), *_cells(option, several))
+        for rank, option in enumerate(options, 1)
+    ]
+    print_columns(
+        console,
+        [Column(heading="#", justify="left"), *_COLUMNS] if ranked else _COLUMNS,
+        rows,
+        more="--json has them",
+    )
 
 
 _TIMES = (("ttft", "TTFT ms", 1e3), ("tpot", "TPOT ms", 1e3), ("e2e", "e2e s", 1.0))
@@ -89,17 +115,33 @@ _SHARES = ("p50", "p90", "p99")
 
 def _arrivals(options: Iterable[ServingOption], console: Console) -> None:
     """Percentiles of deployments that were simulated, if any were."""
-    seen = [(rank, option.arrivals) for rank, option in enumerate(options, 1) if option.arrivals is not None]
+    seen = [
+        (rank, option.arrivals)
+        for rank, option in enumerate(options, 1)
+        if option.arrivals is not None
+    ]
     if not seen:
         return
     headings = [f"{name} {share}" for _, name, _ in _TIMES for share in _SHARES]
     rows = [
-        (str(rank), *(f"{scale * arrivals[key][share]:.4g}" if key in arrivals else "" for key, _, scale in _TIMES for share in _SHARES))
+        (
+            str(rank),
+            *(
+                f"{scale * arrivals[key][share]:.4g}" if key in arrivals else ""
+                for key, _, scale in _TIMES
+                for share in _SHARES
+            ),
+        )
         for rank, arrivals in seen
     ]
-    console.print("under Poisson arrivals, over requests (the table above has their means):", highlight=False)
+    console.print(
+        "under Poisson arrivals, over requests (the table above has their means):", highlight=False
+    )
     print_columns(
-        console, [Column(heading="#", justify="left"), *(Column(heading=heading) for heading in headings)], rows, more="--json has them"
+        console,
+        [Column(heading="#", justify="left"), *(Column(heading=heading) for heading in headings)],
+        rows,
+        more="--json has them",
     )
     console.print()
 
@@ -134,7 +176,11 @@ def _part(option: ServingOption, i: int, several: bool) -> str:
 
 def _words(found: ServingPlan, console: Console) -> None:
     modes = {option.mode for option in (*found.options, *found.nearest.values())}
-    lines = (*_DEFINITIONS, *((_STATIC,) if "static" in modes else ()), *(f"note: {note}" for note in found.notes))
+    lines = (
+        *_DEFINITIONS,
+        *((_STATIC,) if "static" in modes else ()),
+        *(f"note: {note}" for note in found.notes),
+    )
     for line in lines:
         console.print(line, highlight=False, soft_wrap=not console.is_terminal, markup=False)
 
@@ -152,9 +198,12 @@ def print_load(seen: Seen, console: Console) -> None:
     console.print(table, highlight=False)
     found = seen.to_dict()
     rate = f"{found['tokens_per_s']:.0f} new tokens/s, {found['tokens_per_s_per_gpu']:.1f} per GPU"
-    chips = f"{counted(seen.chips, 'GPU')} in {seen.copies} {'copy' if seen.copies == 1 else 'copies'}"
+    chips = (
+        f"{counted(seen.chips, 'GPU')} in {seen.copies} {'copy' if seen.copies == 1 else 'copies'}"
+    )
     console.print(
-        f"{counted(found['requests'], 'request')} in {found['makespan_s']:.1f} s: {rate} on {chips}",
+        f"{counted(found['requests'], 'request')} in {found['makespan_s']:.1f} s: {rate} on"
+        f" {chips}",
         highlight=False,
         soft_wrap=not console.is_terminal,
     )
@@ -162,4 +211,7 @@ def print_load(seen: Seen, console: Console) -> None:
 
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
-_OVER_REQUESTS = "TTFT: from sending to the first token. TPOT: (finish - first token) / (output tokens - 1). Each over requests."
+_OVER_REQUESTS = (
+    "TTFT: from sending to the first token. TPOT: (finish - first token) / (output tokens - 1)."
+    " Each over requests."
+)

@@ -40,18 +40,37 @@ class _Span:
 
     def event(self, thread: int) -> Event:
         """As a complete event, with what it belongs to."""
-        args = {key: value for key, value in (("chunk", self.chunk), ("microbatch", self.microbatch)) if value is not None}
-        times = {"ts": self.start_s * MICROSECONDS, "dur": (self.end_s - self.start_s) * MICROSECONDS}
-        return {"name": self.name, "cat": self.category, "ph": "X", "pid": 0, "tid": thread, **times, **({"args": args} if args else {})}
+        args = {
+            key: value
+            for key, value in (("chunk", self.chunk), ("microbatch", self.microbatch))
+            if value is not None
+        }
+        times = {
+            "ts": self.start_s * MICROSECONDS,
+            "dur": (self.end_s - self.start_s) * MICROSECONDS,
+        }
+        return {
+            "name": self.name,
+            "cat": self.category,
+            "ph": "X",
+            "pid": 0,
+            "tid": thread,
+            **times,
+            **({"args": args} if args else {}),
+        }
 
 
-def chrome_trace(step: TracedStep, *, title: str, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+def chrome_trace(
+    step: TracedStep, *, title: str, metadata: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return one step as a trace.
 
-    Tracks: one per stage; where stages have several chunks one per chunk (virtual stage); one per stage with the messages inside its
-    passes; one per link on which messages overlap with compute. A pass's messages are drawn together at its end, though they are spread
-    over its layers, and recomputation before its backward. What a step takes once follows on all stages. Counters: memory of each stage,
-    and how many forwards it holds.
+    Tracks: one per stage; where stages have several chunks one per chunk (virtual stage); one per
+            stage with the messages inside its
+    passes; one per link on which messages overlap with compute. A pass's messages are drawn
+    together at its end, though they are spread over its layers, and recomputation before its
+    backward. What a step takes once follows on all stages. Counters: memory of each stage, and how
+    many forwards it holds.
 
     Events of a track never overlap. The last one ends with the step.
     """
@@ -62,10 +81,19 @@ def chrome_trace(step: TracedStep, *, title: str, metadata: dict[str, Any] | Non
     for number, stage in enumerate(step.stages):
         own = [operation for operation in operations if operation.stage == number]
         stops = [t for t in moved if t.sender == number and t.receiver is None]
-        tracks.append((stage.name, [*_filled(own, stops, step.chunks, end_s), *_after(step, end_s)]))
+        tracks.append(
+            (stage.name, [*_filled(own, stops, step.chunks, end_s), *_after(step, end_s)])
+        )
         beside += _beside(number, own, step)
-    for sender, receiver in sorted({(t.sender, t.receiver) for t in moved if t.receiver is not None}):
-        beside.append((f"stage {sender} to {receiver}", [_message(t) for t in moved if (t.sender, t.receiver) == (sender, receiver)]))
+    for sender, receiver in sorted(
+        {(t.sender, t.receiver) for t in moved if t.receiver is not None}
+    ):
+        beside.append(
+            (
+                f"stage {sender} to {receiver}",
+                [_message(t) for t in moved if (t.sender, t.receiver) == (sender, receiver)],
+            )
+        )
     listed = [*tracks, *beside]
     return {
         "displayTimeUnit": "ms",
@@ -73,9 +101,22 @@ def chrome_trace(step: TracedStep, *, title: str, metadata: dict[str, Any] | Non
         "traceEvents": [
             _named("process_name", 0, title),
             *(_named("thread_name", tid, name) for tid, (name, _) in enumerate(listed)),
-            *({"name": "thread_sort_index", "ph": "M", "pid": 0, "tid": tid, "args": {"sort_index": tid}} for tid in range(len(listed))),
+            *(
+                {
+                    "name": "thread_sort_index",
+                    "ph": "M",
+                    "pid": 0,
+                    "tid": tid,
+                    "args": {"sort_index": tid},
+                }
+                for tid in range(len(listed))
+            ),
             *(span.event(tid) for tid, (_, spans) in enumerate(listed) for span in spans),
-            *(event for number in range(len(step.stages)) for event in _counters(number, operations, step)),
+            *(
+                event
+                for number in range(len(step.stages))
+                for event in _counters(number, operations, step)
+            ),
         ],
     }
 
@@ -86,28 +127,61 @@ def _passes(operation: Operation, chunk: TracedChunk) -> Iterator[_Span]:
     about = {"chunk": operation.chunk, "microbatch": operation.microbatch}
     if operation.kind == "B" and chunk.recompute_s > 0:
         middle_s = min(operation.end_s, start_s + chunk.recompute_s)
-        yield _Span(name=f"R{operation.microbatch}", category="recompute", start_s=start_s, end_s=middle_s, **about)
+        yield _Span(
+            name=f"R{operation.microbatch}",
+            category="recompute",
+            start_s=start_s,
+            end_s=middle_s,
+            **about,
+        )
         start_s = middle_s
-    yield _Span(name=name, category=KIND_WORDS[operation.kind], start_s=start_s, end_s=operation.end_s, **about)
+    yield _Span(
+        name=name,
+        category=KIND_WORDS[operation.kind],
+        start_s=start_s,
+        end_s=operation.end_s,
+        **about,
+    )
 
 
-def _filled(own: Sequence[Operation], stops: Sequence[Transfer], chunks: Sequence[TracedChunk], end_s: float) -> list[_Span]:
+def _filled(
+    own: Sequence[Operation], stops: Sequence[Transfer], chunks: Sequence[TracedChunk], end_s: float
+) -> list[_Span]:
     """Everything on a stage until the pipeline ends, the bubbles too."""
-    spans = [span for operation in own for span in _passes(operation, chunks[operation.chunk])] + [_message(stop) for stop in stops]
+    spans = [span for operation in own for span in _passes(operation, chunks[operation.chunk])] + [
+        _message(stop) for stop in stops
+    ]
     spans.sort(key=lambda span: span.start_s)
     edges = [(0.0, 0.0), *((span.start_s, span.end_s) for span in spans), (end_s, end_s)]
-    gaps = [(before, start) for (_, before), (start, _) in pairwise(edges) if start - before > NOTHING * end_s]
-    return [*spans, *(_Span(name="bubble", category="bubble", start_s=start, end_s=end) for start, end in gaps)]
+    gaps = [
+        (before, start)
+        for (_, before), (start, _) in pairwise(edges)
+        if start - before > NOTHING * end_s
+    ]
+    return [
+        *spans,
+        *(_Span(name="bubble", category="bubble", start_s=start, end_s=end) for start, end in gaps),
+    ]
 
 
-def _beside(number: int, own: Sequence[Operation], step: TracedStep) -> Iterator[tuple[str, list[_Span]]]:
-    """Tracks beside a stage's: its chunks, where it has several, and the messages inside its passes."""
+def _beside(
+    number: int, own: Sequence[Operation], step: TracedStep
+) -> Iterator[tuple[str, list[_Span]]]:
+    """Tracks beside a stage's: its chunks, where it has several, and the messages inside its
+    passes."""
     stages = chunk_stages(step.pipeline.schedule, pp=step.pipeline.pp, vpp=step.pipeline.vpp)
     mine = [chunk for chunk, stage in enumerate(stages) if stage == number]
     for order, chunk in enumerate(mine if len(mine) > 1 else ()):
-        passes = [span for operation in own if operation.chunk == chunk for span in _passes(operation, step.chunks[chunk])]
+        passes = [
+            span
+            for operation in own
+            if operation.chunk == chunk
+            for span in _passes(operation, step.chunks[chunk])
+        ]
         yield f"stage {number}, virtual stage {order}: {step.chunks[chunk].layers} layers", passes
-    messages = [span for operation in own for span in _inside(operation, step.chunks[operation.chunk])]
+    messages = [
+        span for operation in own for span in _inside(operation, step.chunks[operation.chunk])
+    ]
     if messages:
         yield f"stage {number}: communication", messages
 
@@ -118,12 +192,19 @@ def _inside(operation: Operation, chunk: TracedChunk) -> Iterator[_Span]:
         return
     messages = chunk.forward_messages_s if operation.kind == "F" else chunk.backward_messages_s
     whole_s, least_s = sum(messages.values()), operation.end_s - operation.start_s
-    scale = min(1.0, least_s / whole_s) if whole_s > 0 else 0.0  # a backward whose weight gradients are put off may be shorter
+    scale = (
+        min(1.0, least_s / whole_s) if whole_s > 0 else 0.0
+    )  # a backward whose weight gradients are put off may be shorter
     start_s = operation.end_s - scale * whole_s
     for name, seconds in messages.items():
         end_s = min(operation.end_s, start_s + scale * seconds)
         yield _Span(
-            name=name, category="communication", start_s=start_s, end_s=end_s, chunk=operation.chunk, microbatch=operation.microbatch
+            name=name,
+            category="communication",
+            start_s=start_s,
+            end_s=end_s,
+            chunk=operation.chunk,
+            microbatch=operation.microbatch,
         )
         start_s = end_s
 
@@ -143,24 +224,35 @@ def _after(step: TracedStep, end_s: float) -> Iterator[_Span]:
 def _counters(number: int, operations: Sequence[Operation], step: TracedStep) -> Iterator[Event]:
     """A stage's memory, and how many forwards of chunks it holds, whenever that changes.
 
-    A forward is held until its backward ends, or its weight gradient where that is put off. Memory goes by the layers of the chunks that
-    are held, up to the peak of the plan.
+    A forward is held until its backward ends, or its weight gradient where that is put off. Memory
+    goes by the layers of the chunks that are held, up to the peak of the plan.
     """
     own = [operation for operation in operations if operation.stage == number]
     last = "W" if any(operation.kind == "W" for operation in own) else "B"
     changes = [(o.start_s, 1, step.chunks[o.chunk].layers) for o in own if o.kind == "F"]
     changes += [(o.end_s, -1, -step.chunks[o.chunk].layers) for o in own if o.kind == last]
     changes.sort()
-    forwards_held, layers_held = (list(accumulate(change[part] for change in changes)) for part in (1, 2))
+    forwards_held, layers_held = (
+        list(accumulate(change[part] for change in changes)) for part in (1, 2)
+    )
     most, stage = max(layers_held), step.stages[number]
-    for when_s, forwards, layers in zip([0.0, *(c[0] for c in changes)], [0, *forwards_held], [0, *layers_held], strict=True):
+    for when_s, forwards, layers in zip(
+        [0.0, *(c[0] for c in changes)], [0, *forwards_held], [0, *layers_held], strict=True
+    ):
         size = stage.peak_bytes - stage.passing_bytes * (1 - layers / max(most, 1))
         yield _counter(f"forwards held by stage {number}", number, when_s, {"held": forwards})
         yield _counter(f"memory of stage {number}", number, when_s, {"GiB": size / GIB})
 
 
 def _counter(name: str, stage: int, when_s: float, values: dict[str, float]) -> Event:
-    return {"name": name, "ph": "C", "pid": 0, "tid": stage, "ts": when_s * MICROSECONDS, "args": values}
+    return {
+        "name": name,
+        "ph": "C",
+        "pid": 0,
+        "tid": stage,
+        "ts": when_s * MICROSECONDS,
+        "args": values,
+    }
 
 
 def _named(kind: str, thread: int, name: str) -> Event:

@@ -1,4 +1,5 @@
-"""The rules of validity: what the training software refuses, each with its sentence and the nearest valid values."""
+"""The rules of validity: what the training software refuses, each with its sentence and the nearest
+valid values."""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ def _experts(case: RuleCase) -> int:
 def _experts_message(layout: Layout, case: RuleCase) -> str:
     if case.model.moe is None:
         return f"ep={layout.ep}: {case.model.name} has no experts; ep=1"
-    return f"num_experts={_experts(case)} is not divisible by ep={layout.ep}; ep may be {some(divisors(_experts(case)))}"
+    return (
+        f"num_experts={_experts(case)} is not divisible by ep={layout.ep}; ep may be"
+        f" {some(divisors(_experts(case)))}"
+    )
 
 
 def _folds(layout: Layout) -> int:
@@ -34,8 +37,9 @@ def _folding_message(layout: Layout, case: RuleCase) -> str:
     group = _folds(layout)
     fits = [ep for ep in divisors(_experts(case)) if group % (ep * layout.expert_tp) == 0]
     return (
-        f"ep={layout.ep} * etp={layout.expert_tp} = {layout.ep * layout.expert_tp} does not divide tp * cp * dp = {group}, "
-        f"the chips that experts share; {f'ep may be {some(fits)}' if fits else f'etp may be {some(divisors(group))}'}"
+        f"ep={layout.ep} * etp={layout.expert_tp} = {layout.ep * layout.expert_tp} does not divide"
+        f" tp * cp * dp = {group}, the chips that experts share;"
+        f" {f'ep may be {some(fits)}' if fits else f'etp may be {some(divisors(group))}'}"
     )
 
 
@@ -45,7 +49,10 @@ def _keeps_expert_width(layouts: Layouts, case: RuleCase) -> Any:
 
 def _expert_width_message(layout: Layout, case: RuleCase) -> str:
     width = case.model.moe.expert_ffn if case.model.moe is not None else 1
-    return f"expert_ffn={width} is not divisible by etp={layout.expert_tp}; etp may be {some(divisors(width, 64))}"
+    return (
+        f"expert_ffn={width} is not divisible by etp={layout.expert_tp}; etp may be"
+        f" {some(divisors(width, 64))}"
+    )
 
 
 def usable_modules(model: ModelSpec, modules: tuple[str, ...]) -> list[str]:
@@ -74,13 +81,25 @@ def _modules_message(layout: Layout, case: RuleCase) -> str:
     fits = usable_modules(case.model, stack_rules(case.stack).recompute_modules)
     if layout.recompute != "selective":
         shown = "+".join(layout.recompute_modules)
-        return f"recompute_modules={shown} with recompute={layout.recompute}: modules belong to recompute=selective"
+        return (
+            f"recompute_modules={shown} with recompute={layout.recompute}: modules belong to"
+            " recompute=selective"
+        )
     if not fits:
-        return f"recompute=selective: stack {case.stack.name} recomputes every layer or none; recompute=full or none"
+        return (
+            f"recompute=selective: stack {case.stack.name} recomputes every layer or none;"
+            " recompute=full or none"
+        )
     if not layout.recompute_modules:
-        return f"recompute=selective names no module; recompute_modules may be {some(fits)}, joined by +"
+        return (
+            f"recompute=selective names no module; recompute_modules may be {some(fits)}, joined"
+            " by +"
+        )
     bad = [module for module in layout.recompute_modules if module not in fits]
-    return f"recompute_modules={'+'.join(bad)}: {case.model.name} on stack {case.stack.name} has {some(fits)}"
+    return (
+        f"recompute_modules={'+'.join(bad)}: {case.model.name} on stack {case.stack.name} has"
+        f" {some(fits)}"
+    )
 
 
 def _chunk_most(layouts: Layouts, case: RuleCase) -> Any:
@@ -93,17 +112,27 @@ def _chunk_most(layouts: Layouts, case: RuleCase) -> Any:
 
 
 def _keeps_recompute_layers(layouts: Layouts, case: RuleCase) -> Any:
-    full, block, count = layouts.recompute == _FULL, layouts.block_recompute > 0, layouts.recompute_layers
+    full, block, count = (
+        layouts.recompute == _FULL,
+        layouts.block_recompute > 0,
+        layouts.recompute_layers,
+    )
     within = (count <= _chunk_most(layouts, case)) & (count >= np.where(block, 0, 1))
     return (count < 0) | (full & within)
 
 
 def _recompute_layers_message(layout: Layout, case: RuleCase) -> str:
     if layout.recompute != "full":
-        return f"recompute_layers={layout.recompute_layers} with recompute={layout.recompute}: it belongs to recompute=full"
+        return (
+            f"recompute_layers={layout.recompute_layers} with recompute={layout.recompute}: it"
+            " belongs to recompute=full"
+        )
     most = int(_chunk_most(Layouts.of([layout]), case)[0])
     least = 0 if layout.recompute_method == "block" else 1
-    return f"recompute_layers={layout.recompute_layers}: a chunk has {most} layers; expected {least} to {most}"
+    return (
+        f"recompute_layers={layout.recompute_layers}: a chunk has {most} layers; expected {least}"
+        f" to {most}"
+    )
 
 
 EXPERT_RULES = (
@@ -120,17 +149,27 @@ EXPERT_RULES = (
         sentence="a model without experts has no etp of its own",
         columns=("tp", "etp"),
         keeps=lambda layouts, case: layouts.etp == layouts.tp if case.model.moe is None else True,
-        message=lambda layout, case: f"etp={layout.expert_tp}: {case.model.name} has no experts; leave etp out",
+        message=lambda layout, case: (
+            f"etp={layout.expert_tp}: {case.model.name} has no experts; leave etp out"
+        ),
     ),
     Rule(
         key="folding",
-        sentence="ep * etp divides tp * cp * dp: experts share the chips of a pipeline stage and are no extra ones",
+        sentence=(
+            "ep * etp divides tp * cp * dp: experts share the chips of a pipeline stage and are no"
+            " extra ones"
+        ),
         columns=("tp", "cp", "dp", "ep", "etp"),
         keeps=lambda layouts, case: (
-            True if case.model.moe is None else (layouts.tp * layouts.cp * layouts.dp) % (layouts.ep * layouts.etp) == 0
+            True
+            if case.model.moe is None
+            else (layouts.tp * layouts.cp * layouts.dp) % (layouts.ep * layouts.etp) == 0
         ),
         message=_folding_message,
-        source="Megatron-Core parallel_state.py: expert_tensor_model_pipeline_parallel_size divides the world size",
+        source=(
+            "Megatron-Core parallel_state.py: expert_tensor_model_pipeline_parallel_size divides"
+            " the world size"
+        ),
     ),
     Rule(
         key="expert_width",
@@ -144,8 +183,13 @@ EXPERT_RULES = (
         key="expert_sequence",
         sentence="experts with tensor parallelism need sequence parallelism",
         columns=("tp", "sp"),
-        keeps=lambda layouts, case: True if case.model.moe is None else (layouts.tp == 1) | (layouts.sp > 0),
-        message=lambda layout, case: f"tp={layout.tp} with sp=0: {case.model.name} has experts, which need sequence parallelism; sp=1",
+        keeps=lambda layouts, case: (
+            True if case.model.moe is None else (layouts.tp == 1) | (layouts.sp > 0)
+        ),
+        message=lambda layout, case: (
+            f"tp={layout.tp} with sp=0: {case.model.name} has experts, which need sequence"
+            " parallelism; sp=1"
+        ),
         family="megatron",
         source="Megatron-Core moe_layer.py: MoELayer.forward",
     ),
@@ -158,12 +202,22 @@ RECOMPUTE_RULES = (
         columns=("recompute", "recompute_modules"),
         keeps=_keeps_modules,
         message=_modules_message,
-        source=f"Megatron-Core transformer_config.py: recompute_modules; {len(RECOMPUTE_MODULES)} names known",
+        source=(
+            f"Megatron-Core transformer_config.py: recompute_modules; {len(RECOMPUTE_MODULES)}"
+            " names known"
+        ),
     ),
     Rule(
         key="recompute_layers",
         sentence="recompute_layers belongs to full recompute and is no more than a chunk's layers",
-        columns=("recompute", "recompute_method", "recompute_layers", "pp", "vpp", "layers_per_stage"),
+        columns=(
+            "recompute",
+            "recompute_method",
+            "recompute_layers",
+            "pp",
+            "vpp",
+            "layers_per_stage",
+        ),
         keeps=_keeps_recompute_layers,
         message=_recompute_layers_message,
         source="Megatron-Core recompute.py",

@@ -24,36 +24,66 @@ _ZERO_BUBBLE, _GPIPE = SCHEDULES.index("zero-bubble"), SCHEDULES.index("gpipe")
 def _stages_message(layout: Layout, case: RuleCase) -> str:
     layers = case.model.total_layers
     chunks = layout.pp * layout.vpp
-    return f"pp={layout.pp} * vpp={layout.vpp} = {chunks} chunks for {layers} layers; at most {layers} chunks have a layer each"
+    return (
+        f"pp={layout.pp} * vpp={layout.vpp} = {chunks} chunks for {layers} layers; at most {layers}"
+        " chunks have a layer each"
+    )
 
 
 def _keeps_even(layouts: Layouts, case: RuleCase) -> Any:
     chunks = layouts.pp * layouts.vpp
-    return layouts.has_split | (case.model.total_layers % chunks == 0) | (chunks > case.model.total_layers)
+    return (
+        layouts.has_split
+        | (case.model.total_layers % chunks == 0)
+        | (chunks > case.model.total_layers)
+    )
 
 
 def _even_message(layout: Layout, case: RuleCase) -> str:
     layers, chunks = case.model.total_layers, layout.pp * layout.vpp
     fits = [v for v in range(1, layers // layout.pp + 1) if layers % (layout.pp * v) == 0]
-    also = f", or take vpp={some(fits)}" if fits else f"; pp may be {some(divisors(layers))} for an even split"
+    also = (
+        f", or take vpp={some(fits)}"
+        if fits
+        else f"; pp may be {some(divisors(layers))} for an even split"
+    )
     split = even_split(layers, pp=layout.pp, vpp=layout.vpp)
-    words = f"{layers} layers do not split evenly over pp={layout.pp} * vpp={layout.vpp} = {chunks} chunks"
+    words = (
+        f"{layers} layers do not split evenly over pp={layout.pp} * vpp={layout.vpp} = {chunks}"
+        " chunks"
+    )
     offered = f"{split_words(split)}: layers_per_stage={'+'.join(map(str, split))}"
-    return f"{words} ({layers // chunks * chunks} would be trained); the uneven split that works is {offered}{also}"
+    return (
+        f"{words} ({layers // chunks * chunks} would be trained); the uneven split that works is"
+        f" {offered}{also}"
+    )
 
 
 def _split_fault(layout: Layout, model: ModelSpec) -> str | None:
     split, layers = layout.layers_per_stage or (), model.total_layers
     shown = "+".join(map(str, split))
     if len(split) not in (layout.pp, layout.pp * layout.vpp):
-        wanted = f"pp={layout.pp}" + (f" or pp * vpp = {layout.pp * layout.vpp}" if layout.vpp > 1 else "")
+        wanted = f"pp={layout.pp}" + (
+            f" or pp * vpp = {layout.pp * layout.vpp}" if layout.vpp > 1 else ""
+        )
         return f"layers_per_stage={shown} has {len(split)} entries; expected {wanted}"
     if sum(split) != layers:
         return f"layers_per_stage={shown} sums to {sum(split)}; the model has {layers} layers"
-    between = split[1:-2] if model.mtp_layers and split[-1] == 0 and len(split) == layout.pp * layout.vpp else split[1:-1]
+    between = (
+        split[1:-2]
+        if model.mtp_layers and split[-1] == 0 and len(split) == layout.pp * layout.vpp
+        else split[1:-1]
+    )
     if any(entry < 1 for entry in between) or min(split) < 0:
-        also = ", and the last two, of which one then holds multi-token prediction alone" if model.mtp_layers else ""
-        return f"layers_per_stage={shown}: every entry is 1 or more, but for the first and the last, which may be 0{also}"
+        also = (
+            ", and the last two, of which one then holds multi-token prediction alone"
+            if model.mtp_layers
+            else ""
+        )
+        return (
+            f"layers_per_stage={shown}: every entry is 1 or more, but for the first and the last,"
+            f" which may be 0{also}"
+        )
     if len(split) == layout.pp and any(entry % layout.vpp for entry in split):
         words = f"with vpp={layout.vpp} each stage's layers are divisible by it"
         return f"layers_per_stage={shown}: {words}; or give all {layout.pp * layout.vpp} chunks"
@@ -63,7 +93,10 @@ def _split_fault(layout: Layout, model: ModelSpec) -> str | None:
 def _keeps_split(layouts: Layouts, case: RuleCase) -> Any:
     if layouts.chunk_layers is None:
         return True
-    rows = [entry is None or _split_fault(layouts.row(i), case.model) is None for i, entry in enumerate(layouts.chunk_layers)]
+    rows = [
+        entry is None or _split_fault(layouts.row(i), case.model) is None
+        for i, entry in enumerate(layouts.chunk_layers)
+    ]
     return np.array(rows, dtype=bool)
 
 
@@ -74,16 +107,24 @@ def _keeps_schedule(layouts: Layouts, case: RuleCase) -> Any:
 
 def _schedule_message(layout: Layout, case: RuleCase) -> str:
     most = {"gpipe": "vpp=1", "zero-bubble": "vpp=1, or vpp=2 (a V)"}[layout.schedule]
-    return f"schedule={layout.schedule} with vpp={layout.vpp}: it has {most}; interleaving belongs to schedule=1f1b"
+    return (
+        f"schedule={layout.schedule} with vpp={layout.vpp}: it has {most}; interleaving belongs to"
+        " schedule=1f1b"
+    )
 
 
 def _keeps_software(layouts: Layouts, case: RuleCase) -> Any:
-    return np.isin(layouts.schedule, [SCHEDULES.index(name) for name in stack_rules(case.stack).schedules])
+    return np.isin(
+        layouts.schedule, [SCHEDULES.index(name) for name in stack_rules(case.stack).schedules]
+    )
 
 
 def _software_message(layout: Layout, case: RuleCase) -> str:
     has, others = stack_rules(case.stack).schedules, stacks_with_schedule(layout.schedule)
-    return f"schedule={layout.schedule}: stack {case.stack.name} has {some(has)}; stacks with it: {some(others)}"
+    return (
+        f"schedule={layout.schedule}: stack {case.stack.name} has {some(has)}; stacks with it:"
+        f" {some(others)}"
+    )
 
 
 def _keeps_batch(layouts: Layouts, case: RuleCase) -> Any:
@@ -123,8 +164,9 @@ def _rounds_message(layout: Layout, case: RuleCase) -> str:
     unit, count = layout.mbs * layout.dp, layout.num_microbatches
     near = [v * unit for v in nearest_multiples(count, layout.pp) if v != count]
     return (
-        f"vpp={layout.vpp} needs micro batches in rounds of pp={layout.pp}, but gbs / (mbs * dp) = {layout.gbs} / {unit} = {count}; "
-        f"nearest that work: gbs={' or '.join(map(str, near))}, or vpp=1"
+        f"vpp={layout.vpp} needs micro batches in rounds of pp={layout.pp}, but gbs / (mbs * dp) ="
+        f" {layout.gbs} / {unit} = {count}; nearest that work: gbs={' or '.join(map(str, near))},"
+        " or vpp=1"
     )
 
 
@@ -134,7 +176,11 @@ def _keeps_fill(layouts: Layouts, case: RuleCase) -> Any:
 
 
 def _keeps_torch_fill(layouts: Layouts, case: RuleCase) -> Any:
-    return (layouts.pp == 1) | (layouts.num_microbatches >= layouts.pp) if wants_fill(case.stack) else True
+    return (
+        (layouts.pp == 1) | (layouts.num_microbatches >= layouts.pp)
+        if wants_fill(case.stack)
+        else True
+    )
 
 
 def _keeps_split_backward(layouts: Layouts, case: RuleCase) -> Any:
@@ -148,13 +194,14 @@ def _keeps_split_backward(layouts: Layouts, case: RuleCase) -> Any:
 def _split_backward_message(layout: Layout, case: RuleCase) -> str:
     if layout.sharding not in ("none", "zero1"):
         return (
-            f"schedule=zero-bubble with sharding={layout.sharding}: torch's backward for weights alone runs after sharding dropped them; "
-            "sharding=zero1 keeps them"
+            f"schedule=zero-bubble with sharding={layout.sharding}: torch's backward for weights"
+            " alone runs after sharding dropped them; sharding=zero1 keeps them"
         )
     rounds = max(1, layout.num_microbatches // layout.pp)
     return (
-        f"schedule=zero-bubble: torch's runs micro batches in {layout.num_microbatches} // pp = {rounds} equal rounds, "
-        f"which {layout.num_microbatches} do not make; a multiple of pp={layout.pp} does"
+        f"schedule=zero-bubble: torch's runs micro batches in {layout.num_microbatches} // pp ="
+        f" {rounds} equal rounds, which {layout.num_microbatches} do not make; a multiple of"
+        f" pp={layout.pp} does"
     )
 
 
@@ -163,7 +210,9 @@ PIPELINE_RULES = (
         key="stages",
         sentence="every chunk of the pipeline has a layer",
         columns=("pp", "vpp"),
-        keeps=lambda layouts, case: layouts.has_split | (layouts.pp * layouts.vpp <= case.model.total_layers),
+        keeps=lambda layouts, case: (
+            layouts.has_split | (layouts.pp * layouts.vpp <= case.model.total_layers)
+        ),
         message=_stages_message,
     ),
     Rule(
@@ -187,16 +236,22 @@ PIPELINE_RULES = (
         sentence="interleaving needs a pipeline",
         columns=("pp", "vpp"),
         keeps=lambda layouts, case: (layouts.vpp == 1) | (layouts.pp > 1),
-        message=lambda layout, case: f"vpp={layout.vpp} with pp=1: there is no pipeline to interleave; vpp=1, or pp=2 and more",
+        message=lambda layout, case: (
+            f"vpp={layout.vpp} with pp=1: there is no pipeline to interleave; vpp=1, or pp=2 and"
+            " more"
+        ),
         source="Megatron-Core parallel_state.py",
     ),
     Rule(
         key="two_stacks",
         sentence="encoder-decoder models are not interleaved",
         columns=("vpp",),
-        keeps=lambda layouts, case: layouts.vpp == 1 if case.model.family == "encoder-decoder" else True,
+        keeps=lambda layouts, case: (
+            layouts.vpp == 1 if case.model.family == "encoder-decoder" else True
+        ),
         message=lambda layout, case: (
-            f"vpp={layout.vpp}: {case.model.name} has an encoder and a decoder, which interleaving does not take; vpp=1"
+            f"vpp={layout.vpp}: {case.model.name} has an encoder and a decoder, which interleaving"
+            " does not take; vpp=1"
         ),
         family="megatron",
         source="Megatron-Core schedules.py (v0.4 to v0.12)",
@@ -213,9 +268,12 @@ PIPELINE_RULES = (
         key="no_schedule",
         sentence="a schedule other than 1f1b needs a pipeline",
         columns=("schedule", "pp"),
-        keeps=lambda layouts, case: (layouts.schedule == SCHEDULES.index("1f1b")) | (layouts.pp > 1),
+        keeps=lambda layouts, case: (
+            (layouts.schedule == SCHEDULES.index("1f1b")) | (layouts.pp > 1)
+        ),
         message=lambda layout, case: (
-            f"schedule={layout.schedule} with pp=1: there is no pipeline to schedule; schedule=1f1b, or pp=2 and more"
+            f"schedule={layout.schedule} with pp=1: there is no pipeline to schedule;"
+            " schedule=1f1b, or pp=2 and more"
         ),
     ),
     Rule(
@@ -243,7 +301,10 @@ BATCH_RULES = (
         columns=("gbs", "mbs", "dp", "pp", "vpp", "schedule"),
         keeps=_keeps_rounds,
         message=_rounds_message,
-        source="Megatron-Core schedules.py (to v0.9 always; later unless --microbatch-group-size-per-virtual-pipeline-stage is set)",
+        source=(
+            "Megatron-Core schedules.py (to v0.9 always; later unless"
+            " --microbatch-group-size-per-virtual-pipeline-stage is set)"
+        ),
     ),
     Rule(
         key="fill",
@@ -251,8 +312,9 @@ BATCH_RULES = (
         columns=("gbs", "mbs", "dp", "pp", "vpp", "schedule"),
         keeps=_keeps_fill,
         message=lambda layout, case: (
-            f"schedule=zero-bubble with vpp=2 needs 2 * pp = {2 * layout.pp} micro batches, but gbs / (mbs * dp) = "
-            f"{layout.num_microbatches}; take gbs={2 * layout.pp * layout.mbs * layout.dp} or more"
+            f"schedule=zero-bubble with vpp=2 needs 2 * pp = {2 * layout.pp} micro batches, but gbs"
+            f" / (mbs * dp) = {layout.num_microbatches}; take"
+            f" gbs={2 * layout.pp * layout.mbs * layout.dp} or more"
         ),
         source="DualPipeV",
     ),
@@ -262,13 +324,17 @@ BATCH_RULES = (
         columns=("gbs", "mbs", "dp", "pp"),
         keeps=_keeps_torch_fill,
         message=lambda layout, case: (
-            f"pp={layout.pp} needs {layout.pp} micro batches or more, but gbs / (mbs * dp) = {layout.num_microbatches}; lower mbs or dp"
+            f"pp={layout.pp} needs {layout.pp} micro batches or more, but gbs / (mbs * dp) ="
+            f" {layout.num_microbatches}; lower mbs or dp"
         ),
         source="torch.distributed.pipelining.schedules (2.13), Schedule1F1B",
     ),
     Rule(
         key="split_backward",
-        sentence="a zero-bubble schedule of the embedded trainer keeps weights whole between its two backward halves, and rounds equal",
+        sentence=(
+            "a zero-bubble schedule of the embedded trainer keeps weights whole between its two"
+            " backward halves, and rounds equal"
+        ),
         columns=("schedule", "sharding", "vpp", "gbs", "mbs", "dp", "pp"),
         keeps=_keeps_split_backward,
         message=_split_backward_message,

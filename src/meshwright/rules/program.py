@@ -1,4 +1,5 @@
-"""Rules of the training software: the kinds of parallelism that it has, and where it computes in half precision."""
+"""Rules of the training software: the kinds of parallelism that it has, and where it computes in
+half precision."""
 
 from __future__ import annotations
 
@@ -33,10 +34,15 @@ def _keeps_axes(layouts: Layouts, case: RuleCase) -> Any:
 
 def _axes_message(layout: Layout, case: RuleCase) -> str:
     has, row = stack_rules(case.stack).axes, Layouts.of([layout])
-    axis = next(axis for axis in (*_WITHOUT, "etp") if axis not in has and not _lacking(row, axis).all())
+    axis = next(
+        axis for axis in (*_WITHOUT, "etp") if axis not in has and not _lacking(row, axis).all()
+    )
     value = int(getattr(layout, axis)) if axis != "etp" else layout.expert_tp
     without = f"etp={layout.tp}" if axis == "etp" else f"{axis}={_WITHOUT[axis]}"
-    return f"{axis}={value}: stack {case.stack.name} does not have it, so {without}; stacks with it: {some(stacks_with_axis(axis))}"
+    return (
+        f"{axis}={value}: stack {case.stack.name} does not have it, so {without}; stacks with it:"
+        f" {some(stacks_with_axis(axis))}"
+    )
 
 
 def _keeps_half(layouts: Layouts, case: RuleCase) -> Any:
@@ -47,8 +53,14 @@ def _keeps_half(layouts: Layouts, case: RuleCase) -> Any:
 
 
 def _half_message(layout: Layout, case: RuleCase) -> str:
-    given = f"tp={layout.tp}, pp={layout.pp}, dp={layout.dp}, cp={layout.cp}, sharding={layout.sharding}"
-    words = f"precision={case.work.precision} with {given}: stack {case.stack.name} casts in sharded data parallelism and would run in fp32"
+    given = (
+        f"tp={layout.tp}, pp={layout.pp}, dp={layout.dp}, cp={layout.cp},"
+        f" sharding={layout.sharding}"
+    )
+    words = (
+        f"precision={case.work.precision} with {given}: stack {case.stack.name} casts in sharded"
+        " data parallelism and would run in fp32"
+    )
     return f"{words}; dp=2 with sharding=zero3, or precision=fp32"
 
 
@@ -57,7 +69,10 @@ def _keeps_cut(layouts: Layouts, case: RuleCase) -> Any:
         return True
     own = {int(pp): own_split(case.model, pp=int(pp)) for pp in np.unique(layouts.pp)}
     given = layouts.chunk_layers or (None,) * len(layouts)
-    return np.array([_is_own(own[int(pp)], split, case) for pp, split in zip(layouts.pp, given, strict=True)], dtype=bool)
+    return np.array(
+        [_is_own(own[int(pp)], split, case) for pp, split in zip(layouts.pp, given, strict=True)],
+        dtype=bool,
+    )
 
 
 def _is_own(own: tuple[int, ...] | None, split: tuple[int, ...] | None, case: RuleCase) -> bool:
@@ -71,8 +86,14 @@ def _is_own(own: tuple[int, ...] | None, split: tuple[int, ...] | None, case: Ru
 def _cut_message(layout: Layout, case: RuleCase) -> str:
     own = own_split(case.model, pp=layout.pp) or ()
     if min(own[:-1]) < 1:
-        return f"pp={layout.pp}: stack {case.stack.name} cuts by cost and would leave a stage without layers; pp={max(1, layout.pp // 2)}"
-    return f"stack {case.stack.name} cuts by cost, and nothing changes that: layers_per_stage={'+'.join(map(str, own))} with pp={layout.pp}"
+        return (
+            f"pp={layout.pp}: stack {case.stack.name} cuts by cost and would leave a stage without"
+            f" layers; pp={max(1, layout.pp // 2)}"
+        )
+    return (
+        f"stack {case.stack.name} cuts by cost, and nothing changes that:"
+        f" layers_per_stage={'+'.join(map(str, own))} with pp={layout.pp}"
+    )
 
 
 PROGRAM_RULES = (

@@ -45,7 +45,8 @@ class StackRules:
     searched_modules: tuple[tuple[str, ...], ...]
     """Sets of modules tried by a search."""
     full_by_blocks: bool
-    """Whether full recompute may be of some of a chunk's layers; FSDP's and nanotron's switches are for all."""
+    """Whether full recompute may be of some of a chunk's layers; FSDP's and nanotron's switches are
+    for all."""
     axes: tuple[str, ...]
     """Kinds of parallelism beside data parallelism that it has: of tp, sp, pp, vpp, cp, ep, etp."""
     schedules: tuple[str, ...]
@@ -53,14 +54,15 @@ class StackRules:
     searched_schedules: tuple[str, ...]
     """Tried by a search that is not told which."""
     splits: Literal["any", "filled", "fixed", "cost"]
-    """Layers of stages: any numbers, where the last chunk may hold the head alone; of one layer at least; as even as can be; or by
-    nanotron's rule, `split.split_by_cost`."""
+    """Layers of stages: any numbers, where the last chunk may hold the head alone; of one layer at
+    least; as even as can be; or by nanotron's rule, `split.split_by_cost`."""
     precisions: tuple[str, ...]
     """Number formats of its matrix products."""
     half_by_sharding: bool
     """Whether it computes in half precision only where data parallelism shards, or does all."""
     kv_copies_from: tuple[int, ...] | None
-    """Version of Megatron-Core from which on KV heads are copied where tp is a multiple of them; None: never."""
+    """Version of Megatron-Core from which on KV heads are copied where tp is a multiple of them;
+    None: never."""
     source: str
 
 
@@ -84,7 +86,9 @@ def _row(cells: dict[str, str]) -> StackRules:
         shardings_without_pp=tuple(cells["shardings_without_pp"].split()),
         searched_shardings=tuple(cells["searched_shardings"].split()),
         recompute_modules=tuple(cells["recompute_modules"].split()),
-        searched_modules=tuple(tuple(words.split("+")) for words in cells["searched_modules"].split()),
+        searched_modules=tuple(
+            tuple(words.split("+")) for words in cells["searched_modules"].split()
+        ),
         full_by_blocks=cells["full_by_blocks"] == "1",
         axes=tuple(cells["axes"].split()),
         schedules=tuple(cells["schedules"].split()),
@@ -99,17 +103,25 @@ def _row(cells: dict[str, str]) -> StackRules:
 
 def parse_version(text: str) -> tuple[int, ...]:
     """Read `0.15.1` or `core_v0.16.0rc2` as numbers that compare."""
-    match = re.fullmatch(r"(?:core_)?v?([0-9]{1,4}(?:\.[0-9]{1,4}){0,3})(?:rc[0-9]+)?", text.strip())
+    match = re.fullmatch(
+        r"(?:core_)?v?([0-9]{1,4}(?:\.[0-9]{1,4}){0,3})(?:rc[0-9]+)?", text.strip()
+    )
     if match is None:
-        raise ConfigError(f"megatron_version={text}: expected a version such as 0.15.1 or {NEWEST_MEGATRON}")
+        raise ConfigError(
+            f"megatron_version={text}: expected a version such as 0.15.1 or {NEWEST_MEGATRON}"
+        )
     return tuple(int(number) for number in match[1].split("."))
 
 
 def known_version(text: str) -> tuple[int, ...]:
-    """Read a version of Megatron-Core whose rules are known; ConfigError of a later one than they were read against."""
+    """Read a version of Megatron-Core whose rules are known; ConfigError of a later one than they
+    were read against."""
     found = parse_version(text)
     if found[:2] > parse_version(NEWEST_MEGATRON):
-        raise ConfigError(f"megatron_version={text}: what Megatron-Core accepts was read up to {NEWEST_MEGATRON}; give {NEWEST_MEGATRON}")
+        raise ConfigError(
+            f"megatron_version={text}: what Megatron-Core accepts was read up to {NEWEST_MEGATRON};"
+            f" give {NEWEST_MEGATRON}"
+        )
     return found
 
 

@@ -1,13 +1,14 @@
-"""What is believed of layouts that were not run: normal distributions of logarithms, moved by the runs that were. Pure.
+"""What is believed of layouts that were not run: normal distributions of logarithms, moved by the
+runs that were. Pure.
 
 The logarithm of measured over predicted step time of layout i is taken to be
 
     common + sum over k of slope[i, k] * factor[k] + alike[i] + own[i]
-
-`common` is one number for the whole study; `factor[k]` says how far compute, exchanges, launches are off (the factors of `calibrate`), and
-slope[i, k] is the share of the step that follows it; `alike` is a smooth function of the layout's axes; `own` belongs to one layout. So
-one run moves all layouts, and those like it most. The same holds of the memory that a layout needs, of which a run tells on which side
-of the limit it lies.
+ `common` is one number for the whole study; `factor[k]` says how far compute, exchanges, launches
+are off (the factors of `calibrate`), and slope[i, k] is the share of the step that follows it;
+`alike` is a smooth function of the layout's axes; `own` belongs to one layout. So one run moves all
+layouts, and those like it most. The same holds of the memory that a layout needs, of which a run
+tells on which side of the limit it lies.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ __all__ = ["Belief", "Prior", "believe_bounds", "believe_values", "correlations"
 Floats = NDArray[np.float64]
 
 ALIKE_OCTAVES = 1.5
-"""Layouts that are so many doublings of one axis apart share exp(-1/2) of what likeness explains. Of 1.0, 1.5 and 2.5, the replays
-(docs/tune.md) tell hardly any difference."""
+"""Layouts that are so many doublings of one axis apart share exp(-1/2) of what likeness explains.
+Of 1.0, 1.5 and 2.5, the replays (docs/tune.md) tell hardly any difference."""
 SETTLED = 1e-6
 ROUNDS = 50
 _TINY = 1e-12
@@ -45,7 +46,8 @@ class Prior:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Belief:
-    """What is believed of N layouts once some were run; of those themselves what was seen is to be taken instead."""
+    """What is believed of N layouts once some were run; of those themselves what was seen is to be
+    taken instead."""
 
     mean: Floats
     """(N,)."""
@@ -59,20 +61,25 @@ class Belief:
         return np.asarray(np.sqrt(np.maximum(np.diag(self.shared), 0.0) + self.own))
 
     def draws(self, normals: Floats, own_normals: Floats) -> Floats:
-        """Turn standard normal numbers, (D, N) each, into what runs of all layouts might show together, (D, N)."""
+        """Turn standard normal numbers, (D, N) each, into what runs of all layouts might show
+        together, (D, N)."""
         values, vectors = np.linalg.eigh(self.shared)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         return np.asarray(self.mean + normals @ root.T + math.sqrt(self.own) * own_normals)
 
 
-def correlations(*, slopes: Floats, widths: Floats, axes: Floats, noise: float, spread: Floats, mean: Floats) -> Prior:
+def correlations(
+    *, slopes: Floats, widths: Floats, axes: Floats, noise: float, spread: Floats, mean: Floats
+) -> Prior:
     """Return the prior of some layouts.
 
-    Formula:  shared = slopes diag(widths**2) slopes^T + alike * exp(-d**2 / (2 ALIKE_OCTAVES**2)) + common; own = noise**2 / 2, and so is
-              alike. common fills up the mean variance to that of the intervals, `spread`**2; where these are narrower than the rest,
-              everything is scaled down to them instead
+    Formula:  shared = slopes diag(widths**2) slopes^T + alike * exp(-d**2 / (2 ALIKE_OCTAVES**2)) +
+              common; own = noise**2 / 2, and so is alike. common fills up the mean variance to that
+              of the intervals, `spread`**2; where these are narrower than the rest, everything is
+              scaled down to them instead
     Units:    logarithms.
-    Source:   widths and noise: presets/calibration_priors.csv. That half of the noise is shared by like layouts is by the replays.
+    Source:   widths and noise: presets/calibration_priors.csv. That half of the noise is shared by
+              like layouts is by the replays.
     Valid:    slopes (N, K), widths (K,), axes (N, A) in octaves, spread and mean (N,).
     Checked:  tests/runs/test_belief.py
     """
@@ -85,7 +92,8 @@ def correlations(*, slopes: Floats, widths: Floats, axes: Floats, noise: float, 
 
 
 def believe_values(prior: Prior, rows: Sequence[int], seen: Floats, *, noise: Floats) -> Belief:
-    """Return the belief after rows were measured, `seen` as logarithms (R,) with standard deviations `noise` (R,)."""
+    """Return the belief after rows were measured, `seen` as logarithms (R,) with standard
+    deviations `noise` (R,)."""
     if not len(rows):
         return Belief(mean=prior.mean, shared=prior.shared, own=prior.own)
     chosen = np.asarray(rows)
@@ -95,7 +103,8 @@ def believe_values(prior: Prior, rows: Sequence[int], seen: Floats, *, noise: Fl
 def believe_bounds(prior: Prior, rows: Sequence[int], above: Sequence[bool]) -> Belief:
     """Return the belief after rows were seen to lie above 0 or below, by expectation propagation.
 
-    Source:   Minka, Expectation Propagation (2001); Rasmussen and Williams, Gaussian Processes for Machine Learning, algorithm 3.5
+    Source:   Minka, Expectation Propagation (2001); Rasmussen and Williams, Gaussian Processes for
+              Machine Learning, algorithm 3.5
     """
     if not len(rows):
         return Belief(mean=prior.mean, shared=prior.shared, own=prior.own)
@@ -107,20 +116,31 @@ def believe_bounds(prior: Prior, rows: Sequence[int], above: Sequence[bool]) -> 
         before = precision.copy()
         for i in range(len(chosen)):
             spread = np.linalg.solve(np.eye(len(chosen)) + covariance * precision, covariance)
-            centre = np.linalg.solve(np.eye(len(chosen)) + covariance * precision, mean + covariance @ shift)
-            precision[i], shift[i] = _site(signs[i], float(centre[i]), float(spread[i, i]), precision[i], shift[i], prior.own)
+            centre = np.linalg.solve(
+                np.eye(len(chosen)) + covariance * precision, mean + covariance @ shift
+            )
+            precision[i], shift[i] = _site(
+                signs[i], float(centre[i]), float(spread[i, i]), precision[i], shift[i], prior.own
+            )
         if np.abs(precision - before).max() < SETTLED * (1.0 + before.max()):
             break
     return _conditioned(prior, chosen, shift / precision, 1.0 / precision)
 
 
-def _site(sign: float, centre: float, variance: float, precision: float, shift: float, own: float) -> tuple[float, float]:
-    """The normal factor that stands for one bound: such that the belief keeps the mean and variance that the bound gives it."""
+def _site(
+    sign: float, centre: float, variance: float, precision: float, shift: float, own: float
+) -> tuple[float, float]:
+    """The normal factor that stands for one bound: such that the belief keeps the mean and variance
+    that the bound gives it."""
     without = 1.0 / max(1.0 / variance - precision, _TINY)
     at = without * (centre / variance - shift)
     wide = math.sqrt(without + own + _TINY)
     z = sign * at / wide
-    ratio = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi) / max(float(normal_cdf(np.array(z))), _TINY)
+    ratio = (
+        math.exp(-0.5 * z * z)
+        / math.sqrt(2.0 * math.pi)
+        / max(float(normal_cdf(np.array(z))), _TINY)
+    )
     kept_mean = at + sign * without * ratio / wide
     kept_variance = without - without**2 * ratio * (z + ratio) / wide**2
     found = max(1.0 / max(kept_variance, _TINY) - 1.0 / without, _TINY)
@@ -129,11 +149,15 @@ def _site(sign: float, centre: float, variance: float, precision: float, shift: 
 
 def _conditioned(prior: Prior, rows: NDArray[np.int64], seen: Floats, noise: Floats) -> Belief:
     """The normal distribution given noisy values of some rows."""
-    weights = np.linalg.solve(prior.shared[np.ix_(rows, rows)] + np.diag(noise), prior.shared[rows]).T
+    weights = np.linalg.solve(
+        prior.shared[np.ix_(rows, rows)] + np.diag(noise), prior.shared[rows]
+    ).T
     mean = prior.mean + weights @ (seen - prior.mean[rows])
     return Belief(mean=mean, shared=prior.shared - weights @ prior.shared[rows], own=prior.own)
 
 
 def normal_cdf(z: Floats) -> Floats:
     """Return the standard normal distribution's share below z, any shape."""
-    return np.asarray(0.5 * np.vectorize(math.erfc, otypes=[float])(-np.asarray(z) / math.sqrt(2.0)))
+    return np.asarray(
+        0.5 * np.vectorize(math.erfc, otypes=[float])(-np.asarray(z) / math.sqrt(2.0))
+    )

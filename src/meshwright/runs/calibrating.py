@@ -1,4 +1,5 @@
-"""Runs of a study as measurements for a calibration: what each was stands in its record, not in its log."""
+"""Runs of a study as measurements for a calibration: what each was stands in its record, not in its
+log."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ def is_study(folder: Path) -> bool:
 def runs_of_study(store: Store, problem: Problem, *, stack: str | None = None) -> Runs:
     """Return the runs that were measured, and as bounds those that ran out of accelerator memory.
 
-    `problem` is the study's own, without profile and calibration; `stack` takes the place of the software that it was predicted with. Of
-    every other run a line says why it is left out.
+    `problem` is the study's own, without profile and calibration; `stack` takes the place of the
+    software that it was predicted with. Of every other run a line says why it is left out.
     """
     runs: list[MeasuredRun] = []
     left_out: list[str] = []
@@ -37,7 +38,9 @@ def runs_of_study(store: Store, problem: Problem, *, stack: str | None = None) -
     return Runs(runs=tuple(runs), left_out=tuple(left_out))
 
 
-def _run(record: RunRecord, problem: Problem, *, source: str, stack: str | None) -> MeasuredRun | str:
+def _run(
+    record: RunRecord, problem: Problem, *, source: str, stack: str | None
+) -> MeasuredRun | str:
     case = replace(forecast_of(problem, record.layout, record.predicted).case, source=source)
     if stack is not None:
         case = replace(case, stack_name=stack)
@@ -51,4 +54,6 @@ def _run(record: RunRecord, problem: Problem, *, source: str, stack: str | None)
     allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
     figure = MemoryFigure(kind="allocated" if allocated is not None else "reserved", rank="max")
     peak = allocated if allocated is not None else reserved
-    return MeasuredRun(case=replace(case, memory=figure), step_s=measured.step_s, peak_bytes=peak, fitted=True)
+    return MeasuredRun(
+        case=replace(case, memory=figure), step_s=measured.step_s, peak_bytes=peak, fitted=True
+    )

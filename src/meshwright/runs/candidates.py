@@ -1,4 +1,5 @@
-"""Layouts that a study may run: the best of a search, those that may just not fit among them, and of every cut some."""
+"""Layouts that a study may run: the best of a search, those that may just not fit among them, and
+of every cut some."""
 
 from __future__ import annotations
 
@@ -24,16 +25,28 @@ from meshwright.search.problem import Problem
 from meshwright.search.refine import Repriced, reprice, shortlists, tidy
 from meshwright.search.space import Rejections, make_space
 
-__all__ = ["Candidate", "Candidates", "Refusal", "candidates_of", "each_cut", "fitting_candidates", "forecast_of"]
+__all__ = [
+    "Candidate",
+    "Candidates",
+    "Refusal",
+    "candidates_of",
+    "each_cut",
+    "fitting_candidates",
+    "forecast_of",
+]
 
 MOST = 160
-"""Layouts that are weighed. A study runs a handful; the joint distribution of more takes seconds for each choice."""
+"""Layouts that are weighed. A study runs a handful; the joint distribution of more takes seconds
+for each choice."""
 SURE = 48
-"""Of them, the fastest that fit with the usual headroom: layouts that may just not fit are faster, and would leave no room for them."""
+"""Of them, the fastest that fit with the usual headroom: layouts that may just not fit are faster,
+and would leave no room for them."""
 KEPT_TOP = 64
-"""As many layouts are kept as for so many plans: enough where the software has words for one of a hundred (Mixtral in NeMo 1.x)."""
+"""As many layouts are kept as for so many plans: enough where the software has words for one of a
+hundred (Mixtral in NeMo 1.x)."""
 SIMULATED_TOO = 64
-"""Layouts beyond those asked for whose pipelines are simulated, for the simulation may put one of them first."""
+"""Layouts beyond those asked for whose pipelines are simulated, for the simulation may put one of
+them first."""
 OF_EACH = 3
 """Layouts of a cut, with different chunks and recomputation, that are simulated."""
 Refusal = Callable[[Layout], str | None]
@@ -51,7 +64,13 @@ class Candidate:
 
     def planned(self, *, number: int, because: str) -> RunRecord:
         """Return the record of its run."""
-        return RunRecord(run_id=self.run_id, number=number, layout=self.layout, predicted=self.predicted, chosen_because=because)
+        return RunRecord(
+            run_id=self.run_id,
+            number=number,
+            layout=self.layout,
+            predicted=self.predicted,
+            chosen_because=because,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,42 +83,61 @@ class Candidates:
 
 
 def candidates_of(problem: Problem, refusal: Refusal) -> Candidates:
-    """Search the layouts of a problem and return those worth a run; ConfigError where there is none."""
+    """Search the layouts of a problem and return those worth a run; ConfigError where there is
+    none."""
     seen = _Seen(refusal)
     harvest = seen.search(_with_near_misses(problem))
-    fitting, at_risk = (_in_turn(part, problem.setting.model) for part in (harvest.fitting, harvest.at_risk))
+    fitting, at_risk = (
+        _in_turn(part, problem.setting.model) for part in (harvest.fitting, harvest.at_risk)
+    )
     sure = islice(filter(seen.runs, (layout for layout, _ in fitting)), SURE)
-    spread = _spread([layout for layout, _ in sorted([*fitting, *at_risk], key=lambda row: row[1])], seen.runs)
+    spread = _spread(
+        [layout for layout, _ in sorted([*fitting, *at_risk], key=lambda row: row[1])], seen.runs
+    )
     members = _priced(problem, list(dict.fromkeys([*sure, *spread]))[:MOST], seen)
     return Candidates(problem=problem, members=_kept(members), left_out=seen.left_out)
 
 
 def fitting_candidates(problem: Problem, refusal: Refusal, *, count: int) -> Candidates:
-    """Return at most `count` layouts that fit with the usual headroom, the fastest predicted among them, without any that may just fit.
+    """Return at most `count` layouts that fit with the usual headroom, the fastest predicted among
+    them, without any that may just fit.
 
-    Half of them are the fastest of all; the others are the fastest of further cuts, for neighbours of one cut share its errors.
+    Half of them are the fastest of all; the others are the fastest of further cuts, for neighbours
+    of one cut share its errors.
     """
     seen = _Seen(refusal)
-    harvest = seen.search(replace(problem, request=problem.request.model_copy(update={"top": KEPT_TOP})))
+    harvest = seen.search(
+        replace(problem, request=problem.request.model_copy(update={"top": KEPT_TOP}))
+    )
     layouts = [layout for layout, _ in _in_turn(harvest.fitting, problem.setting.model)]
     fastest = islice(filter(seen.runs, layouts), count + SIMULATED_TOO)
     firsts = (next(filter(seen.runs, group), None) for group in _cuts(layouts).values())
-    chosen = dict.fromkeys([*fastest, *islice((layout for layout in firsts if layout is not None), count)])
-    members = [member for member in _priced(problem, list(chosen), seen) if member.predicted.fits == "yes"]
+    chosen = dict.fromkeys(
+        [*fastest, *islice((layout for layout in firsts if layout is not None), count)]
+    )
+    members = [
+        member for member in _priced(problem, list(chosen), seen) if member.predicted.fits == "yes"
+    ]
     return Candidates(problem=problem, members=_varied(members, count), left_out=seen.left_out)
 
 
 def each_cut(problem: Problem, refusal: Refusal, *, count: int) -> Candidates:
-    """Return of every cut of chips and batch the fastest layout that fits with the usual headroom, of more than `count` the fastest.
+    """Return of every cut of chips and batch the fastest layout that fits with the usual headroom,
+    of more than `count` the fastest.
 
-    None of a cut comes back where all are refused, or too large; empty where that is so of every cut.
+    None of a cut comes back where all are refused, or too large; empty where that is so of every
+    cut.
     """
     seen = _Seen(refusal)
-    harvest = seen.search(replace(problem, request=problem.request.model_copy(update={"top": KEPT_TOP})))
+    harvest = seen.search(
+        replace(problem, request=problem.request.model_copy(update={"top": KEPT_TOP}))
+    )
     cuts = _cuts(layout for layout, _ in _in_turn(harvest.fitting, problem.setting.model)).values()
     some = (list(islice(filter(seen.runs, cut), OF_EACH)) for cut in cuts)
     chosen = [layout for few in islice(filter(None, some), 2 * count) for layout in few]
-    members = [member for member in _priced(problem, chosen, seen) if member.predicted.fits == "yes"]
+    members = [
+        member for member in _priced(problem, chosen, seen) if member.predicted.fits == "yes"
+    ]
     best = {_cut(member.layout): member for member in reversed(members)}
     fastest = sorted(best.values(), key=lambda member: member.predicted.step_s)
     return Candidates(problem=problem, members=tuple(fastest[:count]), left_out=seen.left_out)
@@ -114,7 +152,9 @@ class _Seen:
         self._refused: dict[Layout, str] = {}
 
     def search(self, problem: Problem) -> Harvest:
-        return search_space(problem, make_space(problem, axes_of(problem), self._rejections), self._rejections)
+        return search_space(
+            problem, make_space(problem, axes_of(problem), self._rejections), self._rejections
+        )
 
     def runs(self, layout: Layout) -> bool:
         reason = self._refusal(layout)
@@ -128,21 +168,42 @@ class _Seen:
 
 
 def _priced(problem: Problem, chosen: list[Layout], seen: _Seen) -> list[Candidate]:
-    """Price layouts and their uneven splits with the pipelines simulated, the fastest first; ConfigError where there are none."""
+    """Price layouts and their uneven splits with the pipelines simulated, the fastest first;
+    ConfigError where there are none."""
     if not chosen:
-        shown = "; ".join(f"{reason} ({count})" for reason, count in sorted(seen.left_out.items(), key=lambda item: -item[1])[:3])
-        raise ConfigError(f"no layout of this model can be run on {problem.num_chips} chips: {shown or 'none keeps the rules'}")
-    splits = [split for group in shortlists(problem, [[layout] for layout in chosen], count=1) for split in group[1:]]
+        shown = "; ".join(
+            f"{reason} ({count})"
+            for reason, count in sorted(seen.left_out.items(), key=lambda item: -item[1])[:3]
+        )
+        raise ConfigError(
+            f"no layout of this model can be run on {problem.num_chips} chips:"
+            f" {shown or 'none keeps the rules'}"
+        )
+    splits = [
+        split
+        for group in shortlists(problem, [[layout] for layout in chosen], count=1)
+        for split in group[1:]
+    ]
     priced = reprice(problem, [*chosen, *filter(seen.runs, splits)])
-    return list(_distinct(sorted((_candidate(problem, found) for found in priced), key=lambda candidate: candidate.predicted.step_s)))
+    return list(
+        _distinct(
+            sorted(
+                (_candidate(problem, found) for found in priced),
+                key=lambda candidate: candidate.predicted.step_s,
+            )
+        )
+    )
 
 
 def _varied(members: Sequence[Candidate], count: int) -> tuple[Candidate, ...]:
-    """Half of the count as they come, then the first of each other cut, then what is left; the fastest first."""
+    """Half of the count as they come, then the first of each other cut, then what is left; the
+    fastest first."""
     half = -(-count // 2)
     cuts = [_cut(member.layout) for member in members]
     new = [i for i in range(half, len(members)) if cuts[i] not in cuts[:i]]
-    order = list(dict.fromkeys([*range(min(half, len(members))), *new, *range(len(members))]))[:count]
+    order = list(dict.fromkeys([*range(min(half, len(members))), *new, *range(len(members))]))[
+        :count
+    ]
     return tuple(members[i] for i in sorted(order))
 
 
@@ -155,28 +216,42 @@ def _kept(members: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _with_near_misses(problem: Problem) -> Problem:
-    """The same with as much memory as lets layouts in whose need may, by the interval, be below the limit.
+    """The same with as much memory as lets layouts in whose need may, by the interval, be below the
+    limit.
 
-    What leaves the headroom free of the real memory is still told apart: the best of them are kept by themselves.
+    What leaves the headroom free of the real memory is still told apart: the best of them are kept
+    by themselves.
     """
     setting = problem.setting
     low = setting.intervals_at(step_s=1.0, peak_bytes=1.0).peak_bytes[0]
     limit = setting.limit_bytes / min(1.0, low)
     free = setting.limit_bytes - problem.headroom_bytes
     request = problem.request.model_copy(update={"top": KEPT_TOP})
-    return replace(problem, request=request, setting=replace(setting, limit_bytes=limit), headroom_bytes=limit - free)
+    return replace(
+        problem,
+        request=request,
+        setting=replace(setting, limit_bytes=limit),
+        headroom_bytes=limit - free,
+    )
 
 
 def _in_turn(part: Found | None, model: ModelSpec) -> list[tuple[Layout, float]]:
-    """Layouts with their predicted time, the fastest first; where the stages can't be equal, with the layers of each."""
-    rows = [] if part is None else [(part.layouts.row(i), float(part.key[i])) for i in range(len(part))]
+    """Layouts with their predicted time, the fastest first; where the stages can't be equal, with
+    the layers of each."""
+    rows = (
+        []
+        if part is None
+        else [(part.layouts.row(i), float(part.key[i])) for i in range(len(part))]
+    )
     return [(tidy(explicit_layers(layout, model)), key) for layout, key in rows]
 
 
 def _spread(layouts: Sequence[Layout], runs: Callable[[Layout], bool]) -> list[Layout]:
-    """The best of every cut that runs, then the second best of each, and so on: a prediction wrong about one cut is then not the end.
+    """The best of every cut that runs, then the second best of each, and so on: a prediction wrong
+    about one cut is then not the end.
 
-    What the software can run is asked of as many layouts as are needed, for the answer takes the writing of an export.
+    What the software can run is asked of as many layouts as are needed, for the answer takes the
+    writing of an export.
     """
     groups = [filter(runs, group) for group in _cuts(layouts).values()]
     turns = zip_longest(*groups)
@@ -214,18 +289,29 @@ def _candidate(problem: Problem, priced: Repriced) -> Candidate:
         step_interval_s=intervals.step_s,
         peak_bytes=priced.peak_bytes,
         peak_interval_bytes=intervals.peak_bytes,
-        fits=fits_within(priced.peak_bytes, limit_bytes=setting.limit_bytes, headroom_bytes=problem.headroom_bytes),
+        fits=fits_within(
+            priced.peak_bytes,
+            limit_bytes=setting.limit_bytes,
+            headroom_bytes=problem.headroom_bytes,
+        ),
         flops_per_s_per_gpu=flops_per_s,
         mfu=flops_per_s / setting.pool.node.chip.peak_flops_per_s(setting.work.precision),
     )
     forecast = forecast_of(problem, priced.layout, predicted)
-    return Candidate(run_id=run_id_of(priced.layout), layout=priced.layout, predicted=predicted, forecast=forecast)
+    return Candidate(
+        run_id=run_id_of(priced.layout),
+        layout=priced.layout,
+        predicted=predicted,
+        forecast=forecast,
+    )
 
 
 def forecast_of(problem: Problem, layout: Layout, predicted: Predicted) -> Forecast:
     """Return a layout as what choices are made of."""
     setting = problem.setting
-    machines = Machines(pools=((setting.pool.node.chip.name, problem.num_chips),), nodes=(setting.pool.node,))
+    machines = Machines(
+        pools=((setting.pool.node.chip.name, problem.num_chips),), nodes=(setting.pool.node,)
+    )
     case = Case(
         source="study",
         row_id=run_id_of(layout),
@@ -242,4 +328,10 @@ def forecast_of(problem: Problem, layout: Layout, predicted: Predicted) -> Forec
     )
     intervals = setting.intervals_at(step_s=predicted.step_s, peak_bytes=predicted.peak_bytes)
     limit = setting.limit_bytes
-    return Forecast(case=case, step_s=predicted.step_s, used_bytes=predicted.peak_bytes, limit_bytes=limit, intervals=intervals)
+    return Forecast(
+        case=case,
+        step_s=predicted.step_s,
+        used_bytes=predicted.peak_bytes,
+        limit_bytes=limit,
+        intervals=intervals,
+    )

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from meshwright.runs.belief import Belief, Prior, believe_bounds, believe_values, normal_cdf
 
-__all__ = ["STRATEGIES", "Choice", "Options", "Stop", "Strategy", "Tried", "choose", "expected_improvement"]
+__all__ = [
+    "STRATEGIES",
+    "Choice",
+    "Options",
+    "Stop",
+    "Strategy",
+    "Tried",
+    "choose",
+    "expected_improvement",
+]
 
 Floats = NDArray[np.float64]
 Strategy = Literal["predicted", "grid", "random", "optuna"]
@@ -26,7 +35,8 @@ _SEED = 20261121
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """The layouts that may be run, with what is believed of them: logarithms of seconds, and of memory needed over memory there."""
+    """The layouts that may be run, with what is believed of them: logarithms of seconds, and of
+    memory needed over memory there."""
 
     step: Prior
     fill: Prior
@@ -44,7 +54,8 @@ class Tried:
     step_s: float | None = None
     """None where it did not finish, or not yet."""
     noise: float = 0.0
-    """Standard deviation of the logarithm of `step_s`: how far another run of this layout may be off."""
+    """Standard deviation of the logarithm of `step_s`: how far another run of this layout may be
+    off."""
     ran_out: bool = False
     """Of memory."""
     pending: bool = False
@@ -69,39 +80,58 @@ Runs = Mapping[int, Tried]
 """By the layout's place among the options."""
 
 
-def choose(options: Options, runs: Runs, *, strategy: Strategy = "predicted", tolerance: float = 0.02, seed: int = 0) -> Choice | Stop:
+def choose(
+    options: Options,
+    runs: Runs,
+    *,
+    strategy: Strategy = "predicted",
+    tolerance: float = 0.02,
+    seed: int = 0,
+) -> Choice | Stop:
     """Return the next layout, or why there is none; `seed` orders random and optuna."""
     left = [index for index in range(len(options)) if index not in runs]
     if not left:
         return Stop(because="every candidate has been run")
     if strategy == "grid":
-        return Choice(index=min(left, key=lambda i: tuple(options.axes[i])), because="next of the grid")
+        return Choice(
+            index=min(left, key=lambda i: tuple(options.axes[i])), because="next of the grid"
+        )
     if strategy == "random":
         order = np.random.default_rng(seed).permutation(len(options))
-        return Choice(index=int(next(i for i in order if i in set(left))), because="drawn at random")
+        return Choice(
+            index=int(next(i for i in order if i in set(left))), because="drawn at random"
+        )
     if strategy == "optuna":
         from meshwright.runs.tpe import next_by_tpe
 
-        return Choice(index=next_by_tpe(options.axes, runs, left, seed=seed), because="by Optuna's TPE")
+        return Choice(
+            index=next_by_tpe(options.axes, runs, left, seed=seed), because="by Optuna's TPE"
+        )
     return _by_prediction(options, runs, left, tolerance)
 
 
 def expected_improvement(belief: Belief, *, best_s: float, fit_frac: Floats) -> Floats:
     """Return by how many seconds a run of each layout is expected to improve on the best.
 
-    Formula:  fit_frac * (best * Phi(z) - exp(mean + s**2 / 2) * Phi(z - s)),  z = (ln best - mean) / s
-              the mean of max(0, best - T) of a log-normal T, times the probability that memory suffices
+    Formula:  fit_frac * (best * Phi(z) - exp(mean + s**2 / 2) * Phi(z - s)),  z = (ln best - mean)
+              / s the mean of max(0, best - T) of a log-normal T, times the probability that memory
+              suffices
     Units:    seconds, (N,).
-    Source:   Jones, Schonlau, Welch, Efficient Global Optimization (1998), eq. 15, for log-normal times.
+    Source:   Jones, Schonlau, Welch, Efficient Global Optimization (1998), eq. 15, for log-normal
+              times.
     Valid:    s > 0.
     Checked:  tests/runs/test_choose.py
     """
     s = np.maximum(belief.spread, 1e-9)
     z = (math.log(best_s) - belief.mean) / s
-    return np.asarray(fit_frac * (best_s * normal_cdf(z) - np.exp(belief.mean + s**2 / 2.0) * normal_cdf(z - s)))
+    return np.asarray(
+        fit_frac * (best_s * normal_cdf(z) - np.exp(belief.mean + s**2 / 2.0) * normal_cdf(z - s))
+    )
 
 
-def _by_prediction(options: Options, runs: Runs, left: Sequence[int], tolerance: float) -> Choice | Stop:
+def _by_prediction(
+    options: Options, runs: Runs, left: Sequence[int], tolerance: float
+) -> Choice | Stop:
     step, fill = _beliefs(options, runs)
     fit_frac = normal_cdf(-fill.mean / np.maximum(fill.spread, 1e-9))
     finished = [(tried.step_s, tried.noise) for tried in runs.values() if tried.step_s is not None]
@@ -113,35 +143,69 @@ def _by_prediction(options: Options, runs: Runs, left: Sequence[int], tolerance:
     best = math.log(best_s) + noise * np.random.default_rng(_SEED + 1).standard_normal(DRAWS)
     better = (times[:, left] < (best + math.log1p(-tolerance))[:, None]).any(axis=1).mean()
     if better < 1.0 - CONFIDENCE:
-        return Stop(because=f"with {1 - better:.0%} confidence no other layout is faster than the best by more than {tolerance:.1%}")
-    # What is running already counts as if it showed what is expected of it, so that two at a time are not twins.
-    believed_s = [math.exp(step.mean[i]) for i, tried in runs.items() if tried.pending and fit_frac[i] >= 0.5]
+        return Stop(
+            because=(
+                f"with {1 - better:.0%} confidence no other layout is faster than the best by more"
+                f" than {tolerance:.1%}"
+            )
+        )
+    # What is running already counts as if it showed what is expected of it, so that two at a time
+    # are not twins.
+    believed_s = [
+        math.exp(step.mean[i]) for i, tried in runs.items() if tried.pending and fit_frac[i] >= 0.5
+    ]
     gains = expected_improvement(step, best_s=min([best_s, *believed_s]), fit_frac=fit_frac)
     index = max(left, key=lambda i: float(gains[i]))
     chance = float((times[:, index] < math.log(best_s)).mean())
-    words = f"expected gain {gains[index] / best_s:.1%} of the best step so far; faster with {chance:.0%}, fits with {fit_frac[index]:.0%}"
+    words = (
+        f"expected gain {gains[index] / best_s:.1%} of the best step so far; faster with"
+        f" {chance:.0%}, fits with {fit_frac[index]:.0%}"
+    )
     return Choice(index=index, because=words)
 
 
 def _first(times: Floats, fit_frac: Floats, left: Sequence[int]) -> Choice:
     """Nothing to improve on yet: the layout that is most often the fastest of those that fit."""
-    fastest = np.asarray(left)[times[:, left].argmin(axis=1)][np.isfinite(times[:, left]).any(axis=1)]
+    fastest = np.asarray(left)[times[:, left].argmin(axis=1)][
+        np.isfinite(times[:, left]).any(axis=1)
+    ]
     counts = np.bincount(fastest, minlength=times.shape[1]) / len(times)
     index = max(left, key=lambda i: (float(counts[i]), float(fit_frac[i])))
-    return Choice(index=index, because=f"the fastest with {counts[index]:.0%}, fits with {fit_frac[index]:.0%}; nothing has finished yet")
+    return Choice(
+        index=index,
+        because=(
+            f"the fastest with {counts[index]:.0%}, fits with {fit_frac[index]:.0%}; nothing has"
+            " finished yet"
+        ),
+    )
 
 
 def _beliefs(options: Options, runs: Runs) -> tuple[Belief, Belief]:
     """What is known now of steps and of memory."""
-    timed = [(index, math.log(tried.step_s), tried.noise) for index, tried in runs.items() if tried.step_s is not None]
-    rows, logs, noise = [row[0] for row in timed], np.array([row[1] for row in timed]), np.array([row[2] for row in timed])
+    timed = [
+        (index, math.log(tried.step_s), tried.noise)
+        for index, tried in runs.items()
+        if tried.step_s is not None
+    ]
+    rows, logs, noise = (
+        [row[0] for row in timed],
+        np.array([row[1] for row in timed]),
+        np.array([row[2] for row in timed]),
+    )
     step = believe_values(options.step, rows, logs, noise=noise)
-    told = [(index, tried.ran_out) for index, tried in runs.items() if tried.ran_out or tried.step_s is not None]
-    return step, believe_bounds(options.fill, [index for index, _ in told], [above for _, above in told])
+    told = [
+        (index, tried.ran_out)
+        for index, tried in runs.items()
+        if tried.ran_out or tried.step_s is not None
+    ]
+    return step, believe_bounds(
+        options.fill, [index for index, _ in told], [above for _, above in told]
+    )
 
 
 def _draws(step: Belief, fill: Belief, normals: Floats) -> Floats:
-    """What runs of all layouts might show together, logarithms, (DRAWS, N); infinite where memory does not suffice."""
+    """What runs of all layouts might show together, logarithms, (DRAWS, N); infinite where memory
+    does not suffice."""
     times = step.draws(normals[0], normals[1])
     times[fill.draws(normals[2], normals[3]) > 0] = np.inf
     return times

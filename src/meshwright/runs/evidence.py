@@ -14,8 +14,9 @@ from meshwright.runs.failures import FailureClass
 __all__ = ["TIERS", "Evidence", "EvidenceReader", "Tier", "nearest_first"]
 
 Tier = Literal["cause", "exception", "peer", "scheduler", "echo"]
-"""How near to the cause a line is, nearest first: it names the cause; it is an exception that ended a process; a rank waited in vain for
-another; the scheduler ended the run; something says that something failed."""
+"""How near to the cause a line is, nearest first: it names the cause; it is an exception that ended
+a process; a rank waited in vain for another; the scheduler ended the run; something says that
+something failed."""
 TIERS: tuple[Tier, ...] = get_args(Tier)
 _LONGEST = 4096
 """Characters of a line that are looked at; what says why stands at its front."""
@@ -32,7 +33,8 @@ class Evidence:
     line: str
     """As it was written, without colours, cut after 300 characters."""
     at: int
-    """Its number among the lines of its log, from 0: of two of a tier the earlier is nearer to the cause."""
+    """Its number among the lines of its log, from 0: of two of a tier the earlier is nearer to the
+    cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,10 @@ class _Pattern:
 @cache
 def _patterns() -> tuple[_Pattern, ...]:
     """`presets/failure_patterns.csv`: of patterns that match one line, the first holds."""
-    return tuple(_Pattern(tuple(rule["words"].split("|")), rule) for rule in read_rules("failure_patterns").rules)
+    return tuple(
+        _Pattern(tuple(rule["words"].split("|")), rule)
+        for rule in read_rules("failure_patterns").rules
+    )
 
 
 @dataclass(slots=True)
@@ -57,7 +62,9 @@ class EvidenceReader:
     def feed(self, block: str) -> None:
         """Read a block of whole lines."""
         small = block.lower()
-        patterns = [pattern for pattern in _patterns() if any(word in small for word in pattern.words)]
+        patterns = [
+            pattern for pattern in _patterns() if any(word in small for word in pattern.words)
+        ]
         if not patterns:
             self.lines += block.count("\n")
             return
@@ -69,7 +76,10 @@ class EvidenceReader:
         small = without_rank(line[:_LONGEST]).lower()
         for pattern in patterns:
             if any(word in small for word in pattern.words) and pattern.rule.pattern.search(small):
-                failure_class, tier = cast("FailureClass", pattern.rule["failure_class"]), cast("Tier", pattern.rule["tier"])
+                failure_class, tier = (
+                    cast("FailureClass", pattern.rule["failure_class"]),
+                    cast("Tier", pattern.rule["tier"]),
+                )
                 if (failure_class, tier) not in self.found:
                     self.found[failure_class, tier] = Evidence(
                         failure_class=failure_class,
@@ -86,5 +96,10 @@ class EvidenceReader:
 
 
 def nearest_first(found: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """Sort by tier; in a tier, what has a class comes before what has none, then the earlier line."""
-    return tuple(sorted(found, key=lambda one: (TIERS.index(one.tier), one.failure_class == "unknown", one.at)))
+    """Sort by tier; in a tier, what has a class comes before what has none, then the earlier
+    line."""
+    return tuple(
+        sorted(
+            found, key=lambda one: (TIERS.index(one.tier), one.failure_class == "unknown", one.at)
+        )
+    )

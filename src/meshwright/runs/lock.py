@@ -1,8 +1,8 @@
 """One tuner at a time on a study's folder, also where the folder is on NFS.
-
-The lock is a file that can be made once only, on NFS too, where flock may hold or not. It names its holder and is touched every
-HEARTBEAT_S; the file server's own clock dates both the touch and the file that a rival holds against it. A holder on this machine is
-looked up; one on another machine counts as dead when its file was not touched for STALE_S.
+ The lock is a file that can be made once only, on NFS too, where flock may hold or not. It names
+its holder and is touched every HEARTBEAT_S; the file server's own clock dates both the touch and
+the file that a rival holds against it. A holder on this machine is looked up; one on another
+machine counts as dead when its file was not touched for STALE_S.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ class Holder:
     started: str
     """Ticks at which the process began: another one may get its number later."""
     boot: str
-    """The machine's boot and the process's family of numbers; with the host it says whether `pid` means anything here."""
+    """The machine's boot and the process's family of numbers; with the host it says whether `pid`
+    means anything here."""
 
 
 def _holder() -> Holder:
     pid = os.getpid()
-    return Holder(token=uuid4().hex, host=os.uname().nodename, pid=pid, started=_started(pid), boot=_boot())
+    return Holder(
+        token=uuid4().hex, host=os.uname().nodename, pid=pid, started=_started(pid), boot=_boot()
+    )
 
 
 def _boot() -> str:
@@ -58,7 +61,8 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> str:
-    """Field 22 of /proc/PID/stat, the second word behind the command in brackets being the state; empty where there is no /proc."""
+    """Field 22 of /proc/PID/stat, the second word behind the command in brackets being the state;
+    empty where there is no /proc."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return ""
@@ -72,11 +76,15 @@ class Lock:
     token: str
 
     def require(self) -> None:
-        """Return where it is still held; StudyError where somebody took it, who thought this process dead."""
+        """Return where it is still held; StudyError where somebody took it, who thought this
+        process dead."""
         there = _read(self.path)
         if there is None or there.token != self.token:
             other = "nobody" if there is None else _words(there)
-            raise StudyError(f"{self.path}: held by {other} now, who took this process for dead; start again to go on")
+            raise StudyError(
+                f"{self.path}: held by {other} now, who took this process for dead; start again to"
+                " go on"
+            )
 
 
 @contextmanager
@@ -115,12 +123,16 @@ def _take(path: Path, me: Holder) -> None:
             if path.exists() and not _is_stale(path):
                 raise StudyError(f"{path}: being made by another process; try again in a moment")
         elif _is_alive(there, path):
-            raise StudyError(f"{path.parent}: in use by {_words(there)}; wait for it, or end it there, and start again")
+            raise StudyError(
+                f"{path.parent}: in use by {_words(there)}; wait for it, or end it there, and start"
+                " again"
+            )
         _remove(path, there, me)
 
 
 def _create(path: Path, me: Holder) -> bool:
-    """Make the file whole and at once: written beside, then linked, which fails where there is one. Without links: made, then written."""
+    """Make the file whole and at once: written beside, then linked, which fails where there is one.
+    Without links: made, then written."""
     beside = path.with_name(f".{_NAME}.{me.token}")
     try:
         _write(beside, me)
@@ -147,7 +159,8 @@ def _write(path: Path, me: Holder) -> None:
 
 
 def _remove(path: Path, there: Holder | None, me: Holder) -> None:
-    """Put a dead holder's file away. Where a rival was quicker, and the file is the rival's by now, put it back."""
+    """Put a dead holder's file away. Where a rival was quicker, and the file is the rival's by now,
+    put it back."""
     away = path.with_name(f".{_NAME}.old.{me.token}")
     try:
         path.rename(away)
@@ -162,7 +175,11 @@ def _remove(path: Path, there: Holder | None, me: Holder) -> None:
 
 def _is_alive(there: Holder, path: Path) -> bool:
     if there.host == os.uname().nodename and there.boot == _boot():
-        return bool(_started(there.pid)) and _started(there.pid) == there.started if there.started else _signalled(there.pid)
+        return (
+            bool(_started(there.pid)) and _started(there.pid) == there.started
+            if there.started
+            else _signalled(there.pid)
+        )
     return not _is_stale(path)
 
 
@@ -178,7 +195,8 @@ def _signalled(pid: int) -> bool:
 
 
 def _is_stale(path: Path) -> bool:
-    """Whether the file is older than STALE_S by the file server's clock, which dates a new file beside it."""
+    """Whether the file is older than STALE_S by the file server's clock, which dates a new file
+    beside it."""
     probe = path.with_name(f".{_NAME}.{uuid4().hex}")
     try:
         probe.touch()

@@ -14,7 +14,8 @@ __all__ = ["study_record"]
 
 
 def study_record(folder: Path) -> dict[str, Any]:
-    """Return the runs of a study with its request; ConfigError where the folder is none. Why it stopped is not kept in it."""
+    """Return the runs of a study with its request; ConfigError where the folder is none. Why it
+    stopped is not kept in it."""
     store = read_store(folder)
     records = store.records()
     best = View(records=records, waits={}, gpu_hours=0.0).best

@@ -1,4 +1,5 @@
-"""A study's course: settle what ended, choose what is next, start it, until there is nothing more to gain or to spend."""
+"""A study's course: settle what ended, choose what is next, start it, until there is nothing more
+to gain or to spend."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
 
-from meshwright.errors import ConfigError, LauncherError, LauncherSilent, StudyError, UnknownNameError
+from meshwright.errors import (
+    ConfigError,
+    LauncherError,
+    LauncherSilent,
+    StudyError,
+    UnknownNameError,
+)
 from meshwright.exports.jobs import Job
 from meshwright.runs.choose import STRATEGIES, Choice, Options, Stop, Strategy, Tried, choose
 from meshwright.runs.executors import Executor, JobStatus
@@ -22,7 +29,8 @@ __all__ = ["Choosable", "StudyLimits", "Tuner", "View"]
 
 Run_co = TypeVar("Run_co", bound=Course, covariant=True)
 UNKNOWN_S = 300.0
-"""How long a launcher may not know a job before the run counts as lost: accounting lags behind by minutes."""
+"""How long a launcher may not know a job before the run counts as lost: accounting lags behind by
+minutes."""
 LOOKS_S = 30.0
 """Silence of a running job from which on its logs are looked at for a hang."""
 MOST_ATTEMPTS = 2
@@ -56,7 +64,10 @@ class StudyLimits:
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name}={value:g}: expected a positive number")
         if not 0 <= self.tolerance < 1:
-            raise ConfigError(f"tolerance={self.tolerance:g}: expected a share of the step time, from 0 to below 1")
+            raise ConfigError(
+                f"tolerance={self.tolerance:g}: expected a share of the step time, from 0 to"
+                " below 1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +115,8 @@ class Tuner(Generic[AnyRun]):
     """That a run holds where it does not say so itself."""
     job: Callable[[AnyRun], Job]
     judge: Callable[[JobStatus, Path, float | None], Outcome | None]
-    """What became of a run: by what the launcher says, its folder, and for how many seconds it was silent. None: it goes on."""
+    """What became of a run: by what the launcher says, its folder, and for how many seconds it was
+    silent. None: it goes on."""
     now: Callable[[], float]
     sleep: Callable[[float], None]
     show: Callable[[View[AnyRun]], None]
@@ -115,7 +127,8 @@ class Tuner(Generic[AnyRun]):
     _last_choice: str = ""
 
     def run(self) -> View[AnyRun]:
-        """Go on until nothing is left to start and nothing runs; return how the study stands then."""
+        """Go on until nothing is left to start and nothing runs; return how the study stands
+        then."""
         self.read_again()
         self._give_another_go()
         while True:
@@ -128,14 +141,21 @@ class Tuner(Generic[AnyRun]):
             self.sleep(self.poll_s)
 
     def read_again(self) -> None:
-        """Take the runs from the disk, which knows more than a process that was interrupted at any line."""
+        """Take the runs from the disk, which knows more than a process that was interrupted at any
+        line."""
         self.records = {record.run_id: record for record in self.store.records()}
         self._find_submitted()
 
     def view(self, stop: str = "") -> View[AnyRun]:
         """Return how the study stands."""
         ordered = tuple(sorted(self.records.values(), key=lambda record: record.number))
-        return View(records=ordered, waits=dict(self._waits), gpu_hours=self._gpu_hours(), last_choice=self._last_choice, stop=stop)
+        return View(
+            records=ordered,
+            waits=dict(self._waits),
+            gpu_hours=self._gpu_hours(),
+            last_choice=self._last_choice,
+            stop=stop,
+        )
 
     def cancel_all(self) -> None:
         """End every run that was handed over; they are planned again when the study goes on."""
@@ -145,7 +165,11 @@ class Tuner(Generic[AnyRun]):
                 self._add(record, "lost", note="cancelled by the user")
 
     def _open(self) -> list[AnyRun]:
-        return [record for record in self.records.values() if record.state == "submitted" or record.submitting]
+        return [
+            record
+            for record in self.records.values()
+            if record.state == "submitted" or record.submitting
+        ]
 
     def _add(self, record: AnyRun, event: EventName, *, note: str = "", **told: object) -> AnyRun:
         line = Event(at_s=self.now(), event=event, note=note, **told)  # type: ignore[arg-type]  # fields of Event by name
@@ -164,7 +188,9 @@ class Tuner(Generic[AnyRun]):
     def _find_submitted(self) -> None:
         """Ask the launcher for runs that were on their way to it when the tuner last wrote."""
         for record in [record for record in self.records.values() if record.submitting]:
-            handle = self.executor.find(self.store.label(record.run_id), directory=self.store.run_folder(record.run_id))
+            handle = self.executor.find(
+                self.store.label(record.run_id), directory=self.store.run_folder(record.run_id)
+            )
             if handle is None:
                 self._add(record, "lost", note="never reached the launcher")
             else:
@@ -187,7 +213,9 @@ class Tuner(Generic[AnyRun]):
 
     def _settle_one(self, record: AnyRun, status: JobStatus) -> None:
         if status.ended:
-            self._end(record, status, self.judge(status, self.store.run_folder(record.run_id), None))
+            self._end(
+                record, status, self.judge(status, self.store.run_folder(record.run_id), None)
+            )
         elif status.state == "running":
             self._watch(record, status)
         else:
@@ -205,10 +233,15 @@ class Tuner(Generic[AnyRun]):
             self._end(record, status, outcome)
 
     def _silent_s(self, record: AnyRun, status: JobStatus) -> float:
-        """Seconds since the run last wrote; its clock is the file server's, so one that is ahead counts as just now."""
+        """Seconds since the run last wrote; its clock is the file server's, so one that is ahead
+        counts as just now."""
         folder = self.store.run_folder(record.run_id)
-        written = [path.stat().st_mtime for path in (folder / name for name in RUN_LOGS) if path.exists()]
-        return max(0.0, self.now() - max([status.started_s or record.submitted_s or self.now(), *written]))
+        written = [
+            path.stat().st_mtime for path in (folder / name for name in RUN_LOGS) if path.exists()
+        ]
+        return max(
+            0.0, self.now() - max([status.started_s or record.submitted_s or self.now(), *written])
+        )
 
     def _wait(self, record: AnyRun, status: JobStatus) -> None:
         """A run that waits in a queue, or that the launcher does not know."""
@@ -218,30 +251,58 @@ class Tuner(Generic[AnyRun]):
         self._waits[record.run_id] = status.reason or state
         if state == "unknown" and waited_s > UNKNOWN_S:
             words = f"the launcher did not know it for {waited_s / 60:.0f} minutes"
-            self._end(record, status, Failure(failure_class="node_failure", message=words, evidence=status.reason or None))
+            self._end(
+                record,
+                status,
+                Failure(
+                    failure_class="node_failure", message=words, evidence=status.reason or None
+                ),
+            )
         elif state == "queued" and waited_s > self.limits.queue_minutes * 60.0:
             assert record.handle is not None
             self.executor.cancel(record.handle)
             words = f"waited {waited_s / 60:.0f} minutes in the queue and was taken out of it"
-            self._end(record, status, Failure(failure_class="never_started", message=words, evidence=status.reason or None))
+            self._end(
+                record,
+                status,
+                Failure(
+                    failure_class="never_started", message=words, evidence=status.reason or None
+                ),
+            )
 
     def _end(self, record: AnyRun, status: JobStatus, outcome: Outcome | None) -> None:
-        """Write what became of a run; one that ended for reasons that are not its own has another go."""
+        """Write what became of a run; one that ended for reasons that are not its own has another
+        go."""
         self._waits.pop(record.run_id, None)
-        outcome = outcome or Failure(failure_class="unknown", message=f"it is {status.state}, and its logs say nothing")
-        again = isinstance(outcome, Failure) and outcome.failure_class in _NOT_ITS_OWN and record.attempts < MOST_ATTEMPTS
+        outcome = outcome or Failure(
+            failure_class="unknown", message=f"it is {status.state}, and its logs say nothing"
+        )
+        again = (
+            isinstance(outcome, Failure)
+            and outcome.failure_class in _NOT_ITS_OWN
+            and record.attempts < MOST_ATTEMPTS
+        )
         if isinstance(outcome, Failure) and again and outcome.failure_class != "never_started":
             self._add(record, "lost", note=f"{outcome.failure_class}: {outcome.message}")
         else:
             name: EventName = "failed" if isinstance(outcome, Failure) else "finished"
-            self._add(record, name, outcome=outcome, started_s=status.started_s, ended_s=status.ended_s)
+            self._add(
+                record, name, outcome=outcome, started_s=status.started_s, ended_s=status.ended_s
+            )
 
     # What is next
 
     def _start(self) -> Stop | None:
         """Start as many runs as may run at a time; say why where no further one is chosen."""
         while len(self._open()) < self.limits.parallel:
-            planned = next((record for record in self.records.values() if record.state == "planned" and not record.submitting), None)
+            planned = next(
+                (
+                    record
+                    for record in self.records.values()
+                    if record.state == "planned" and not record.submitting
+                ),
+                None,
+            )
             stop = self._spent(is_new=planned is None)
             if stop is not None:
                 return stop
@@ -254,16 +315,33 @@ class Tuner(Generic[AnyRun]):
         return None
 
     def _spent(self, *, is_new: bool) -> Stop | None:
-        """Why no further run may start; what runs already is reckoned with its whole limit of time."""
+        """Why no further run may start; what runs already is reckoned with its whole limit of
+        time."""
         limits = self.limits
         if is_new and len(self.records) >= limits.max_runs:
-            return Stop(because=f"{counted(len(self.records), 'run')}, as many as --max-runs allows")
-        if stuck := [record for record in self.records.values() if record.failure and record.failure.failure_class == "never_started"]:
-            return Stop(because=f"{stuck[0].run_id} never started: {stuck[0].failure.message if stuck[0].failure else ''}")
+            return Stop(
+                because=f"{counted(len(self.records), 'run')}, as many as --max-runs allows"
+            )
+        if stuck := [
+            record
+            for record in self.records.values()
+            if record.failure and record.failure.failure_class == "never_started"
+        ]:
+            return Stop(
+                because=(
+                    f"{stuck[0].run_id} never started:"
+                    f" {stuck[0].failure.message if stuck[0].failure else ''}"
+                )
+            )
         if limits.budget_gpu_hours is not None:
             each = self.num_chips * limits.minutes_per_run / 60.0
             if self._gpu_hours() + each * (len(self._open()) + 1) > limits.budget_gpu_hours:
-                return Stop(because=f"another run of up to {each:.3g} GPU-hours could pass --budget-gpu-hours {limits.budget_gpu_hours:g}")
+                return Stop(
+                    because=(
+                        f"another run of up to {each:.3g} GPU-hours could pass --budget-gpu-hours"
+                        f" {limits.budget_gpu_hours:g}"
+                    )
+                )
         return None
 
     def _choose(self) -> AnyRun | Stop:
@@ -285,7 +363,12 @@ class Tuner(Generic[AnyRun]):
             record = self.records.get(candidate.run_id)
             if record is not None:
                 pending = record.outcome is None
-                tried[index] = Tried(step_s=record.cost_s, noise=record.noise, ran_out=record.ran_out, pending=pending)
+                tried[index] = Tried(
+                    step_s=record.cost_s,
+                    noise=record.noise,
+                    ran_out=record.ran_out,
+                    pending=pending,
+                )
         return tried
 
     def _plan(self, choice: Choice) -> AnyRun:
@@ -294,16 +377,21 @@ class Tuner(Generic[AnyRun]):
         number = 1 + max((record.number for record in self.records.values()), default=0)
         record = candidate.planned(number=number, because=choice.because)
         self._last_choice = f"{candidate.run_id}: {choice.because}"
-        self.records[record.run_id] = self.store.plan(record, Event(at_s=self.now(), event="planned"))
+        self.records[record.run_id] = self.store.plan(
+            record, Event(at_s=self.now(), event="planned")
+        )
         return self.records[record.run_id]
 
     def _submit(self, record: AnyRun) -> None:
-        """Hand a run over. What was intended is written first, so that a tuner that dies here asks the launcher before doing it again."""
+        """Hand a run over. What was intended is written first, so that a tuner that dies here asks
+        the launcher before doing it again."""
         self.lock.require()
         job, folder = self.job(record), self.store.run_folder(record.run_id)
         record = self._add(record, "submitting")
         try:
-            handle = self.executor.submit(job, directory=folder, label=self.store.label(record.run_id))
+            handle = self.executor.submit(
+                job, directory=folder, label=self.store.label(record.run_id)
+            )
         except LauncherSilent:
             return
         except LauncherError as error:
@@ -312,4 +400,10 @@ class Tuner(Generic[AnyRun]):
         self._add(record, "submitted", handle=handle)
 
     def _gpu_hours(self) -> float:
-        return sum(record.ran_s * (record.num_chips or self.num_chips) for record in self.records.values()) / 3600.0
+        return (
+            sum(
+                record.ran_s * (record.num_chips or self.num_chips)
+                for record in self.records.values()
+            )
+            / 3600.0
+        )

@@ -15,16 +15,26 @@ from meshwright.runs.evidence import Evidence, EvidenceReader, nearest_first
 from meshwright.runs.executors.executor import JobStatus
 from meshwright.runs.failures import Failure
 
-__all__ = ["MIN_CUT_SHORT", "Measured", "RunLogs", "RunWork", "outcome_of", "read_run_logs", "usual_report_s"]
+__all__ = [
+    "MIN_CUT_SHORT",
+    "Measured",
+    "RunLogs",
+    "RunWork",
+    "outcome_of",
+    "read_run_logs",
+    "usual_report_s",
+]
 
 MIN_CUT_SHORT = 5
-"""Reports behind the warm-up that a run must have made for its time to count though it did not reach its end."""
+"""Reports behind the warm-up that a run must have made for its time to count though it did not
+reach its end."""
 _CUT_SHORT = ("time_limit", "preempted")
 """Ends that say nothing against the steps before them."""
 _BLOCK = 2**20
 """Characters that are read at a time."""
 _SAME_WORK = 0.1
-"""Difference between two figures of one log, rounded to three digits at worst, that are still of the same work."""
+"""Difference between two figures of one log, rounded to three digits at worst, that are still of
+the same work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +60,8 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunWork:
-    """What one step of a run is: it turns rates into times, and shows where a log is of other work than was asked for."""
+    """What one step of a run is: it turns rates into times, and shows where a log is of other work
+    than was asked for."""
 
     seq_len: int
     gbs: int
@@ -68,7 +79,8 @@ class RunLogs:
 
 
 def read_run_logs(paths: Sequence[Path]) -> RunLogs:
-    """Read the logs of one run in little memory, whatever their size; a file that is not there, or can't be read, says nothing."""
+    """Read the logs of one run in little memory, whatever their size; a file that is not there, or
+    can't be read, says nothing."""
     reader = LogReader()
     evidence: list[Evidence] = []
     before = 0
@@ -91,17 +103,33 @@ def _chunks(path: Path) -> Iterator[str]:
         return
 
 
-def outcome_of(status: JobStatus, *, logs: RunLogs, work: RunWork, silent_s: float | None = None) -> Measured | Failure | None:
+def outcome_of(
+    status: JobStatus, *, logs: RunLogs, work: RunWork, silent_s: float | None = None
+) -> Measured | Failure | None:
     """Return what a run measured, or why it failed; None where it goes on.
 
-    A run that its time limit, its scheduler or its user ended is measured where it had made MIN_CUT_SHORT reports behind its warm-up.
+    A run that its time limit, its scheduler or its user ended is measured where it had made
+    MIN_CUT_SHORT reports behind its warm-up.
     """
     reading = logs.reading
-    failure = classify(status, evidence=logs.evidence, reading=reading, silent_s=silent_s, usual_s=usual_report_s(reading, work))
+    failure = classify(
+        status,
+        evidence=logs.evidence,
+        reading=reading,
+        silent_s=silent_s,
+        usual_s=usual_report_s(reading, work),
+    )
     if failure is None:
         return None if status.state != "succeeded" else _measured(reading, work)
-    cut_short = failure.failure_class in _CUT_SHORT or (status.state == "cancelled" and failure.failure_class == "unknown")
-    if cut_short and reading is not None and len(steady_reports(reading.reports)) >= MIN_CUT_SHORT and _finite(reading):
+    cut_short = failure.failure_class in _CUT_SHORT or (
+        status.state == "cancelled" and failure.failure_class == "unknown"
+    )
+    if (
+        cut_short
+        and reading is not None
+        and len(steady_reports(reading.reports)) >= MIN_CUT_SHORT
+        and _finite(reading)
+    ):
         return _measured(reading, work)
     return failure
 
@@ -127,11 +155,23 @@ def _finite(reading: LogReading) -> bool:
 
 def _measured(reading: LogReading | None, work: RunWork) -> Measured | Failure:
     if reading is None or not any(report.has_rate for report in reading.reports):
-        words = "no line of a software that is known" if reading is None else f"no step time in a log of {reading.framework}"
-        return Failure(failure_class="unknown", message=f"it ended well, with {words}", step=reading.last_step if reading else None)
+        words = (
+            "no line of a software that is known"
+            if reading is None
+            else f"no step time in a log of {reading.framework}"
+        )
+        return Failure(
+            failure_class="unknown",
+            message=f"it ended well, with {words}",
+            step=reading.last_step if reading else None,
+        )
     steady = steady_reports(reading.reports)
     if not steady:
-        return Failure(failure_class="unknown", message="it reported one step, which is warm-up; let it run longer", step=reading.last_step)
+        return Failure(
+            failure_class="unknown",
+            message="it reported one step, which is warm-up; let it run longer",
+            step=reading.last_step,
+        )
     if (strange := _other_work(steady, work)) is not None:
         return Failure(failure_class="config_error", message=strange, step=reading.last_step)
     if all(report.skipped or report.nan for report in steady):
@@ -156,8 +196,20 @@ def _measured(reading: LogReading | None, work: RunWork) -> Measured | Failure:
 def _other_work(steady: Sequence[Report], work: RunWork) -> str | None:
     """Say that a log is of another batch than the run was to have; None where nothing says so."""
     last, tokens = steady[-1], work.gbs * work.seq_len
-    if last.batch is not None and not any(abs(last.batch / whole - 1) < _SAME_WORK for whole in (work.gbs, tokens)):
-        return f"its log counts a batch of {last.batch:g}, the run was to have {work.gbs} sequences ({tokens} tokens)"
-    if last.tokens_per_s and last.step_s and abs(last.tokens_per_s * last.step_s / tokens - 1) > _SAME_WORK:
-        return f"its log counts {last.tokens_per_s * last.step_s:.0f} tokens a step, the run was to have {tokens}"
+    if last.batch is not None and not any(
+        abs(last.batch / whole - 1) < _SAME_WORK for whole in (work.gbs, tokens)
+    ):
+        return (
+            f"its log counts a batch of {last.batch:g}, the run was to have {work.gbs} sequences"
+            f" ({tokens} tokens)"
+        )
+    if (
+        last.tokens_per_s
+        and last.step_s
+        and abs(last.tokens_per_s * last.step_s / tokens - 1) > _SAME_WORK
+    ):
+        return (
+            f"its log counts {last.tokens_per_s * last.step_s:.0f} tokens a step, the run was to"
+            f" have {tokens}"
+        )
     return None

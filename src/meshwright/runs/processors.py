@@ -1,4 +1,5 @@
-"""This machine's cores as a cluster, probed by numpy in two seconds: enough to begin a study with, which then learns."""
+"""This machine's cores as a cluster, probed by numpy in two seconds: enough to begin a study with,
+which then learns."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from meshwright.hardware.profile import Machine, Profile, Sample, Series
 __all__ = ["ON_PROCESSORS", "probed_processors"]
 
 ON_PROCESSORS = {"seq_len": 128, "gbs": 8, "precision": "fp32"}
-"""What a study on processors trains unless the user says otherwise: a step of tiny-llama takes half a second on two cores."""
+"""What a study on processors trains unless the user says otherwise: a step of tiny-llama takes half
+a second on two cores."""
 
 _ROWS, _WIDTHS = (256.0, 2048.0), (128.0, 256.0, 1024.0)
 _COPY_BYTES = 2**25
@@ -25,9 +27,11 @@ _HOST_S = 1e-5
 
 
 def probed_processors(*, cores: int | None = None) -> Profile:
-    """Return the cores that this process may use (or the first few) as devices, one process each, with times of fp32 products and copies.
+    """Return the cores that this process may use (or the first few) as devices, one process each,
+    with times of fp32 products and copies.
 
-    numpy computes on all cores together; a process of one core is taken to need as many times longer as there are cores.
+    numpy computes on all cores together; a process of one core is taken to need as many times
+    longer as there are cores.
     """
     import numpy as np
 
@@ -38,7 +42,11 @@ def probed_processors(*, cores: int | None = None) -> Profile:
         for m, n, k in product(_ROWS, _WIDTHS, _WIDTHS)
     ]
     block, copy = np.ones(_COPY_BYTES, dtype=np.int8), np.empty(_COPY_BYTES, dtype=np.int8)
-    copied = Sample(point=(float(_COPY_BYTES),), seconds=wide * _seconds(lambda: np.copyto(copy, block)), repeats=1)
+    copied = Sample(
+        point=(float(_COPY_BYTES),),
+        seconds=wide * _seconds(lambda: np.copyto(copy, block)),
+        repeats=1,
+    )
     axes = (_ROWS, _WIDTHS, _WIDTHS)
     return Profile(
         machine=_machine(count),
@@ -47,8 +55,18 @@ def probed_processors(*, cores: int | None = None) -> Profile:
         series=(
             Series(name="gemm/fp32", dims=("m", "n", "k"), axes=axes, samples=tuple(products)),
             Series(name="gemm/bf16", dims=("m", "n", "k"), axes=axes, samples=tuple(products)),
-            Series(name="copy/device", dims=("bytes",), axes=((float(_COPY_BYTES),),), samples=(copied,)),
-            Series(name="launch/host", dims=("kernels",), axes=((1.0,),), samples=(Sample(point=(1.0,), seconds=_HOST_S),)),
+            Series(
+                name="copy/device",
+                dims=("bytes",),
+                axes=((float(_COPY_BYTES),),),
+                samples=(copied,),
+            ),
+            Series(
+                name="launch/host",
+                dims=("kernels",),
+                axes=((1.0,),),
+                samples=(Sample(point=(1.0,), seconds=_HOST_S),),
+            ),
         ),
     )
 

@@ -1,4 +1,5 @@
-"""RunRecord: one run of a study, from its prediction to its outcome, joined by its id; `run.json` and `events.jsonl` hold the same."""
+"""RunRecord: one run of a study, from its prediction to its outcome, joined by its id; `run.json`
+and `events.jsonl` hold the same."""
 
 from __future__ import annotations
 
@@ -100,7 +101,13 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types; what is not said is left out."""
-        found = {"at_s": self.at_s, "event": self.event, "handle": self.handle, "started_s": self.started_s, "ended_s": self.ended_s}
+        found = {
+            "at_s": self.at_s,
+            "event": self.event,
+            "handle": self.handle,
+            "started_s": self.started_s,
+            "ended_s": self.ended_s,
+        }
         told = {**found, "note": self.note or None, "outcome": _outcome_dict(self.outcome)}
         return {key: value for key, value in told.items() if value is not None}
 
@@ -119,7 +126,8 @@ class Course(ABC):
     outcome: Outcome | None = None
     """What finished runs measured, or why a failed one failed."""
     submitting: bool = False
-    """Whether the tuner was about to hand it to the platform when it last wrote: ask the platform before doing it again."""
+    """Whether the tuner was about to hand it to the platform when it last wrote: ask the platform
+    before doing it again."""
     attempts: int = 0
     """Times that it was handed to the platform."""
     planned_s: float | None = None
@@ -136,7 +144,8 @@ class Course(ABC):
     @property
     @abstractmethod
     def noise(self) -> float:
-        """How far another run of the same may be off: the standard deviation of the logarithm of `cost_s`."""
+        """How far another run of the same may be off: the standard deviation of the logarithm of
+        `cost_s`."""
 
     @property
     def ran_out(self) -> bool:
@@ -159,7 +168,8 @@ class Course(ABC):
 
     @property
     def ran_s(self) -> float:
-        """Seconds for which it held its chips, as far as that is known; 0 where it has not ended."""
+        """Seconds for which it held its chips, as far as that is known; 0 where it has not
+        ended."""
         start = self.started_s if self.started_s is not None else self.submitted_s
         return 0.0 if start is None or self.ended_s is None else max(0.0, self.ended_s - start)
 
@@ -171,14 +181,35 @@ class Course(ABC):
             return replace(self, submitting=True)
         if event.event == "submitted":
             tries = self.attempts + 1
-            return replace(self, state="submitted", handle=event.handle, submitting=False, submitted_s=event.at_s, attempts=tries)
+            return replace(
+                self,
+                state="submitted",
+                handle=event.handle,
+                submitting=False,
+                submitted_s=event.at_s,
+                attempts=tries,
+            )
         if event.event == "lost":
             return replace(
-                self, state="planned", handle=None, outcome=None, submitting=False, submitted_s=None, started_s=None, ended_s=None
+                self,
+                state="planned",
+                handle=None,
+                outcome=None,
+                submitting=False,
+                submitted_s=None,
+                started_s=None,
+                ended_s=None,
             )
         state: RunState = "finished" if event.event == "finished" else "failed"
         ended_s = event.at_s if event.ended_s is None else event.ended_s
-        return replace(self, state=state, outcome=event.outcome, submitting=False, started_s=event.started_s, ended_s=ended_s)
+        return replace(
+            self,
+            state=state,
+            outcome=event.outcome,
+            submitting=False,
+            started_s=event.started_s,
+            ended_s=ended_s,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,13 +233,19 @@ class RunRecord(Course):
     def noise(self) -> float:
         """How far the median of another run's steps may be off.
 
-        Formula:  ln(high / low) / (2 * Z90) is that of one step; of a median of n it is sqrt(pi / 2 / n) times as much
-        Valid:    steps that vary independently; a machine that is slow for minutes shows less than the truth.
+        Formula:  ln(high / low) / (2 * Z90) is that of one step; of a median of n it is sqrt(pi / 2
+                  / n) times as much
+        Valid:    steps that vary independently; a machine that is slow for minutes shows less than
+                  the truth.
         """
         found = self.measured
         if found is None:
             return 0.0
-        return math.log(found.step_high_s / found.step_low_s) / (2.0 * Z90) * math.sqrt(math.pi / 2.0 / found.steps)
+        return (
+            math.log(found.step_high_s / found.step_low_s)
+            / (2.0 * Z90)
+            * math.sqrt(math.pi / 2.0 / found.steps)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return what is known when it is chosen: the content of `run.json`."""
@@ -226,17 +263,32 @@ AnyRun = TypeVar("AnyRun", bound=Course, default=RunRecord)
 
 
 def run_id_of(layout: Layout) -> str:
-    """Name a run by its layout: `tp2-pp1-dp1-mbs4-full-1f3a9c07`, the last part a digest of every field."""
-    digest = hashlib.sha256(json.dumps(asdict(layout), sort_keys=True).encode()).hexdigest()[:DIGITS]
-    axes = [("tp", layout.tp), ("cp", layout.cp), ("ep", layout.ep), ("pp", layout.pp), ("vpp", layout.vpp), ("dp", layout.dp)]
+    """Name a run by its layout: `tp2-pp1-dp1-mbs4-full-1f3a9c07`, the last part a digest of every
+    field."""
+    digest = hashlib.sha256(json.dumps(asdict(layout), sort_keys=True).encode()).hexdigest()[
+        :DIGITS
+    ]
+    axes = [
+        ("tp", layout.tp),
+        ("cp", layout.cp),
+        ("ep", layout.ep),
+        ("pp", layout.pp),
+        ("vpp", layout.vpp),
+        ("dp", layout.dp),
+    ]
     named = [f"{name}{size}" for name, size in axes if size > 1 or name in ("tp", "pp", "dp")]
     return "-".join([*named, f"mbs{layout.mbs}", layout.recompute, digest])
 
 
-def record_of(content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str) -> RunRecord:
-    """Read a run of training back from the content of its two files; ConfigError names the file that is none."""
+def record_of(
+    content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str
+) -> RunRecord:
+    """Read a run of training back from the content of its two files; ConfigError names the file
+    that is none."""
     if "deployment" in content:
-        raise ConfigError(f"{source}: a run of a study of serving, which `meshwright serving tune` reads")
+        raise ConfigError(
+            f"{source}: a run of a study of serving, which `meshwright serving tune` reads"
+        )
     try:
         predicted = {**content["predicted"]}
         for name in ("step_interval_s", "peak_interval_bytes"):
@@ -251,13 +303,17 @@ def record_of(content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *
         for line in events:
             record = record.after(event_of(line))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{source}: no run of a study ({type(error).__name__}: {error})") from None
+        raise ConfigError(
+            f"{source}: no run of a study ({type(error).__name__}: {error})"
+        ) from None
     return record
 
 
 def layout_of(content: Mapping[str, Any]) -> Layout:
     """Read a layout back from plain types."""
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in content.items()
+    }
     return Layout(**values)
 
 

@@ -18,10 +18,17 @@ from meshwright.yaml_text import write_yaml
 __all__ = ["write_results"]
 
 
-def write_results(store: Store, facts: StudyFacts, view: View, *, problem: Problem, trial: Trial) -> None:
-    """Write everything that is derived from the runs; each file appears whole, and can be written again at any time."""
+def write_results(
+    store: Store, facts: StudyFacts, view: View, *, problem: Problem, trial: Trial
+) -> None:
+    """Write everything that is derived from the runs; each file appears whole, and can be written
+    again at any time."""
     tables = StudyTables(facts=facts, model=problem.setting.model, records=view.records)
-    texts = {"results.csv": tables.results_csv(), "failed.csv": tables.failed_csv(), "top.log": tables.top_log()}
+    texts = {
+        "results.csv": tables.results_csv(),
+        "failed.csv": tables.failed_csv(),
+        "top.log": tables.top_log(),
+    }
     for name, text in texts.items():
         write_whole(store.folder / name, text)
     best = view.best
@@ -38,7 +45,10 @@ def _best(store: Store, facts: StudyFacts, best: RunRecord) -> dict[str, Any]:
         "layout_words": best.layout.words(),
         "layout": layout_dict(best.layout),
         "measured": asdict(measured),
-        "predicted": {"step_s": best.predicted.step_s, "step_interval_s": list(best.predicted.step_interval_s)},
+        "predicted": {
+            "step_s": best.predicted.step_s,
+            "step_interval_s": list(best.predicted.step_interval_s),
+        },
         "study": asdict(facts),
         "request": store.study.request,
     }

@@ -31,7 +31,11 @@ class ServedPoint:
         """Whether it was measured, and its means keep every limit."""
         if self.error is not None or self.figures is None:
             return False
-        times = {"ttft_s": self.figures.ttft_s.mean, "tpot_s": self.figures.tpot_s.mean, "e2e_s": self.figures.e2e_s.mean}
+        times = {
+            "ttft_s": self.figures.ttft_s.mean,
+            "tpot_s": self.figures.tpot_s.mean,
+            "e2e_s": self.figures.e2e_s.mean,
+        }
         return limits.kept(times)
 
 
@@ -49,7 +53,9 @@ class Served:
     @property
     def measured(self) -> tuple[ServedPoint, ...]:
         """Points that count."""
-        return tuple(point for point in self.points if point.error is None and point.figures is not None)
+        return tuple(
+            point for point in self.points if point.error is None and point.figures is not None
+        )
 
     def best(self, objective: Objective, limits: Limits) -> ServedPoint | None:
         """Return the point that serves best of those that keep the limits; None where none does."""
@@ -57,33 +63,61 @@ class Served:
         return min(kept, key=lambda point: self.cost_s(point, objective), default=None)
 
     def cost_s(self, point: ServedPoint, objective: Objective) -> float:
-        """What deployments are compared by: chip-seconds of a new token, or seconds of a request."""
+        """What deployments are compared by: chip-seconds of a new token, or seconds of a
+        request."""
         assert point.figures is not None
         if objective == "latency":
             return point.figures.e2e_s.mean
-        return self.chips / point.figures.tokens_per_s if point.figures.tokens_per_s > 0 else math.inf
+        return (
+            self.chips / point.figures.tokens_per_s if point.figures.tokens_per_s > 0 else math.inf
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain types; `served_of` reads them back."""
-        points = [{**asdict(point), "figures": point.figures.to_dict() if point.figures else None} for point in self.points]
-        return {"points": points, "ready_s": self.ready_s, "chips": self.chips, "notes": list(self.notes)}
+        points = [
+            {**asdict(point), "figures": point.figures.to_dict() if point.figures else None}
+            for point in self.points
+        ]
+        return {
+            "points": points,
+            "ready_s": self.ready_s,
+            "chips": self.chips,
+            "notes": list(self.notes),
+        }
 
 
 def served_of(content: Mapping[str, Any]) -> Served:
     """Read it back from plain types."""
     found = content["points"]
-    points = [ServedPoint(**{**point, "figures": None if point["figures"] is None else Figures.of(point["figures"])}) for point in found]
-    return Served(points=tuple(points), ready_s=content["ready_s"], chips=content["chips"], notes=tuple(content["notes"]))
+    points = [
+        ServedPoint(
+            **{
+                **point,
+                "figures": None if point["figures"] is None else Figures.of(point["figures"]),
+            }
+        )
+        for point in found
+    ]
+    return Served(
+        points=tuple(points),
+        ready_s=content["ready_s"],
+        chips=content["chips"],
+        notes=tuple(content["notes"]),
+    )
 
 
 def noise_of(points: Sequence[ServedPoint]) -> float:
     """How far another measurement of a load may be off, as the standard deviation of a logarithm.
 
-    Formula:  ln(p90 / p50) / 1.28 of the requests' times is that of one request; of the mean of n it is 1 / sqrt(n) as much
-    Valid:    requests of equal lengths that vary independently; a machine that is slow for minutes shows less than the truth.
+    Formula:  ln(p90 / p50) / 1.28 of the requests' times is that of one request; of the mean of n
+              it is 1 / sqrt(n) as much
+    Valid:    requests of equal lengths that vary independently; a machine that is slow for minutes
+              shows less than the truth.
     """
     found = [
-        math.log(point.figures.e2e_s.p90 / point.figures.e2e_s.p50) / Z90 / math.sqrt(point.figures.requests)
+        math.log(point.figures.e2e_s.p90 / point.figures.e2e_s.p50)
+        / Z90
+        / math.sqrt(point.figures.requests)
         for point in points
         if point.figures is not None and point.figures.requests and point.figures.e2e_s.p50 > 0
     ]

@@ -1,4 +1,5 @@
-"""A study as a directory: `study.yaml`, `runs/<id>/{run.json, events.jsonl, stdout.log, stderr.log}`; all else follows from these."""
+"""A study as a directory: `study.yaml`, `runs/<id>/{run.json, events.jsonl, stdout.log,
+stderr.log}`; all else follows from these."""
 
 from __future__ import annotations
 
@@ -16,20 +17,42 @@ from meshwright.errors import ConfigError, StudyError
 from meshwright.html_text import html_table
 from meshwright.runs.record import DIGITS, AnyRun, Event, record_of
 
-__all__ = ["RUN_LOGS", "Store", "Study", "append_line", "read_lines", "read_store", "study_folder", "write_whole"]
+__all__ = [
+    "RUN_LOGS",
+    "Store",
+    "Study",
+    "append_line",
+    "read_lines",
+    "read_store",
+    "study_folder",
+    "write_whole",
+]
 
 FORM = 1
 """Version of the directory's form."""
 RUN_LOGS = ("stdout.log", "stderr.log")
 """What a run prints, in its own folder."""
 _STUDY, _RUNS, _RUN, _EVENTS = "study.yaml", "runs", "run.json", "events.jsonl"
-_OURS = {_STUDY, _RUNS, "lock", "results.csv", "failed.csv", "best.yaml", "best", "top.log", "machine.json", "tracking"}
-"""What a study's folder may hold before its first line is written: leavings of a start that was cut short."""
+_OURS = {
+    _STUDY,
+    _RUNS,
+    "lock",
+    "results.csv",
+    "failed.csv",
+    "best.yaml",
+    "best",
+    "top.log",
+    "machine.json",
+    "tracking",
+}
+"""What a study's folder may hold before its first line is written: leavings of a start that was cut
+short."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Study:
-    """What a study compares. It may not change while the study lasts; how many runs and how they are chosen may."""
+    """What a study compares. It may not change while the study lasts; how many runs and how they
+    are chosen may."""
 
     study_id: str
     request: dict[str, Any]
@@ -39,7 +62,12 @@ class Study:
 
     def _repr_html_(self) -> str:
         """Show what is compared in a notebook."""
-        asked = [(key, str(value)) for part in (self.request, self.trial) for key, value in part.items() if value not in (None, {}, [])]
+        asked = [
+            (key, str(value))
+            for part in (self.request, self.trial)
+            for key, value in part.items()
+            if value not in (None, {}, [])
+        ]
         return html_table(f"Study {self.study_id[:8]}", ("of all runs", "value"), asked)
 
 
@@ -57,13 +85,18 @@ class Store(Generic[AnyRun]):
         return self.folder / _RUNS / run_id
 
     def label(self, run_id: str) -> str:
-        """Name a run for the platform, which takes 40 letters at most; no other run of any study has the same."""
+        """Name a run for the platform, which takes 40 letters at most; no other run of any study
+        has the same."""
         return f"mw-{self.study.study_id[:8]}-{run_id[-DIGITS:]}"
 
     def records(self) -> tuple[AnyRun, ...]:
         """Return every run, in the order in which they were chosen."""
         folders = sorted((self.folder / _RUNS).glob(f"*/{_RUN}"))
-        return tuple(sorted((self._read_run(path.parent) for path in folders), key=lambda record: record.number))
+        return tuple(
+            sorted(
+                (self._read_run(path.parent) for path in folders), key=lambda record: record.number
+            )
+        )
 
     def plan(self, record: AnyRun, event: Event) -> AnyRun:
         """Write a run that was chosen."""
@@ -88,7 +121,8 @@ class Store(Generic[AnyRun]):
 
 
 def study_folder(folder: Path, *, request: dict[str, Any], trial: dict[str, Any]) -> Store:
-    """Open a study, or begin one; StudyError where the folder holds another study, or something else."""
+    """Open a study, or begin one; StudyError where the folder holds another study, or something
+    else."""
     found = _read_study(folder)
     if found is None:
         _refuse_foreign(folder)
@@ -114,28 +148,41 @@ def read_store(folder: Path) -> Store:
 
 def _refuse_foreign(folder: Path) -> None:
     try:
-        strange = sorted(path.name for path in folder.iterdir() if path.name not in _OURS and not path.name.startswith("."))
+        strange = sorted(
+            path.name
+            for path in folder.iterdir()
+            if path.name not in _OURS and not path.name.startswith(".")
+        )
     except FileNotFoundError:
         return
     except OSError as error:
         raise StudyError(f"{folder}: {error.strerror or error}") from None
     if strange:
-        raise StudyError(f"{folder}: holds {strange[0]} and no {_STUDY}, so it is no study; give an empty or a new folder")
+        raise StudyError(
+            f"{folder}: holds {strange[0]} and no {_STUDY}, so it is no study; give an empty or a"
+            " new folder"
+        )
 
 
 def _refuse_other(folder: Path, part: str, there: dict[str, Any], asked: dict[str, Any]) -> None:
     for key in [*there, *(key for key in asked if key not in there)]:
         if there.get(key) != asked.get(key):
             raise StudyError(
-                f"{folder}: holds another study, with {key}={there.get(key)!r} where {asked.get(key)!r} is asked for now;"
-                " give another folder, or ask for the same again"
+                f"{folder}: holds another study, with {key}={there.get(key)!r} where"
+                f" {asked.get(key)!r} is asked for now; give another folder, or ask for the same"
+                " again"
             )
 
 
 def _study_text(study: Study) -> str:
     import yaml
 
-    content = {"study": FORM, "study_id": study.study_id, "request": study.request, "trial": study.trial}
+    content = {
+        "study": FORM,
+        "study_id": study.study_id,
+        "request": study.request,
+        "trial": study.trial,
+    }
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -148,18 +195,30 @@ def _read_study(folder: Path) -> Study | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise StudyError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text in UTF-8'})") from None
+        raise StudyError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text in UTF-8'})"
+        ) from None
     content = read_yaml(text, what=str(path))
     if content.get("study") != FORM:
-        raise StudyError(f"{path}: form {content.get('study')!r} of a study; this version of Meshwright knows form {FORM}")
+        raise StudyError(
+            f"{path}: form {content.get('study')!r} of a study; this version of Meshwright knows"
+            f" form {FORM}"
+        )
     try:
-        return Study(study_id=str(content["study_id"]), request=dict(content["request"]), trial=dict(content["trial"]))
+        return Study(
+            study_id=str(content["study_id"]),
+            request=dict(content["request"]),
+            trial=dict(content["trial"]),
+        )
     except (KeyError, TypeError, ValueError):
-        raise StudyError(f"{path}: expected study_id, request and trial, as `meshwright tune` writes them") from None
+        raise StudyError(
+            f"{path}: expected study_id, request and trial, as `meshwright tune` writes them"
+        ) from None
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of JSON lines; one that a killed process left half written is none."""
+    """Yield the objects of a file of JSON lines; one that a killed process left half written is
+    none."""
     try:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:
@@ -189,7 +248,8 @@ def append_line(path: Path, line: str) -> None:
 
 
 def _keep_name(folder: Path) -> None:
-    """Wait until the disk has the folder's list of names: a renamed file outlives a power cut only then."""
+    """Wait until the disk has the folder's list of names: a renamed file outlives a power cut only
+    then."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -203,7 +263,8 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody ever sees a part of it; StudyError where the disk takes no more."""
+    """Write a file so that nobody ever sees a part of it; StudyError where the disk takes no
+    more."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with _writing(path):
         try:

@@ -1,8 +1,10 @@
-"""What a study found, as tables: `results.csv`, `failed.csv` and the log of the fastest; every row is made of one run alone.
-
-The first columns have NeMo's headings to the letter, misspelling included: NeMo-Framework-Launcher's
-auto_configurator/autoconfig/scripts/compare_throughput.py (`result_columns`, `error_columns`, April 2025), with `VP` from NeMo's
-nemo/collections/llm/tools/auto_configurator/core/calculate_performance.py (September 2025). Ours follow; docs/results.md says what each is.
+"""What a study found, as tables: `results.csv`, `failed.csv` and the log of the fastest; every row
+is made of one run alone.
+ The first columns have NeMo's headings to the letter, misspelling included:
+NeMo-Framework-Launcher's auto_configurator/autoconfig/scripts/compare_throughput.py
+(`result_columns`, `error_columns`, April 2025), with `VP` from NeMo's
+nemo/collections/llm/tools/auto_configurator/core/calculate_performance.py (September 2025). Ours
+follow; docs/results.md says what each is.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class _Run:
 
     @property
     def act_ckpt_layers(self) -> int | None:
-        """Megatron's recompute-num-layers: layers that are recomputed of each chunk (block), or at once (uniform)."""
+        """Megatron's recompute-num-layers: layers that are recomputed of each chunk (block), or at
+        once (uniform)."""
         layout = self.record.layout
         if layout.recompute != "full":
             return None
@@ -49,9 +52,10 @@ class _Run:
 
     @property
     def config_name(self) -> str:
-        """As NeMo writes it: it does not tell layouts apart that differ in what NeMo does not search; `run_id` does."""
+        """As NeMo writes it: it does not tell layouts apart that differ in what NeMo does not
+        search; `run_id` does."""
         at, act = self.record.layout, self.act_ckpt_layers
-        return f"tp{at.tp}_pp{at.pp}_cp{at.cp}_ep{at.ep}_mbs{at.mbs}_act_{act}_num_mbs_act_None_act_per_pipe_None"
+        return f"tp{at.tp}_pp{at.pp}_cp{at.cp}_ep{at.ep}_mbs{at.mbs}_act_{act}_num_mbs_act_None_act_per_pipe_None"  # noqa: E501
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +73,11 @@ class _Finished(_Run):
     @property
     def usd_per_million_tokens(self) -> float | None:
         price = self.facts.usd_per_chip_hour
-        return None if price is None else 1e6 * price * self.facts.num_chips / HOUR_S / self.measured.tokens_per_s
+        return (
+            None
+            if price is None
+            else 1e6 * price * self.facts.num_chips / HOUR_S / self.measured.tokens_per_s
+        )
 
     @property
     def predicted_off(self) -> float:
@@ -152,9 +160,14 @@ def _gib(count: float | None) -> float | None:
 
 
 def by_speed(records: Sequence[RunRecord]) -> tuple[RunRecord, ...]:
-    """Return the runs that were measured, most tokens a second first; of equals the one that was chosen first."""
-    measured = [(record.measured.tokens_per_s, record) for record in records if record.measured is not None]
-    return tuple(record for _, record in sorted(measured, key=lambda pair: (-pair[0], pair[1].number)))
+    """Return the runs that were measured, most tokens a second first; of equals the one that was
+    chosen first."""
+    measured = [
+        (record.measured.tokens_per_s, record) for record in records if record.measured is not None
+    ]
+    return tuple(
+        record for _, record in sorted(measured, key=lambda pair: (-pair[0], pair[1].number))
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,14 +180,22 @@ class StudyTables:
 
     def results_csv(self) -> str:
         """All runs that were measured, fastest first; the heading alone where there is none."""
-        return csv_text(RESULT_COLUMNS, [[_cell(cell(run)) for cell in _RESULT.values()] for run in self._finished()])
+        return csv_text(
+            RESULT_COLUMNS,
+            [[_cell(cell(run)) for cell in _RESULT.values()] for run in self._finished()],
+        )
 
     def failed_csv(self) -> str:
-        """All runs that failed, in the order in which they were chosen; the heading alone where there is none."""
-        return csv_text(FAILED_COLUMNS, [[_cell(cell(run)) for cell in _FAILED.values()] for run in self._failed()])
+        """All runs that failed, in the order in which they were chosen; the heading alone where
+        there is none."""
+        return csv_text(
+            FAILED_COLUMNS,
+            [[_cell(cell(run)) for cell in _FAILED.values()] for run in self._failed()],
+        )
 
     def row(self, record: RunRecord) -> dict[str, Cell]:
-        """One run's row of either table; what was settled and predicted alone where it has not ended."""
+        """One run's row of either table; what was settled and predicted alone where it has not
+        ended."""
         common: dict[str, Any] = {"record": record, "facts": self.facts, "model": self.model}
         if record.measured is not None:
             run = _Finished(**common, measured=record.measured)
@@ -185,9 +206,13 @@ class StudyTables:
         return {name: cell(_Run(**common)) for name, cell in {**_SETTINGS, **_OURS}.items()}
 
     def top_log(self, *, top: int = 10) -> str:
-        """The fastest runs with what was predicted of them, how many failed of what, and how far off predictions were."""
+        """The fastest runs with what was predicted of them, how many failed of what, and how far
+        off predictions were."""
         finished, failed = self._finished(), self._failed()
-        lines = [f"{self.facts.model} on {self.facts.num_chips} x {self.facts.chip}: {len(finished)} measured, {len(failed)} failed"]
+        lines = [
+            f"{self.facts.model} on {self.facts.num_chips} x {self.facts.chip}: {len(finished)}"
+            f" measured, {len(failed)} failed"
+        ]
         if finished:
             lines += ["", f"Top {min(top, len(finished))} configs sorted from fastest to slowest:"]
             lines += [_line(place, run) for place, run in enumerate(finished[:top], start=1)]
@@ -196,7 +221,10 @@ class StudyTables:
             lines += ["", "No run was measured."]
         classes = Counter(run.failure.failure_class for run in failed)
         if classes:
-            lines += ["", "Failed: " + ", ".join(f"{count} {name}" for name, count in classes.most_common())]
+            lines += [
+                "",
+                "Failed: " + ", ".join(f"{count} {name}" for name, count in classes.most_common()),
+            ]
             lines += [_failed_line(run) for run in failed]
         return "\n".join(lines) + "\n"
 
@@ -219,9 +247,18 @@ def _line(place: int, run: _Finished) -> str:
     record, step_s = run.record, run.measured.step_s
     low, high = record.predicted.step_interval_s
     inside = "inside" if low <= step_s <= high else "outside"
-    reached = f"{run.flops_per_s_per_gpu / TERA:.4g} TFLOPS/GPU, MFU {100 * run.flops_per_s_per_gpu / run.facts.peak_flops_per_s:.1f} %"
-    predicted = f"predicted {record.predicted.step_s:.4f}s ({100 * run.predicted_off:+.1f} %, {inside} {low:.4g} to {high:.4g} s)"
-    return f"Config #{place}: {record.layout.words()} with {step_s:.4f}s per global step, {reached}; {predicted} [{record.run_id}]"
+    reached = (
+        f"{run.flops_per_s_per_gpu / TERA:.4g} TFLOPS/GPU, MFU"
+        f" {100 * run.flops_per_s_per_gpu / run.facts.peak_flops_per_s:.1f} %"
+    )
+    predicted = (
+        f"predicted {record.predicted.step_s:.4f}s ({100 * run.predicted_off:+.1f} %, {inside}"
+        f" {low:.4g} to {high:.4g} s)"
+    )
+    return (
+        f"Config #{place}: {record.layout.words()} with {step_s:.4f}s per global step, {reached};"
+        f" {predicted} [{record.run_id}]"
+    )
 
 
 def _failed_line(run: _Failed) -> str:
@@ -231,9 +268,14 @@ def _failed_line(run: _Failed) -> str:
 
 def _how_far_off(finished: Sequence[_Finished]) -> str:
     off = sorted(abs(run.predicted_off) for run in finished)
-    middle = off[len(off) // 2] if len(off) % 2 else (off[len(off) // 2 - 1] + off[len(off) // 2]) / 2
+    middle = (
+        off[len(off) // 2] if len(off) % 2 else (off[len(off) // 2 - 1] + off[len(off) // 2]) / 2
+    )
     fastest = format_seconds(finished[0].measured.step_s)
-    return f"Predicted against measured: median {100 * middle:.1f} %, worst {100 * off[-1]:.1f} %; the fastest takes {fastest}."
+    return (
+        f"Predicted against measured: median {100 * middle:.1f} %, worst {100 * off[-1]:.1f} %; the"
+        f" fastest takes {fastest}."
+    )
 
 
 def _cell(value: Cell) -> str:

@@ -1,4 +1,5 @@
-"""What one run is: a layout, trained for a few steps by the embedded trainer or by any software that plans are exported to."""
+"""What one run is: a layout, trained for a few steps by the embedded trainer or by any software
+that plans are exported to."""
 
 from __future__ import annotations
 
@@ -18,7 +19,16 @@ from meshwright.search.problem import Problem, dims_of
 from meshwright.trainer.checks import require_trainable
 from meshwright.trainer.job import TrainJob
 
-__all__ = ["OWN_TRAINER", "Trial", "exported_of", "job_of_layout", "own_trainer", "refusal_of", "stack_of", "with_program"]
+__all__ = [
+    "OWN_TRAINER",
+    "Trial",
+    "exported_of",
+    "job_of_layout",
+    "own_trainer",
+    "refusal_of",
+    "stack_of",
+    "with_program",
+]
 
 OWN_TRAINER = "meshwright"
 """The software's name where the embedded trainer runs."""
@@ -42,11 +52,17 @@ class Trial:
 
     def __post_init__(self) -> None:
         if self.steps < LEAST_STEPS:
-            raise ConfigError(f"max_steps_per_run={self.steps}: expected {LEAST_STEPS} or more, for the first are warm-up")
+            raise ConfigError(
+                f"max_steps_per_run={self.steps}: expected {LEAST_STEPS} or more, for the first are"
+                " warm-up"
+            )
         if self.software != OWN_TRAINER:
             find_target(self.software)
         elif self.program is not None:
-            raise ConfigError(f"--program {self.program}: of no effect without --to, the software that it belongs to")
+            raise ConfigError(
+                f"--program {self.program}: of no effect without --to, the software that it"
+                " belongs to"
+            )
         elif self.settings:
             raise ConfigError(f"--setting {next(iter(self.settings))}: {_NO_DATA}")
         try:
@@ -64,9 +80,14 @@ LEAST_STEPS = 4
 
 
 def stack_of(software: str, settings: Mapping[str, Any]) -> str | None:
-    """Name the stack that runs of a software are predicted with unless the user names one; None: that of any plan."""
+    """Name the stack that runs of a software are predicted with unless the user names one; None:
+    that of any plan."""
     if software == OWN_TRAINER:
-        return "embedded-compiled" if str(settings.get("compile", "")).lower() == "true" else "embedded"
+        return (
+            "embedded-compiled"
+            if str(settings.get("compile", "")).lower() == "true"
+            else "embedded"
+        )
     stacks = find_target(software).stacks
     return stacks[0] if stacks else None
 
@@ -74,22 +95,39 @@ def stack_of(software: str, settings: Mapping[str, Any]) -> str | None:
 def exported_of(trial: Trial, problem: Problem, layout: Layout) -> Exported:
     """Return what runs a layout; ConfigError where the software can't."""
     if trial.software == OWN_TRAINER:
-        return own_trainer(problem, layout, words=(f"steps={trial.steps}", f"device={trial.device}"))
-    settings = TrainingSettings.of({**trial.settings, "train_steps": trial.steps, "log_interval": 1, "eval_steps": 0})
+        return own_trainer(
+            problem, layout, words=(f"steps={trial.steps}", f"device={trial.device}")
+        )
+    settings = TrainingSettings.of(
+        {**trial.settings, "train_steps": trial.steps, "log_interval": 1, "eval_steps": 0}
+    )
     plan = plan_of(Asked(layout=layout, problem=problem), settings=settings)
     exported = export_plan(plan, target=find_target(trial.software))
     return exported if trial.program is None else with_program(exported, trial.program)
 
 
 def own_trainer(problem: Problem, layout: Layout, *, words: Sequence[str]) -> Exported:
-    """Return what runs a layout in the embedded trainer; `words` are its `key=value`. ConfigError where it can't."""
+    """Return what runs a layout in the embedded trainer; `words` are its `key=value`. ConfigError
+    where it can't."""
     setting, request = problem.setting, problem.request
     if setting.work.precision not in _PRECISIONS:
-        raise ConfigError(f"precision={setting.work.precision}: the embedded trainer computes in bf16 or fp32; --precision fp32")
-    job = TrainJob(model=setting.model, layout=layout, seq_len=request.seq_len, precision=cast("Any", setting.work.precision))
+        raise ConfigError(
+            f"precision={setting.work.precision}: the embedded trainer computes in bf16 or fp32;"
+            " --precision fp32"
+        )
+    job = TrainJob(
+        model=setting.model,
+        layout=layout,
+        seq_len=request.seq_len,
+        precision=cast("Any", setting.work.precision),
+    )
     require_trainable(job, num_processes=problem.num_chips)
     content = {
-        "request": {"model": dims_of(setting.model), "seq_len": request.seq_len, "precision": setting.work.precision},
+        "request": {
+            "model": dims_of(setting.model),
+            "seq_len": request.seq_len,
+            "precision": setting.work.precision,
+        },
         "plans": [{"layout": asdict(layout)}],
     }
     return Exported(
@@ -100,17 +138,25 @@ def own_trainer(problem: Problem, layout: Layout, *, words: Sequence[str]) -> Ex
 
 
 def with_program(exported: Exported, program: str) -> Exported:
-    """Return an export whose program is at the user's path; ConfigError where it is started by no path."""
+    """Return an export whose program is at the user's path; ConfigError where it is started by no
+    path."""
     first, *rest = exported.command
     if not first.endswith(".py"):
-        raise ConfigError(f"--program {program}: {exported.target} is started as `{' '.join(exported.command[:2])}`, which has no path")
+        raise ConfigError(
+            f"--program {program}: {exported.target} is started as"
+            f" `{' '.join(exported.command[:2])}`, which has no path"
+        )
     return replace(exported, command=(program, *rest))
 
 
-def job_of_layout(trial: Trial, problem: Problem, layout: Layout, *, options: JobOptions, seconds: int) -> Job:
+def job_of_layout(
+    trial: Trial, problem: Problem, layout: Layout, *, options: JobOptions, seconds: int
+) -> Job:
     """Return the job of one run, with its limit of time."""
     exported = exported_of(trial, problem, layout)
-    job = job_of(exported, model=problem.setting.model.name, pool=problem.setting.pool, options=options)
+    job = job_of(
+        exported, model=problem.setting.model.name, pool=problem.setting.pool, options=options
+    )
     return replace(job, time_limit_s=seconds)
 
 

@@ -79,7 +79,8 @@ class Prepared:
     candidates: Candidates
     options: Options
     machine: Profile | None = None
-    """What this machine's cores were probed to do, where they are searched for; kept, so that a study goes on from the same figures."""
+    """What this machine's cores were probed to do, where they are searched for; kept, so that a
+    study goes on from the same figures."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,10 +95,30 @@ class StudyResult:
         """Show every run in a notebook, beside its prediction."""
         best = self.view.best
         name = f"{self.facts.model} on {self.facts.num_chips} x {self.facts.chip}"
-        said = "no run finished" if best is None or best.measured is None else f"best {best.measured.step_s:.4g} s a step"
-        headings = ("run", "layout", "predicted, s", "measured, s", "measured / predicted", "state", "chosen because")
-        note = f"{self.folder}; {self.view.gpu_hours:.3g} GPU-hours{f'; stopped: {self.view.stop}' if self.view.stop else ''}"
-        return html_table(f"{name}: {said}", headings, (_run_cells(record) for record in self.view.records), note=note)
+        said = (
+            "no run finished"
+            if best is None or best.measured is None
+            else f"best {best.measured.step_s:.4g} s a step"
+        )
+        headings = (
+            "run",
+            "layout",
+            "predicted, s",
+            "measured, s",
+            "measured / predicted",
+            "state",
+            "chosen because",
+        )
+        note = (
+            f"{self.folder}; {self.view.gpu_hours:.3g}"
+            f" GPU-hours{f'; stopped: {self.view.stop}' if self.view.stop else ''}"
+        )
+        return html_table(
+            f"{name}: {said}",
+            headings,
+            (_run_cells(record) for record in self.view.records),
+            note=note,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `tune --json` prints."""
@@ -124,7 +145,12 @@ def _run_cells(record: RunRecord) -> tuple[object, ...]:
 def run_dict(record: RunRecord) -> dict[str, Any]:
     """Return a run as `tune --json` has it."""
     outcome = None if record.outcome is None else asdict(record.outcome)
-    return {**record.to_dict(), "state": record.state, "measured" if record.measured else "failure": outcome, "ran_s": record.ran_s}
+    return {
+        **record.to_dict(),
+        "state": record.state,
+        "measured" if record.measured else "failure": outcome,
+        "ran_s": record.ran_s,
+    }
 
 
 class Interrupted(MeshwrightError):
@@ -132,17 +158,29 @@ class Interrupted(MeshwrightError):
 
 
 def default_folder(fields: Mapping[str, Any]) -> Path:
-    """Name the study of a request by its model and its cluster, so that the same command finds it again."""
-    model = fields["model"] if isinstance(fields["model"], str) else str(fields["model"].get("name", "model"))
-    return Path(re.sub(r"[^A-Za-z0-9.]+", "-", f"tune-{model}-{Path(str(fields['cluster'])).name}").strip("-").lower())
+    """Name the study of a request by its model and its cluster, so that the same command finds it
+    again."""
+    model = (
+        fields["model"]
+        if isinstance(fields["model"], str)
+        else str(fields["model"].get("name", "model"))
+    )
+    return Path(
+        re.sub(r"[^A-Za-z0-9.]+", "-", f"tune-{model}-{Path(str(fields['cluster'])).name}")
+        .strip("-")
+        .lower()
+    )
 
 
 Finder = Callable[[Problem, Refusal], Candidates]
 """How candidates are found."""
 
 
-def prepare(problem: Problem, trial: Trial, *, machine: Profile | None = None, find: Finder | None = None) -> Prepared:
-    """Search what may be run and form the beliefs that choices are made by; ConfigError where nothing can be run."""
+def prepare(
+    problem: Problem, trial: Trial, *, machine: Profile | None = None, find: Finder | None = None
+) -> Prepared:
+    """Search what may be run and form the beliefs that choices are made by; ConfigError where
+    nothing can be run."""
     if problem.request.gbs is None:
         raise ConfigError("tune compares layouts of one batch: give --gbs")
     candidates = (find or candidates_of)(problem, lambda layout: refusal_of(trial, problem, layout))
@@ -151,14 +189,17 @@ def prepare(problem: Problem, trial: Trial, *, machine: Profile | None = None, f
 
 
 def kept_machine(folder: Path) -> Profile | None:
-    """Return what the machine was probed to do when a study began; None where there is none, or no study."""
+    """Return what the machine was probed to do when a study began; None where there is none, or no
+    study."""
     path = folder / MACHINE_FILE
     return load_profile(path) if path.exists() else None
 
 
 def first_job(prepared: Prepared, tuning: Tuning) -> tuple[Candidate, Choice, JobText]:
     """Return what would be run first, why, and the text that would be sent."""
-    choice = choose(prepared.options, {}, strategy=tuning.limits.strategy, tolerance=tuning.limits.tolerance)
+    choice = choose(
+        prepared.options, {}, strategy=tuning.limits.strategy, tolerance=tuning.limits.tolerance
+    )
     assert isinstance(choice, Choice)
     candidate = prepared.candidates.members[choice.index]
     job = _job(prepared.problem, tuning, candidate.layout)
@@ -170,7 +211,13 @@ PLATFORMS = {"local": "torchrun", "slurm": "slurm", "k8s": "k8s-trainjob", "bcp"
 
 
 def _job(problem: Problem, tuning: Tuning, layout: Layout) -> Job:
-    return job_of_layout(tuning.trial, problem, layout, options=tuning.job, seconds=round(tuning.limits.minutes_per_run * 60))
+    return job_of_layout(
+        tuning.trial,
+        problem,
+        layout,
+        options=tuning.job,
+        seconds=round(tuning.limits.minutes_per_run * 60),
+    )
 
 
 def run_study(
@@ -183,29 +230,44 @@ def run_study(
     now: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> StudyResult:
-    """Run a study, or go on with it; Interrupted after Ctrl-C, StudyError where the folder or the launcher is in the way.
+    """Run a study, or go on with it; Interrupted after Ctrl-C, StudyError where the folder or the
+    launcher is in the way.
 
     `warn` gets a line for each run that a tracker would not take.
     """
     starter = starter or executor(tuning.launcher)
     starter.check()
     problem = prepared.problem
-    store = study_folder(tuning.folder, request=problem.request.to_dict(), trial={**tuning.trial.to_dict(), "launcher": tuning.launcher})
+    store = study_folder(
+        tuning.folder,
+        request=problem.request.to_dict(),
+        trial={**tuning.trial.to_dict(), "launcher": tuning.launcher},
+    )
     if prepared.machine is not None:
-        write_whole(store.folder / MACHINE_FILE, profile_to_bytes(prepared.machine, form="json").decode())
+        write_whole(
+            store.folder / MACHINE_FILE, profile_to_bytes(prepared.machine, form="json").decode()
+        )
     facts = facts_of(problem, tuning)
-    show = tracked(show, tuning.tracking, store=store, facts=facts, model=problem.setting.model, warn=warn)
+    show = tracked(
+        show, tuning.tracking, store=store, facts=facts, model=problem.setting.model, warn=warn
+    )
     with locked(store.folder) as lock:
         tuner = Tuner(
             store=store,
             lock=lock,
             candidates=prepared.candidates.members,
             options=prepared.options,
-            limits=with_room(tuning.limits, starter, _job(problem, tuning, prepared.candidates.members[0].layout)),
+            limits=with_room(
+                tuning.limits, starter, _job(problem, tuning, prepared.candidates.members[0].layout)
+            ),
             executor=starter,
             num_chips=problem.num_chips,
             job=lambda record: _job(problem, tuning, record.layout),
-            judge=judge_runs(RunWork(seq_len=facts.seq_len, gbs=problem.request.gbs or 1, num_chips=problem.num_chips)),
+            judge=judge_runs(
+                RunWork(
+                    seq_len=facts.seq_len, gbs=problem.request.gbs or 1, num_chips=problem.num_chips
+                )
+            ),
             now=now,
             sleep=sleep,
             show=_showing(show, store, facts, problem, tuning.trial),
@@ -219,7 +281,9 @@ def run_study(
     return StudyResult(folder=store.folder, facts=facts, view=view)
 
 
-def _showing(show: Callable[[View], None], store: Store, facts: StudyFacts, problem: Problem, trial: Trial) -> Callable[[View], None]:
+def _showing(
+    show: Callable[[View], None], store: Store, facts: StudyFacts, problem: Problem, trial: Trial
+) -> Callable[[View], None]:
     """Write the tables again whenever a run has ended, then show."""
     written: list[int] = []
 
@@ -245,7 +309,12 @@ def interrupted_study(tuner: Tuner[AnyRun], sleep: Callable[[float], None]) -> I
     going = [record.run_id for record in tuner.records.values() if record.state == "submitted"]
     if not going:
         return Interrupted("stopped; the same command goes on from here")
-    tuner.show(tuner.view(f"Ctrl-C: {', '.join(going)} will go on; press it again within {SECOND_THOUGHT_S:.0f} s to cancel"))
+    tuner.show(
+        tuner.view(
+            f"Ctrl-C: {', '.join(going)} will go on; press it again within {SECOND_THOUGHT_S:.0f} s"
+            " to cancel"
+        )
+    )
     try:
         sleep(SECOND_THOUGHT_S)
     except KeyboardInterrupt:
@@ -269,5 +338,7 @@ def facts_of(problem: Problem, tuning: Tuning) -> StudyFacts:
         software=tuning.trial.software,
         launcher=tuning.launcher,
         peak_flops_per_s=setting.pool.node.chip.peak_flops_per_s(setting.work.precision),
-        usd_per_chip_hour=None if problem.usd_per_chip_s is None else problem.usd_per_chip_s * 3600.0,
+        usd_per_chip_hour=(
+            None if problem.usd_per_chip_s is None else problem.usd_per_chip_s * 3600.0
+        ),
     )

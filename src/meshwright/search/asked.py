@@ -29,7 +29,16 @@ def ask(layout: str | Mapping[str, Any], problem: Problem) -> Asked:
         raise ConfigError(f"layout {layout!r}: expected key=value words such as tp=8,pp=4,mbs=1")
     setting = problem.setting
     chips = setting.pool.num_chips
-    found = complete_layout(given, model=setting.model, work=setting.work, num_chips=chips, stack=setting.stack)
+    found = complete_layout(
+        given, model=setting.model, work=setting.work, num_chips=chips, stack=setting.stack
+    )
     version = problem.request.megatron_version
-    require_valid(found, model=setting.model, work=setting.work, num_chips=chips, stack=setting.stack, megatron_version=version)
+    require_valid(
+        found,
+        model=setting.model,
+        work=setting.work,
+        num_chips=chips,
+        stack=setting.stack,
+        megatron_version=version,
+    )
     return Asked(layout=found, problem=problem)

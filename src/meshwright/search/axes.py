@@ -1,4 +1,5 @@
-"""Which values each axis of the search may take: the user's pins, else everything within stated bounds."""
+"""Which values each axis of the search may take: the user's pins, else everything within stated
+bounds."""
 
 from __future__ import annotations
 
@@ -17,21 +18,24 @@ from meshwright.search.problem import Problem
 __all__ = ["Axes", "Recomputation", "axes_of"]
 
 DOMAINS_PER_TP = 2
-"""Tensor parallelism is searched up to this many fast domains: beyond them a pipeline or data parallelism carries the same cut with
-a hundredth of the traffic (Narayanan et al. 2021, arXiv:2104.04473, section 5)."""
+"""Tensor parallelism is searched up to this many fast domains: beyond them a pipeline or data
+parallelism carries the same cut with a hundredth of the traffic (Narayanan et al. 2021,
+arXiv:2104.04473, section 5)."""
 LEAST_TOKENS_PER_CP = 1024
 """Context parallelism is searched while each rank keeps this many tokens of a sequence."""
 MOST_MBS = 16
 """Micro batches beyond it fill no kernel better."""
 MOST_UNEVEN_VPP = 8
-"""Chunks per stage are searched up to this many where they divide the layers unevenly; even splits have no bound."""
+"""Chunks per stage are searched up to this many where they divide the layers unevenly; even splits
+have no bound."""
 BLOCK_STEPS = 8
 """Full recompute by blocks is searched in eighths of a chunk's layers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recomputation:
-    """One way to recompute; `eighths` are the layers of a chunk in BLOCK_STEPS parts, for method block."""
+    """One way to recompute; `eighths` are the layers of a chunk in BLOCK_STEPS parts, for method
+    block."""
 
     kind: int
     """Index into RECOMPUTES."""
@@ -68,7 +72,10 @@ class Axes:
 
 def axes_of(problem: Problem) -> Axes:
     """Return the axes of a problem."""
-    pins = {key: [_typed(key, value) for value in values] for key, values in problem.request.pins.items()}
+    pins = {
+        key: [_typed(key, value) for value in values]
+        for key, values in problem.request.pins.items()
+    }
     model, chips = problem.setting.model, problem.num_chips
     rules = stack_rules(problem.setting.stack)
     seq_len = problem.setting.work.seq_len
@@ -80,12 +87,16 @@ def axes_of(problem: Problem) -> Axes:
 
     return Axes(
         tp=searched("tp", divisors(chips, tp_most)),
-        cp=searched("cp", (cp for cp in divisors(chips) if cp == 1 or seq_len // cp >= LEAST_TOKENS_PER_CP)),
+        cp=searched(
+            "cp", (cp for cp in divisors(chips) if cp == 1 or seq_len // cp >= LEAST_TOKENS_PER_CP)
+        ),
         pp=searched("pp", divisors(chips, model.total_layers)),
         ep=searched("ep", divisors(model.moe.num_experts) if model.moe is not None else (1,)),
-        sharding=_pinned(pins, "sharding", SHARDINGS) or tuple(SHARDINGS.index(s) for s in SHARDINGS if s in rules.searched_shardings),
+        sharding=_pinned(pins, "sharding", SHARDINGS)
+        or tuple(SHARDINGS.index(s) for s in SHARDINGS if s in rules.searched_shardings),
         mbs=_pinned(pins, "mbs") or _micro_batches(problem),
-        schedule=_pinned(pins, "schedule", SCHEDULES) or tuple(SCHEDULES.index(name) for name in rules.searched_schedules),
+        schedule=_pinned(pins, "schedule", SCHEDULES)
+        or tuple(SCHEDULES.index(name) for name in rules.searched_schedules),
         recomputations=_recomputations(pins, model, problem),
         sp=_pinned(pins, "sp"),
         etp=_pinned(pins, "etp"),
@@ -101,7 +112,9 @@ def _typed(key: str, value: int | str) -> Any:
     return parsed
 
 
-def _pinned(pins: dict[str, list[Any]], key: str, choices: tuple[str, ...] | None = None) -> tuple[int, ...] | None:
+def _pinned(
+    pins: dict[str, list[Any]], key: str, choices: tuple[str, ...] | None = None
+) -> tuple[int, ...] | None:
     """Return the pinned values as integers, None where there are none."""
     if key not in pins:
         return None
@@ -125,13 +138,20 @@ def _micro_batches(problem: Problem) -> tuple[int, ...]:
     return tuple(m for m in (1, 2, 4, 8, 16) if m <= problem.max_gbs)
 
 
-def _recomputations(pins: dict[str, list[Any]], model: ModelSpec, problem: Problem) -> tuple[Recomputation, ...]:
-    kinds = _pinned(pins, "recompute", RECOMPUTES) or (() if {"recompute_modules", "recompute_layers"} & set(pins) else (0, 1, 2))
+def _recomputations(
+    pins: dict[str, list[Any]], model: ModelSpec, problem: Problem
+) -> tuple[Recomputation, ...]:
+    kinds = _pinned(pins, "recompute", RECOMPUTES) or (
+        () if {"recompute_modules", "recompute_layers"} & set(pins) else (0, 1, 2)
+    )
     found: list[Recomputation] = []
     if RECOMPUTES.index("none") in kinds:
         found.append(Recomputation(kind=RECOMPUTES.index("none")))
     if RECOMPUTES.index("selective") in kinds or "recompute_modules" in pins:
-        found += [Recomputation(kind=RECOMPUTES.index("selective"), modules=bits) for bits in _module_sets(pins, model, problem)]
+        found += [
+            Recomputation(kind=RECOMPUTES.index("selective"), modules=bits)
+            for bits in _module_sets(pins, model, problem)
+        ]
     if RECOMPUTES.index("full") in kinds or "recompute_layers" in pins:
         found += _full(pins, by_blocks=stack_rules(problem.setting.stack).full_by_blocks)
     return tuple(found)
@@ -140,7 +160,9 @@ def _recomputations(pins: dict[str, list[Any]], model: ModelSpec, problem: Probl
 def _module_sets(pins: dict[str, list[Any]], model: ModelSpec, problem: Problem) -> list[int]:
     rules = stack_rules(problem.setting.stack)
     fits = set(usable_modules(model, rules.recompute_modules))
-    sets = pins.get("recompute_modules") or [modules for modules in rules.searched_modules if set(modules) <= fits]
+    sets = pins.get("recompute_modules") or [
+        modules for modules in rules.searched_modules if set(modules) <= fits
+    ]
     return [module_bits(modules) for modules in sets]
 
 
@@ -148,13 +170,22 @@ def _full(pins: dict[str, list[Any]], *, by_blocks: bool) -> list[Recomputation]
     """Full recompute: all layers, and by blocks of some where the software can or a pin asks."""
     full, methods = (
         RECOMPUTES.index("full"),
-        pins.get("recompute_method", ["uniform", "block"] if by_blocks or "recompute_layers" in pins else ["uniform"]),
+        pins.get(
+            "recompute_method",
+            ["uniform", "block"] if by_blocks or "recompute_layers" in pins else ["uniform"],
+        ),
     )
     counts = pins.get("recompute_layers")
     if counts is not None:
-        return [Recomputation(kind=full, block=int(method == "block"), layers=count) for method in methods for count in counts]
+        return [
+            Recomputation(kind=full, block=int(method == "block"), layers=count)
+            for method in methods
+            for count in counts
+        ]
     found = [Recomputation(kind=full)] if "uniform" in methods else []
     if "block" in methods:
-        found += [Recomputation(kind=full, block=1, eighths=eighths) for eighths in range(1, BLOCK_STEPS)]
+        found += [
+            Recomputation(kind=full, block=1, eighths=eighths) for eighths in range(1, BLOCK_STEPS)
+        ]
         found += [] if "uniform" in methods else [Recomputation(kind=full, block=1)]
     return found

@@ -19,15 +19,18 @@ from meshwright.search.quote import Setting
 __all__ = ["WORTH_A_SPLIT", "balanced", "can_balance"]
 
 WORTH_A_SPLIT = 0.01
-"""Share of the step that an uneven split must gain over an even one: a fifth of the error of the best predictions."""
+"""Share of the step that an uneven split must gain over an even one: a fifth of the error of the
+best predictions."""
 SMALL = 0.25
-"""Of a layer's time, what a chunk may have besides without being taken for slower: less than what a round of two sizes costs."""
+"""Of a layer's time, what a chunk may have besides without being taken for slower: less than what a
+round of two sizes costs."""
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Work:
-    """One micro batch through one stage, seconds: `each_s` a layer, and what the first and the last stage have besides; (N,)."""
+    """One micro batch through one stage, seconds: `each_s` a layer, and what the first and the last
+    stage have besides; (N,)."""
 
     each_s: Floats
     first_s: Floats
@@ -41,25 +44,35 @@ class _Work:
 def can_balance(layouts: Layouts, setting: Setting) -> NDArray[np.bool_]:
     """Say which rows have a pipeline whose layers the training software can deal otherwise, (N,).
 
-    A V of two chunks has its first and last layers on one stage, and an encoder and a decoder are split by themselves.
+    A V of two chunks has its first and last layers on one stage, and an encoder and a decoder are
+    split by themselves.
     """
     if stack_rules(setting.stack).splits not in DEALT or setting.model.family == "encoder-decoder":
         return np.zeros(len(layouts), dtype=bool)
     folded = (layouts.schedule == SCHEDULES.index("zero-bubble")) & (layouts.vpp > 1)
-    return np.asarray((layouts.pp > 1) & (setting.model.total_layers > layouts.pp * layouts.vpp) & ~folded & ~layouts.has_split)
+    return np.asarray(
+        (layouts.pp > 1)
+        & (setting.model.total_layers > layouts.pp * layouts.vpp)
+        & ~folded
+        & ~layouts.has_split
+    )
 
 
 def balanced(layouts: Layouts, setting: Setting) -> Layouts:
-    """Return rows that `can_balance` with splits whose slowest chunk is fastest; without those that are split so already.
+    """Return rows that `can_balance` with splits whose slowest chunk is fastest; without those that
+    are split so already.
 
-    Formula:  layers one at a time to the chunk that takes least so far, of equals to the first round and in it to the last stage. Chunks
-              take a multiple of a layer's time and a constant, so no other split has a faster slowest chunk; interleaved, constants below
-              a quarter of a layer don't count, so that rounds stay of one size. Every chunk keeps a layer, but for the last of software
-              that lets it hold the head alone
+    Formula:  layers one at a time to the chunk that takes least so far, of equals to the first
+              round and in it to the last stage. Chunks take a multiple of a layer's time and a
+              constant, so no other split has a faster slowest chunk; interleaved, constants below a
+              quarter of a layer don't count, so that rounds stay of one size. Every chunk keeps a
+              layer, but for the last of software that lets it hold the head alone
     Units:    layers.
-    Source:   derived; in interleaved schedules a slow chunk holds up the others of its round (`cost/simulate.py`). An empty last chunk:
-              Megatron-Core's --pipeline-model-parallel-layout.
-    Valid:    layers of a model's first segment counted where chunks of the usual size would have them.
+    Source:   derived; in interleaved schedules a slow chunk holds up the others of its round
+              (`cost/simulate.py`). An empty last chunk: Megatron-Core's
+              --pipeline-model-parallel-layout.
+    Valid:    layers of a model's first segment counted where chunks of the usual size would have
+              them.
     Checked:  tests/search/test_balance.py::test_no_other_split_has_a_faster_slowest_chunk
     """
     counts = _counts(layouts, _work(layouts, setting), setting)
@@ -72,12 +85,15 @@ def balanced(layouts: Layouts, setting: Setting) -> Layouts:
 
 
 def _work(layouts: Layouts, setting: Setting) -> _Work:
-    """Price a stage of the middle, one with a layer more in each chunk, the first, the last, and one of the first segment's layers."""
+    """Price a stage of the middle, one with a layer more in each chunk, the first, the last, and
+    one of the first segment's layers."""
     model, zeros = setting.model, np.zeros(len(layouts))
     layers = np.maximum(layouts.vpp, model.total_layers // layouts.pp)
     prefix = np.minimum(model.segments[0].num_layers, layers) if len(model.segments) > 1 else zeros
     stages = Stages(
-        index=np.stack([zeros + 1, zeros + 1, zeros, layouts.pp - 1, zeros + 1], axis=1).astype(np.int64),
+        index=np.stack([zeros + 1, zeros + 1, zeros, layouts.pp - 1, zeros + 1], axis=1).astype(
+            np.int64
+        ),
         layers=np.stack([layers, layers + layouts.vpp, layers, layers, layers], axis=1),
         prefix_layers=np.stack([zeros, zeros, zeros, zeros, prefix], axis=1),
         last=np.broadcast_to([False, False, False, True, False], (len(layouts), 5)),
@@ -85,7 +101,9 @@ def _work(layouts: Layouts, setting: Setting) -> _Work:
         in_flight=np.ones((len(layouts), 5)),
         real=np.ones((len(layouts), 5), dtype=bool),
     )
-    times = price_stages(layouts, stages, model=model, pool=setting.pool, work=setting.work, stack=setting.stack).times
+    times = price_stages(
+        layouts, stages, model=model, pool=setting.pool, work=setting.work, stack=setting.stack
+    ).times
     middle, more, first, last, early = (times.forward_s + times.backward_s).T
     return _Work(
         each_s=(more - middle) / layouts.vpp,
@@ -100,14 +118,25 @@ def _counts(layouts: Layouts, work: _Work, setting: Setting) -> Ints:
     model, pp, last = setting.model, layouts.pp, layouts.pp * layouts.vpp - 1
     index = np.arange(int(last.max()) + 1)[None, :]
     at_first, at_last = index == 0, index == last[:, None]
-    least = np.where(index <= last[:, None], 1 - at_last * (stack_rules(setting.stack).splits == "any"), 0)
+    least = np.where(
+        index <= last[:, None], 1 - at_last * (stack_rules(setting.stack).splits == "any"), 0
+    )
     beside = at_first * work.first_s[:, None] + at_last * work.last_s[:, None]
-    beside = np.where(index <= last[:, None], beside - _prefix_layers(index, layouts, model) * work.less_s[:, None], np.inf)
+    beside = np.where(
+        index <= last[:, None],
+        beside - _prefix_layers(index, layouts, model) * work.less_s[:, None],
+        np.inf,
+    )
     small = (layouts.vpp > 1)[:, None] & (np.abs(beside) < SMALL * work.each_s[:, None])
     beside = np.where(small, 0.0, beside)
-    order = index // pp[:, None] * pp[:, None] + (pp[:, None] - 1 - index % pp[:, None])  # by rounds, in each the last stage first
+    order = index // pp[:, None] * pp[:, None] + (
+        pp[:, None] - 1 - index % pp[:, None]
+    )  # by rounds, in each the last stage first
     order = np.argsort(np.where(index <= last[:, None], order, index), axis=1)
-    counts, beside = np.take_along_axis(least, order, axis=1), np.take_along_axis(beside, order, axis=1)
+    counts, beside = (
+        np.take_along_axis(least, order, axis=1),
+        np.take_along_axis(beside, order, axis=1),
+    )
     left, rows = model.total_layers - least.sum(axis=1), np.arange(len(layouts))
     while (rows := rows[left[rows] > 0]).size:
         lightest = np.argmin(counts[rows] * work.each_s[rows, None] + beside[rows], axis=1)
@@ -119,7 +148,8 @@ def _counts(layouts: Layouts, work: _Work, setting: Setting) -> Ints:
 
 
 def _prefix_layers(index: Ints, layouts: Layouts, model: ModelSpec) -> Ints:
-    """Layers of the first segment in each chunk, where chunks are of the usual size, (N, chunks)."""
+    """Layers of the first segment in each chunk, where chunks are of the usual size, (N,
+    chunks)."""
     if len(model.segments) < 2:
         return np.zeros((len(layouts), index.shape[1]), dtype=np.int64)
     usual = -(-model.total_layers // (layouts.pp * layouts.vpp))[:, None]

@@ -27,11 +27,15 @@ class BatchRule:
     def words(self, seq_len: int) -> str:
         """Say the rule for people."""
         tokens = format_count(self.tokens_per_step)
-        return f"no batch given: up to {self.max_gbs(seq_len)} sequences ({tokens} tokens a step) for this size; {self.source}"
+        return (
+            f"no batch given: up to {self.max_gbs(seq_len)} sequences ({tokens} tokens a step) for"
+            f" this size; {self.source}"
+        )
 
 
 def batch_rule(model: ModelSpec) -> BatchRule:
-    """Return the rule for a model's size: the first row whose `params` are not below its parameters."""
+    """Return the rule for a model's size: the first row whose `params` are not below its
+    parameters."""
     table = pkgutil.get_data("meshwright", "presets/batch_rule.csv")
     assert table is not None, "the package is installed without presets/batch_rule.csv"
     size = model_params(model).total

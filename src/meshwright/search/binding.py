@@ -31,19 +31,29 @@ def binding_words(quote: Quote, rivals: Iterable[Alternative], setting: Setting)
     """Say what stands in the way: of running at all, or of running faster."""
     if not quote.fits:
         return cost_words(quote, setting)
-    faster = [(rival.words, rival.quote) for rival in rivals if rival.quote is not None and rival.quote.step_s < quote.step_s]
+    faster = [
+        (rival.words, rival.quote)
+        for rival in rivals
+        if rival.quote is not None and rival.quote.step_s < quote.step_s
+    ]
     return " ".join(
-        [cost_words(quote, setting), *_faster_words(quote, [pair for pair in faster if pair[1].fits]), *_blocked_words(quote, faster)]
+        [
+            cost_words(quote, setting),
+            *_faster_words(quote, [pair for pair in faster if pair[1].fits]),
+            *_blocked_words(quote, faster),
+        ]
     )
 
 
 def cost_words(quote: Quote, setting: Setting) -> str:
-    """Say what one layout costs most, without a look at others: memory where it does not fit, else the share of its own arithmetic."""
+    """Say what one layout costs most, without a look at others: memory where it does not fit, else
+    the share of its own arithmetic."""
     return _largest_costs(quote, setting) if quote.fits else _too_much_memory(quote)
 
 
 def _faster_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:
-    """Name the best rival that fits; one that is faster still by using headroom is said to be at risk."""
+    """Name the best rival that fits; one that is faster still by using headroom is said to be at
+    risk."""
     if not faster:
         return ["No layout that differs in one axis is faster and fits."]
     safe = [pair for pair in faster if pair[1].verdict == "yes"]
@@ -54,7 +64,9 @@ def _faster_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:
     words, best = min(faster, key=lambda pair: pair[1].step_s)
     if best.verdict != "yes":
         gain = 1 - best.step_s / quote.step_s
-        found.append(f"Faster, but at risk, as it needs a part of the headroom: {words}, by {gain:.1%}.")
+        found.append(
+            f"Faster, but at risk, as it needs a part of the headroom: {words}, by {gain:.1%}."
+        )
     return found
 
 
@@ -64,16 +76,19 @@ def _blocked_words(quote: Quote, faster: list[tuple[str, Quote]]) -> list[str]:
     if best.fits:
         return []
     over = f"{best.over_bytes / GIB:.1f} GiB more than stage {best.fullest.stage} has"
-    return [f"Memory stands in the way of more: {words} would be {1 - best.step_s / quote.step_s:.1%} faster but needs {over}."]
+    return [
+        f"Memory stands in the way of more: {words} would be {1 - best.step_s / quote.step_s:.1%}"
+        f" faster but needs {over}."
+    ]
 
 
 def _too_much_memory(quote: Quote) -> str:
     fullest = quote.fullest
     term = fullest.largest_term
     return (
-        f"Memory of stage {fullest.stage}: it needs {quote.peak_bytes / GIB:.1f} GiB of {quote.limit_bytes / GIB:.1f} GiB, "
-        f"{quote.over_bytes / GIB:.1f} GiB too much; most of it is {MEMORY_READINGS[term].title} "
-        f"({fullest.memory_bytes[term] / GIB:.1f} GiB)."
+        f"Memory of stage {fullest.stage}: it needs {quote.peak_bytes / GIB:.1f} GiB of"
+        f" {quote.limit_bytes / GIB:.1f} GiB, {quote.over_bytes / GIB:.1f} GiB too much; most of it"
+        f" is {MEMORY_READINGS[term].title} ({fullest.memory_bytes[term] / GIB:.1f} GiB)."
     )
 
 
@@ -86,5 +101,11 @@ def _largest_costs(quote: Quote, setting: Setting) -> str:
     loss = f"{reading.title} ({losses[worst] / quote.step_s:.1%}; {bound})"
     share = useful_s / quote.step_s
     if losses[worst] > useful_s:
-        return f"{loss[0].upper()}{loss[1:]}: more than the {share:.1%} of the step that the model's own arithmetic takes."
-    return f"Arithmetic: {share:.1%} of the step is the model's own products on {setting.pool.node.chip.name}; the largest loss is {loss}."
+        return (
+            f"{loss[0].upper()}{loss[1:]}: more than the {share:.1%} of the step that the model's"
+            " own arithmetic takes."
+        )
+    return (
+        f"Arithmetic: {share:.1%} of the step is the model's own products on"
+        f" {setting.pool.node.chip.name}; the largest loss is {loss}."
+    )

@@ -31,7 +31,8 @@ class Cell:
     tp: int
     pp: int
     best: Layout | None = None
-    """The fastest that leaves the headroom free; where none does the fastest that fits; where none does the smallest."""
+    """The fastest that leaves the headroom free; where none does the fastest that fits; where none
+    does the smallest."""
     step_s: float = float("inf")
     used_bytes: float = float("inf")
     """Of the fullest stage of `best`."""
@@ -54,7 +55,8 @@ class Cells:
 
 
 def cells_of(problem: Problem, *, most: int = MOST_PRICED) -> Cells:
-    """Price the space, or of a larger one a part that is spread evenly over the cells, by the closed form that ranks."""
+    """Price the space, or of a larger one a part that is spread evenly over the cells, by the
+    closed form that ranks."""
     axes = axes_of(problem)
     space = make_space(problem, axes, Rejections())
     whole = space.size_bound <= most
@@ -69,7 +71,9 @@ def cells_of(problem: Problem, *, most: int = MOST_PRICED) -> Cells:
         _keep_better(problem, found, _best_of(problem, layouts, prices))
         uneven.append(_best_if_balanced(problem, layouts, prices))
     if sum(map(len, uneven)) and len(splits := balanced(Layouts.concat(uneven), problem.setting)):
-        _keep_better(problem, found, _best_of(problem, splits, _prices(problem, splits, which="all")))
+        _keep_better(
+            problem, found, _best_of(problem, splits, _prices(problem, splits, which="all"))
+        )
     tps, pps = tuple(sorted(axes.tp)), tuple(sorted(axes.pp))
     cells = tuple(found.get((tp, pp)) or _empty(problem, tp, pp) for tp in tps for pp in pps)
     return Cells(cells=cells, tp=tps, pp=pps, priced=priced, is_whole=whole)
@@ -83,31 +87,51 @@ def _keep_better(problem: Problem, found: dict[tuple[int, int], Cell], more: lis
 
 
 def _thinned(space: Space, most: int) -> Space:
-    """Keep the plain ways to recompute, and of each cell's grid rows the same number, evenly spread."""
+    """Keep the plain ways to recompute, and of each cell's grid rows the same number, evenly
+    spread."""
     ways = [way for way in space.axes.recomputations if not way.eighths]
     kept = {(way.kind, bool(way.modules)): way for way in reversed(ways)}
     axes = replace(space.axes, recomputations=tuple(reversed(kept.values())))
     grid = space.grid
     cells = grid.tp * (int(grid.pp.max(initial=0)) + 1) + grid.pp
-    each = max(1, most // (max(1, len(np.unique(cells))) * len(axes.mbs) * len(axes.recomputations)))
+    each = max(
+        1, most // (max(1, len(np.unique(cells))) * len(axes.mbs) * len(axes.recomputations))
+    )
     order = np.argsort(cells, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(cells[order])) + 1)
-    rows = np.concatenate([group[np.unique(np.linspace(0, len(group) - 1, each).astype(np.int64))] for group in groups])
+    rows = np.concatenate(
+        [
+            group[np.unique(np.linspace(0, len(group) - 1, each).astype(np.int64))]
+            for group in groups
+        ]
+    )
     return replace(space, grid=grid.take(np.sort(rows)), axes=axes)
 
 
 def _prices(problem: Problem, layouts: Layouts, *, which: Which = "representative") -> Priced:
     setting = problem.setting
-    return price(layouts, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack, which=which)
+    return price(
+        layouts,
+        model=setting.model,
+        pool=setting.pool,
+        work=setting.work,
+        stack=setting.stack,
+        which=which,
+    )
 
 
 def _best_if_balanced(problem: Problem, layouts: Layouts, priced: Priced) -> Layouts:
     """Of each tp, pp and vpp the pipeline that would be best with stages of equal time."""
     rows = np.flatnonzero(uneven_rows(problem, priced, layouts))
-    keys = [column[rows] for column in (balanced_key(priced, layouts), layouts.vpp, layouts.pp, layouts.tp)]
+    keys = [
+        column[rows]
+        for column in (balanced_key(priced, layouts), layouts.vpp, layouts.pp, layouts.tp)
+    ]
     order = np.lexsort(keys)
     vpp, pp, tp = (key[order] for key in keys[1:])
-    first = np.flatnonzero(np.r_[True, (np.diff(tp) != 0) | (np.diff(pp) != 0) | (np.diff(vpp) != 0)][: len(rows)])
+    first = np.flatnonzero(
+        np.r_[True, (np.diff(tp) != 0) | (np.diff(pp) != 0) | (np.diff(vpp) != 0)][: len(rows)]
+    )
     return layouts.take(rows[order[first]])
 
 
@@ -152,7 +176,11 @@ def _empty(problem: Problem, tp: int, pp: int) -> Cell:
     dp = max(1, problem.num_chips // (tp * pp))
     given = {"tp": tp, "pp": pp, "dp": dp, "gbs": problem.request.gbs or problem.max_gbs}
     layout = complete_layout(
-        given, model=setting.model, work=replace(setting.work, gbs=None), num_chips=case.num_chips, stack=setting.stack
+        given,
+        model=setting.model,
+        work=replace(setting.work, gbs=None),
+        num_chips=case.num_chips,
+        stack=setting.stack,
     )
     broken = check_layout(
         layout,
@@ -162,4 +190,8 @@ def _empty(problem: Problem, tp: int, pp: int) -> Cell:
         stack=case.stack,
         megatron_version=case.megatron_version,
     )
-    return Cell(tp=tp, pp=pp, reason=broken[0].message if broken else "no layout of the space keeps all rules")
+    return Cell(
+        tp=tp,
+        pp=pp,
+        reason=broken[0].message if broken else "no layout of the space keeps all rules",
+    )

@@ -32,24 +32,38 @@ class Change:
 
 
 def split_layers(layout: Layout, model: ModelSpec) -> Layout:
-    """Write out the split of layers that a pipeline cannot divide evenly; more chunks than layers stay for the rules to refuse."""
-    return explicit_layers(layout, model) if layout.pp * layout.vpp <= model.total_layers else layout
+    """Write out the split of layers that a pipeline cannot divide evenly; more chunks than layers
+    stay for the rules to refuse."""
+    return (
+        explicit_layers(layout, model) if layout.pp * layout.vpp <= model.total_layers else layout
+    )
 
 
 def neighbours(layout: Layout, *, model: ModelSpec, work: Workload, stack: Stack) -> list[Change]:
-    """Return the changes of one axis: sizes doubled and halved, the other ways to recompute and to shard."""
+    """Return the changes of one axis: sizes doubled and halved, the other ways to recompute and to
+    shard."""
     found: list[Change] = []
     for axis in ("tp", "pp", "cp"):
-        found += [_resized(layout, axis, size, model) for size in _double_and_half(getattr(layout, axis))]
+        found += [
+            _resized(layout, axis, size, model) for size in _double_and_half(getattr(layout, axis))
+        ]
     if model.moe is not None:
         found += [_plain(layout, "ep", ep=size) for size in _double_and_half(layout.ep)]
     if layout.pp > 1:
         found += [_rechunked(layout, size, model) for size in _double_and_half(layout.vpp)]
-        found += [_plain(layout, "schedule", schedule=name) for name in stack_rules(stack).searched_schedules if name != layout.schedule]
+        found += [
+            _plain(layout, "schedule", schedule=name)
+            for name in stack_rules(stack).searched_schedules
+            if name != layout.schedule
+        ]
     found += [_plain(layout, "mbs", mbs=size) for size in _double_and_half(layout.mbs)]
     if layout.tp > 1:
         found.append(_plain(layout, "sp", sp=not layout.sp))
-    return [*found, *_recompute_changes(layout, model=model, work=work, stack=stack), *_sharding_changes(layout)]
+    return [
+        *found,
+        *_recompute_changes(layout, model=model, work=work, stack=stack),
+        *_sharding_changes(layout),
+    ]
 
 
 def _double_and_half(size: int) -> Iterator[int]:
@@ -59,9 +73,11 @@ def _double_and_half(size: int) -> Iterator[int]:
 
 
 def regrid(layout: Layout, **sizes: int) -> Layout:
-    """Return the layout with other tp, cp, pp or dp on the same chips; ConfigError where the chips cannot be divided so.
+    """Return the layout with other tp, cp, pp or dp on the same chips; ConfigError where the chips
+    cannot be divided so.
 
-    Sequence parallelism comes with tensor parallelism and goes with it; a split of layers by hand does not survive another pp.
+    Sequence parallelism comes with tensor parallelism and goes with it; a split of layers by hand
+    does not survive another pp.
     """
     grid = {name: sizes.get(name, getattr(layout, name)) for name in ("tp", "cp", "pp")}
     ranks = grid["tp"] * grid["cp"] * grid["pp"]
@@ -75,7 +91,11 @@ def regrid(layout: Layout, **sizes: int) -> Layout:
         changes["layers_per_stage"] = None
     if grid["pp"] == 1:
         changes |= {"vpp": 1, "schedule": "1f1b"}
-    if layout.sharding == "hybrid" and layout.shard_size is not None and dp * grid["cp"] % layout.shard_size:
+    if (
+        layout.sharding == "hybrid"
+        and layout.shard_size is not None
+        and dp * grid["cp"] % layout.shard_size
+    ):
         changes["shard_size"] = None
     return replace(layout, **changes)
 
@@ -83,7 +103,9 @@ def regrid(layout: Layout, **sizes: int) -> Layout:
 def _resized(layout: Layout, axis: Axis, size: int, model: ModelSpec) -> Change:
     words = f"{axis} {getattr(layout, axis)} -> {size}"
     try:
-        return Change(axis=axis, words=words, layout=split_layers(regrid(layout, **{axis: size}), model))
+        return Change(
+            axis=axis, words=words, layout=split_layers(regrid(layout, **{axis: size}), model)
+        )
     except ConfigError as error:
         return Change(axis=axis, words=words, layout=None, reason=str(error))
 
@@ -96,26 +118,42 @@ def _rechunked(layout: Layout, vpp: int, model: ModelSpec) -> Change:
 def _plain(layout: Layout, axis: Axis, **changes: Any) -> Change:
     before, after = getattr(layout, axis), changes[axis]
     if isinstance(after, bool):
-        return Change(axis=axis, words=f"{axis} {'on' if after else 'off'}", layout=replace(layout, **changes))
+        return Change(
+            axis=axis, words=f"{axis} {'on' if after else 'off'}", layout=replace(layout, **changes)
+        )
     return Change(axis=axis, words=f"{axis} {before} -> {after}", layout=replace(layout, **changes))
 
 
 def selective_sets(*, model: ModelSpec, work: Workload, stack: Stack) -> list[tuple[str, ...]]:
-    """Return the sets of recompute modules that the software has and that free something in this model."""
+    """Return the sets of recompute modules that the software has and that free something in this
+    model."""
     useless = set() if work.attention not in ("flash", "flash1") else {"core_attn"}
     useless |= set() if model.mla is not None else {"mla_up_proj"}
     useless |= set() if model.moe is not None else {"moe", "moe_act", "shared_experts"}
-    if model.moe is not None and not model.moe.first_dense_layers and model.moe.layer_frequency == 1:
+    if (
+        model.moe is not None
+        and not model.moe.first_dense_layers
+        and model.moe.layer_frequency == 1
+    ):
         useless |= {"mlp", "mlp_act"}
-    return [modules for modules in stack_rules(stack).searched_modules if not useless & set(modules)]
+    return [
+        modules for modules in stack_rules(stack).searched_modules if not useless & set(modules)
+    ]
 
 
-def _recompute_changes(layout: Layout, *, model: ModelSpec, work: Workload, stack: Stack) -> Iterator[Change]:
+def _recompute_changes(
+    layout: Layout, *, model: ModelSpec, work: Workload, stack: Stack
+) -> Iterator[Change]:
     for kind in RECOMPUTES:
         if kind == "selective":
             for modules in selective_sets(model=model, work=work, stack=stack):
                 if (layout.recompute, layout.recompute_modules) != (kind, modules):
-                    yield _recomputing(layout, f"recompute {'+'.join(modules)}", recompute=kind, recompute_modules=modules)
+                    yield _recomputing(
+                        layout,
+                        f"recompute {'+'.join(modules)}",
+                        recompute=kind,
+                        recompute_modules=modules,
+                    )
         elif kind != layout.recompute:
             yield _recomputing(layout, f"recompute {kind}", recompute=kind)
 
@@ -128,4 +166,8 @@ def _recomputing(layout: Layout, words: str, **changes: Any) -> Change:
 def _sharding_changes(layout: Layout) -> Iterator[Change]:
     for kind in SHARDINGS:
         if kind not in (layout.sharding, "hybrid"):
-            yield Change(axis="sharding", words=f"sharding {kind}", layout=replace(layout, sharding=kind, shard_size=None))
+            yield Change(
+                axis="sharding",
+                words=f"sharding {kind}",
+                layout=replace(layout, sharding=kind, shard_size=None),
+            )

@@ -1,4 +1,5 @@
-"""Whether the best plan leans on one constant: whether a rival wins where that constant is elsewhere in its interval."""
+"""Whether the best plan leans on one constant: whether a rival wins where that constant is
+elsewhere in its interval."""
 
 from __future__ import annotations
 
@@ -40,8 +41,13 @@ class CloseCall:
     def words(self) -> str:
         """Say it in a line."""
         side = "below" if self.end < self.now else "above"
-        at = f"{self.uncertain.constant} {side} {self.turns_at:.3g} (now {self.now:.3g}, may be {self.end:.3g})"
-        return f"#{self.rival} wins with {at}, {self.uncertain.title}; there by {self.gain_frac:.1%}"
+        at = (
+            f"{self.uncertain.constant} {side} {self.turns_at:.3g} (now {self.now:.3g}, may be"
+            f" {self.end:.3g})"
+        )
+        return (
+            f"#{self.rival} wins with {at}, {self.uncertain.title}; there by {self.gain_frac:.1%}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types."""
@@ -58,17 +64,26 @@ class CloseCall:
 
 
 def with_close_call(problem: Problem, plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
-    """Return the plans, the best with its close call in `provenance["close"]`, all others with None there."""
+    """Return the plans, the best with its close call in `provenance["close"]`, all others with None
+    there."""
     call = close_call(problem, plans)
-    found = [None if call is None or plan.rank > 1 else call.to_dict() | {"words": call.words()} for plan in plans]
-    return tuple(replace(plan, provenance={**plan.provenance, "close": close}) for plan, close in zip(plans, found, strict=True))
+    found = [
+        None if call is None or plan.rank > 1 else call.to_dict() | {"words": call.words()}
+        for plan in plans
+    ]
+    return tuple(
+        replace(plan, provenance={**plan.provenance, "close": close})
+        for plan, close in zip(plans, found, strict=True)
+    )
 
 
 def close_call(problem: Problem, plans: Sequence[Plan]) -> CloseCall | None:
-    """Return the constant that needs to move by the smallest part of its interval for a rival to win; None where none does.
+    """Return the constant that needs to move by the smallest part of its interval for a rival to
+    win; None where none does.
 
-    Formula:  one constant at a time goes to either end of its interval; the best and RIVALS plans that fit as well are priced there by
-              the closed form, and each plan's step is scaled by what that changes; between its value and the end, the lead is a line
+    Formula:  one constant at a time goes to either end of its interval; the best and RIVALS plans
+              that fit as well are priced there by the closed form, and each plan's step is scaled
+              by what that changes; between its value and the end, the lead is a line
     Units:    shares.
     Source:   `presets/uncertainties.csv`.
     Valid:    ranks by step time; a ranking by memory leans on no constant of time.
@@ -88,13 +103,24 @@ def _way(call: CloseCall) -> float:
 
 def _calls(problem: Problem, rows: Sequence[Plan]) -> Iterator[CloseCall]:
     setting = problem.setting
-    site, layouts = Site(pool=setting.pool, stack=setting.stack), Layouts.of(plan.layout for plan in rows)
+    site, layouts = (
+        Site(pool=setting.pool, stack=setting.stack),
+        Layouts.of(plan.layout for plan in rows),
+    )
     now_s = _steps(problem, site, layouts)
     for uncertain in uncertain_constants():
-        if _is_measured(uncertain, setting.pool) or not any(uncertain.matters_to(plan.layout) for plan in rows):
+        if _is_measured(uncertain, setting.pool) or not any(
+            uncertain.matters_to(plan.layout) for plan in rows
+        ):
             continue
         for end, moved in uncertain.ends(site):
-            call = _call(rows, _steps(problem, moved, layouts) / now_s, uncertain, now=uncertain.value(site), end=end)
+            call = _call(
+                rows,
+                _steps(problem, moved, layouts) / now_s,
+                uncertain,
+                now=uncertain.value(site),
+                end=end,
+            )
             if call is not None:
                 yield call
 
@@ -103,23 +129,41 @@ def _is_measured(uncertain: Uncertain, pool: Pool) -> bool:
     """Whether the user's profile gives the constant: it then lies where it was measured."""
     tables = pool.node.chip.tables
     place, _, field = uncertain.constant.partition(".")
-    return tables is not None and (place in tables.measured or (place == "chip" and field in tables.measured))
+    return tables is not None and (
+        place in tables.measured or (place == "chip" and field in tables.measured)
+    )
 
 
 def _steps(problem: Problem, site: Site, layouts: Layouts) -> Floats:
     setting = problem.setting
-    return price(layouts, model=setting.model, pool=site.pool, work=setting.work, stack=site.stack).step_s
+    return price(
+        layouts, model=setting.model, pool=site.pool, work=setting.work, stack=site.stack
+    ).step_s
 
 
-def _call(rows: Sequence[Plan], change: Floats, uncertain: Uncertain, *, now: float, end: float) -> CloseCall | None:
+def _call(
+    rows: Sequence[Plan], change: Floats, uncertain: Uncertain, *, now: float, end: float
+) -> CloseCall | None:
     """The rival that overtakes first on the way to one end."""
     found = []
     for rival, plan in enumerate(rows[1:], start=1):
         ahead = _per_sequence(plan) / _per_sequence(rows[0]) - 1.0
-        there = _per_sequence(plan) * float(change[rival]) / (_per_sequence(rows[0]) * float(change[0])) - 1.0
+        there = (
+            _per_sequence(plan) * float(change[rival]) / (_per_sequence(rows[0]) * float(change[0]))
+            - 1.0
+        )
         if there < -WORTH:
             turns_at = now + (end - now) * max(0.0, ahead) / (max(0.0, ahead) - there)
-            found.append(CloseCall(uncertain=uncertain, now=now, turns_at=turns_at, end=end, rival=plan.rank, gain_frac=-there))
+            found.append(
+                CloseCall(
+                    uncertain=uncertain,
+                    now=now,
+                    turns_at=turns_at,
+                    end=end,
+                    rival=plan.rank,
+                    gain_frac=-there,
+                )
+            )
     return min(found, key=_way, default=None)
 
 

@@ -26,7 +26,8 @@ FAR = 64
 
 
 def explain_empty_space(problem: Problem, rejections: Rejections) -> None:
-    """Raise the error that says why no layout keeps the rules, with the nearest values that work."""
+    """Raise the error that says why no layout keeps the rules, with the nearest values that
+    work."""
     if problem.request.pins:
         _raise_for_pins(problem)
     if problem.request.gbs is not None:
@@ -34,11 +35,15 @@ def explain_empty_space(problem: Problem, rejections: Rejections) -> None:
         if batches:
             near = " or ".join(map(str, _nearest(batches, problem.request.gbs)))
             raise ConfigError(
-                f"gbs={problem.request.gbs}: no data-parallel size of {problem.num_chips} chips divides it; "
-                f"nearest that work: gbs={near} on {problem.num_chips} chips, or {_usable_words(problem)}"
+                f"gbs={problem.request.gbs}: no data-parallel size of {problem.num_chips} chips"
+                f" divides it; nearest that work: gbs={near} on {problem.num_chips} chips, or"
+                f" {_usable_words(problem)}"
             )
     reasons = some(sorted(rejections.counts, key=lambda r: -rejections.counts[r]), most=3)
-    raise ConfigError(f"no layout of {problem.setting.model.name} uses up {problem.num_chips} chips ({reasons}); {_usable_words(problem)}")
+    raise ConfigError(
+        f"no layout of {problem.setting.model.name} uses up {problem.num_chips} chips ({reasons});"
+        f" {_usable_words(problem)}"
+    )
 
 
 def _raise_for_pins(problem: Problem) -> None:
@@ -51,7 +56,9 @@ def _raise_for_pins(problem: Problem) -> None:
     split = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
     given = {"gbs": gbs, "dp": max(1, problem.num_chips // split), **fields}
     work = replace(setting.work, gbs=None)
-    layout = complete_layout(given, model=setting.model, work=work, num_chips=problem.num_chips, stack=setting.stack)
+    layout = complete_layout(
+        given, model=setting.model, work=work, num_chips=problem.num_chips, stack=setting.stack
+    )
     found = check_layout(
         layout,
         model=setting.model,
@@ -60,16 +67,22 @@ def _raise_for_pins(problem: Problem) -> None:
         stack=setting.stack,
         megatron_version=problem.request.megatron_version,
     )
-    words = " ".join(f"{key}={','.join(map(str, values))}" for key, values in problem.request.pins.items())
+    words = " ".join(
+        f"{key}={','.join(map(str, values))}" for key, values in problem.request.pins.items()
+    )
     if found:
-        raise LayoutError(f"no layout keeps the rules under {words}: {'; also: '.join(v.message for v in found)}")
+        raise LayoutError(
+            f"no layout keeps the rules under {words}: {'; also: '.join(v.message for v in found)}"
+        )
     raise LayoutError(f"no layout keeps the rules under {words}: leave one of them out")
 
 
 def _first_pins(problem: Problem) -> dict[str, Any]:
     from meshwright.layout import parse_layout
 
-    return parse_layout(",".join(f"{key}={values[0]}" for key, values in problem.request.pins.items()))
+    return parse_layout(
+        ",".join(f"{key}={values[0]}" for key, values in problem.request.pins.items())
+    )
 
 
 def _grid_dps(problem: Problem) -> Iterator[int]:
@@ -95,7 +108,9 @@ def _nearest(values: list[int], wanted: int) -> list[int]:
 def with_chips(problem: Problem, num_chips: int) -> Problem:
     """Return the problem on another number of the same chips."""
     setting = problem.setting
-    return replace(problem, setting=replace(setting, pool=replace(setting.pool, num_chips=num_chips)))
+    return replace(
+        problem, setting=replace(setting, pool=replace(setting.pool, num_chips=num_chips))
+    )
 
 
 def _is_usable(problem: Problem) -> bool:
@@ -108,7 +123,10 @@ def _is_usable(problem: Problem) -> bool:
 def _usable_words(problem: Problem) -> str:
     """Name the nearest numbers of chips that some layout uses up."""
     chips = problem.num_chips
-    near = [next((c for c in steps if c >= 1 and _is_usable(with_chips(problem, c))), None) for steps in _steps(chips)]
+    near = [
+        next((c for c in steps if c >= 1 and _is_usable(with_chips(problem, c))), None)
+        for steps in _steps(chips)
+    ]
     words = " or ".join(str(c) for c in near if c is not None)
     return f"take {words} chips" if words else f"no number of chips within {FAR} of {chips} works"
 
@@ -134,7 +152,12 @@ def _remedies(problem: Problem) -> Iterator[Remedy]:
     if problem.request.pins:
         found = _first_fit(free)
         if found is not None:
-            yield _remedy(free, found, "leave the pins out: --set " + " --set ".join(f"{k}=..." for k in problem.request.pins))
+            yield _remedy(
+                free,
+                found,
+                "leave the pins out: --set "
+                + " --set ".join(f"{k}=..." for k in problem.request.pins),
+            )
     for case, words in ((problem, ""), (free, " and no pins")):
         if words and not problem.request.pins:
             continue
@@ -143,7 +166,9 @@ def _remedies(problem: Problem) -> Iterator[Remedy]:
             found = _first_fit(larger)
             if found is not None:
                 chip = problem.setting.pool.node.chip.name
-                yield _remedy(larger, found, f"more chips: --cluster {chip}:{larger.num_chips}{words}")
+                yield _remedy(
+                    larger, found, f"more chips: --cluster {chip}:{larger.num_chips}{words}"
+                )
                 return
 
 
@@ -159,4 +184,10 @@ def _first_fit(problem: Problem) -> Found | None:
 def _remedy(problem: Problem, found: Found, change: str) -> Remedy:
     layout: Layout = found.layouts.row(0)
     [priced] = reprice(problem, [layout])
-    return Remedy(change=change, num_chips=problem.num_chips, layout=priced.layout, step_s=priced.step_s, peak_bytes=priced.peak_bytes)
+    return Remedy(
+        change=change,
+        num_chips=problem.num_chips,
+        layout=priced.layout,
+        step_s=priced.step_s,
+        peak_bytes=priced.peak_bytes,
+    )

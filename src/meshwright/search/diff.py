@@ -1,4 +1,5 @@
-"""What differs between two plans, and what each difference means for a run that goes on from the other's checkpoint."""
+"""What differs between two plans, and what each difference means for a run that goes on from the
+other's checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from meshwright.search.diff_labels import LABEL_ROWS, LABELS, Label, When, rows_
 __all__ = ["Comparison", "Difference", "Meaning", "comparable_fields", "compare"]
 
 FOLLOWS = ("dp", "gbs")
-"""Fields without a default worth the name: dp follows from the chips, gbs is the user's. Compared only where both sides say them."""
+"""Fields without a default worth the name: dp follows from the chips, gbs is the user's. Compared
+only where both sides say them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +57,8 @@ def comparable_fields() -> tuple[str, ...]:
 
 
 def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, has_experts: bool = False) -> Comparison:
-    """Compare what two sides say, `field: value` each; fields of Layout that one side leaves out have Layout's defaults."""
+    """Compare what two sides say, `field: value` each; fields of Layout that one side leaves out
+    have Layout's defaults."""
     conditions = _conditions(a, b, has_experts=has_experts)
     defaults = {field.name: field.default for field in fields(Layout)}
     found, notes = [], []
@@ -63,11 +66,17 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, has_experts: bool = F
         if field not in a and field not in b:
             continue
         if (field not in a or field not in b) and (field in FOLLOWS or field not in defaults):
-            notes.append(f"{field} is said on one side only ({'A' if field in a else 'B'}: {_text((a if field in a else b)[field])})")
+            notes.append(
+                f"{field} is said on one side only ({'A' if field in a else 'B'}:"
+                f" {_text((a if field in a else b)[field])})"
+            )
             continue
         left, right = (_plain(side.get(field, defaults.get(field))) for side in (a, b))
         if left != right:
-            meanings = tuple(Meaning(label=row.label, reason=row.reason) for row in rows_of(field, conditions=conditions))
+            meanings = tuple(
+                Meaning(label=row.label, reason=row.reason)
+                for row in rows_of(field, conditions=conditions)
+            )
             found.append(Difference(field=field, a=left, b=right, meanings=meanings))
     return Comparison(differences=tuple(found), notes=(*notes, *_derived_notes(a, b)))
 
@@ -81,7 +90,9 @@ def _text(value: Any) -> str:
     return "+".join(str(v) for v in value) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _conditions(a: Mapping[str, Any], b: Mapping[str, Any], *, has_experts: bool) -> frozenset[When]:
+def _conditions(
+    a: Mapping[str, Any], b: Mapping[str, Any], *, has_experts: bool
+) -> frozenset[When]:
     found: set[When] = set()
     if has_experts or any((side.get("ep") or 1) > 1 for side in (a, b)):
         found.add("experts")
@@ -91,7 +102,8 @@ def _conditions(a: Mapping[str, Any], b: Mapping[str, Any], *, has_experts: bool
 
 
 def _same_shards(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether both sides surely cut states over the same count of ranks: what dp loses, cp may gain."""
+    """Whether both sides surely cut states over the same count of ranks: what dp loses, cp may
+    gain."""
     if "dp" not in a or "dp" not in b:
         return False
     return len({int(side["dp"]) * int(side.get("cp", 1)) for side in (a, b)}) == 1
@@ -107,7 +119,10 @@ def _derived_notes(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     meaning = rows_of("dp", conditions=frozenset())[0]
     ratio = Fraction(left, right)
     size = f"{ratio} times A's" if ratio > 1 else f"{ratio} of A's"
-    return [f"tp * cp * pp goes from {left} to {right}: on the same chips dp of B is {size}, which {meaning.label}"]
+    return [
+        f"tp * cp * pp goes from {left} to {right}: on the same chips dp of B is {size}, which"
+        f" {meaning.label}"
+    ]
 
 
 def _model_ranks(side: Mapping[str, Any]) -> int:

@@ -21,18 +21,21 @@ from meshwright.search.space import Rejections, Space, chunks
 __all__ = ["Found", "Harvest", "balanced_key", "search_space", "uneven_rows"]
 
 KEPT = 512
-"""Fewest best layouts kept on the way; many differ in chunks and recomputation only, of which one a group is shown."""
+"""Fewest best layouts kept on the way; many differ in chunks and recomputation only, of which one a
+group is shown."""
 KEPT_PER_PLAN = 32
 """Kept per plan that is asked for, where that is more."""
 UNEVEN = 4
-"""Times as many pipelines whose stages are uneven: what a better split gains is not known before it is tried."""
+"""Times as many pipelines whose stages are uneven: what a better split gains is not known before it
+is tried."""
 OF_EACH = 4
 """Of them, tried of each that differ in more than recomputation."""
 WORKERS = 2
 """Chunks priced at once: numpy leaves the interpreter free while it computes."""
 
 LARGE_BYTES = 31 * 2**20
-"""Just below the largest block that glibc's malloc serves from its heap (DEFAULT_MMAP_THRESHOLD_MAX, 32 MiB on 64 bits)."""
+"""Just below the largest block that glibc's malloc serves from its heap
+(DEFAULT_MMAP_THRESHOLD_MAX, 32 MiB on 64 bits)."""
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +58,9 @@ class Found:
 
     def take(self, index: Any) -> Found:
         """Return some rows."""
-        return Found(layouts=self.layouts.take(index), key=self.key[index], used_bytes=self.used_bytes[index])
+        return Found(
+            layouts=self.layouts.take(index), key=self.key[index], used_bytes=self.used_bytes[index]
+        )
 
     def and_also(self, other: Found, *, kept: int) -> Found:
         """Return the rows of both, and of more than `kept` the best."""
@@ -71,7 +76,8 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Harvest:
-    """What a search, or one chunk of it, brought: each part best first, None where there is none."""
+    """What a search, or one chunk of it, brought: each part best first, None where there is
+    none."""
 
     priced: int
     """Layouts priced."""
@@ -82,7 +88,8 @@ class Harvest:
     misses: Found | None
     """Those that do not fit, by the memory they need."""
     uneven: Found | None
-    """Pipelines that fit, with a stage slower than the others: by what they would take if all were equal."""
+    """Pipelines that fit, with a stage slower than the others: by what they would take if all were
+    equal."""
     too_large: int
     """Layouts that do not fit."""
 
@@ -102,7 +109,13 @@ def _either(one: Found | None, other: Found | None, kept: int) -> Found | None:
     return one.and_also(other, kept=kept) if one is not None and other is not None else one or other
 
 
-def search_space(problem: Problem, space: Space, rejections: Rejections, *, progress: Callable[[int, int], None] | None = None) -> Harvest:
+def search_space(
+    problem: Problem,
+    space: Space,
+    rejections: Rejections,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Harvest:
     """Price all layouts; `progress` is told how many are done and a bound of all."""
     kept = kept_of(problem)
     _keep_pages()
@@ -116,7 +129,8 @@ def search_space(problem: Problem, space: Space, rejections: Rejections, *, prog
 
 
 def _with_balanced(problem: Problem, found: Harvest, *, kept: int) -> Harvest:
-    """Add the best pipelines that would be faster with stages of equal time, with the splits that make them so."""
+    """Add the best pipelines that would be faster with stages of equal time, with the splits that
+    make them so."""
     if found.uneven is None:
         return found
     promising = found.uneven.layouts.take(found.uneven.key < _worst(found, kept))
@@ -126,13 +140,34 @@ def _with_balanced(problem: Problem, found: Harvest, *, kept: int) -> Harvest:
     if not len(layouts):
         return found
     more = _harvest(problem, layouts, which="all")
-    return replace(found.and_also(more, kept=kept + more.priced), priced=found.priced, too_large=found.too_large)
+    return replace(
+        found.and_also(more, kept=kept + more.priced),
+        priced=found.priced,
+        too_large=found.too_large,
+    )
 
 
 def _first_of_each(layouts: Layouts, count: int) -> NDArray[np.int64]:
-    """Numbers of the first `count` rows of each that differ in more than recomputation, ascending."""
-    names = ("tp", "sp", "cp", "ep", "etp", "pp", "vpp", "dp", "sharding", "shard_size", "mbs", "gbs", "schedule")
-    _, kind = np.unique(np.stack([getattr(layouts, name) for name in names]), axis=1, return_inverse=True)
+    """Numbers of the first `count` rows of each that differ in more than recomputation,
+    ascending."""
+    names = (
+        "tp",
+        "sp",
+        "cp",
+        "ep",
+        "etp",
+        "pp",
+        "vpp",
+        "dp",
+        "sharding",
+        "shard_size",
+        "mbs",
+        "gbs",
+        "schedule",
+    )
+    _, kind = np.unique(
+        np.stack([getattr(layouts, name) for name in names]), axis=1, return_inverse=True
+    )
     order = np.argsort(kind, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(kind[order]) != 0])
     place = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
@@ -151,15 +186,18 @@ def kept_of(problem: Problem) -> int:
 
 
 def _keep_pages() -> None:
-    """Free one large, untouched block: glibc then keeps freed columns for the next chunk, instead of returning their pages each time.
+    """Free one large, untouched block: glibc then keeps freed columns for the next chunk, instead
+    of returning their pages each time.
 
-    Without it a third of the time goes into page faults (measured by `benchmarks/plan.py`); other allocators do not mind.
+    Without it a third of the time goes into page faults (measured by `benchmarks/plan.py`); other
+    allocators do not mind.
     """
     np.empty(LARGE_BYTES, dtype=np.uint8)
 
 
 def _in_order(problem: Problem, pieces: Iterator[Layouts]) -> Iterator[Harvest]:
-    """Price pieces in WORKERS threads, a few ahead, and yield the outcomes in their order, so that ties never depend on timing."""
+    """Price pieces in WORKERS threads, a few ahead, and yield the outcomes in their order, so that
+    ties never depend on timing."""
     waiting: deque[Future[Harvest]] = deque()
     with ThreadPoolExecutor(max_workers=WORKERS) as pool:
         for piece in pieces:
@@ -172,7 +210,14 @@ def _in_order(problem: Problem, pieces: Iterator[Layouts]) -> Iterator[Harvest]:
 
 def _harvest(problem: Problem, layouts: Layouts, *, which: Which = "representative") -> Harvest:
     setting = problem.setting
-    priced = price(layouts, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack, which=which)
+    priced = price(
+        layouts,
+        model=setting.model,
+        pool=setting.pool,
+        work=setting.work,
+        stack=setting.stack,
+        which=which,
+    )
     used = priced.peak_used_bytes
     key = used if problem.request.objective == "memory" else priced.step_s / layouts.gbs
     fits, free = used <= setting.limit_bytes, used <= setting.limit_bytes - problem.headroom_bytes
@@ -190,22 +235,32 @@ def _harvest(problem: Problem, layouts: Layouts, *, which: Which = "representati
         fitting=part(free, key, kept_of(problem)),
         at_risk=part(fits & ~free, key, kept_of(problem)),
         misses=part(~fits, used, 1),
-        uneven=part(uneven_rows(problem, priced, layouts), balanced_key(priced, layouts), UNEVEN * kept_of(problem)),
+        uneven=part(
+            uneven_rows(problem, priced, layouts),
+            balanced_key(priced, layouts),
+            UNEVEN * kept_of(problem),
+        ),
         too_large=int(np.count_nonzero(~fits)),
     )
 
 
 def uneven_rows(problem: Problem, priced: Priced, layouts: Layouts) -> NDArray[np.bool_]:
-    """Say which pipelines lose enough to their slowest stage for another split to be worth its words, (N,).
+    """Say which pipelines lose enough to their slowest stage for another split to be worth its
+    words, (N,).
 
-    They leave the headroom free, or fit with a last stage that needs most memory: a split for speed makes it smaller.
+    They leave the headroom free, or fit with a last stage that needs most memory: a split for speed
+    makes it smaller.
     """
     if problem.request.objective == "memory":
         return np.zeros(len(layouts), dtype=bool)
     used, limit = priced.memory.used, problem.setting.limit_bytes
     peak, last_is_fullest = used.max(axis=1), np.argmax(used, axis=1) == used.shape[1] - 1
     room = (peak <= limit - problem.headroom_bytes) | (peak <= limit) & last_is_fullest
-    return np.asarray(room & can_balance(layouts, problem.setting) & (priced.time["imbalance"] > WORTH_A_SPLIT * priced.step_s))
+    return np.asarray(
+        room
+        & can_balance(layouts, problem.setting)
+        & (priced.time["imbalance"] > WORTH_A_SPLIT * priced.step_s)
+    )
 
 
 def balanced_key(priced: Priced, layouts: Layouts) -> Floats:

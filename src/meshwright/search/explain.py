@@ -1,4 +1,5 @@
-"""Explain one layout: time and memory by term, what binds it, and why its nearest rivals win or lose."""
+"""Explain one layout: time and memory by term, what binds it, and why its nearest rivals win or
+lose."""
 
 from __future__ import annotations
 
@@ -14,14 +15,25 @@ from meshwright.search.operators import LayerTable, layer_tables
 from meshwright.search.problem import Problem
 from meshwright.search.quote import Quote, Setting, quotes
 from meshwright.search.requote import requote, setting_of
-from meshwright.search.terms import MEMORY_READINGS, TIME_READINGS, MemoryReading, Provenance, Reading, bound_words, provenance
+from meshwright.search.terms import (
+    MEMORY_READINGS,
+    TIME_READINGS,
+    MemoryReading,
+    Provenance,
+    Reading,
+    bound_words,
+    provenance,
+)
 
 __all__ = ["Explanation", "Rival", "TimeTerm", "Verdict", "explain", "term_differences"]
 
 SAME_SHARE = 0.005
-"""Step times closer than this share are called the same: a tenth of the best tables' median error."""
+"""Step times closer than this share are called the same: a tenth of the best tables' median
+error."""
 
-Verdict = Literal["faster", "same", "slower", "faster, does not fit", "slower, does not fit", "breaks a rule"]
+Verdict = Literal[
+    "faster", "same", "slower", "faster, does not fit", "slower, does not fit", "breaks a rule"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,17 +84,30 @@ class Explanation:
 def explain(layout: Layout, problem: Problem) -> Explanation:
     """Explain a layout; one that does not fit is explained all the same."""
     setting = setting_of(problem)
-    changes = _valid_or_broken(neighbours(layout, model=setting.model, work=setting.work, stack=setting.stack), setting)
-    priced = requote(quotes([layout, *(change.layout for change in changes if change.layout is not None)], setting), problem)
+    changes = _valid_or_broken(
+        neighbours(layout, model=setting.model, work=setting.work, stack=setting.stack), setting
+    )
+    priced = requote(
+        quotes(
+            [layout, *(change.layout for change in changes if change.layout is not None)], setting
+        ),
+        problem,
+    )
     quote, others = priced[0], iter(priced[1:])
-    rivals = [_rival(change, next(others) if change.layout is not None else None, quote) for change in changes]
+    rivals = [
+        _rival(change, next(others) if change.layout is not None else None, quote)
+        for change in changes
+    ]
     chosen = _best_per_axis(rivals)
     return Explanation(
         setting=setting,
         quote=quote,
         time=_time_terms(quote, setting),
         layers=layer_tables(layout, setting),
-        memory_provenance={term: _provenance(MEMORY_READINGS[term], layout, setting) for term in quote.fullest.memory_bytes},
+        memory_provenance={
+            term: _provenance(MEMORY_READINGS[term], layout, setting)
+            for term in quote.fullest.memory_bytes
+        },
         binding=binding_words(quote, chosen, setting),
         rivals=chosen,
     )
@@ -90,7 +115,10 @@ def explain(layout: Layout, problem: Problem) -> Explanation:
 
 def _valid_or_broken(changes: Iterable[Change], setting: Setting) -> list[Change]:
     """Take the layout out of the changes that break a rule, and give the rule as the reason."""
-    return [change if change.layout is None else _checked(change, setting.broken_rules(change.layout)) for change in changes]
+    return [
+        change if change.layout is None else _checked(change, setting.broken_rules(change.layout))
+        for change in changes
+    ]
 
 
 def _checked(change: Change, broken: list[Violation]) -> Change:
@@ -99,7 +127,14 @@ def _checked(change: Change, broken: list[Violation]) -> Change:
 
 def _rival(change: Change, quote: Quote | None, base: Quote) -> Rival:
     if quote is None:
-        return Rival(axis=change.axis, words=change.words, layout=change.layout, verdict="breaks a rule", quote=None, reason=change.reason)
+        return Rival(
+            axis=change.axis,
+            words=change.words,
+            layout=change.layout,
+            verdict="breaks a rule",
+            quote=None,
+            reason=change.reason,
+        )
     return Rival(
         axis=change.axis,
         words=change.words,
@@ -120,7 +155,8 @@ def _verdict(quote: Quote, base: Quote) -> Verdict:
 
 
 def term_differences(a: Quote, b: Quote) -> tuple[tuple[str, float], ...]:
-    """Return how much longer each term of `b` is than of `a`, largest change first; terms without any are left out."""
+    """Return how much longer each term of `b` is than of `a`, largest change first; terms without
+    any are left out."""
     terms = dict.fromkeys([*a.time_s, *b.time_s])
     changes = [(term, b.time_s.get(term, 0.0) - a.time_s.get(term, 0.0)) for term in terms]
     noise_s = 1e-9 * a.step_s
@@ -128,10 +164,15 @@ def term_differences(a: Quote, b: Quote) -> tuple[tuple[str, float], ...]:
 
 
 def _best_per_axis(rivals: Iterable[Rival]) -> tuple[Rival, ...]:
-    """Keep every size of an axis, but one way each of recomputing selectively; fastest that fits first, broken rules last."""
+    """Keep every size of an axis, but one way each of recomputing selectively; fastest that fits
+    first, broken rules last."""
     kept: dict[str, Rival] = {}
     for rival in sorted(rivals, key=_rank):
-        selective = rival.layout is not None and rival.axis == "recompute" and rival.layout.recompute == "selective"
+        selective = (
+            rival.layout is not None
+            and rival.axis == "recompute"
+            and rival.layout.recompute == "selective"
+        )
         kept.setdefault("selective" if selective else rival.words, rival)
     return tuple(kept.values())
 
@@ -143,7 +184,9 @@ def _rank(rival: Rival) -> tuple[int, float]:
 
 
 def _provenance(reading: Reading | MemoryReading, layout: Layout, setting: Setting) -> Provenance:
-    return provenance(reading, layout=layout, pool=setting.pool, work=setting.work, stack=setting.stack)
+    return provenance(
+        reading, layout=layout, pool=setting.pool, work=setting.work, stack=setting.stack
+    )
 
 
 def _time_terms(quote: Quote, setting: Setting) -> tuple[TimeTerm, ...]:

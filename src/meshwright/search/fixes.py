@@ -1,4 +1,5 @@
-"""Fixes for a layout that needs too much memory: single edits of the layout, the software's settings or the number of chips."""
+"""Fixes for a layout that needs too much memory: single edits of the layout, the software's
+settings or the number of chips."""
 
 from __future__ import annotations
 
@@ -16,16 +17,35 @@ from meshwright.search.quote import Setting
 __all__ = ["ALLOCATOR_VARIABLES", "EXPANDABLE_SLACK_SHARE", "Fix", "FixKind", "fixes"]
 
 EXPANDABLE_SLACK_SHARE = 1 / 3
-"""Share of the allocator's slack that is left with expandable segments. Assumed: the mechanism maps physical pages behind one growing
-range, so that freed blocks of any size can be joined; GMLake (arXiv:2401.08156), which does the same, reports that fragmentation of 15 % of
-memory on average nearly vanishes. A third is kept for rounding to pages and for the small pool."""
-ALLOCATOR_VARIABLES = {"nvidia": "PYTORCH_CUDA_ALLOC_CONF", "amd": "PYTORCH_HIP_ALLOC_CONF", "huawei": "PYTORCH_NPU_ALLOC_CONF"}
+"""Share of the allocator's slack that is left with expandable segments. Assumed: the mechanism maps
+physical pages behind one growing range, so that freed blocks of any size can be joined; GMLake
+(arXiv:2401.08156), which does the same, reports that fragmentation of 15 % of memory on average
+nearly vanishes. A third is kept for rounding to pages and for the small pool."""
+ALLOCATOR_VARIABLES = {
+    "nvidia": "PYTORCH_CUDA_ALLOC_CONF",
+    "amd": "PYTORCH_HIP_ALLOC_CONF",
+    "huawei": "PYTORCH_NPU_ALLOC_CONF",
+}
 """By vendor, in lower case. Others' software plans its memory ahead and has no such setting."""
 MOST_GPUS_FACTOR = 16
 """More chips than this many times the given ones are no fix."""
 
 FixKind = Literal[
-    "allocator", "attention", "sp", "sharding", "selective", "full", "mbs", "vpp", "schedule", "tp", "pp", "cp", "ep", "gradients", "gpus"
+    "allocator",
+    "attention",
+    "sp",
+    "sharding",
+    "selective",
+    "full",
+    "mbs",
+    "vpp",
+    "schedule",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "gradients",
+    "gpus",
 ]
 Case = tuple[Layout, Setting]
 
@@ -43,7 +63,8 @@ class Fix:
 
 
 def fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
-    """Yield every single edit that could save memory, valid or not; those of the allocator first."""
+    """Yield every single edit that could save memory, valid or not; those of the allocator
+    first."""
     yield from _software_fixes(setting)
     yield from _sharding_fixes(layout)
     yield from _recompute_fixes(layout, setting)
@@ -57,11 +78,17 @@ def _edit(**changes: Any) -> Callable[[Layout, Setting], Case]:
 
 
 def _stack_edit(**changes: Any) -> Callable[[Layout, Setting], Case]:
-    return lambda layout, setting: (layout, replace(setting, stack=replace(setting.stack, **changes)))
+    return lambda layout, setting: (
+        layout,
+        replace(setting, stack=replace(setting.stack, **changes)),
+    )
 
 
 def _rechunk(vpp: int) -> Callable[[Layout, Setting], Case]:
-    return lambda layout, setting: (split_layers(replace(layout, vpp=vpp, layers_per_stage=None), setting.model), setting)
+    return lambda layout, setting: (
+        split_layers(replace(layout, vpp=vpp, layers_per_stage=None), setting.model),
+        setting,
+    )
 
 
 def _software_fixes(setting: Setting) -> Iterator[Fix]:
@@ -71,10 +98,16 @@ def _software_fixes(setting: Setting) -> Iterator[Fix]:
         slack = _stack_edit(fragmentation_frac=stack.fragmentation_frac * EXPANDABLE_SLACK_SHARE)
         yield Fix(kind="allocator", words=f"{variable}=expandable_segments:True", apply=slack)
     if setting.work.attention not in ("flash", "flash1"):
-        yield Fix(kind="attention", words="fused attention", apply=lambda la, s: (la, replace(s, work=replace(s.work, attention="flash"))))
+        yield Fix(
+            kind="attention",
+            words="fused attention",
+            apply=lambda la, s: (la, replace(s, work=replace(s.work, attention="flash"))),
+        )
     if stack.gradient_bytes > 2 and setting.work.precision not in ("fp32", "tf32"):
         half = _stack_edit(gradient_bytes=2.0, reduce_bytes=min(2.0, stack.reduce_bytes))
-        yield Fix(kind="gradients", words="gradients in 2 bytes", apply=half, label="changes training")
+        yield Fix(
+            kind="gradients", words="gradients in 2 bytes", apply=half, label="changes training"
+        )
 
 
 def _sharding_fixes(layout: Layout) -> Iterator[Fix]:
@@ -82,22 +115,46 @@ def _sharding_fixes(layout: Layout) -> Iterator[Fix]:
         yield Fix(kind="sp", words="sp on", apply=_edit(sp=True))
     for kind in SHARDINGS[SHARDINGS.index(layout.sharding) + 1 :]:
         if kind != "hybrid":
-            yield Fix(kind="sharding", words=f"sharding {kind}", apply=_edit(sharding=kind, shard_size=None))
+            yield Fix(
+                kind="sharding",
+                words=f"sharding {kind}",
+                apply=_edit(sharding=kind, shard_size=None),
+            )
 
 
 def _recompute_fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
-    if layout.recompute == "full" and layout.recompute_method == "uniform" and (layout.recompute_layers or 1) == 1:
+    if (
+        layout.recompute == "full"
+        and layout.recompute_method == "uniform"
+        and (layout.recompute_layers or 1) == 1
+    ):
         return
     clean = {"recompute_method": "uniform", "recompute_layers": None, "recompute_modules": ()}
     if layout.recompute != "full":
         for modules in selective_sets(model=setting.model, work=setting.work, stack=setting.stack):
             words = f"recompute {'+'.join(modules)}"
-            yield Fix(kind="selective", words=words, apply=_edit(**(clean | {"recompute": "selective", "recompute_modules": modules})))
+            yield Fix(
+                kind="selective",
+                words=words,
+                apply=_edit(**(clean | {"recompute": "selective", "recompute_modules": modules})),
+            )
     per_chunk = -(-setting.model.total_layers // (layout.pp * layout.vpp))
     for layers in range(1, per_chunk if stack_rules(setting.stack).full_by_blocks else 1):
-        block = clean | {"recompute": "full", "recompute_method": "block", "recompute_layers": layers}
-        yield Fix(kind="full", words=f"recompute {layers} of {per_chunk} layers in full", apply=_edit(**block))
-    yield Fix(kind="full", words="recompute every layer in full", apply=_edit(**(clean | {"recompute": "full"})))
+        block = clean | {
+            "recompute": "full",
+            "recompute_method": "block",
+            "recompute_layers": layers,
+        }
+        yield Fix(
+            kind="full",
+            words=f"recompute {layers} of {per_chunk} layers in full",
+            apply=_edit(**block),
+        )
+    yield Fix(
+        kind="full",
+        words="recompute every layer in full",
+        apply=_edit(**(clean | {"recompute": "full"})),
+    )
 
 
 def _batch_fixes(layout: Layout) -> Iterator[Fix]:
@@ -119,7 +176,11 @@ def _grid_fixes(layout: Layout, setting: Setting) -> Iterator[Fix]:
         yield _grid_fix(layout, "pp", factor)
         yield _grid_fix(layout, "cp", factor)
         if setting.model.moe is not None:
-            yield Fix(kind="ep", words=f"ep {layout.ep} -> {layout.ep * factor}", apply=_edit(ep=layout.ep * factor))
+            yield Fix(
+                kind="ep",
+                words=f"ep {layout.ep} -> {layout.ep * factor}",
+                apply=_edit(ep=layout.ep * factor),
+            )
 
 
 def _grid_fix(layout: Layout, axis: Literal["tp", "pp", "cp"], factor: int) -> Fix:
@@ -150,4 +211,8 @@ def _growth(layout: Layout, axis: str, factor: int) -> Fix:
         grown = regrid(given, **({"dp": given.dp} | {axis: size}))
         return split_layers(grown, setting.model), replace(setting, pool=pool)
 
-    return Fix(kind="gpus", words=f"{layout.num_chips * factor} GPUs: {axis} {getattr(layout, axis)} -> {size}", apply=apply)
+    return Fix(
+        kind="gpus",
+        words=f"{layout.num_chips * factor} GPUs: {axis} {getattr(layout, axis)} -> {size}",
+        apply=apply,
+    )

@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.calibration import LinkRates
-from meshwright.cost.collectives import Group, all_gather_s, all_reduce_s, all_to_all_s, group_of, reduce_scatter_s
+from meshwright.cost.collectives import (
+    Group,
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    group_of,
+    reduce_scatter_s,
+)
 from meshwright.hardware.cluster import Link, Pool
 from meshwright.units import counted
 
@@ -45,17 +52,23 @@ class CollectiveTable:
 
     def words(self) -> str:
         """Name it."""
-        return f"{self.operation}_perf of {self.ranks} ranks on {counted(self.hosts, 'host')}, {counted(len(self.bytes), 'size')}"
+        return (
+            f"{self.operation}_perf of {self.ranks} ranks on {counted(self.hosts, 'host')},"
+            f" {counted(len(self.bytes), 'size')}"
+        )
 
 
 def link_rates(table: CollectiveTable, pool: Pool) -> LinkRates:
     """Return the link's figures under which the model's collective takes the measured times.
 
-    Minimises the relative error over all sizes, in two unknowns: the link's rate, and one factor of its latency and its set-up together,
-    whose proportions stay those of the catalogue. Messages ramp up as in the catalogue or not at all, whichever comes closer.
+    Minimises the relative error over all sizes, in two unknowns: the link's rate, and one factor of
+    its latency and its set-up together, whose proportions stay those of the catalogue. Messages
+    ramp up as in the catalogue or not at all, whichever comes closer.
     """
     node = pool.node
-    level: Literal["domain", "network"] = "domain" if table.ranks * _stride(table, pool) <= node.domain_size else "network"
+    level: Literal["domain", "network"] = (
+        "domain" if table.ranks * _stride(table, pool) <= node.domain_size else "network"
+    )
     link = node.domain_link if level == "domain" else node.network_link
     fitted = _fit(table, pool, link, level)
     return LinkRates(
@@ -75,8 +88,11 @@ def _stride(table: CollectiveTable, pool: Pool) -> int:
 
 
 def _fit(table: CollectiveTable, pool: Pool, link: Link, level: str) -> Link:
-    """Least squares in the logarithms of rate and latency, from several rates: beyond the rate of another link the slope is 0."""
-    tried = [_nearest(table, pool, kind, level) for kind in (link, replace(link, half_message_bytes=0.0))]
+    """Least squares in the logarithms of rate and latency, from several rates: beyond the rate of
+    another link the slope is 0."""
+    tried = [
+        _nearest(table, pool, kind, level) for kind in (link, replace(link, half_message_bytes=0.0))
+    ]
     return min(tried, key=lambda found: found[0])[1]
 
 
@@ -98,7 +114,9 @@ def _descend(residuals: Callable[[Floats], Floats], logs: Floats) -> Floats:
     """Gauss-Newton, damped."""
     left, damping = residuals(logs), 1e-3
     for _ in range(ROUNDS):
-        slopes = np.stack([(residuals(logs + PROBE * unit) - left) / PROBE for unit in np.eye(2)], axis=1)
+        slopes = np.stack(
+            [(residuals(logs + PROBE * unit) - left) / PROBE for unit in np.eye(2)], axis=1
+        )
         step = np.linalg.solve(slopes.T @ slopes + damping * np.eye(2), -slopes.T @ left)
         tried = np.clip(logs + np.clip(step, -1, 1), -7, 7)
         found = residuals(tried)
@@ -123,5 +141,9 @@ def _changed(link: Link, logs: Floats) -> Link:
 def _predicted(table: CollectiveTable, pool: Pool, link: Link, level: str, logs: Floats) -> Floats:
     node = replace(pool.node, **{f"{level}_link": _changed(link, logs)})  # type: ignore[arg-type]
     sizes = np.array(table.bytes)
-    group = group_of(np.full_like(sizes, table.ranks), np.full_like(sizes, _stride(table, pool)), replace(pool, node=node))
+    group = group_of(
+        np.full_like(sizes, table.ranks),
+        np.full_like(sizes, _stride(table, pool)),
+        replace(pool, node=node),
+    )
     return np.asarray(np.log(OPERATIONS[table.operation](group, sizes)), dtype=np.float64)

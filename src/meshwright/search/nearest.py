@@ -32,10 +32,18 @@ class Mend:
 
 
 def nearest_valid(given: Mapping[str, Any], problem: Problem) -> tuple[Mend, ...]:
-    """Return, for each axis that mends a layout alone, the valid value that is nearest by ratio; no change where the layout is valid."""
+    """Return, for each axis that mends a layout alone, the valid value that is nearest by ratio; no
+    change where the layout is valid."""
     tried: list[tuple[Mend, Layout]] = []
     for mend in _changes(given, problem):
-        layout = _completed({**given, mend.axis: mend.value} if mend.value is not None else _without(given, mend.axis), problem)
+        layout = _completed(
+            (
+                {**given, mend.axis: mend.value}
+                if mend.value is not None
+                else _without(given, mend.axis)
+            ),
+            problem,
+        )
         if layout is not None:
             tried.append((mend, layout))
     if not tried:
@@ -52,18 +60,29 @@ def nearest_valid(given: Mapping[str, Any], problem: Problem) -> tuple[Mend, ...
 
 def _changes(given: Mapping[str, Any], problem: Problem) -> Iterable[Mend]:
     model = problem.setting.model
-    most = {"pp": model.total_layers, "vpp": model.total_layers, "ep": model.moe.num_experts if model.moe is not None else 1}
+    most = {
+        "pp": model.total_layers,
+        "vpp": model.total_layers,
+        "ep": model.moe.num_experts if model.moe is not None else 1,
+    }
     for axis in _AXES:
         if axis == "layers_per_stage":
             values: list[Any] = [None] if given.get(axis) is not None else []
         elif axis == "recompute":
-            values = [word for word in ("none", "full") if word != given.get(axis, "none") and "recompute_modules" not in given]
+            values = [
+                word
+                for word in ("none", "full")
+                if word != given.get(axis, "none") and "recompute_modules" not in given
+            ]
         elif axis == "sharding":
             values = [None] if axis in given else []
         else:
             now = int(given.get(axis) or 1)
             sizes = range(1, min(most.get(axis, _MOST_DEGREE), problem.num_chips) + 1)
-            values = sorted((size for size in sizes if size != now), key=lambda size: (abs(log2(size / now)), size))
+            values = sorted(
+                (size for size in sizes if size != now),
+                key=lambda size: (abs(log2(size / now)), size),
+            )
         yield from (Mend(axis=axis, value=value) for value in values)
 
 
@@ -74,6 +93,12 @@ def _without(given: Mapping[str, Any], axis: str) -> dict[str, Any]:
 def _completed(given: Mapping[str, Any], problem: Problem) -> Layout | None:
     setting = problem.setting
     try:
-        return complete_layout(dict(given), model=setting.model, work=setting.work, num_chips=problem.num_chips, stack=setting.stack)
+        return complete_layout(
+            dict(given),
+            model=setting.model,
+            work=setting.work,
+            num_chips=problem.num_chips,
+            stack=setting.stack,
+        )
     except ConfigError:
         return None

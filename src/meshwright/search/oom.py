@@ -70,7 +70,8 @@ class Ladder:
 
     quote: Quote
     rungs: tuple[Rung, ...]
-    """Allocator settings first, then by least slowdown; what changes training or needs more GPUs comes last."""
+    """Allocator settings first, then by least slowdown; what changes training or needs more GPUs
+    comes last."""
     together: Rung | None
     """The fastest combination that fits, where no single fix on the same GPUs does."""
 
@@ -80,7 +81,11 @@ def why_oom(layout: Layout, problem: Problem) -> Ladder:
     setting = setting_of(problem)
     base = quotes([layout], setting)[0]
     single = _rungs([(fix,) for fix in fixes(layout, setting)], base, setting)
-    helpful = [rung for rung in single if rung.saved_bytes > NO_MATTER * base.peak_bytes or rung.fixes[0].kind == "allocator"]
+    helpful = [
+        rung
+        for rung in single
+        if rung.saved_bytes > NO_MATTER * base.peak_bytes or rung.fixes[0].kind == "allocator"
+    ]
     rungs = _best_per_kind(helpful)
     mended = any(rung.quote.fits for rung in rungs if not rung.needs_more_gpus)
     together = None if base.fits or mended else _together(helpful, base, setting)
@@ -92,23 +97,42 @@ def _simulated(found: Ladder, problem: Problem) -> Ladder:
     base = requote([found.quote], problem)[0]
 
     def again(rung: Rung) -> Rung:
-        return replace(rung, base=base, quote=requote([rung.quote], problem_in(problem, rung.setting))[0])
+        return replace(
+            rung, base=base, quote=requote([rung.quote], problem_in(problem, rung.setting))[0]
+        )
 
     rungs = sorted((again(rung) for rung in found.rungs), key=_place)
-    return Ladder(quote=base, rungs=tuple(rungs), together=None if found.together is None else again(found.together))
+    return Ladder(
+        quote=base,
+        rungs=tuple(rungs),
+        together=None if found.together is None else again(found.together),
+    )
 
 
 def _rungs(groups: Iterable[tuple[Fix, ...]], base: Quote, setting: Setting) -> list[Rung]:
     """Apply and price each group of fixes; those that break a rule are left out."""
-    cases = [(group, *case) for group in groups if (case := _applied(group, base.layout, setting)) is not None]
+    cases = [
+        (group, *case)
+        for group in groups
+        if (case := _applied(group, base.layout, setting)) is not None
+    ]
     priced = _priced([(layout, changed) for _, layout, changed in cases])
     return [
-        Rung(fixes=group, layout=layout, setting=changed, quote=quote, base=base, labels=_labels(group, base.layout, layout, changed))
+        Rung(
+            fixes=group,
+            layout=layout,
+            setting=changed,
+            quote=quote,
+            base=base,
+            labels=_labels(group, base.layout, layout, changed),
+        )
         for (group, layout, changed), quote in zip(cases, priced, strict=True)
     ]
 
 
-def _applied(group: Sequence[Fix], layout: Layout, setting: Setting) -> tuple[Layout, Setting] | None:
+def _applied(
+    group: Sequence[Fix], layout: Layout, setting: Setting
+) -> tuple[Layout, Setting] | None:
     try:
         for fix in group:
             layout, setting = fix.apply(layout, setting)
@@ -124,13 +148,19 @@ def _priced(cases: Sequence[tuple[Layout, Setting]]) -> list[Quote]:
     while waiting:
         setting = cases[waiting[0]][1]
         chosen = [index for index in waiting if cases[index][1] == setting]
-        found.update(zip(chosen, quotes([cases[index][0] for index in chosen], setting), strict=True))
+        found.update(
+            zip(chosen, quotes([cases[index][0] for index in chosen], setting), strict=True)
+        )
         waiting = [index for index in waiting if index not in found]
     return [found[index] for index in range(len(cases))]
 
 
-def _labels(group: Sequence[Fix], before: Layout, after: Layout, setting: Setting) -> tuple[Label, ...]:
-    found = {*compare(_fields(before), _fields(after), has_experts=setting.model.moe is not None).labels}
+def _labels(
+    group: Sequence[Fix], before: Layout, after: Layout, setting: Setting
+) -> tuple[Label, ...]:
+    found = {
+        *compare(_fields(before), _fields(after), has_experts=setting.model.moe is not None).labels
+    }
     found |= {fix.label for fix in group if fix.label is not None}
     return tuple(label for label in LABELS[1:] if label in found) or LABELS[:1]
 
@@ -140,7 +170,8 @@ def _fields(layout: Layout) -> dict[str, Any]:
 
 
 def _best_per_kind(rungs: Iterable[Rung]) -> list[Rung]:
-    """Of each kind the fastest that fits, with headroom if any has it (of more GPUs: the fewest), else the one that saves most."""
+    """Of each kind the fastest that fits, with headroom if any has it (of more GPUs: the fewest),
+    else the one that saves most."""
     best: dict[str, Rung] = {}
     for rung in rungs:
         kind = rung.fixes[0].kind
@@ -156,21 +187,43 @@ def _preference(rung: Rung) -> tuple[int, float, float]:
 
 
 def _place(rung: Rung) -> tuple[bool, bool, bool, float]:
-    return rung.fixes[0].kind != "allocator", rung.needs_more_gpus, rung.changes_training, rung.quote.step_s
+    return (
+        rung.fixes[0].kind != "allocator",
+        rung.needs_more_gpus,
+        rung.changes_training,
+        rung.quote.step_s,
+    )
 
 
 def _together(single: Sequence[Rung], base: Quote, setting: Setting) -> Rung | None:
-    """Try pairs, then triples of different kinds on the same GPUs; the first size at which something fits has the answer."""
-    usable = [rung.fixes[0] for rung in single if not rung.needs_more_gpus and _worth_combining(rung, single)]
+    """Try pairs, then triples of different kinds on the same GPUs; the first size at which
+    something fits has the answer."""
+    usable = [
+        rung.fixes[0]
+        for rung in single
+        if not rung.needs_more_gpus and _worth_combining(rung, single)
+    ]
     for size in range(2, MOST_TOGETHER + 1):
-        groups = [group for group in combinations(usable, size) if len({fix.kind for fix in group}) == size]
+        groups = [
+            group
+            for group in combinations(usable, size)
+            if len({fix.kind for fix in group}) == size
+        ]
         fitting = [rung for rung in _rungs(groups, base, setting) if rung.quote.fits]
         if fitting:
-            return min(fitting, key=lambda rung: (rung.changes_training, rung.quote.verdict != "yes", rung.quote.step_s))
+            return min(
+                fitting,
+                key=lambda rung: (
+                    rung.changes_training,
+                    rung.quote.verdict != "yes",
+                    rung.quote.step_s,
+                ),
+            )
     return None
 
 
 def _worth_combining(rung: Rung, single: Sequence[Rung]) -> bool:
-    """Leave out the many block sizes of full recompute but one in four, so that the combinations stay few."""
+    """Leave out the many block sizes of full recompute but one in four, so that the combinations
+    stay few."""
     same = [other for other in single if other.fixes[0].kind == rung.fixes[0].kind]
     return len(same) <= 4 or same.index(rung) % (len(same) // 4) == 0 or rung is same[-1]

@@ -1,4 +1,5 @@
-"""Operators of one layer of each kind: time, share and kept bytes, from the same parts that the step is priced with."""
+"""Operators of one layer of each kind: time, share and kept bytes, from the same parts that the
+step is priced with."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ __all__ = ["LayerTable", "OperatorRow", "layer_tables"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperatorRow:
-    """One operator of one block, on one rank, for one micro batch, weighted with how often a mean layer has the block."""
+    """One operator of one block, on one rank, for one micro batch, weighted with how often a mean
+    layer has the block."""
 
     block: str
     name: str
@@ -61,10 +63,20 @@ class LayerTable:
 def layer_tables(layout: Layout, setting: Setting) -> tuple[LayerTable, ...]:
     """Return one table per segment of the model, for one micro batch."""
     shapes, _ = distinct_shapes(Layouts.of([layout]))
-    site = Site(model=setting.model, work=setting.work, stack=setting.stack, pool=setting.pool, shapes=shapes)
+    site = Site(
+        model=setting.model,
+        work=setting.work,
+        stack=setting.stack,
+        pool=setting.pool,
+        shapes=shapes,
+    )
     segments = setting.model.segments
     return tuple(
-        LayerTable(title=_title(segment.blocks), num_layers=segment.num_layers, rows=_rows(price_layer(site, segment)))
+        LayerTable(
+            title=_title(segment.blocks),
+            num_layers=segment.num_layers,
+            rows=_rows(price_layer(site, segment)),
+        )
         for segment in segments
     )
 
@@ -83,12 +95,24 @@ def _block_words(block: Block, count: float) -> str:
 
 
 def _rows(price: LayerPrice) -> tuple[OperatorRow, ...]:
-    rows = [_row(_block_words(block, 1), part, count) for block, count, parts in price.parts for part in parts]
-    launch = [float(direction.get("launch", np.zeros(1))[0]) for direction in (price.forward, price.backward)]
+    rows = [
+        _row(_block_words(block, 1), part, count)
+        for block, count, parts in price.parts
+        for part in parts
+    ]
+    launch = [
+        float(direction.get("launch", np.zeros(1))[0])
+        for direction in (price.forward, price.backward)
+    ]
     if any(launch):
         rows.append(
             OperatorRow(
-                block="", name="waiting for kernel launches", term="launch", forward_s=launch[0], backward_s=launch[1], saved_bytes=0.0
+                block="",
+                name="waiting for kernel launches",
+                term="launch",
+                forward_s=launch[0],
+                backward_s=launch[1],
+                saved_bytes=0.0,
             )
         )
     return tuple(row for row in rows if row.forward_s or row.backward_s or row.saved_bytes)

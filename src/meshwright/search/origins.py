@@ -1,4 +1,5 @@
-"""What an estimate stands on: which share of a step is measured by the user, from shipped tables, from a kin's, or from formulas."""
+"""What an estimate stands on: which share of a step is measured by the user, from shipped tables,
+from a kin's, or from formulas."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from meshwright.search.quote import Setting
 __all__ = ["Origins", "origins_of", "profile_provenance"]
 
 STRETCH = 1e-3
-"""By how much the times of one origin are made longer: far below the steps of the pipeline's closed form, far above rounding."""
+"""By how much the times of one origin are made longer: far below the steps of the pipeline's closed
+form, far above rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +57,9 @@ class Origins:
 def origins_of(layouts: Sequence[Layout], setting: Setting) -> list[Origins]:
     """Return what the steps of some layouts stand on.
 
-    Formula:  share of an origin = d ln(step) / d ln(its times): all times of one origin are made longer by STRETCH, and the step priced
-              again. A step is a sum of times, maxima of them included, so that the shares of all origins sum to 1 (Euler)
+    Formula:  share of an origin = d ln(step) / d ln(its times): all times of one origin are made
+              longer by STRETCH, and the step priced again. A step is a sum of times, maxima of them
+              included, so that the shares of all origins sum to 1 (Euler)
     Units:    shares of the closed form's step.
     Source:   definition.
     Valid:    any layout; what is hidden behind something else has no share.
@@ -68,21 +71,35 @@ def origins_of(layouts: Sequence[Layout], setting: Setting) -> list[Origins]:
     now = _step_s(columns, setting, setting.pool)
 
     def share(pool: Pool) -> Floats:
-        shares: Floats = np.clip(np.log(_step_s(columns, setting, pool) / now) / np.log1p(STRETCH), 0.0, 1.0)
+        shares: Floats = np.clip(
+            np.log(_step_s(columns, setting, pool) / now) / np.log1p(STRETCH), 0.0, 1.0
+        )
         return shares
 
-    shares: dict[Origin, Floats] = {origin: share(_stretched(setting.pool, origin)) for origin in _present(setting)}
+    shares: dict[Origin, Floats] = {
+        origin: share(_stretched(setting.pool, origin)) for origin in _present(setting)
+    }
     nothing = np.zeros(len(layouts))
     inside = nothing if chip.tables is None else share(_beyond(setting.pool))
     columns_of = [shares.get(origin, nothing) for origin in ("profile", "tables", "kin")]
     return [
-        Origins(profile_frac=float(own), beyond_frac=float(min(own, far)), tables_frac=float(shipped), kin_frac=float(other))
+        Origins(
+            profile_frac=float(own),
+            beyond_frac=float(min(own, far)),
+            tables_frac=float(shipped),
+            kin_frac=float(other),
+        )
         for own, far, shipped, other in zip(columns_of[0], inside, *columns_of[1:], strict=True)
     ]
 
 
 def _step_s(columns: Layouts, setting: Setting, pool: Pool) -> Floats:
-    return np.asarray(price(columns, model=setting.model, pool=pool, work=setting.work, stack=setting.stack).step_s, dtype=np.float64)
+    return np.asarray(
+        price(
+            columns, model=setting.model, pool=pool, work=setting.work, stack=setting.stack
+        ).step_s,
+        dtype=np.float64,
+    )
 
 
 def _present(setting: Setting) -> tuple[Origin, ...]:
@@ -98,34 +115,67 @@ def _present(setting: Setting) -> tuple[Origin, ...]:
 def _stretched(pool: Pool, origin: Origin) -> Pool:
     """The pool with every time of one origin longer."""
     node, factor = pool.node, 1.0 + STRETCH
-    measured = node.chip.tables.measured if origin == "profile" and node.chip.tables is not None else frozenset()
+    measured = (
+        node.chip.tables.measured
+        if origin == "profile" and node.chip.tables is not None
+        else frozenset()
+    )
     domain, network = (
         stretched_link(link, factor) if name in measured else link
         for name, link in (("domain_link", node.domain_link), ("network_link", node.network_link))
     )
-    return replace(pool, node=replace(node, chip=stretched_chip(node.chip, origin, factor), domain_link=domain, network_link=network))
+    return replace(
+        pool,
+        node=replace(
+            node,
+            chip=stretched_chip(node.chip, origin, factor),
+            domain_link=domain,
+            network_link=network,
+        ),
+    )
 
 
 def _beyond(pool: Pool) -> Pool:
     """The pool with times of the profile longer outside the measured shapes alone."""
-    return replace(pool, node=replace(pool.node, chip=stretched_chip(pool.node.chip, "profile", 1.0, beyond=1.0 + STRETCH)))
+    return replace(
+        pool,
+        node=replace(
+            pool.node, chip=stretched_chip(pool.node.chip, "profile", 1.0, beyond=1.0 + STRETCH)
+        ),
+    )
 
 
 def profile_provenance(found: Origins, setting: Setting) -> dict[str, dict[str, Any]]:
     """Return what an estimate owes to a profile, under the key `profile`; nothing without one."""
     tables = setting.pool.node.chip.tables
-    return {} if tables is None else {"profile": {"words": _words(found) + _part_words(tables), "source": tables.meta["source"]}}
+    return (
+        {}
+        if tables is None
+        else {
+            "profile": {
+                "words": _words(found) + _part_words(tables),
+                "source": tables.meta["source"],
+            }
+        }
+    )
 
 
 def _part_words(tables: ChipTables) -> str:
     unsteady = tables.meta["unsteady_frac"]
-    return ("" if tables.meta["complete"] else "; the profile is partial, the same command measures the rest") + (
-        f"; {unsteady:.0%} of its shapes were unsteady, as on a busy machine: measure again" if unsteady > MOST_UNSTEADY else ""
+    return (
+        ""
+        if tables.meta["complete"]
+        else "; the profile is partial, the same command measures the rest"
+    ) + (
+        f"; {unsteady:.0%} of its shapes were unsteady, as on a busy machine: measure again"
+        if unsteady > MOST_UNSTEADY
+        else ""
     )
 
 
 MOST_UNSTEADY = 0.1
-"""Share of unsteady shapes from which on a profile is doubted aloud: more than single slow shapes make."""
+"""Share of unsteady shapes from which on a profile is doubted aloud: more than single slow shapes
+make."""
 
 
 WORTH = 0.005
@@ -133,7 +183,11 @@ WORTH = 0.005
 
 
 def _words(found: Origins) -> str:
-    beyond = f" ({found.beyond_frac:.0%} at shapes beyond those measured)" if found.beyond_frac >= WORTH else ""
+    beyond = (
+        f" ({found.beyond_frac:.0%} at shapes beyond those measured)"
+        if found.beyond_frac >= WORTH
+        else ""
+    )
     others = [
         (found.tables_frac, "shipped tables"),
         (found.kin_frac, "tables of a kin"),

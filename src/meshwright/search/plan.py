@@ -7,7 +7,14 @@ from typing import Any
 
 from meshwright.models.params import model_params
 from meshwright.rules import stack_rules
-from meshwright.search.axes import DOMAINS_PER_TP, LEAST_TOKENS_PER_CP, MOST_MBS, MOST_UNEVEN_VPP, Axes, axes_of
+from meshwright.search.axes import (
+    DOMAINS_PER_TP,
+    LEAST_TOKENS_PER_CP,
+    MOST_MBS,
+    MOST_UNEVEN_VPP,
+    Axes,
+    axes_of,
+)
 from meshwright.search.batch import batch_rule
 from meshwright.search.close import with_close_call
 from meshwright.search.diagnose import explain_empty_space, nearest_miss
@@ -22,12 +29,20 @@ from meshwright.units import GIB, TERA
 __all__ = ["search_plans", "search_problem"]
 
 
-def search_plans(request: PlanRequest, *, files: Files | None = None, progress: Callable[[int, int], None] | None = None) -> PlanResult:
-    """Search all layouts of a request; ConfigError where no layout keeps the rules, no plans where none fits."""
+def search_plans(
+    request: PlanRequest,
+    *,
+    files: Files | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> PlanResult:
+    """Search all layouts of a request; ConfigError where no layout keeps the rules, no plans where
+    none fits."""
     return search_problem(resolve(request, files=files), progress=progress)
 
 
-def search_problem(problem: Problem, *, progress: Callable[[int, int], None] | None = None) -> PlanResult:
+def search_problem(
+    problem: Problem, *, progress: Callable[[int, int], None] | None = None
+) -> PlanResult:
     """Search all layouts of a problem that is looked up already; the same answers and errors."""
     rejections = Rejections()
     axes = axes_of(problem)
@@ -42,7 +57,11 @@ def search_problem(problem: Problem, *, progress: Callable[[int, int], None] | N
         rejected=dict(sorted(rejections.counts.items(), key=lambda item: -item[1])),
         layouts=harvest.priced,
         notes=tuple(_notes(problem, axes)),
-        nearest_miss=nearest_miss(problem, harvest.misses) if not plans and harvest.misses is not None else None,
+        nearest_miss=(
+            nearest_miss(problem, harvest.misses)
+            if not plans and harvest.misses is not None
+            else None
+        ),
         facts=_facts(problem),
     )
 
@@ -62,9 +81,15 @@ def _notes(problem: Problem, axes: Axes) -> list[str]:
     notes = [f"searched: {', '.join(searched)}; --set widens it"] if searched else []
     if request.gbs is None and request.max_gbs is None:
         notes.append(batch_rule(problem.setting.model).words(seq_len))
-    if "megatron_version" in request.model_fields_set and stack_rules(problem.setting.stack).kv_copies_from is None:
+    if (
+        "megatron_version" in request.model_fields_set
+        and stack_rules(problem.setting.stack).kv_copies_from is None
+    ):
         name = problem.setting.stack.name
-        notes.append(f"megatron_version={request.megatron_version} changes nothing: the rules of stack {name} have no versions")
+        notes.append(
+            f"megatron_version={request.megatron_version} changes nothing: the rules of stack"
+            f" {name} have no versions"
+        )
     return notes
 
 

@@ -25,10 +25,21 @@ from meshwright.stack import find_stack
 from meshwright.units import GIB
 from meshwright.workload import AttentionKernel, Precision, Routing, Workload
 
-__all__ = ["DETAILS", "Files", "Problem", "completed", "details_of", "dims_of", "model_of", "problem_on", "resolve"]
+__all__ = [
+    "DETAILS",
+    "Files",
+    "Problem",
+    "completed",
+    "details_of",
+    "dims_of",
+    "model_of",
+    "problem_on",
+    "resolve",
+]
 
 DETAILS = "details"
-"""Key of a model given by its dims: what its cost does not hang on and its training does (`exports.ModelDetails`)."""
+"""Key of a model given by its dims: what its cost does not hang on and its training does
+(`exports.ModelDetails`)."""
 USUAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 """Of training, the first that the chips have."""
 STACK_OF = {"Google": "maxtext", "AWS": "neuron", "Huawei": "mindspeed"}
@@ -68,13 +79,17 @@ class Files:
     calibration: Calibration | None = None
     profile: Profile | None = None
     local: Cluster | None = None
-    """This machine's accelerators, where the request's cluster is `local` and no profile says what it is."""
+    """This machine's accelerators, where the request's cluster is `local` and no profile says what
+    it is."""
 
 
 def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
     """Look up the request's names; ConfigError for anything unknown or out of range."""
     if request.same:
-        raise ConfigError(f"same={','.join(request.same)}: of plans over several kinds of chips, or with num_gpus; leave it out")
+        raise ConfigError(
+            f"same={','.join(request.same)}: of plans over several kinds of chips, or with"
+            " num_gpus; leave it out"
+        )
     if request.unlike_batch:
         raise ConfigError("unlike_batch: of plans over several kinds of chips; leave it out")
     files = files or Files()
@@ -83,20 +98,31 @@ def resolve(request: PlanRequest, *, files: Files | None = None) -> Problem:
 
 
 def completed(request: PlanRequest, chips: Iterable[Chip]) -> PlanRequest:
-    """Return the request with what suits all its chips where it leaves that open: software, number format, attention kernel.
+    """Return the request with what suits all its chips where it leaves that open: software, number
+    format, attention kernel.
 
-    Flash attention has no kernels for chips before Ampere (Dao-AILab/flash-attention, README); Megatron's attention then keeps the scores,
-    torch's scaled_dot_product_attention has its memory-efficient kernel.
+    Flash attention has no kernels for chips before Ampere (Dao-AILab/flash-attention, README);
+    Megatron's attention then keeps the scores, torch's scaled_dot_product_attention has its
+    memory-efficient kernel.
     """
     chips = tuple(chips)
     makers = {chip.vendor for chip in chips}
-    stack = request.stack or (STACK_OF.get(makers.pop(), "megatron") if len(makers) == 1 else "megatron")
+    stack = request.stack or (
+        STACK_OF.get(makers.pop(), "megatron") if len(makers) == 1 else "megatron"
+    )
     found: dict[str, str] = {} if request.stack else {"stack": stack}
     if request.precision is None:
-        shared = set(stack_rules(find_stack(stack)).precisions).intersection(*(chip.precisions for chip in chips))
-        found["precision"] = next((name for name in USUAL_PRECISIONS if name in shared), USUAL_PRECISIONS[0])
+        shared = set(stack_rules(find_stack(stack)).precisions).intersection(
+            *(chip.precisions for chip in chips)
+        )
+        found["precision"] = next(
+            (name for name in USUAL_PRECISIONS if name in shared), USUAL_PRECISIONS[0]
+        )
     if request.attention is None:
-        old = not all(chip.has_flash_attention for chip in chips) and find_stack(stack).family == "megatron"
+        old = (
+            not all(chip.has_flash_attention for chip in chips)
+            and find_stack(stack).family == "megatron"
+        )
         found["attention"] = "fused-softmax" if old else "flash"
     return request.model_copy(update=found) if found else request
 
@@ -106,7 +132,9 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
     model = model_of(request.model)
     chip = pool.node.chip
     if request.attention not in get_args(AttentionKernel):
-        raise UnknownNameError("attention kernel", str(request.attention), get_args(AttentionKernel))
+        raise UnknownNameError(
+            "attention kernel", str(request.attention), get_args(AttentionKernel)
+        )
     known_version(request.megatron_version)
     work = Workload(
         seq_len=request.seq_len,
@@ -120,21 +148,44 @@ def problem_on(pool: Pool, request: PlanRequest, files: Files) -> Problem:
     chip.require(work.precision)
     limit = chip.usable_bytes if request.max_memory_gib is None else request.max_memory_gib * GIB
     if limit > chip.usable_bytes:
-        raise ConfigError(f"max_memory_gib={request.max_memory_gib}: a process on {chip.name} sees {chip.usable_bytes / GIB:.1f} GiB")
+        raise ConfigError(
+            f"max_memory_gib={request.max_memory_gib}: a process on {chip.name} sees"
+            f" {chip.usable_bytes / GIB:.1f} GiB"
+        )
     usd_per_hour = chip.usd_per_hour if request.usd_per_hour is None else request.usd_per_hour
     if request.objective == "tokens_per_dollar" and not usd_per_hour:
-        raise ConfigError(f"objective=tokens_per_dollar: the catalogue has no price of {chip.name}; give usd_per_hour (--usd-per-hour)")
+        raise ConfigError(
+            f"objective=tokens_per_dollar: the catalogue has no price of {chip.name}; give"
+            " usd_per_hour (--usd-per-hour)"
+        )
     if request.objective == "tokens_per_joule" and not chip.tdp_w:
-        raise ConfigError(f"objective=tokens_per_joule: the catalogue has no power of {chip.name}; give tdp_w in a cluster file")
+        raise ConfigError(
+            f"objective=tokens_per_joule: the catalogue has no power of {chip.name}; give tdp_w in"
+            " a cluster file"
+        )
     calibration = None if files.calibration is None else files.calibration.for_model(model)
     stack = find_stack(str(request.stack))
     able = stack_rules(stack).precisions
     if work.precision not in able:
         raise ConfigError(f"precision={work.precision}: stack {stack.name} has {', '.join(able)}")
     if stack.name not in RUN_BY.get(chip.vendor, (stack.name,)):
-        raise ConfigError(f"stack {stack.name} does not run on {chip.name}; --stack {' or '.join(RUN_BY[chip.vendor])}")
-    values = _calibrated(request, calibration, Calibrated(pool=pool, stack=stack.on_processors() if chip.is_processor else stack))
-    setting = Setting(model=model, pool=values.pool, work=work, stack=values.stack, limit_bytes=limit, calibration=calibration)
+        raise ConfigError(
+            f"stack {stack.name} does not run on {chip.name}; --stack"
+            f" {' or '.join(RUN_BY[chip.vendor])}"
+        )
+    values = _calibrated(
+        request,
+        calibration,
+        Calibrated(pool=pool, stack=stack.on_processors() if chip.is_processor else stack),
+    )
+    setting = Setting(
+        model=model,
+        pool=values.pool,
+        work=work,
+        stack=values.stack,
+        limit_bytes=limit,
+        calibration=calibration,
+    )
     return Problem(
         request=request,
         setting=setting,
@@ -148,32 +199,56 @@ def _refuse_needless(request: PlanRequest, model: ModelSpec) -> None:
     """ConfigError for what is said of a part that the model has not."""
     if request.decoder_seq_len is not None and model.family != "encoder-decoder":
         raise ConfigError(
-            f"decoder_seq_len={request.decoder_seq_len}: of no effect on {model.name}, which is no encoder-decoder; leave it out"
+            f"decoder_seq_len={request.decoder_seq_len}: of no effect on {model.name}, which is no"
+            " encoder-decoder; leave it out"
         )
     if request.routing != "balanced" and model.moe is None:
-        raise ConfigError(f"routing={request.routing}: of no effect on {model.name}, which has no experts; leave it out")
+        raise ConfigError(
+            f"routing={request.routing}: of no effect on {model.name}, which has no experts; leave"
+            " it out"
+        )
 
 
 def _pool(request: PlanRequest, files: Files) -> Pool:
     """The chips of the request, with what the profile says of them."""
     if files.profile is None and request.profile is not None:
-        raise ConfigError(f"profile={request.profile!r} was not read; ask meshwright.api, or give resolve its content")
+        raise ConfigError(
+            f"profile={request.profile!r} was not read; ask meshwright.api, or give resolve its"
+            " content"
+        )
     kind, colon, count = request.cluster.strip().lower().partition(":")
     if files.profile is not None and kind == "local":
         if request.gpus_per_node is not None:
-            raise ConfigError("gpus_per_node has no effect with cluster local, which is the machine of the profile; leave it out")
-        return local_pool(files.profile, num_chips=parse_count(count, kind="local") if colon else None)
+            raise ConfigError(
+                "gpus_per_node has no effect with cluster local, which is the machine of the"
+                " profile; leave it out"
+            )
+        return local_pool(
+            files.profile, num_chips=parse_count(count, kind="local") if colon else None
+        )
     cluster = files.local or load_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
     if len(cluster.pools) != 1:
-        raise ConfigError(f"cluster {cluster.name}: several kinds of chips are for `meshwright plan` alone; give one of them here")
-    return cluster.pools[0] if files.profile is None else profiled_pool(files.profile, cluster.pools[0])
+        raise ConfigError(
+            f"cluster {cluster.name}: several kinds of chips are for `meshwright plan` alone; give"
+            " one of them here"
+        )
+    return (
+        cluster.pools[0]
+        if files.profile is None
+        else profiled_pool(files.profile, cluster.pools[0])
+    )
 
 
-def _calibrated(request: PlanRequest, calibration: Calibration | None, plain: Calibrated) -> Calibrated:
+def _calibrated(
+    request: PlanRequest, calibration: Calibration | None, plain: Calibrated
+) -> Calibrated:
     if calibration is not None:
         return apply_calibration(calibration, pool=plain.pool, stack=plain.stack)
     if request.calibration is not None:
-        raise ConfigError(f"calibration={request.calibration!r} was not read; ask meshwright.api, or give resolve its content")
+        raise ConfigError(
+            f"calibration={request.calibration!r} was not read; ask meshwright.api, or give resolve"
+            " its content"
+        )
     return plain
 
 
@@ -181,10 +256,15 @@ def _headroom_bytes(headroom: float | None, setting: Setting) -> float:
     limit = setting.limit_bytes
     if headroom is None:
         published = spread_of(setting.kind, "peak_memory")
-        return headroom_bytes(replace(published, high=setting.intervals_at(step_s=1.0, peak_bytes=1.0).peak_bytes[1]), limit)
+        return headroom_bytes(
+            replace(published, high=setting.intervals_at(step_s=1.0, peak_bytes=1.0).peak_bytes[1]),
+            limit,
+        )
     size = headroom * limit if headroom < 1 else headroom * GIB
     if size >= limit:
-        raise ConfigError(f"headroom={headroom}: {size / GIB:.1f} GiB leave nothing of {limit / GIB:.1f} GiB")
+        raise ConfigError(
+            f"headroom={headroom}: {size / GIB:.1f} GiB leave nothing of {limit / GIB:.1f} GiB"
+        )
     return size
 
 
@@ -213,7 +293,8 @@ def _build(kind: type[Any], values: Mapping[str, Any], *, where: str) -> Any:
 
 
 def dims_of(model: ModelSpec, *, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the dims that `model_of` reads back to the same model; defaults are left out. `details` go with them."""
+    """Return the dims that `model_of` reads back to the same model; defaults are left out.
+    `details` go with them."""
     return _changed(model) | ({DETAILS: dict(details)} if details else {})
 
 

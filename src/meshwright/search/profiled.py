@@ -21,14 +21,19 @@ ASSUMED_DOMAIN, ASSUMED_NETWORK = "pcie4-shared", "tcp-25"
 
 
 def profiled_pool(profile: Profile, pool: Pool) -> Pool:
-    """Return the pool with the profile's chip and, where collectives were measured, its links; ConfigError for another chip."""
-    return _with_links(profile, replace(pool, node=replace(pool.node, chip=profiled_chip(profile, pool.node.chip))))
+    """Return the pool with the profile's chip and, where collectives were measured, its links;
+    ConfigError for another chip."""
+    return _with_links(
+        profile, replace(pool, node=replace(pool.node, chip=profiled_chip(profile, pool.node.chip)))
+    )
 
 
 def local_pool(profile: Profile, *, num_chips: int | None = None) -> Pool:
     """Return the machine of a profile as a pool, or as many of its chips as `num_chips` says."""
     known = find_device(profile.machine.device_name) if profile.machine.device != "cpu" else None
-    devices = max(profile.machine.num_devices, _most_ranks(profile) if profile.machine.device == "cpu" else 1)
+    devices = max(
+        profile.machine.num_devices, _most_ranks(profile) if profile.machine.device == "cpu" else 1
+    )
     chip = profiled_chip(profile, known)
     if known is not None:
         node = replace(default_node(known.name, gpus_per_node=devices), chip=chip)
@@ -45,15 +50,22 @@ def local_pool(profile: Profile, *, num_chips: int | None = None) -> Pool:
 
 def _most_ranks(profile: Profile) -> int:
     series = profile.find(_OPERATION)
-    return max((int(sample.point[0]) for sample in series.measured), default=1) if series is not None else 1
+    return (
+        max((int(sample.point[0]) for sample in series.measured), default=1)
+        if series is not None
+        else 1
+    )
 
 
 def _with_links(profile: Profile, pool: Pool) -> Pool:
-    """Put the measured links in: that of the most ranks within a host, and that of the most ranks over hosts."""
+    """Put the measured links in: that of the most ranks within a host, and that of the most ranks
+    over hosts."""
     series = profile.find(_OPERATION)
     if series is None:
         return pool
-    per_host = pool.node.chips_per_node if profile.machine.device == "cpu" else profile.machine.num_devices
+    per_host = (
+        pool.node.chips_per_node if profile.machine.device == "cpu" else profile.machine.num_devices
+    )
     counts = sorted({int(sample.point[0]) for sample in series.measured})
     for inside in (True, False):
         ranks = [count for count in counts if (count <= per_host) == inside]
@@ -81,5 +93,8 @@ def _with_link(pool: Pool, table: CollectiveTable) -> Pool:
     rates = link_rates(table, replace(pool, num_chips=table.ranks))
     node = pool.node
     link: Link = node.domain_link if rates.level == "domain" else node.network_link
-    changed = {f"{rates.level}_link": rates.on(link), "chip": with_measured_link(node.chip, f"{rates.level}_link")}
+    changed = {
+        f"{rates.level}_link": rates.on(link),
+        "chip": with_measured_link(node.chip, f"{rates.level}_link"),
+    }
     return replace(pool, node=replace(node, **changed))  # type: ignore[arg-type]  # links and the chip by field name

@@ -44,7 +44,11 @@ class Setting:
     def case(self) -> RuleCase:
         """What layouts are held against."""
         return RuleCase(
-            model=self.model, work=self.work, num_chips=self.pool.num_chips, stack=self.stack, megatron_version=self.megatron_version
+            model=self.model,
+            work=self.work,
+            num_chips=self.pool.num_chips,
+            stack=self.stack,
+            megatron_version=self.megatron_version,
         )
 
     def intervals(self, quote: Quote) -> Intervals:
@@ -52,15 +56,25 @@ class Setting:
         return self.intervals_at(step_s=quote.step_s, peak_bytes=quote.peak_bytes)
 
     def intervals_at(self, *, step_s: float, peak_bytes: float) -> Intervals:
-        """Return the 80 % intervals of figures found here: by the user's own runs where there are enough, else by published ones."""
+        """Return the 80 % intervals of figures found here: by the user's own runs where there are
+        enough, else by published ones."""
         published = intervals_of(self.kind, step_s=step_s, peak_bytes=peak_bytes)
-        return published if self.calibration is None else own_intervals(self.calibration, published, step_s=step_s, peak_bytes=peak_bytes)
+        return (
+            published
+            if self.calibration is None
+            else own_intervals(self.calibration, published, step_s=step_s, peak_bytes=peak_bytes)
+        )
 
     def broken_rules(self, layout: Layout) -> list[Violation]:
         """Return the rules that a layout breaks here."""
         case = self.case
         return check_layout(
-            layout, model=case.model, work=case.work, num_chips=case.num_chips, stack=case.stack, megatron_version=case.megatron_version
+            layout,
+            model=case.model,
+            work=case.work,
+            num_chips=case.num_chips,
+            stack=case.stack,
+            megatron_version=case.megatron_version,
         )
 
 
@@ -127,7 +141,9 @@ class Quote:
     @property
     def verdict(self) -> Fits:
         """`at risk` where it fits by less than the headroom."""
-        return fits_within(self.peak_bytes, limit_bytes=self.limit_bytes, headroom_bytes=self.headroom_bytes)
+        return fits_within(
+            self.peak_bytes, limit_bytes=self.limit_bytes, headroom_bytes=self.headroom_bytes
+        )
 
 
 def quotes(layouts: Iterable[Layout], setting: Setting) -> list[Quote]:
@@ -135,14 +151,27 @@ def quotes(layouts: Iterable[Layout], setting: Setting) -> list[Quote]:
     rows = list(layouts)
     if not rows:
         return []
-    priced = price(Layouts.of(rows), model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack, which="all")
+    priced = price(
+        Layouts.of(rows),
+        model=setting.model,
+        pool=setting.pool,
+        work=setting.work,
+        stack=setting.stack,
+        which="all",
+    )
     return [_quote(priced, index, layout, setting) for index, layout in enumerate(rows)]
 
 
 def _quote(priced: Priced, index: int, layout: Layout, setting: Setting) -> Quote:
     stages = tuple(_stage(priced, index, stage) for stage in range(layout.pp))
     time_s = {term: float(seconds[index]) for term, seconds in priced.time.items()}
-    return Quote(layout=layout, time_s=time_s, stages=stages, limit_bytes=setting.limit_bytes, headroom_bytes=setting.headroom_bytes)
+    return Quote(
+        layout=layout,
+        time_s=time_s,
+        stages=stages,
+        limit_bytes=setting.limit_bytes,
+        headroom_bytes=setting.headroom_bytes,
+    )
 
 
 def _stage(priced: Priced, index: int, stage: int) -> StageQuote:
@@ -150,5 +179,7 @@ def _stage(priced: Priced, index: int, stage: int) -> StageQuote:
         stage=stage,
         num_layers=int(priced.stages.layers[index, stage]),
         in_flight=float(priced.stages.in_flight[index, stage]),
-        memory_bytes={term: float(held[index, stage]) for term, held in priced.memory.terms.items()},
+        memory_bytes={
+            term: float(held[index, stage]) for term, held in priced.memory.terms.items()
+        },
     )

@@ -26,7 +26,8 @@ from meshwright.units import GIB, format_seconds
 __all__ = ["beats_words", "fits_of", "kernels_words", "ranked_plans", "score_of"]
 
 REPRICED = 16
-"""Groups of which several members and uneven splits are simulated; of further ones that were asked for, the best member."""
+"""Groups of which several members and uneven splits are simulated; of further ones that were asked
+for, the best member."""
 OF_WEIGHT = 0.2
 """Share of the whole gain from which on a second term, or one that costs, is named."""
 MEMBERS = 3
@@ -46,11 +47,17 @@ def kernels_words(chip: Chip) -> str:
 
 
 def group_of(layout: Layout, request: PlanRequest) -> tuple[Any, ...]:
-    """Layouts of one group differ in chunks, recomputation and layers per stage, and in how many sequences share how many cp ranks.
+    """Layouts of one group differ in chunks, recomputation and layers per stage, and in how many
+    sequences share how many cp ranks.
 
-    cp = 2 with mbs = 2 does what cp = 1 with mbs = 1 does, but for the exchange; they are told apart where either is pinned.
+    cp = 2 with mbs = 2 does what cp = 1 with mbs = 1 does, but for the exchange; they are told
+    apart where either is pinned.
     """
-    tokens = (layout.cp, layout.dp, layout.mbs) if {"cp", "mbs"} & set(request.pins) else (layout.cp * layout.dp, layout.mbs / layout.cp)
+    tokens = (
+        (layout.cp, layout.dp, layout.mbs)
+        if {"cp", "mbs"} & set(request.pins)
+        else (layout.cp * layout.dp, layout.mbs / layout.cp)
+    )
     return (
         *(layout.tp, layout.sp, layout.ep, layout.expert_tp, layout.pp),
         *(layout.sharding, layout.shard_size, layout.gbs, layout.schedule, *tokens),
@@ -72,21 +79,34 @@ def score_of(problem: Problem, priced: Repriced) -> float:
 
 def fits_of(problem: Problem, peak_bytes: float) -> Fits:
     """Whether a peak leaves the headroom free, needs a part of it, or is beyond the limit."""
-    return fits_within(peak_bytes, limit_bytes=problem.setting.limit_bytes, headroom_bytes=problem.headroom_bytes)
+    return fits_within(
+        peak_bytes, limit_bytes=problem.setting.limit_bytes, headroom_bytes=problem.headroom_bytes
+    )
 
 
-def ranked_plans(problem: Problem, fitting: Found | None, at_risk: Found | None) -> tuple[Plan, ...]:
+def ranked_plans(
+    problem: Problem, fitting: Found | None, at_risk: Found | None
+) -> tuple[Plan, ...]:
     """Return the plans in order: those that fit, then those at risk."""
     first = _order(problem, fitting)
     second = _order(problem, at_risk) if len(first) < problem.request.top else []
     taken = {group_of(candidate.priced.layout, problem.request) for candidate in first}
-    rest = [candidate for candidate in second if group_of(candidate.priced.layout, problem.request) not in taken]
+    rest = [
+        candidate
+        for candidate in second
+        if group_of(candidate.priced.layout, problem.request) not in taken
+    ]
     chosen = sorted((*first, *rest), key=lambda c: c.fits == "at risk")[: problem.request.top]
     stands_on = origins_of([candidate.priced.layout for candidate in chosen], problem.setting)
-    plans = [_plan(problem, candidate, rank, found) for rank, (candidate, found) in enumerate(zip(chosen, stands_on, strict=True), start=1)]
+    plans = [
+        _plan(problem, candidate, rank, found)
+        for rank, (candidate, found) in enumerate(zip(chosen, stands_on, strict=True), start=1)
+    ]
     following: list[Plan | None] = [*plans[1:], None]
     pairs = zip(plans, following[: len(plans)], strict=True)
-    return tuple(replace(plan, beats_next=beats_words(problem.request, plan, after)) for plan, after in pairs)
+    return tuple(
+        replace(plan, beats_next=beats_words(problem.request, plan, after)) for plan, after in pairs
+    )
 
 
 def _order(problem: Problem, found: Found | None) -> list[_Candidate]:
@@ -98,10 +118,15 @@ def _order(problem: Problem, found: Found | None) -> list[_Candidate]:
         layout = tidy(found.layouts.row(index))
         groups.setdefault(group_of(layout, problem.request), []).append(layout)
     chosen = list(groups.values())[: max(REPRICED, problem.request.top)]
-    first, rest = [_members(group) for group in chosen[:REPRICED]], [group[:1] for group in chosen[REPRICED:]]
+    first, rest = (
+        [_members(group) for group in chosen[:REPRICED]],
+        [group[:1] for group in chosen[REPRICED:]],
+    )
     shortlisted = [*shortlists(problem, first), *rest]
     priced = iter(reprice(problem, [layout for layouts in shortlisted for layout in layouts]))
-    candidates = [_best_of_group(problem, list(islice(priced, len(layouts)))) for layouts in shortlisted]
+    candidates = [
+        _best_of_group(problem, list(islice(priced, len(layouts)))) for layouts in shortlisted
+    ]
     kept = [candidate for candidate in candidates if candidate is not None]
     return sorted(kept, key=lambda candidate: score_of(problem, candidate.priced))
 
@@ -116,7 +141,14 @@ def _best_of_group(problem: Problem, group: list[Repriced]) -> _Candidate | None
     """The best of some layouts; None where none fits after all."""
     candidates = [_Candidate(priced=p, fits=fits_of(problem, p.peak_bytes)) for p in group]
     fitting = [candidate for candidate in candidates if candidate.fits != "no"]
-    return min(fitting, key=lambda c: (c.fits == "at risk", _handicap(c.priced.layout) * score_of(problem, c.priced)), default=None)
+    return min(
+        fitting,
+        key=lambda c: (
+            c.fits == "at risk",
+            _handicap(c.priced.layout) * score_of(problem, c.priced),
+        ),
+        default=None,
+    )
 
 
 def _handicap(layout: Layout) -> float:
@@ -153,7 +185,9 @@ def _plan(problem: Problem, candidate: _Candidate, rank: int, stands_on: Origins
             "error": intervals.error,
             "memory_error": intervals.memory_error,
             "tokens_per_joule": _per_joule(tokens_per_s_per_gpu, problem.setting.pool.node.chip),
-            **provenance_of(setting.calibration, time_s=priced.time_s, memory_bytes=priced.memory_bytes),
+            **provenance_of(
+                setting.calibration, time_s=priced.time_s, memory_bytes=priced.memory_bytes
+            ),
         },
         intervals=intervals,
     )
@@ -171,13 +205,20 @@ def beats_words(request: PlanRequest, plan: Plan, after: Plan | None) -> str:
     if plan.fits != after.fits:
         return f"rank {after.rank} needs a part of the headroom"
     if request.objective == "memory":
-        return _differences(plan.memory_bytes, after.memory_bytes, lambda size: f"{size / GIB:.1f} GiB", after.peak_bytes - plan.peak_bytes)
+        return _differences(
+            plan.memory_bytes,
+            after.memory_bytes,
+            lambda size: f"{size / GIB:.1f} GiB",
+            after.peak_bytes - plan.peak_bytes,
+        )
     scale = plan.layout.gbs / after.layout.gbs
     other = {term: seconds * scale for term, seconds in after.time_s.items()}
     return _differences(plan.time_s, other, format_seconds, after.step_s * scale - plan.step_s)
 
 
-def _differences(mine: dict[str, float], other: dict[str, float], words: Callable[[float], str], gain: float) -> str:
+def _differences(
+    mine: dict[str, float], other: dict[str, float], words: Callable[[float], str], gain: float
+) -> str:
     """The term that gains most, a second of weight, and the one that costs most."""
     if gain <= 1e-9 * sum(mine.values()):
         return "equal"

@@ -1,4 +1,5 @@
-"""Price the best few again: every stage, uneven splits tried, the pipeline simulated event by event."""
+"""Price the best few again: every stage, uneven splits tried, the pipeline simulated event by
+event."""
 
 from __future__ import annotations
 
@@ -19,10 +20,21 @@ from meshwright.rules.split import even_split
 from meshwright.search.problem import Problem
 from meshwright.stack import Stack
 
-__all__ = ["Repriced", "pipeline_of", "reprice", "shortlists", "simulated", "split_variants", "tidy", "too_long", "unrolled"]
+__all__ = [
+    "Repriced",
+    "pipeline_of",
+    "reprice",
+    "shortlists",
+    "simulated",
+    "split_variants",
+    "tidy",
+    "too_long",
+    "unrolled",
+]
 
 MOST_OPERATIONS = 200_000
-"""Simulated operations per layout beyond which the closed form is kept: a second of work buys less than its error."""
+"""Simulated operations per layout beyond which the closed form is kept: a second of work buys less
+than its error."""
 
 _WAITING = ("bubble", "pp_comm")
 """Terms that the simulation finds."""
@@ -53,17 +65,25 @@ class Repriced:
 
 
 def split_variants(layout: Layout, layers: int, *, stack: Stack) -> list[Layout]:
-    """Return the layout itself and, of a pipeline whose layers the software deals as it is told, splits with a layer fewer on the last,
-    the first, and both ends."""
-    if layout.pp < 2 or layout.layers_per_stage is not None or stack_rules(stack).splits not in DEALT:
+    """Return the layout itself and, of a pipeline whose layers the software deals as it is told,
+    splits with a layer fewer on the last, the first, and both ends."""
+    if (
+        layout.pp < 2
+        or layout.layers_per_stage is not None
+        or stack_rules(stack).splits not in DEALT
+    ):
         return [layout]
     base = even_split(layers, pp=layout.pp, vpp=layout.vpp)
     splits = [_relieved(base, ends) for ends in ((-1,), (0,), (0, -1))]
-    return [layout, *(replace(layout, layers_per_stage=split) for split in splits if split is not None)]
+    return [
+        layout,
+        *(replace(layout, layers_per_stage=split) for split in splits if split is not None),
+    ]
 
 
 def _relieved(base: tuple[int, ...], ends: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Move a layer from each of some end chunks to the lightest others, the latest of equals; None where an end would be empty."""
+    """Move a layer from each of some end chunks to the lightest others, the latest of equals; None
+    where an end would be empty."""
     split = list(base)
     relieved = {end % len(split) for end in ends}
     others = [chunk for chunk in range(len(split)) if chunk not in relieved]
@@ -80,12 +100,24 @@ def tidy(layout: Layout) -> Layout:
     return replace(layout, etp=None) if layout.etp == layout.tp else layout
 
 
-def shortlists(problem: Problem, groups: list[list[Layout]], *, count: int = 2) -> list[list[Layout]]:
-    """Return, of each group with its uneven splits, the best `count` by the closed form that fit."""
+def shortlists(
+    problem: Problem, groups: list[list[Layout]], *, count: int = 2
+) -> list[list[Layout]]:
+    """Return, of each group with its uneven splits, the best `count` by the closed form that
+    fit."""
     setting = problem.setting
-    wide = [[v for layout in group for v in split_variants(layout, setting.model.total_layers, stack=setting.stack)] for group in groups]
+    wide = [
+        [
+            v
+            for layout in group
+            for v in split_variants(layout, setting.model.total_layers, stack=setting.stack)
+        ]
+        for group in groups
+    ]
     rows = Layouts.of(layout for group in wide for layout in group)
-    priced = price(rows, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack)
+    priced = price(
+        rows, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack
+    )
     used = priced.peak_used_bytes
     key = used if problem.request.objective == "memory" else priced.step_s
     key = np.where(used > setting.limit_bytes - problem.headroom_bytes, key + key.max(), key)
@@ -94,7 +126,10 @@ def shortlists(problem: Problem, groups: list[list[Layout]], *, count: int = 2) 
     orders = [np.argsort(part, kind="stable")[:count] for part in keys]
     # The closed form's best even split stays in: an uneven one must beat it in the simulation.
     kept = [_plainest(group) for group in groups]
-    return [list(dict.fromkeys([plain, *(wider[i] for i in order)])) for plain, wider, order in zip(kept, wide, orders, strict=True)]
+    return [
+        list(dict.fromkeys([plain, *(wider[i] for i in order)]))
+        for plain, wider, order in zip(kept, wide, orders, strict=True)
+    ]
 
 
 def _plainest(group: list[Layout]) -> Layout:
@@ -105,7 +140,8 @@ def _plainest(group: list[Layout]) -> Layout:
 def reprice(problem: Problem, layouts: Iterable[Layout]) -> list[Repriced]:
     """Price some layouts with all their stages and simulate their pipelines.
 
-    Formula:  the closed form's terms, with the bubble set so that the pipeline's terms sum to the simulated step
+    Formula:  the closed form's terms, with the bubble set so that the pipeline's terms sum to the
+              simulated step
     Units:    seconds, bytes.
     Source:   `cost/simulate.py`.
     Valid:    layouts of one request.
@@ -113,8 +149,17 @@ def reprice(problem: Problem, layouts: Iterable[Layout]) -> list[Repriced]:
     """
     rows = [tidy(explicit_layers(layout, problem.setting.model)) for layout in layouts]
     wholes = _whole_prices(problem, rows)
-    pipelines = dict(zip(_simulable(rows), _pipelines(problem, [(rows[i], wholes[i]) for i in _simulable(rows)]), strict=True))
-    return [_repriced(layout, whole, pipelines.get(i)) for i, (layout, whole) in enumerate(zip(rows, wholes, strict=True))]
+    pipelines = dict(
+        zip(
+            _simulable(rows),
+            _pipelines(problem, [(rows[i], wholes[i]) for i in _simulable(rows)]),
+            strict=True,
+        )
+    )
+    return [
+        _repriced(layout, whole, pipelines.get(i))
+        for i, (layout, whole) in enumerate(zip(rows, wholes, strict=True))
+    ]
 
 
 def pipeline_of(problem: Problem, layout: Layout) -> Pipeline:
@@ -142,12 +187,21 @@ def _whole_prices(problem: Problem, rows: list[Layout]) -> list[_Whole]:
     if not rows:
         return []
     setting = problem.setting
-    priced = price(Layouts.of(rows), model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack, which="all")
+    priced = price(
+        Layouts.of(rows),
+        model=setting.model,
+        pool=setting.pool,
+        work=setting.work,
+        stack=setting.stack,
+        which="all",
+    )
     used, times = priced.memory.used, priced.stage_times
     p2p_s = np.broadcast_to(times.p2p_s.reshape(len(rows), -1).max(axis=1), (len(rows),))
     return [
         _Whole(
-            time_s={term: max(0.0, float(seconds[i])) for term, seconds in priced.time.items()},  # a difference may round below 0
+            time_s={
+                term: max(0.0, float(seconds[i])) for term, seconds in priced.time.items()
+            },  # a difference may round below 0
             memory={term: held[i, : row.pp] for term, held in priced.memory.terms.items()},
             used=used[i, : row.pp],
             forward_s=times.forward_s[i, : row.pp],
@@ -176,30 +230,46 @@ def _repriced(layout: Layout, whole: _Whole, pipeline: Pipeline | None) -> Repri
         time_s=simulated(whole.time_s, pipeline) if pipeline is not None else whole.time_s,
         memory_bytes={term: float(held[fullest]) for term, held in whole.memory.items()},
         peak_memory_bytes=tuple(float(size) for size in whole.used),
-        pipeline="event simulation" if pipeline is not None else "closed form" if layout.pp > 1 else "no pipeline",
+        pipeline=(
+            "event simulation"
+            if pipeline is not None
+            else "closed form"
+            if layout.pp > 1
+            else "no pipeline"
+        ),
     )
 
 
 def simulated(time_s: dict[str, float], pipeline: Pipeline) -> dict[str, float]:
     """Return the terms with the bubble and the messages of the simulation."""
-    busy = sum(seconds for term, seconds in time_s.items() if term not in (*_WAITING, *_ONCE_A_STEP))
+    busy = sum(
+        seconds for term, seconds in time_s.items() if term not in (*_WAITING, *_ONCE_A_STEP)
+    )
     waiting = max(0.0, steady_step_s(pipeline) - busy)
     messages = min(time_s["pp_comm"], waiting)
     return {**time_s, "bubble": waiting - messages, "pp_comm": messages}
 
 
 def _pipelines(problem: Problem, rows: list[tuple[Layout, _Whole]]) -> list[Pipeline]:
-    """Return the pipelines of some layouts; where stages have several chunks, each chunk is priced by itself."""
+    """Return the pipelines of some layouts; where stages have several chunks, each chunk is priced
+    by itself."""
     layers = problem.setting.model.total_layers
     deep = [i for i, (layout, _) in enumerate(rows) if layout.vpp > 1]
-    chunks = dict(zip(deep, _whole_prices(problem, [unrolled(rows[i][0], layers) for i in deep]), strict=True))
-    return [_pipeline(problem, layout, whole, chunks.get(i, whole)) for i, (layout, whole) in enumerate(rows)]
+    chunks = dict(
+        zip(deep, _whole_prices(problem, [unrolled(rows[i][0], layers) for i in deep]), strict=True)
+    )
+    return [
+        _pipeline(problem, layout, whole, chunks.get(i, whole))
+        for i, (layout, whole) in enumerate(rows)
+    ]
 
 
 def _pipeline(problem: Problem, layout: Layout, whole: _Whole, chunks: _Whole) -> Pipeline:
     schedule: PipelineSchedule = "1f1b"
     if layout.schedule != "1f1b":
-        schedule = "dualpipev" if layout.schedule == "zero-bubble" and layout.vpp == 2 else layout.schedule
+        schedule = (
+            "dualpipev" if layout.schedule == "zero-bubble" and layout.vpp == 2 else layout.schedule
+        )
     elif layout.vpp > 1:
         schedule = "interleaved"
     blocking = problem.setting.stack.p2p == "blocking" and schedule in ("1f1b", "gpipe")
@@ -213,13 +283,20 @@ def _pipeline(problem: Problem, layout: Layout, whole: _Whole, chunks: _Whole) -
         wgrad_s=np.minimum(chunks.weight_s, chunks.backward_s).tolist(),
         link_s=whole.p2p_s,
         p2p="blocking" if blocking else "overlapped",
-        group=layout.num_microbatches // max(1, layout.num_microbatches // layout.pp) if schedule == "interleaved" else None,
+        group=(
+            layout.num_microbatches // max(1, layout.num_microbatches // layout.pp)
+            if schedule == "interleaved"
+            else None
+        ),
     )
 
 
 def unrolled(layout: Layout, layers: int) -> Layout:
-    """A pipeline as deep as a layout has chunks, in model order: its stages take what those chunks take."""
+    """A pipeline as deep as a layout has chunks, in model order: its stages take what those chunks
+    take."""
     split = layout.layers_per_stage or even_split(layers, pp=layout.pp, vpp=layout.vpp)
     if len(split) == layout.pp:
         split = tuple(size // layout.vpp for _ in range(layout.vpp) for size in split)
-    return replace(layout, pp=layout.pp * layout.vpp, vpp=1, layers_per_stage=split, schedule="1f1b")
+    return replace(
+        layout, pp=layout.pp * layout.vpp, vpp=1, layers_per_stage=split, schedule="1f1b"
+    )

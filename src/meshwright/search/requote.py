@@ -14,7 +14,11 @@ __all__ = ["problem_in", "requote", "setting_of"]
 
 def setting_of(problem: Problem) -> Setting:
     """Return the problem's setting with the headroom and the rules that its request asks for."""
-    return replace(problem.setting, headroom_bytes=problem.headroom_bytes, megatron_version=problem.request.megatron_version)
+    return replace(
+        problem.setting,
+        headroom_bytes=problem.headroom_bytes,
+        megatron_version=problem.request.megatron_version,
+    )
 
 
 def problem_in(problem: Problem, setting: Setting) -> Problem:
@@ -25,4 +29,7 @@ def problem_in(problem: Problem, setting: Setting) -> Problem:
 def requote(closed: Sequence[Quote], problem: Problem) -> list[Quote]:
     """Replace the closed form's time by the simulated one; memory is the same."""
     found = reprice(problem, [quote.layout for quote in closed])
-    return [replace(quote, time_s=repriced.time_s, pipeline=repriced.pipeline) for quote, repriced in zip(closed, found, strict=True)]
+    return [
+        replace(quote, time_s=repriced.time_s, pipeline=repriced.pipeline)
+        for quote, repriced in zip(closed, found, strict=True)
+    ]

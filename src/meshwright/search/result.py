@@ -1,4 +1,5 @@
-"""PlanResult: ranked layouts with their figures, and what was searched; `to_dict` is the contract of `plan --json`."""
+"""PlanResult: ranked layouts with their figures, and what was searched; `to_dict` is the contract
+of `plan --json`."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Plan:
     mixed: MixedLayout | None = None
     """Over several kinds of chips, what each stage runs as; `layout` is then the first stage's."""
     chips: tuple[tuple[str, int, int], ...] = ()
-    """Over several kinds, or where chips may be left idle: each kind, its chips in use, and those left idle."""
+    """Over several kinds, or where chips may be left idle: each kind, its chips in use, and those
+    left idle."""
 
     @property
     def step_s(self) -> float:
@@ -63,7 +65,15 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as the contract has it."""
         mixed = {} if self.mixed is None else mixed_dict(self.mixed)
-        chips = {"chips": [{"chip": name, "used": used, "idle": idle} for name, used, idle in self.chips]} if self.chips else {}
+        chips = (
+            {
+                "chips": [
+                    {"chip": name, "used": used, "idle": idle} for name, used, idle in self.chips
+                ]
+            }
+            if self.chips
+            else {}
+        )
         return {
             "rank": self.rank,
             "layout": layout_dict(self.layout),
@@ -175,22 +185,42 @@ class PlanResult:
     proof: Proof | None = None
     """Where the space was not priced whole but searched by branch and bound."""
     front: tuple[Plan, ...] | None = None
-    """Plans of which no other is both faster and cheaper, the cheapest first; None where they were not asked for."""
+    """Plans of which no other is both faster and cheaper, the cheapest first; None where they were
+    not asked for."""
 
     def _repr_html_(self) -> str:
         """Show the ranked plans in a notebook; where nothing fits, why."""
         asked = f"{self.facts.get('model', self.request.model)} on {self.request.cluster}"
         if not self.plans:
-            miss = "" if self.nearest_miss is None else f"the nearest is {self.nearest_miss.over_bytes / GIB:.1f} GiB too large"
-            return html_table(f"{asked}: nothing fits", ("reason", "layouts"), self.rejected.items(), note=miss)
+            miss = (
+                ""
+                if self.nearest_miss is None
+                else f"the nearest is {self.nearest_miss.over_bytes / GIB:.1f} GiB too large"
+            )
+            return html_table(
+                f"{asked}: nothing fits", ("reason", "layouts"), self.rejected.items(), note=miss
+            )
         headings = ("#", "layout", "step, s", "80 %", "tokens/s/GPU", "MFU, %", "peak, GiB", "fits")
         best = self.plans[0]
-        note = f"{self.layouts:,} layouts priced; stands on: {best.provenance['kernels']}; {best.intervals.error}"
-        return html_table(f"{asked}: {best.step_s:.4g} s a step", headings, (_cells(plan) for plan in self.plans), note=note)
+        note = (
+            f"{self.layouts:,} layouts priced; stands on: {best.provenance['kernels']};"
+            f" {best.intervals.error}"
+        )
+        return html_table(
+            f"{asked}: {best.step_s:.4g} s a step",
+            headings,
+            (_cells(plan) for plan in self.plans),
+            note=note,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `plan --json` prints."""
-        search: dict[str, Any] = {"layouts": self.layouts, "seconds": self.seconds, "exhaustive": True, "bound_gap": 0.0}
+        search: dict[str, Any] = {
+            "layouts": self.layouts,
+            "seconds": self.seconds,
+            "exhaustive": True,
+            "bound_gap": 0.0,
+        }
         if self.proof is not None:
             search |= self.proof.to_dict()
         if self.nearest_miss is not None:
@@ -207,9 +237,22 @@ class PlanResult:
 
 def _cells(plan: Plan) -> tuple[object, ...]:
     """One row of the table in a notebook."""
-    words = plan.layout.words() if plan.mixed is None else ", ".join(f"{s.chip} tp={s.tp} {s.layers} layers" for s in plan.mixed.stages)
+    words = (
+        plan.layout.words()
+        if plan.mixed is None
+        else ", ".join(f"{s.chip} tp={s.tp} {s.layers} layers" for s in plan.mixed.stages)
+    )
     between = "{:.3g} to {:.3g}".format(*plan.intervals.step_s)
-    return plan.rank, words, plan.step_s, between, plan.tokens_per_s_per_gpu, 100 * plan.mfu, plan.peak_bytes / GIB, plan.fits
+    return (
+        plan.rank,
+        words,
+        plan.step_s,
+        between,
+        plan.tokens_per_s_per_gpu,
+        100 * plan.mfu,
+        plan.peak_bytes / GIB,
+        plan.fits,
+    )
 
 
 def layout_dict(layout: Layout) -> dict[str, Any]:
@@ -218,13 +261,29 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
 
 
 def mixed_dict(mixed: MixedLayout) -> dict[str, Any]:
-    """Return `layout`, null in the fields in which stages differ, and `stages`, as the contract has them."""
+    """Return `layout`, null in the fields in which stages differ, and `stages`, as the contract has
+    them."""
     shared = layout_dict(mixed.row(0))
-    names = ("tp", "sp", "dp", "mbs", "recompute", "recompute_method", "recompute_layers", "recompute_modules")
-    differs = {name: None for name in names if len({getattr(stage, name) for stage in mixed.stages}) > 1}
-    stages = [_plain({f.name: getattr(stage, f.name) for f in fields(stage)}) for stage in mixed.stages]
+    names = (
+        "tp",
+        "sp",
+        "dp",
+        "mbs",
+        "recompute",
+        "recompute_method",
+        "recompute_layers",
+        "recompute_modules",
+    )
+    differs = {
+        name: None for name in names if len({getattr(stage, name) for stage in mixed.stages}) > 1
+    }
+    stages = [
+        _plain({f.name: getattr(stage, f.name) for f in fields(stage)}) for stage in mixed.stages
+    ]
     return {"layout": shared | differs, "stages": stages}
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
+    }

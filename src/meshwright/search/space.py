@@ -19,14 +19,16 @@ __all__ = ["Rejections", "Space", "chunks", "make_space"]
 Ints = NDArray[np.int64]
 Columns = dict[str, Ints]
 CHUNK_ROWS = 32_768
-"""Layouts priced at once, before duplicates drop out: so many that numpy's overhead is spread thin, so few that two chunks at once stay
-within 250 MiB."""
+"""Layouts priced at once, before duplicates drop out: so many that numpy's overhead is spread thin,
+so few that two chunks at once stay within 250 MiB."""
 GRID_ROWS = 65_536
 """Rows of the grid whose micro batches are spread out at once."""
 
 _BATCH_KEYS = frozenset({"batch", "rounds", "fill", "torch_fill", "split_backward"})
 _RECOMPUTE_KEYS = frozenset({"recompute_modules", "recompute_layers"})
-_GRID_RULES = tuple(r for r in ALL_RULES if r.key not in _BATCH_KEYS | _RECOMPUTE_KEYS | {"even_split"})
+_GRID_RULES = tuple(
+    r for r in ALL_RULES if r.key not in _BATCH_KEYS | _RECOMPUTE_KEYS | {"even_split"}
+)
 _BATCH_RULES = tuple(r for r in ALL_RULES if r.key in _BATCH_KEYS)
 _RECOMPUTE_RULES = tuple(r for r in ALL_RULES if r.key in _RECOMPUTE_KEYS)
 
@@ -45,7 +47,8 @@ class Rejections:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Space:
-    """The grid of ranks (every column of Layouts; mbs, gbs and recompute still at their defaults), and what is spread over it."""
+    """The grid of ranks (every column of Layouts; mbs, gbs and recompute still at their defaults),
+    and what is spread over it."""
 
     grid: Layouts
     axes: Axes
@@ -63,14 +66,36 @@ class Space:
 
 
 def make_space(problem: Problem, axes: Axes, rejections: Rejections) -> Space:
-    """Build the grid and drop its rows that break a rule; each dropped row counts as the layouts it stands for."""
+    """Build the grid and drop its rows that break a rule; each dropped row counts as the layouts it
+    stands for."""
     offered = _grid(problem, axes)
-    grid = _keep(offered, problem.case, _GRID_RULES, rejections, weight=len(axes.mbs) * len(axes.recomputations))
-    return Space(grid=grid, axes=axes, case=problem.case, gbs=problem.request.gbs, max_gbs=problem.max_gbs, offered=len(offered))
+    grid = _keep(
+        offered,
+        problem.case,
+        _GRID_RULES,
+        rejections,
+        weight=len(axes.mbs) * len(axes.recomputations),
+    )
+    return Space(
+        grid=grid,
+        axes=axes,
+        case=problem.case,
+        gbs=problem.request.gbs,
+        max_gbs=problem.max_gbs,
+        offered=len(offered),
+    )
 
 
-def _keep(layouts: Layouts, case: RuleCase, rules: tuple[Rule, ...], rejections: Rejections, *, weight: int = 1) -> Layouts:
-    """Return the rows that keep all rules; others are counted under the first rule that they break."""
+def _keep(
+    layouts: Layouts,
+    case: RuleCase,
+    rules: tuple[Rule, ...],
+    rejections: Rejections,
+    *,
+    weight: int = 1,
+) -> Layouts:
+    """Return the rows that keep all rules; others are counted under the first rule that they
+    break."""
     good = np.ones(len(layouts), dtype=bool)
     for rule, broken in broken_rows(layouts, case, rules):
         rejections.add(f"rule: {rule.sentence}", int(np.count_nonzero(good & broken)) * weight)
@@ -80,11 +105,22 @@ def _keep(layouts: Layouts, case: RuleCase, rules: tuple[Rule, ...], rejections:
 
 def _grid(problem: Problem, axes: Axes) -> Layouts:
     columns = _rank_grid(problem.num_chips, axes)
-    columns = _spread(columns, "vpp", _chunks_per_stage(columns, axes, problem.setting.model.total_layers))
+    columns = _spread(
+        columns, "vpp", _chunks_per_stage(columns, axes, problem.setting.model.total_layers)
+    )
     columns = _spread(columns, "schedule", [np.array(axes.schedule)] * len(columns["tp"]))
-    columns = _spread(columns, "sp", [np.array(axes.sp) if axes.sp is not None else np.array([int(tp > 1)]) for tp in columns["tp"]])
+    columns = _spread(
+        columns,
+        "sp",
+        [
+            np.array(axes.sp) if axes.sp is not None else np.array([int(tp > 1)])
+            for tp in columns["tp"]
+        ],
+    )
     columns = _spread(columns, "sharding", [np.array(axes.sharding)] * len(columns["tp"]))
-    columns = _spread(columns, "shard_size", _shard_sizes(columns, axes, problem.setting.pool.node.domain_size))
+    columns = _spread(
+        columns, "shard_size", _shard_sizes(columns, axes, problem.setting.pool.node.domain_size)
+    )
     columns = _spread(columns, "ep", [np.array(axes.ep)] * len(columns["tp"]))
     columns = _spread(columns, "etp", _expert_tensor(columns, axes))
     return _with_splits(_layouts(columns), axes, problem)
@@ -110,7 +146,9 @@ def _spread(columns: Columns, name: str, options: list[Ints]) -> Columns:
     """Repeat each row for each of its options of a new column."""
     counts = np.array([len(option) for option in options], dtype=np.int64)
     spread = {key: np.repeat(column, counts) for key, column in columns.items()}
-    spread[name] = np.concatenate(options).astype(np.int64) if options else np.zeros(0, dtype=np.int64)
+    spread[name] = (
+        np.concatenate(options).astype(np.int64) if options else np.zeros(0, dtype=np.int64)
+    )
     return spread
 
 
@@ -119,7 +157,10 @@ def _chunks_per_stage(columns: Columns, axes: Axes, layers: int) -> list[Ints]:
         return [np.array(axes.vpp)] * len(columns["tp"])
     if axes.splits is not None:
         sizes = {len(split) for split in axes.splits}
-        return [np.array(sorted({size // pp for size in sizes if size % pp == 0} or {1})) for pp in columns["pp"]]
+        return [
+            np.array(sorted({size // pp for size in sizes if size % pp == 0} or {1}))
+            for pp in columns["pp"]
+        ]
     by_pp = {int(pp): np.array(_searched_vpp(int(pp), layers)) for pp in np.unique(columns["pp"])}
     return [by_pp[int(pp)] for pp in columns["pp"]]
 
@@ -127,17 +168,26 @@ def _chunks_per_stage(columns: Columns, axes: Axes, layers: int) -> list[Ints]:
 def _searched_vpp(pp: int, layers: int) -> list[int]:
     if pp == 1:
         return [1]
-    return [v for v in range(1, layers // pp + 1) if v <= MOST_UNEVEN_VPP or layers % (pp * v) == 0] or [1]
+    return [
+        v for v in range(1, layers // pp + 1) if v <= MOST_UNEVEN_VPP or layers % (pp * v) == 0
+    ] or [1]
 
 
 def _shard_sizes(columns: Columns, axes: Axes, domain: int) -> list[Ints]:
-    """All ranks, and under hybrid sharding proper parts of them that are whole domains or divide one."""
+    """All ranks, and under hybrid sharding proper parts of them that are whole domains or divide
+    one."""
     hybrid = columns["sharding"] == SHARDINGS.index("hybrid")
     whole = columns["dp"] * columns["cp"]
     if axes.shard_size is not None:
-        return [np.array(axes.shard_size) if is_hybrid else np.array([size]) for is_hybrid, size in zip(hybrid, whole, strict=True)]
+        return [
+            np.array(axes.shard_size) if is_hybrid else np.array([size])
+            for is_hybrid, size in zip(hybrid, whole, strict=True)
+        ]
     parts = {int(size): _parts(int(size), domain) for size in np.unique(whole)}
-    return [parts[int(size)] if is_hybrid else np.array([size]) for is_hybrid, size in zip(hybrid, whole, strict=True)]
+    return [
+        parts[int(size)] if is_hybrid else np.array([size])
+        for is_hybrid, size in zip(hybrid, whole, strict=True)
+    ]
 
 
 def _parts(whole: int, domain: int) -> Ints:
@@ -170,7 +220,8 @@ def _layouts(columns: Columns) -> Layouts:
 
 
 def _with_splits(grid: Layouts, axes: Axes, problem: Problem) -> Layouts:
-    """Repeat each row for each pinned split that its pipeline can have; else cut it as software that has a rule of its own does."""
+    """Repeat each row for each pinned split that its pipeline can have; else cut it as software
+    that has a rule of its own does."""
     if axes.splits is None:
         if stack_rules(problem.setting.stack).splits != "cost":
             return grid
@@ -190,7 +241,11 @@ def chunks(space: Space, rejections: Rejections, *, rows: int = CHUNK_ROWS) -> I
         grid = space.grid.take(np.arange(start, min(start + GRID_ROWS, len(space.grid))))
         batched = _with_batches(grid, space, rejections)
         for first in range(0, len(batched), per_chunk):
-            piece = _with_recompute(batched.take(np.arange(first, min(first + per_chunk, len(batched)))), space, rejections)
+            piece = _with_recompute(
+                batched.take(np.arange(first, min(first + per_chunk, len(batched)))),
+                space,
+                rejections,
+            )
             if len(piece):
                 yield piece
 
@@ -200,26 +255,42 @@ def _with_batches(grid: Layouts, space: Space, rejections: Rejections) -> Layout
     spread = grid.take(np.repeat(np.arange(len(grid)), len(space.axes.mbs)))
     spread = replace(spread, mbs=np.tile(np.array(space.axes.mbs, dtype=np.int64), len(grid)))
     weight = len(space.axes.recomputations)
-    spread = replace(spread, gbs=np.full(len(spread), space.gbs) if space.gbs is not None else _largest_batch(spread, space))
+    spread = replace(
+        spread,
+        gbs=(
+            np.full(len(spread), space.gbs)
+            if space.gbs is not None
+            else _largest_batch(spread, space)
+        ),
+    )
     fits = spread.gbs > 0
-    rejections.add(f"batch: mbs * dp is more than {space.max_gbs} sequences", int(np.count_nonzero(~fits)) * weight)
+    rejections.add(
+        f"batch: mbs * dp is more than {space.max_gbs} sequences",
+        int(np.count_nonzero(~fits)) * weight,
+    )
     return _keep(spread.take(fits), space.case, _BATCH_RULES, rejections, weight=weight)
 
 
 def _largest_batch(layouts: Layouts, space: Space) -> Ints:
-    """The largest batch up to the bound in whole micro batches, and in whole rounds of pp where chunks are interleaved."""
+    """The largest batch up to the bound in whole micro batches, and in whole rounds of pp where
+    chunks are interleaved."""
     unit = layouts.mbs * layouts.dp * np.where(layouts.vpp > 1, layouts.pp, 1)
     return space.max_gbs // unit * unit
 
 
 def _with_recompute(layouts: Layouts, space: Space, rejections: Rejections) -> Layouts:
-    """Spread the ways to recompute over some layouts; blocks of as many layers as another way are left out."""
+    """Spread the ways to recompute over some layouts; blocks of as many layers as another way are
+    left out."""
     ways = space.axes.recomputations
     spread = layouts.take(np.repeat(np.arange(len(layouts)), len(ways)))
     columns = {
-        name: np.tile(np.array([getattr(w, name) for w in ways], dtype=np.int64), len(layouts)) for name in ("kind", "block", "layers")
+        name: np.tile(np.array([getattr(w, name) for w in ways], dtype=np.int64), len(layouts))
+        for name in ("kind", "block", "layers")
     }
-    modules, eighths = (np.tile(np.array([getattr(w, n) for w in ways], dtype=np.int64), len(layouts)) for n in ("modules", "eighths"))
+    modules, eighths = (
+        np.tile(np.array([getattr(w, n) for w in ways], dtype=np.int64), len(layouts))
+        for n in ("modules", "eighths")
+    )
     size = -(-space.case.model.total_layers // (spread.pp * spread.vpp))
     wanted = -(-size * eighths // BLOCK_STEPS)
     same = (eighths > 0) & ((wanted == -(-size * (eighths - 1) // BLOCK_STEPS)) | (wanted >= size))

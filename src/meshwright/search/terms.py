@@ -33,7 +33,8 @@ Bound = Literal[Unit, "tp link", "cp link", "ep link", "dp link", "pp link"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """One term: its name for people, one line on what it is, what it waits for, where its formula and its constants are."""
+    """One term: its name for people, one line on what it is, what it waits for, where its formula
+    and its constants are."""
 
     title: str
     what: str
@@ -41,7 +42,8 @@ class Reading:
     formula: str
     """Module and function under `meshwright`."""
     constants: tuple[str, ...] = ()
-    """Fields of the chip, the links and the stack that scale it, such as `chip.matmul_efficiency`."""
+    """Fields of the chip, the links and the stack that scale it, such as
+    `chip.matmul_efficiency`."""
 
 
 TIME_READINGS: Mapping[str, Reading] = {
@@ -50,14 +52,23 @@ TIME_READINGS: Mapping[str, Reading] = {
         what="linear layers: forward, gradients of inputs and of weights",
         bound="matrix units",
         formula="cost.kernels.gemm_s",
-        constants=("chip.sustained_share", "chip.matmul_efficiency", "chip.fp8_matmul_efficiency", "chip.ramp_s"),
+        constants=(
+            "chip.sustained_share",
+            "chip.matmul_efficiency",
+            "chip.fp8_matmul_efficiency",
+            "chip.ramp_s",
+        ),
     ),
     "attention": Reading(
         title="attention core",
         what="scores and values, or a state-space scan, forward and backward",
         bound="matrix units",
         formula="cost.attention.attention_parts",
-        constants=("chip.attention_forward_efficiency", "chip.attention_backward_efficiency", "chip.flash2_share"),
+        constants=(
+            "chip.attention_forward_efficiency",
+            "chip.attention_backward_efficiency",
+            "chip.flash2_share",
+        ),
     ),
     "pointwise": Reading(
         title="element-wise",
@@ -171,28 +182,65 @@ class MemoryReading:
     constants: tuple[str, ...] = ()
 
 
-def _memory(title: str, short: str, what: str, *constants: str, formula: str = "cost.memory.price_memory") -> MemoryReading:
+def _memory(
+    title: str, short: str, what: str, *constants: str, formula: str = "cost.memory.price_memory"
+) -> MemoryReading:
     return MemoryReading(title=title, short=short, what=what, formula=formula, constants=constants)
 
 
 MEMORY_READINGS: Mapping[str, MemoryReading] = {
     "weights": _memory("weights", "weight", "the copy that computes"),
     "gradients": _memory(
-        "gradients", "grad", "those that are there at the fullest moment", "stack.gradient_bytes", "stack.transient_gradient_bytes"
+        "gradients",
+        "grad",
+        "those that are there at the fullest moment",
+        "stack.gradient_bytes",
+        "stack.transient_gradient_bytes",
     ),
     "optimizer": _memory(
-        "optimizer", "optim", "fp32 weights, Adam's two moments; temporaries of a step that is the peak", "stack.step_bytes"
+        "optimizer",
+        "optim",
+        "fp32 weights, Adam's two moments; temporaries of a step that is the peak",
+        "stack.step_bytes",
     ),
     "activations": _memory(
-        "activations", "activ", "kept for the backward pass by the micro batches in flight", formula="cost.memory.activation_bytes"
+        "activations",
+        "activ",
+        "kept for the backward pass by the micro batches in flight",
+        formula="cost.memory.activation_bytes",
     ),
-    "recompute_workspace": _memory("workspace", "work", "temporaries of the layer at work", formula="cost.memory.activation_bytes"),
-    "logits": _memory("logits", "logits", "logits and loss of one micro batch", "stack.logits_bytes", formula="cost.ends.price_ends"),
-    "communication": _memory("communication", "comm", "buffers of messages and gathered weights", "stack.reduce_bytes"),
-    "libraries": _memory("libraries", "libs", "workspaces of matrix products", "chip.gemm_workspace_bytes", "stack.library_workspaces"),
-    "slack": _memory("slack", "slack", "reserved by the allocator, not in use", "stack.fragmentation_frac"),
+    "recompute_workspace": _memory(
+        "workspace",
+        "work",
+        "temporaries of the layer at work",
+        formula="cost.memory.activation_bytes",
+    ),
+    "logits": _memory(
+        "logits",
+        "logits",
+        "logits and loss of one micro batch",
+        "stack.logits_bytes",
+        formula="cost.ends.price_ends",
+    ),
+    "communication": _memory(
+        "communication", "comm", "buffers of messages and gathered weights", "stack.reduce_bytes"
+    ),
+    "libraries": _memory(
+        "libraries",
+        "libs",
+        "workspaces of matrix products",
+        "chip.gemm_workspace_bytes",
+        "stack.library_workspaces",
+    ),
+    "slack": _memory(
+        "slack", "slack", "reserved by the allocator, not in use", "stack.fragmentation_frac"
+    ),
     "context": _memory(
-        "context", "ctx", "driver context, libraries, communicators", "stack.context_bytes", formula="cost.communicators.communicator_bytes"
+        "context",
+        "ctx",
+        "driver context, libraries, communicators",
+        "stack.context_bytes",
+        formula="cost.communicators.communicator_bytes",
     ),
 }
 """One row per term of `cost.memory.MEMORY_TERMS`."""
@@ -224,7 +272,9 @@ def bound_words(bound: Bound, layout: Layout, pool: Pool) -> str:
         "device memory": f"{pool.node.chip.name} memory bandwidth",
         "host": "host: launch of kernels",
         "slowest stage": f"slowest of {layout.pp} stages",
-        "pipeline": f"schedule: pp={layout.pp}, vpp={layout.vpp}, {layout.num_microbatches} micro batches",
+        "pipeline": (
+            f"schedule: pp={layout.pp}, vpp={layout.vpp}, {layout.num_microbatches} micro batches"
+        ),
         "software": "host",
     }
     return fixed[bound]
@@ -236,7 +286,10 @@ def link_words(bound: Bound, layout: Layout, pool: Pool) -> str:
     node = pool.node
     if _inside(bound, layout, pool):
         return f"{node.domain_link.name}: {size} ranks within a domain of {node.domain_size}"
-    return f"{node.network_link.name}: {size} ranks, {stride} apart, over {-(-size * stride // node.domain_size)} domains"
+    return (
+        f"{node.network_link.name}: {size} ranks, {stride} apart, over"
+        f" {-(-size * stride // node.domain_size)} domains"
+    )
 
 
 def _inside(bound: Bound, layout: Layout, pool: Pool) -> bool:
@@ -256,9 +309,15 @@ def _group(bound: Bound, layout: Layout) -> tuple[int, int]:
     return groups[bound]
 
 
-def provenance(reading: Reading | MemoryReading, *, layout: Layout, pool: Pool, work: Workload, stack: Stack) -> Provenance:
+def provenance(
+    reading: Reading | MemoryReading, *, layout: Layout, pool: Pool, work: Workload, stack: Stack
+) -> Provenance:
     """Return the formula and the constants of a term, with values and sources."""
-    inside = isinstance(reading, Reading) and reading.bound.endswith(" link") and _inside(reading.bound, layout, pool)
+    inside = (
+        isinstance(reading, Reading)
+        and reading.bound.endswith(" link")
+        and _inside(reading.bound, layout, pool)
+    )
     link = pool.node.domain_link if inside else pool.node.network_link
     owners: dict[str, Chip | Link | Stack] = {"chip": pool.node.chip, "stack": stack, "link": link}
     found = []
@@ -275,7 +334,9 @@ def _counts(field: str, work: Workload, stack: Stack) -> bool:
     """Whether a constant that belongs to one precision or one kernel matters here."""
     if field == "fp8_matmul_efficiency":
         return "fp8" in work.precision
-    return field != "flash2_share" or stack.attention_library == "flash2" or work.attention == "flash1"
+    return (
+        field != "flash2_share" or stack.attention_library == "flash2" or work.attention == "flash1"
+    )
 
 
 _SOURCE_COLUMNS = {
@@ -298,7 +359,13 @@ def _source(owner: Chip | Link | Stack, field: str) -> str:
     """Return where a constant comes from; what is not in the catalogue is the user's own."""
     if isinstance(owner, Stack):
         return f"stack {owner.name}: {owner.source}" if owner.source else f"stack {owner.name}"
-    known: dict[str, Row] = {row.chip.name: row.cells for row in chip_rows()} if isinstance(owner, Chip) else {}
+    known: dict[str, Row] = (
+        {row.chip.name: row.cells for row in chip_rows()} if isinstance(owner, Chip) else {}
+    )
     known |= {row.link.name: row.cells for row in link_rows()} if isinstance(owner, Link) else {}
     cells = known.get(owner.name, {})
-    return cells.get(_SOURCE_COLUMNS.get(field, "source"), "") or cells.get("source", "") or "given by the user"
+    return (
+        cells.get(_SOURCE_COLUMNS.get(field, "source"), "")
+        or cells.get("source", "")
+        or "given by the user"
+    )

@@ -27,7 +27,8 @@ COMMUNICATION = {
 }
 """Terms of a pass that are messages, and their names; what hides behind compute is not in them."""
 ONCE = {"dp_comm": "exchange between replicas", "optimizer": "optimizer", "overhead": "overhead"}
-"""Terms that follow the pipeline, in their order; of the exchange what does not hide behind the last backward."""
+"""Terms that follow the pipeline, in their order; of the exchange what does not hide behind the
+last backward."""
 PASSING = ("activations", "recompute_workspace", "logits")
 """Terms of memory that come and go with the micro batches."""
 
@@ -95,26 +96,41 @@ def traced_mixed(layout: MixedLayout, site: Site, time_s: Mapping[str, float]) -
 def _all_stages(problem: Problem, row: Layout) -> StagePrices:
     setting, rows = problem.setting, Layouts.of([row])
     stages = place_stages(rows, setting.model, which="all")
-    return price_stages(rows, stages, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack)
+    return price_stages(
+        rows, stages, model=setting.model, pool=setting.pool, work=setting.work, stack=setting.stack
+    )
 
 
 def _stages(names: Sequence[str], memory: Mapping[str, Floats]) -> tuple[TracedStage, ...]:
     peak, passing = sum(memory.values()), sum(memory[term] for term in PASSING)
     return tuple(
-        TracedStage(name=f"stage {number}: {name}", peak_bytes=float(peak[number]), passing_bytes=float(passing[number]))  # type: ignore[index]
+        TracedStage(
+            name=f"stage {number}: {name}",
+            peak_bytes=float(peak[number]),  # type: ignore[index]
+            passing_bytes=float(passing[number]),  # type: ignore[index]
+        )
         for number, name in enumerate(names)
     )
 
 
 def _chunks(deep: Layout, problem: Problem, found: StagePrices) -> tuple[TracedChunk, ...]:
     layers = place_stages(Layouts.of([deep]), problem.setting.model, which="all").layers[0]
-    forward, backward = ({term: each[0] for term, each in terms.items()} for terms in (found.forward_work_s, found.backward_work_s))
+    forward, backward = (
+        {term: each[0] for term, each in terms.items()}
+        for terms in (found.forward_work_s, found.backward_work_s)
+    )
     return _passes(layers.tolist(), forward, backward)
 
 
-def _passes(layers: Sequence[int], forward: Mapping[str, Floats], backward: Mapping[str, Floats]) -> tuple[TracedChunk, ...]:
+def _passes(
+    layers: Sequence[int], forward: Mapping[str, Floats], backward: Mapping[str, Floats]
+) -> tuple[TracedChunk, ...]:
     def messages(terms: Mapping[str, Floats], chunk: int) -> dict[str, float]:
-        return {name: float(terms[term][chunk]) for term, name in COMMUNICATION.items() if terms[term][chunk] > 0}
+        return {
+            name: float(terms[term][chunk])
+            for term, name in COMMUNICATION.items()
+            if terms[term][chunk] > 0
+        }
 
     return tuple(
         TracedChunk(

@@ -1,4 +1,5 @@
-"""Serving: what an iteration of an inference engine costs, what requests see of it, and which deployment serves them best."""
+"""Serving: what an iteration of an inference engine costs, what requests see of it, and which
+deployment serves them best."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ if TYPE_CHECKING:
     from meshwright.serving.request import ServingRequest
     from meshwright.serving.search import plan, predict
 
-__all__ = ["ServingRequest", "export_serving", "measure_server", "plan", "predict", "read_results", "simulate_load", "tune"]
+__all__ = [
+    "ServingRequest",
+    "export_serving",
+    "measure_server",
+    "plan",
+    "predict",
+    "read_results",
+    "simulate_load",
+    "tune",
+]
 
 _HOME = {
     "ServingRequest": "meshwright.serving.request",

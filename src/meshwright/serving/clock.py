@@ -33,7 +33,9 @@ class Speculation:
         if self.drafted < 1:
             raise ConfigError(f"drafted={self.drafted}: expected 1 token or more")
         if not 0.0 <= self.accepted <= self.drafted:
-            raise ConfigError(f"accepted={self.accepted}: expected 0 to drafted={self.drafted} tokens")
+            raise ConfigError(
+                f"accepted={self.accepted}: expected 0 to drafted={self.drafted} tokens"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,8 +61,9 @@ class _Plane:
 class Clock:
     """Times of the iterations of one worker, seen from one of its attention ranks.
 
-    Formula:  by_tokens(prompts + running) + attention of prompts + attention of running sequences + head + messages + host; without
-              a graph (an iteration with prompts) at least kernels * launch_s
+    Formula:  by_tokens(prompts + running) + attention of prompts + attention of running sequences +
+              head + messages + host; without a graph (an iteration with prompts) at least kernels *
+              launch_s
     Units:    seconds.
     Source:   `Prices`, tabulated.
     Valid:    up to `most_tokens` tokens in an iteration and `most_context` in a sequence.
@@ -76,7 +79,9 @@ class Clock:
     def tokens_s(self) -> list[float]:
         """Seconds by tokens of the iteration, from none on."""
         points = _points(self.most_tokens)
-        parts = sum(self.prices.by_tokens_s(points).values(), np.zeros_like(points)) + self.prices.messages_s(points)
+        parts = sum(
+            self.prices.by_tokens_s(points).values(), np.zeros_like(points)
+        ) + self.prices.messages_s(points)
         wanted = np.arange(1, self.most_tokens + 1, dtype=np.float64)
         return [0.0, *np.interp(wanted, points, parts).tolist()]
 
@@ -93,15 +98,21 @@ class Clock:
     def _running(self) -> _Plane:
         batches, contexts = _halves(self.most_tokens), _halves(self.most_context)
         values = self.prices.running_s(batch=batches[:, None], context=contexts[None, :])
-        return _Plane(rows=np.log(batches).tolist(), columns=np.log(contexts).tolist(), values=values.tolist())
+        return _Plane(
+            rows=np.log(batches).tolist(), columns=np.log(contexts).tolist(), values=values.tolist()
+        )
 
     @cached_property
     def _prompts(self) -> _Plane:
         """By new tokens and by tokens seen in all."""
         news, totals = _halves(self.most_context), _halves(self.most_context)
         new, total = np.broadcast_arrays(news[:, None], totals[None, :])
-        values = self.prices.prompts_s(batch=np.ones(()), new=new, context=np.maximum(total - new, 0.0))
-        return _Plane(rows=np.log(news).tolist(), columns=np.log(totals).tolist(), values=values.tolist())
+        values = self.prices.prompts_s(
+            batch=np.ones(()), new=new, context=np.maximum(total - new, 0.0)
+        )
+        return _Plane(
+            rows=np.log(news).tolist(), columns=np.log(totals).tolist(), values=values.tolist()
+        )
 
     @cached_property
     def launch_s(self) -> float:
@@ -109,43 +120,64 @@ class Clock:
         return self.prices.kernel_count() * self.prices.engine.launch_s
 
     def running_s(self, batch: int, context: float) -> float:
-        """Return the time in which each of `batch` running sequences gets one token, without prompts.
+        """Return the time in which each of `batch` running sequences gets one token, without
+        prompts.
 
-        Formula:  one iteration; with speculation one of batch * (1 + drafted) tokens and drafted passes of one layer and the head,
-                  over 1 + accepted tokens
+        Formula:  one iteration; with speculation one of batch * (1 + drafted) tokens and drafted
+                  passes of one layer and the head, over 1 + accepted tokens
         """
         guess = self.speculation
         each = 1 if guess is None else 1 + guess.drafted
-        device = self.tokens_s[min(batch * each, self.most_tokens)] + self._running.at(batch, max(context, 1.0))
+        device = self.tokens_s[min(batch * each, self.most_tokens)] + self._running.at(
+            batch, max(context, 1.0)
+        )
         if not self.prices.engine.graphs:
             device = max(device, self.launch_s)
         if guess is None:
             return device + self.head_s[batch]
-        draft = guess.drafted * (self.tokens_s[batch] / self.prices.model.num_layers + self.head_s[batch])
-        return (device + draft + self.head_s[min(batch * each, self.most_tokens)]) / (1.0 + guess.accepted)
+        draft = guess.drafted * (
+            self.tokens_s[batch] / self.prices.model.num_layers + self.head_s[batch]
+        )
+        return (device + draft + self.head_s[min(batch * each, self.most_tokens)]) / (
+            1.0 + guess.accepted
+        )
 
     def prompt_attention_s(self, new: int, before: int) -> float:
-        """Return the time of attention of a chunk of one prompt, `before` tokens of which are in the cache."""
+        """Return the time of attention of a chunk of one prompt, `before` tokens of which are in
+        the cache."""
         return self._prompts.at(new, new + before)
 
-    def mixed_s(self, *, new: int, attention: float, heads: int, batch: int, context: float) -> float:
-        """Return the time of an iteration with `new` tokens of prompts, of which `heads` end, and `batch` running sequences."""
+    def mixed_s(
+        self, *, new: int, attention: float, heads: int, batch: int, context: float
+    ) -> float:
+        """Return the time of an iteration with `new` tokens of prompts, of which `heads` end, and
+        `batch` running sequences."""
         device = self.tokens_s[min(new + batch, self.most_tokens)] + attention
         if batch:
             device += self._running.at(batch, max(context, 1.0))
         return max(device, self.launch_s) + self.head_s[batch + heads]
 
 
-def clock_of(prices: Prices, *, most_tokens: int, most_context: int, speculation: Speculation | None = None) -> Clock:
+def clock_of(
+    prices: Prices, *, most_tokens: int, most_context: int, speculation: Speculation | None = None
+) -> Clock:
     """Return the clock of a worker."""
-    return Clock(prices=prices, most_tokens=max(most_tokens, 64), most_context=max(most_context, 64), speculation=speculation)
+    return Clock(
+        prices=prices,
+        most_tokens=max(most_tokens, 64),
+        most_context=max(most_context, 64),
+        speculation=speculation,
+    )
 
 
 def _points(most: int) -> Floats:
-    """1, 2, ..., then a few per doubling, and the same plus one, where another wave of tiles starts."""
+    """1, 2, ..., then a few per doubling, and the same plus one, where another wave of tiles
+    starts."""
     steps = _halves(most)
     later = steps[steps > _SINGLE]
-    return np.unique(np.concatenate([np.arange(1.0, min(_SINGLE, most) + 1), later, later[later < most] + 1]))
+    return np.unique(
+        np.concatenate([np.arange(1.0, min(_SINGLE, most) + 1), later, later[later < most] + 1])
+    )
 
 
 def _halves(most: int) -> Floats:

@@ -30,7 +30,8 @@ class Seen:
 
     @property
     def figures(self) -> Mapping[str, Mapping[str, float]]:
-        """Mean and percentiles over requests of TTFT, TPOT and end-to-end time, in seconds; requests of one token have no TPOT."""
+        """Mean and percentiles over requests of TTFT, TPOT and end-to-end time, in seconds;
+        requests of one token have no TPOT."""
         return summaries(self.outcome)
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,25 +49,42 @@ class Seen:
 
 
 def summaries(outcome: Outcome) -> dict[str, dict[str, float]]:
-    """Return mean and percentiles of TTFT, TPOT and end-to-end time, in seconds; without TPOT where all requests have one token."""
+    """Return mean and percentiles of TTFT, TPOT and end-to-end time, in seconds; without TPOT where
+    all requests have one token."""
     columns = {"ttft": outcome.ttft_s, "tpot": outcome.tpot_s, "e2e": outcome.e2e_s}
-    return {name: _summary(column[np.isfinite(column)]) for name, column in columns.items() if np.isfinite(column).any()}
+    return {
+        name: _summary(column[np.isfinite(column)])
+        for name, column in columns.items()
+        if np.isfinite(column).any()
+    }
 
 
 def _summary(values: Floats) -> dict[str, float]:
-    return {"mean": float(values.mean()), **{name: float(np.quantile(values, share)) for name, share in _QUANTILES.items()}}
+    return {
+        "mean": float(values.mean()),
+        **{name: float(np.quantile(values, share)) for name, share in _QUANTILES.items()},
+    }
 
 
 def simulate_load(
-    request: ServingRequest, *, worker: Worker, requests: Requests, sent_s: Sequence[float] | None, concurrency: int | None
+    request: ServingRequest,
+    *,
+    worker: Worker,
+    requests: Requests,
+    sent_s: Sequence[float] | None,
+    concurrency: int | None,
 ) -> Seen:
-    """Send requests to as many copies of a worker as the chips hold, in turn, and to their attention ranks in turn.
+    """Send requests to as many copies of a worker as the chips hold, in turn, and to their
+    attention ranks in turn.
 
-    With `sent_s` at those times, else by `concurrency` clients in all that wait for their answers. The types of weights and cache are the
-    request's first.
+    With `sent_s` at those times, else by `concurrency` clients in all that wait for their answers.
+    The types of weights and cache are the request's first.
     """
     if len(request.cluster.pools) > 1:
-        raise ConfigError(f"cluster {request.cluster.name}: a load is simulated on one kind of chip; name one of them")
+        raise ConfigError(
+            f"cluster {request.cluster.name}: a load is simulated on one kind of chip; name one of"
+            " them"
+        )
     pool = request.cluster.pools[0]
     if pool.num_chips < worker.chips:
         raise ConfigError(f"{worker.name} needs {worker.chips} chips; there are {pool.num_chips}")
@@ -74,10 +92,16 @@ def simulate_load(
         raise ConfigError("a simulated load needs the types of weights and cache")
     one = candidate_of(request, pool, worker, request.weights[0], request.cache[0])
     copies = pool.num_chips // worker.chips
-    ways = min(copies * worker.attention_dp, len(requests.prompts), concurrency or len(requests.prompts))
+    ways = min(
+        copies * worker.attention_dp, len(requests.prompts), concurrency or len(requests.prompts)
+    )
     outcomes = []
     for way in range(ways):
-        part = Requests(prompts=requests.prompts[way::ways], outputs=requests.outputs[way::ways], cached=request.cached_share)
+        part = Requests(
+            prompts=requests.prompts[way::ways],
+            outputs=requests.outputs[way::ways],
+            cached=request.cached_share,
+        )
         limits = {"slots": request.engine.max_sequences, "cache_tokens": one.memory.cache_tokens}
         if sent_s is not None:
             outcomes.append(open_loop(one.clock, part, sent_s=sent_s[way::ways], **limits))
@@ -89,7 +113,10 @@ def simulate_load(
 
 def together(outcomes: Sequence[Outcome]) -> Outcome:
     """Return what the requests of several ranks saw, one rank's after the other's."""
-    columns = {name: np.concatenate([getattr(one, name) for one in outcomes]) for name in ("sent_s", "ttft_s", "tpot_s", "e2e_s")}
+    columns = {
+        name: np.concatenate([getattr(one, name) for one in outcomes])
+        for name in ("sent_s", "ttft_s", "tpot_s", "e2e_s")
+    }
     ends = max(float((one.sent_s + one.e2e_s).max()) for one in outcomes)
     return Outcome(
         **columns,

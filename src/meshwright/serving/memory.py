@@ -29,7 +29,8 @@ class Memory:
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens that the cache has room for, of one attention rank; 0 where the weights alone don't fit."""
+        """Tokens that the cache has room for, of one attention rank; 0 where the weights alone
+        don't fit."""
         room = self.limit - self.weights - self.activations - self.base
         return max(0, int(room / self.cache_per_token))
 
@@ -39,11 +40,14 @@ class Memory:
 
 
 def memory_of(prices: Prices, *, iteration_tokens: float) -> Memory:
-    """Return the memory of a worker whose largest iteration has that many tokens on one attention rank.
+    """Return the memory of a worker whose largest iteration has that many tokens on one attention
+    rank.
 
-    Formula:  weights + iteration_tokens * hidden * activation_elements * 2 / pp' + base; limit = usable * memory_share
+    Formula:  weights + iteration_tokens * hidden * activation_elements * 2 / pp' + base; limit =
+              usable * memory_share
     Units:    bytes.
-    Source:   `Engine`: fitted on the memory of FasterTransformer's runs (inference_fastertransformer), vLLM's documented defaults.
+    Source:   `Engine`: fitted on the memory of FasterTransformer's runs
+              (inference_fastertransformer), vLLM's documented defaults.
     Valid:    every stage alike, plus the embedding on the first.
     Checked:  tests/serving/test_memory.py
     """
@@ -61,8 +65,8 @@ def memory_of(prices: Prices, *, iteration_tokens: float) -> Memory:
 def weight_bytes(prices: Prices) -> float:
     """Bytes of weights on the fullest chip.
 
-    Formula:  blocks * (sharded / tp + replicated + experts / (ep * expert tp)) / pp, each in its type, the projection after attention in
-              its own, + embedding and head / tp
+    Formula:  blocks * (sharded / tp + replicated + experts / (ep * expert tp)) / pp, each in its
+              type, the projection after attention in its own, + embedding and head / tp
     Units:    bytes.
     Source:   `models.params`.
     Valid:    stages of equal layers; tied embeddings are one matrix.
@@ -76,8 +80,14 @@ def weight_bytes(prices: Prices) -> float:
         split = worker.tp if "attention" in block.kind or worker.attention_dp == 1 else 1
         size = part.sharded / split * Quantisation.bytes_of(dense) + 2.0 * part.replicated
         if "attention" in block.kind:
-            size -= _output_params(model) / split * (Quantisation.bytes_of(dense) - Quantisation.bytes_of(kept.output))
-        total += count * (size + part.expert / worker.stage_chips * Quantisation.bytes_of(kept.experts))
+            size -= (
+                _output_params(model)
+                / split
+                * (Quantisation.bytes_of(dense) - Quantisation.bytes_of(kept.output))
+            )
+        total += count * (
+            size + part.expert / worker.stage_chips * Quantisation.bytes_of(kept.experts)
+        )
     table = 2.0 * model.vocab * model.hidden / worker.tp
     ends = table if model.tied or worker.pp > 1 else 2.0 * table
     return total / worker.pp + ends + 2.0 * norm_params(model)
@@ -85,23 +95,30 @@ def weight_bytes(prices: Prices) -> float:
 
 def _output_params(model: ModelSpec) -> float:
     """Of the projection after attention."""
-    return float(model.hidden * model.num_heads * (model.head_dim if model.mla is None else model.mla.v_head_dim))
+    return float(
+        model.hidden
+        * model.num_heads
+        * (model.head_dim if model.mla is None else model.mla.v_head_dim)
+    )
 
 
 def cache_bytes_per_token(prices: Prices) -> float:
     """Bytes that one token of one sequence keeps on the fullest chip.
 
-    Formula:  attention layers / pp * 2 * key heads per rank * head_dim * bytes; the latent of MLA is whole on every rank
+    Formula:  attention layers / pp * 2 * key heads per rank * head_dim * bytes; the latent of MLA
+              is whole on every rank
     Units:    bytes.
     Source:   vLLM's paged attention (arXiv:2309.06180) wastes under 4 %, which is left out.
-    Valid:    layers with a window are counted whole here: engines keep one size of page for all layers.
+    Valid:    layers with a window are counted whole here: engines keep one size of page for all
+              layers.
     Checked:  tests/serving/test_memory.py
     """
     model, worker = prices.model, prices.worker
     layers = sum(
         count
         for block, count in prices.blocks
-        if block.kind == "attention" and (model.family != "encoder-decoder" or block.stream == "decoder")
+        if block.kind == "attention"
+        and (model.family != "encoder-decoder" or block.stream == "decoder")
     )
     if model.mla is not None:
         values = float(model.mla.kv_lora_rank + model.mla.qk_rope_head_dim)

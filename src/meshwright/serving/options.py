@@ -12,15 +12,27 @@ from meshwright.serving.request import Mode, ServingRequest
 from meshwright.serving.result import Part, ServingOption
 from meshwright.serving.space import Candidate
 from meshwright.serving.static import static_batch
-from meshwright.serving.steady import BUSY, Steady, at_rate, batched_prompt_s, decode_s, most_running, prompt_s, steady
+from meshwright.serving.steady import (
+    BUSY,
+    Steady,
+    at_rate,
+    batched_prompt_s,
+    decode_s,
+    most_running,
+    prompt_s,
+    steady,
+)
 
 __all__ = ["option_of", "part_of", "priced_options", "transfer_s"]
 
 _PER_DOUBLING = 2
 
 
-def priced_options(request: ServingRequest, found: Sequence[Candidate]) -> Iterator[ServingOption | None]:
-    """Price the candidates in every mode that the request allows, at every load; None where the chips are too few."""
+def priced_options(
+    request: ServingRequest, found: Sequence[Candidate]
+) -> Iterator[ServingOption | None]:
+    """Price the candidates in every mode that the request allows, at every load; None where the
+    chips are too few."""
     if "aggregated" in request.modes:
         for one in found:
             yield from _aggregated(request, one)
@@ -36,9 +48,14 @@ def priced_options(request: ServingRequest, found: Sequence[Candidate]) -> Itera
 
 def _can_pair(first: Candidate, second: Candidate) -> bool:
     """Both hold the same weights and cache, and there is room for both."""
-    same = first.prices.quantisation == second.prices.quantisation and first.prices.cache == second.prices.cache
+    same = (
+        first.prices.quantisation == second.prices.quantisation
+        and first.prices.cache == second.prices.cache
+    )
     if first.pool is second.pool:
-        return same and first.prices.worker.chips + second.prices.worker.chips <= first.pool.num_chips
+        return (
+            same and first.prices.worker.chips + second.prices.worker.chips <= first.pool.num_chips
+        )
     return same
 
 
@@ -52,7 +69,12 @@ def transfer_s(request: ServingRequest, answers: Candidate) -> float:
 def _loads(request: ServingRequest, one: Candidate) -> list[int]:
     """Requests under way per attention rank: powers of sqrt(2) up to what fits."""
     ranks = one.prices.worker.attention_dp
-    most = most_running(one.clock, input_len=request.input_len, output_len=request.output_len, cache_tokens=one.memory.cache_tokens)
+    most = most_running(
+        one.clock,
+        input_len=request.input_len,
+        output_len=request.output_len,
+        cache_tokens=one.memory.cache_tokens,
+    )
     if request.concurrency is not None:
         wanted = max(1, ceil(request.concurrency / ranks))
         return [wanted] if wanted <= most else []
@@ -61,13 +83,20 @@ def _loads(request: ServingRequest, one: Candidate) -> list[int]:
 
 def _ladder(most: int) -> list[int]:
     count = int(_PER_DOUBLING * most.bit_length())
-    return sorted({min(most, round(2 ** (i / _PER_DOUBLING))) for i in range(count + 1)}) if most else []
+    return (
+        sorted({min(most, round(2 ** (i / _PER_DOUBLING))) for i in range(count + 1)})
+        if most
+        else []
+    )
 
 
 def _at_loads(
-    request: ServingRequest, loads: Sequence[int], at: Callable[[int], Sequence[ServingOption | None]]
+    request: ServingRequest,
+    loads: Sequence[int],
+    at: Callable[[int], Sequence[ServingOption | None]],
 ) -> Iterator[ServingOption | None]:
-    """Options at every load; between the last that keeps the limits and the next, halved a few times."""
+    """Options at every load; between the last that keeps the limits and the next, halved a few
+    times."""
     kept, broken = 0, 0
     for load in loads:
         options = at(load)
@@ -95,11 +124,18 @@ def _keeps(request: ServingRequest, options: Iterable[ServingOption | None]) -> 
 def _aggregated(request: ServingRequest, one: Candidate) -> Iterator[ServingOption | None]:
     def at(load: int) -> list[ServingOption | None]:
         found = steady(
-            one.clock, concurrency=float(load), input_len=request.input_len, output_len=request.output_len, cached=request.cached_share
+            one.clock,
+            concurrency=float(load),
+            input_len=request.input_len,
+            output_len=request.output_len,
+            cached=request.cached_share,
         )
         worker = one.prices.worker
         copies = _copies(
-            request, {one.pool.node.chip.name: worker.chips}, {one.pool.node.chip.name: one.pool.num_chips}, found.requests_per_s
+            request,
+            {one.pool.node.chip.name: worker.chips},
+            {one.pool.node.chip.name: one.pool.num_chips},
+            found.requests_per_s,
         )
         if copies is None:
             return [None]
@@ -118,8 +154,11 @@ def _aggregated(request: ServingRequest, one: Candidate) -> Iterator[ServingOpti
     return _at_loads(request, _loads(request, one), at)
 
 
-def _copies(request: ServingRequest, needed: Mapping[str, int], there: Mapping[str, int], rate: float) -> int | None:
-    """Copies of a deployment: as many as the chips allow, or as the target rate needs; None where they are too few."""
+def _copies(
+    request: ServingRequest, needed: Mapping[str, int], there: Mapping[str, int], rate: float
+) -> int | None:
+    """Copies of a deployment: as many as the chips allow, or as the target rate needs; None where
+    they are too few."""
     most = min(there[name] // chips for name, chips in needed.items() if chips)
     if request.target_rate is None:
         return most or None
@@ -127,8 +166,11 @@ def _copies(request: ServingRequest, needed: Mapping[str, int], there: Mapping[s
     return wanted if wanted <= most else None
 
 
-def _disaggregated(request: ServingRequest, first: Candidate, second: Candidate) -> Iterator[ServingOption | None]:
-    """Loads of the workers for answers, and as many workers for prompts as these need, busy for BUSY of the time at most."""
+def _disaggregated(
+    request: ServingRequest, first: Candidate, second: Candidate
+) -> Iterator[ServingOption | None]:
+    """Loads of the workers for answers, and as many workers for prompts as these need, busy for
+    BUSY of the time at most."""
     before = int(request.cached_share * request.input_len)
     new = max(1, request.input_len - before)
     prompt = prompt_s(first.clock, new=new, before=before)
@@ -162,7 +204,12 @@ def _disaggregated(request: ServingRequest, first: Candidate, second: Candidate)
 
 
 def _pools_option(
-    request: ServingRequest, first: Candidate, second: Candidate, prompts: int, answers: int, found: Steady
+    request: ServingRequest,
+    first: Candidate,
+    second: Candidate,
+    prompts: int,
+    answers: int,
+    found: Steady,
 ) -> ServingOption | None:
     rate, times = found.requests_per_s, (found.ttft_s, found.tpot_s, found.e2e_s)
     needed: dict[str, int] = {}
@@ -179,17 +226,33 @@ def _pools_option(
         part_of("answers", request, second, answers * copies, found.running),
     )
     return option_of(
-        request, "disaggregated", second, parts, concurrency=max(1, round(rate * times[2] * copies)), times=times, rate=rate * copies
+        request,
+        "disaggregated",
+        second,
+        parts,
+        concurrency=max(1, round(rate * times[2] * copies)),
+        times=times,
+        rate=rate * copies,
     )
 
 
-def _matched(prompts_per_worker: float, first: Candidate, second: Candidate) -> Iterator[tuple[int, int]]:
-    """(workers for answers, workers for prompts): of the smallest groups those that match to within a rounding."""
+def _matched(
+    prompts_per_worker: float, first: Candidate, second: Candidate
+) -> Iterator[tuple[int, int]]:
+    """(workers for answers, workers for prompts): of the smallest groups those that match to within
+    a rounding."""
     seen: set[tuple[int, int]] = set()
     for answers in range(1, _MOST_GROUP + 1):
-        for prompts in {max(1, ceil(answers * prompts_per_worker)), max(1, int(answers * prompts_per_worker))}:
+        for prompts in {
+            max(1, ceil(answers * prompts_per_worker)),
+            max(1, int(answers * prompts_per_worker)),
+        }:
             a, b = answers * second.prices.worker.chips, prompts * first.prices.worker.chips
-            room = a + b <= second.pool.num_chips if first.pool is second.pool else a <= second.pool.num_chips and b <= first.pool.num_chips
+            room = (
+                a + b <= second.pool.num_chips
+                if first.pool is second.pool
+                else a <= second.pool.num_chips and b <= first.pool.num_chips
+            )
             if room and (answers, prompts) not in seen:
                 seen.add((answers, prompts))
                 yield answers, prompts
@@ -201,7 +264,9 @@ _MOST_GROUP = 4
 def _static(request: ServingRequest, one: Candidate) -> Iterator[ServingOption | None]:
     most = request.concurrency or one.prices.engine.max_sequences
     for batch in [most] if request.concurrency else _ladder(most):
-        found = static_batch(one.prices, batch=batch, input_len=request.input_len, output_len=request.output_len)
+        found = static_batch(
+            one.prices, batch=batch, input_len=request.input_len, output_len=request.output_len
+        )
         if not found.fits:
             return
         rate = batch / found.latency_s
@@ -210,7 +275,10 @@ def _static(request: ServingRequest, one: Candidate) -> Iterator[ServingOption |
         if copies is None:
             yield None
             continue
-        part = replace(part_of("prompts and answers", request, one, copies, batch), memory_bytes=found.memory_bytes)
+        part = replace(
+            part_of("prompts and answers", request, one, copies, batch),
+            memory_bytes=found.memory_bytes,
+        )
         tpot = found.tpot_s if request.output_len > 1 else 0.0
         yield option_of(
             request,
@@ -224,7 +292,8 @@ def _static(request: ServingRequest, one: Candidate) -> Iterator[ServingOption |
 
 
 def part_of(role: str, request: ServingRequest, one: Candidate, count: int, running: float) -> Part:
-    """Return `count` workers of a deployment, with the memory of so many running requests on each attention rank."""
+    """Return `count` workers of a deployment, with the memory of so many running requests on each
+    attention rank."""
     held = running * (request.input_len + 0.5 * request.output_len)
     return Part(
         role=role,
@@ -263,7 +332,10 @@ def option_of(
 
 
 def _usd_per_hour(request: ServingRequest, parts: Iterable[Part]) -> float | None:
-    prices = {pool.node.chip.name: request.usd_per_chip_hour or pool.node.chip.usd_per_hour for pool in request.cluster.pools}
+    prices = {
+        pool.node.chip.name: request.usd_per_chip_hour or pool.node.chip.usd_per_hour
+        for pool in request.cluster.pools
+    }
     total = 0.0
     for part in parts:
         price = prices[part.chip]

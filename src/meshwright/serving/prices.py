@@ -26,20 +26,22 @@ SAMPLING_PASSES = 3.0
 SAMPLING_KERNELS = 10.0
 """Kernels of final norm, head, gather and sampling."""
 _STATISTIC_BYTES = 8.0
-"""Of a token's norms of query and key over all heads, which ranks sum before they can scale: two sums of squares in fp32 (vLLM's
-MiniMaxText01RMSNormTP)."""
+"""Of a token's norms of query and key over all heads, which ranks sum before they can scale: two
+sums of squares in fp32 (vLLM's MiniMaxText01RMSNormTP)."""
 _STATISTIC_KERNELS = 4.0
 """Kernels around that sum: squares and their means of queries and keys, and two scalings."""
 MIXER_KERNELS, LATENT_KERNELS, FEED_FORWARD_KERNELS, EXPERT_KERNELS = 6.0, 14.0, 4.0, 16.0
-"""Kernels of a block in eager mode: norm, product, rotary, cache, attention, product; a latent's extra norms and products; norm, two
-products, activation; router, choice, sorting, two grouped products, sum, shared experts."""
+"""Kernels of a block in eager mode: norm, product, rotary, cache, attention, product; a latent's
+extra norms and products; norm, two products, activation; router, choice, sorting, two grouped
+products, sum, shared experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
     """One worker of one engine: what its iterations cost.
 
-    All methods take arrays that broadcast and return seconds of the whole model, pipeline stages one after the other.
+    All methods take arrays that broadcast and return seconds of the whole model, pipeline stages
+    one after the other.
     """
 
     model: ModelSpec
@@ -51,7 +53,9 @@ class Prices:
 
     def __post_init__(self) -> None:
         if self.model.hybrid is not None:
-            raise ConfigError(f"{self.model.name}: serving of models with Mamba layers is not modelled")
+            raise ConfigError(
+                f"{self.model.name}: serving of models with Mamba layers is not modelled"
+            )
         self.quantisation.check(self.pool.node.chip)
 
     @cached_property
@@ -61,7 +65,8 @@ class Prices:
 
     @cached_property
     def blocks(self) -> tuple[tuple[Block, float], ...]:
-        """Every kind of block, and how many the model has (of the decoder, in encoder-decoder models both)."""
+        """Every kind of block, and how many the model has (of the decoder, in encoder-decoder
+        models both)."""
         counts: dict[Block, float] = {}
         for segment in self.model.segments:
             for block, per_layer in segment.blocks:
@@ -72,18 +77,26 @@ class Prices:
         return [(block, count) for block, count in self.blocks if block.stream == stream]
 
     def by_tokens_s(self, tokens: Floats, stream: str = "main") -> dict[str, Floats]:
-        """Time of all that hangs on the number of tokens alone, by term; `tokens` of one attention rank.
+        """Time of all that hangs on the number of tokens alone, by term; `tokens` of one attention
+        rank.
 
-        Formula:  per block: products + casts and element-wise passes + exchanges, as each says; kernels * kernel_s
+        Formula:  per block: products + casts and element-wise passes + exchanges, as each says;
+                  kernels * kernel_s
         Units:    seconds by term: linear, experts, exchange, pointwise.
         Source:   `Kernels`.
         Valid:    1 token or more.
         Checked:  tests/serving/test_prices.py
         """
         tokens = np.asarray(tokens, dtype=np.float64)
-        total = {name: np.zeros_like(tokens) for name in ("linear", "experts", "exchange", "pointwise")}
+        total = {
+            name: np.zeros_like(tokens) for name in ("linear", "experts", "exchange", "pointwise")
+        }
         for block, count in self._of(stream):
-            parts = self._mixer(tokens, block) if "attention" in block.kind else self._feed_forward(tokens, block)
+            parts = (
+                self._mixer(tokens, block)
+                if "attention" in block.kind
+                else self._feed_forward(tokens, block)
+            )
             for name, seconds in parts.items():
                 total[name] = total[name] + count * seconds
         return total
@@ -94,12 +107,20 @@ class Prices:
         weights = kept.attention
         values = tokens * (2.0 * self._query_width + 2.0 * self._cache_width)
         moved = HALF * (4.0 * tokens * width + values)
-        exchange, extra = self.kernels.all_reduce_s(ranks=self.worker.tp, buffer_bytes=HALF * tokens * width), 3.0
+        exchange, extra = (
+            self.kernels.all_reduce_s(ranks=self.worker.tp, buffer_bytes=HALF * tokens * width),
+            3.0,
+        )
         if self.model.qk_norm_all_heads and self.worker.tp > 1:
-            exchange = exchange + self.kernels.all_reduce_s(ranks=self.worker.tp, buffer_bytes=_STATISTIC_BYTES * tokens)
+            exchange = exchange + self.kernels.all_reduce_s(
+                ranks=self.worker.tp, buffer_bytes=_STATISTIC_BYTES * tokens
+            )
             extra += _STATISTIC_KERNELS
         return {
-            "linear": sum((self._product(weights, tokens, n, k) for n, k in shapes[:-1]), self._product(kept.output, tokens, *shapes[-1])),
+            "linear": sum(
+                (self._product(weights, tokens, n, k) for n, k in shapes[:-1]),
+                self._product(kept.output, tokens, *shapes[-1]),
+            ),
             "exchange": exchange,
             "pointwise": self._pointwise(weights, tokens, moved, shapes, extra=extra),
         }
@@ -116,10 +137,16 @@ class Prices:
             if mla.q_lora_rank is None:
                 first = [(query + down, float(model.hidden))]
             else:
-                first = [(float(mla.q_lora_rank + down), float(model.hidden)), (query, float(mla.q_lora_rank))]
+                first = [
+                    (float(mla.q_lora_rank + down), float(model.hidden)),
+                    (query, float(mla.q_lora_rank)),
+                ]
             return [*first, *absorbed, (float(model.hidden), heads * mla.v_head_dim)]
         keys = 0.0 if block.kind == "cross_attention" else 2.0 * self._kv_heads
-        return [((heads + keys) * model.head_dim, float(model.hidden)), (float(model.hidden), heads * model.head_dim)]
+        return [
+            ((heads + keys) * model.head_dim, float(model.hidden)),
+            (float(model.hidden), heads * model.head_dim),
+        ]
 
     @property
     def _kv_heads(self) -> float:
@@ -128,7 +155,11 @@ class Prices:
 
     @property
     def _query_width(self) -> float:
-        dim = self.model.head_dim if self.model.mla is None else self.model.mla.qk_nope_head_dim + self.model.mla.qk_rope_head_dim
+        dim = (
+            self.model.head_dim
+            if self.model.mla is None
+            else self.model.mla.qk_nope_head_dim + self.model.mla.qk_rope_head_dim
+        )
         return self.model.num_heads / self.worker.tp * dim
 
     @property
@@ -144,7 +175,9 @@ class Prices:
         ranks, width = self.worker.tp, self.model.hidden
         inner = self.model.ffn / ranks
         parts = self._dense(tokens, inner)
-        return parts | {"exchange": self.kernels.all_reduce_s(ranks=ranks, buffer_bytes=HALF * tokens * width)}
+        return parts | {
+            "exchange": self.kernels.all_reduce_s(ranks=ranks, buffer_bytes=HALF * tokens * width)
+        }
 
     def _dense(self, tokens: Floats, inner: float) -> dict[str, Floats]:
         weights, width = self.quantisation.linear, float(self.model.hidden)
@@ -152,7 +185,9 @@ class Prices:
         shapes = [(fan * inner, width), (width, inner)]
         moved = HALF * tokens * (4.0 * width + (fan + 1.0) * inner)
         return {
-            "linear": sum((self._product(weights, tokens, n, k) for n, k in shapes), np.zeros_like(tokens)),
+            "linear": sum(
+                (self._product(weights, tokens, n, k) for n, k in shapes), np.zeros_like(tokens)
+            ),
             "pointwise": self._pointwise(weights, tokens, moved, shapes, extra=2.0),
         }
 
@@ -183,50 +218,77 @@ class Prices:
             "pointwise": self._pointwise("bf16", tokens, moved, [(1.0, 1.0)], extra=3.0),
         }
         if moe.shared_ffn:
-            shared = self._dense(tokens, moe.shared_ffn / (worker.tp if worker.attention_dp == 1 else 1))
+            shared = self._dense(
+                tokens, moe.shared_ffn / (worker.tp if worker.attention_dp == 1 else 1)
+            )
             parts = {name: seconds + shared.get(name, 0.0) for name, seconds in parts.items()}
         return parts
 
     def _to_experts(self, tokens: Floats) -> Floats:
-        """Ranks that all have the same tokens sum their results; others send tokens out and get results back."""
+        """Ranks that all have the same tokens sum their results; others send tokens out and get
+        results back."""
         moe = self.model.moe
         assert moe is not None
         width = float(self.model.hidden)
         if self.worker.attention_dp == 1:
-            return self.kernels.all_reduce_s(ranks=self.worker.tp, buffer_bytes=HALF * tokens * width)
+            return self.kernels.all_reduce_s(
+                ranks=self.worker.tp, buffer_bytes=HALF * tokens * width
+            )
         out = min(HALF, element_bytes(Quantisation.product_of(self.quantisation.experts)))
         ranks = self.worker.stage_chips
-        there = self.kernels.exchange_s(ranks=ranks, token_bytes=out * tokens * width, copies=moe.top_k)
-        return there + self.kernels.exchange_s(ranks=ranks, token_bytes=HALF * tokens * width, copies=moe.top_k)
+        there = self.kernels.exchange_s(
+            ranks=ranks, token_bytes=out * tokens * width, copies=moe.top_k
+        )
+        return there + self.kernels.exchange_s(
+            ranks=ranks, token_bytes=HALF * tokens * width, copies=moe.top_k
+        )
 
     def _product(self, weights: Weights, tokens: Floats, n: float, k: float) -> Floats:
         return self.kernels.linear_s(weights, m=tokens, n=n, k=k)
 
-    def _pointwise(self, weights: Weights, tokens: Floats, moved: Floats, shapes: list[tuple[float, float]], *, extra: float) -> Floats:
-        """Element-wise passes, the casts before narrow products, and what every kernel costs beside its work."""
+    def _pointwise(
+        self,
+        weights: Weights,
+        tokens: Floats,
+        moved: Floats,
+        shapes: list[tuple[float, float]],
+        *,
+        extra: float,
+    ) -> Floats:
+        """Element-wise passes, the casts before narrow products, and what every kernel costs beside
+        its work."""
         size = element_bytes(Quantisation.product_of(weights))
         casts = len(shapes) if size <= 1.0 else 0
         cast_bytes = sum(k for _, k in shapes) * (HALF + size) * tokens if casts else 0.0
         kernels = len(shapes) + casts + extra
-        return self.kernels.passes_s(moved * self.engine.pass_scale + cast_bytes) + kernels * self.engine.kernel_s
+        return (
+            self.kernels.passes_s(moved * self.engine.pass_scale + cast_bytes)
+            + kernels * self.engine.kernel_s
+        )
 
     def kernel_count(self, stream: str = "main") -> float:
         """Kernels of one iteration, which the host launches one by one where no graph does.
 
         Formula:  blocks * kernels of the block, casts and exchanges included
         Units:    kernels.
-        Source:   counted in vLLM's and SGLang's layers; experts include routing, permutation and sums.
+        Source:   counted in vLLM's and SGLang's layers; experts include routing, permutation and
+                  sums.
         Valid:    one rank.
         Checked:  tests/serving/test_prices.py
         """
-        narrow = 2.0 if element_bytes(Quantisation.product_of(self.quantisation.linear)) <= 1.0 else 0.0
+        narrow = (
+            2.0 if element_bytes(Quantisation.product_of(self.quantisation.linear)) <= 1.0 else 0.0
+        )
         more = narrow + (1.0 if self.worker.tp > 1 else 0.0)
         mixer = LATENT_KERNELS if self.model.mla is not None else MIXER_KERNELS
         each = {"mlp": FEED_FORWARD_KERNELS + more, "moe": EXPERT_KERNELS + more}
         return sum(count * each.get(block.kind, mixer + more) for block, count in self._of(stream))
 
-    def prompts_s(self, *, batch: Floats, new: Floats, context: Floats, stream: str = "main") -> Floats:
-        """Attention of prompts: `new` tokens of each of `batch`, of which `context` are in the cache.
+    def prompts_s(
+        self, *, batch: Floats, new: Floats, context: Floats, stream: str = "main"
+    ) -> Floats:
+        """Attention of prompts: `new` tokens of each of `batch`, of which `context` are in the
+        cache.
 
         Formula:  blocks * the kernel's time
         Units:    seconds.
@@ -235,13 +297,17 @@ class Prices:
         Checked:  tests/serving/test_prices.py
         """
         heads = self.model.num_heads / self.worker.tp
-        batch, new, context = np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in (batch, new, context)))
+        batch, new, context = np.broadcast_arrays(
+            *(np.asarray(a, dtype=np.float64) for a in (batch, new, context))
+        )
         total = np.zeros(batch.shape)
         for block, count in self._of(stream):
             if block.kind != "attention":
                 continue
             if self.model.mla is not None:
-                one = self.kernels.prefill_latent_s(batch=batch, new=new, context=context, heads=heads, mla=self.model.mla)
+                one = self.kernels.prefill_latent_s(
+                    batch=batch, new=new, context=context, heads=heads, mla=self.model.mla
+                )
             else:
                 one = self.kernels.prefill_attention_s(
                     batch=batch,
@@ -255,8 +321,11 @@ class Prices:
             total = total + count * one
         return total
 
-    def running_s(self, *, batch: Floats, context: Floats, source: float = 0.0, stream: str = "main") -> Floats:
-        """Attention of one new token of each of `batch` sequences; `source`: tokens of the encoder that cross attention reads.
+    def running_s(
+        self, *, batch: Floats, context: Floats, source: float = 0.0, stream: str = "main"
+    ) -> Floats:
+        """Attention of one new token of each of `batch` sequences; `source`: tokens of the encoder
+        that cross attention reads.
 
         Formula:  blocks * the kernel's time
         Units:    seconds.
@@ -264,7 +333,9 @@ class Prices:
         Valid:    1 sequence or more.
         Checked:  tests/serving/test_prices.py
         """
-        batch, context = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(context, dtype=np.float64))
+        batch, context = np.broadcast_arrays(
+            np.asarray(batch, dtype=np.float64), np.asarray(context, dtype=np.float64)
+        )
         heads = self.model.num_heads / self.worker.tp
         total = np.zeros(batch.shape)
         for block, count in self._of(stream):
@@ -273,10 +344,17 @@ class Prices:
             seen = np.full(batch.shape, source) if block.kind == "cross_attention" else context
             seen = np.minimum(seen, block.window) if block.window is not None else seen
             if self.model.mla is not None:
-                one = self.kernels.decode_latent_s(self.cache, batch=batch, context=seen, heads=heads, mla=self.model.mla)
+                one = self.kernels.decode_latent_s(
+                    self.cache, batch=batch, context=seen, heads=heads, mla=self.model.mla
+                )
             else:
                 one = self.kernels.decode_attention_s(
-                    self.cache, batch=batch, context=seen, heads=heads, kv_heads=self._kv_heads, head_dim=self.model.head_dim
+                    self.cache,
+                    batch=batch,
+                    context=seen,
+                    heads=heads,
+                    kv_heads=self._kv_heads,
+                    head_dim=self.model.head_dim,
                 )
             total = total + count * one
         return total
@@ -294,7 +372,11 @@ class Prices:
         part = self.model.vocab / self.worker.tp
         logits = 4.0 * sequences * self.model.vocab
         product = self._product("bf16", sequences, part, float(self.model.hidden))
-        return product + self.kernels.passes_s(SAMPLING_PASSES * logits) + SAMPLING_KERNELS * self.engine.kernel_s
+        return (
+            product
+            + self.kernels.passes_s(SAMPLING_PASSES * logits)
+            + SAMPLING_KERNELS * self.engine.kernel_s
+        )
 
     def messages_s(self, tokens: Floats) -> Floats:
         """Time of the messages between pipeline stages.
@@ -311,12 +393,18 @@ class Prices:
         size = HALF * tokens * self.model.hidden / self.worker.tp
         return (self.worker.pp - 1) * (link.latency_s + size / (link.bytes_per_s * link.efficiency))
 
-    def decode_terms_s(self, *, batch: float, context: float, source: float = 0.0) -> Mapping[str, float]:
+    def decode_terms_s(
+        self, *, batch: float, context: float, source: float = 0.0
+    ) -> Mapping[str, float]:
         """One iteration of `batch` running sequences per attention rank, by term."""
         stream = "decoder" if self.model.family == "encoder-decoder" else "main"
         count = np.asarray(float(batch))
         terms = {name: float(seconds) for name, seconds in self.by_tokens_s(count, stream).items()}
-        terms["attention"] = float(self.running_s(batch=count, context=np.asarray(float(context)), source=source, stream=stream))
+        terms["attention"] = float(
+            self.running_s(
+                batch=count, context=np.asarray(float(context)), source=source, stream=stream
+            )
+        )
         terms["head"] = float(self.head_s(count))
         terms["pipeline"] = float(self.messages_s(count))
         terms["host"] = self.engine.host_s + self.engine.host_per_sequence_s * float(batch)

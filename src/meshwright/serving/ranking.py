@@ -12,7 +12,11 @@ __all__ = ["best_of_each", "excess", "most_requests", "nearest_of", "order", "pa
 
 def excess(request: ServingRequest, option: ServingOption) -> float:
     """Return the largest of figure / limit; 0 without limits."""
-    limits = ((option.ttft_s, request.ttft_s), (option.tpot_s, request.tpot_s), (option.e2e_s, request.e2e_s))
+    limits = (
+        (option.ttft_s, request.ttft_s),
+        (option.tpot_s, request.tpot_s),
+        (option.e2e_s, request.e2e_s),
+    )
     return max((value / limit for value, limit in limits if limit is not None), default=0.0)
 
 
@@ -31,23 +35,34 @@ def best_of_each(request: ServingRequest, options: Iterable[ServingOption]) -> l
     """Return of every deployment, apart from load and counts of workers, the best."""
     best: dict[tuple[object, ...], ServingOption] = {}
     for option in options:
-        key = (option.mode, option.weights, option.cache, tuple((part.role, part.chip, part.worker) for part in option.parts))
+        key = (
+            option.mode,
+            option.weights,
+            option.cache,
+            tuple((part.role, part.chip, part.worker) for part in option.parts),
+        )
         if key not in best or order(request, option) < order(request, best[key]):
             best[key] = option
     return list(best.values())
 
 
 def pareto_front(options: Iterable[ServingOption]) -> tuple[ServingOption, ...]:
-    """Return the options that no other beats in both tokens per chip and tokens per user; most per user first."""
+    """Return the options that no other beats in both tokens per chip and tokens per user; most per
+    user first."""
     front: list[ServingOption] = []
-    for option in sorted(options, key=lambda one: (-one.tokens_per_s_per_user, -one.tokens_per_s_per_chip)):
+    for option in sorted(
+        options, key=lambda one: (-one.tokens_per_s_per_user, -one.tokens_per_s_per_chip)
+    ):
         if not front or option.tokens_per_s_per_chip > front[-1].tokens_per_s_per_chip:
             front.append(option)
     return tuple(front)
 
 
-def nearest_of(request: ServingRequest, options: Sequence[ServingOption]) -> dict[str, ServingOption]:
-    """Return the least TTFT, TPOT and end-to-end time of all, on the axes that have a limit, and the least excess over all of them."""
+def nearest_of(
+    request: ServingRequest, options: Sequence[ServingOption]
+) -> dict[str, ServingOption]:
+    """Return the least TTFT, TPOT and end-to-end time of all, on the axes that have a limit, and
+    the least excess over all of them."""
     found = {"least excess": min(options, key=lambda one: excess(request, one))}
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         if getattr(request, name) is not None:

@@ -20,7 +20,8 @@ from meshwright.serving.quantisation import CACHES, QUANTISATIONS, Cache, Weight
 __all__ = ["MODES", "Mode", "Objective", "ServingRequest", "usual_weights"]
 
 Mode = Literal["aggregated", "disaggregated", "static"]
-"""aggregated: prompts and answers on the same workers; disaggregated: a pool of workers for each; static: whole batches."""
+"""aggregated: prompts and answers on the same workers; disaggregated: a pool of workers for each;
+static: whole batches."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 Objective = Literal["throughput", "latency"]
 """Most new tokens a second and chip, or the shortest requests."""
@@ -44,7 +45,8 @@ class ServingRequest:
     target_rate: float | None = None
     """Requests per second that the deployment must carry; the fewest chips win."""
     rate: float | None = None
-    """Requests per second that arrive at random on all chips; the shortest requests win, and percentiles are simulated."""
+    """Requests per second that arrive at random on all chips; the shortest requests win, and
+    percentiles are simulated."""
     modes: tuple[Mode, ...] = ("aggregated", "disaggregated")
     weights: tuple[Weights, ...] | None = None
     cache: tuple[Cache, ...] | None = None
@@ -57,17 +59,28 @@ class ServingRequest:
     """None takes the catalogue's."""
 
     @classmethod
-    def of(cls, *, model: str | ModelSpec, cluster: str | Cluster, engine: str | Engine = USUAL_ENGINE, **fields: Any) -> ServingRequest:
-        """Return the request of some words: `of(model="llama3-70b", cluster="h100:8", input_len=1000, output_len=500)`.
+    def of(
+        cls,
+        *,
+        model: str | ModelSpec,
+        cluster: str | Cluster,
+        engine: str | Engine = USUAL_ENGINE,
+        **fields: Any,
+    ) -> ServingRequest:
+        """Return the request of some words: `of(model="llama3-70b", cluster="h100:8",
+        input_len=1000, output_len=500)`.
 
-        ConfigError for a name that is unknown, a field that does not exist, and one that is missing.
+        ConfigError for a name that is unknown, a field that does not exist, and one that is
+        missing.
         """
         own = [field.name for field in dataclass_fields(cls)]
         for name in fields:
             if name not in own:
                 raise UnknownNameError("field of a serving request", name, own)
         if missing := [name for name in ("input_len", "output_len") if name not in fields]:
-            raise ConfigError(f"a serving request needs {' and '.join(missing)}, such as {missing[0]}=1000")
+            raise ConfigError(
+                f"a serving request needs {' and '.join(missing)}, such as {missing[0]}=1000"
+            )
         return cls(
             model=named_model(model) if isinstance(model, str) else model,
             cluster=load_cluster(cluster) if isinstance(cluster, str) else cluster,
@@ -79,12 +92,22 @@ class ServingRequest:
         for name in ("input_len", "output_len"):
             if not 1 <= getattr(self, name) <= _LONGEST:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected 1 to {_LONGEST} tokens")
-        for name in ("ttft_s", "tpot_s", "e2e_s", "target_rate", "rate", "concurrency", "usd_per_chip_hour"):
+        for name in (
+            "ttft_s",
+            "tpot_s",
+            "e2e_s",
+            "target_rate",
+            "rate",
+            "concurrency",
+            "usd_per_chip_hour",
+        ):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name}={value}: expected a positive number")
         if not 0 <= self.cached_share < 1:
-            raise ConfigError(f"prefix hit share {self.cached_share}: expected 0 or more and less than 1")
+            raise ConfigError(
+                f"prefix hit share {self.cached_share}: expected 0 or more and less than 1"
+            )
         for word in self.weights or ():
             if word not in QUANTISATIONS:
                 raise UnknownNameError("quantisation", word, QUANTISATIONS)
@@ -98,35 +121,65 @@ class ServingRequest:
             if self.engine.vendors and chip.vendor not in self.engine.vendors:
                 others = ", ".join(name for name in engine_names() if not find_engine(name).vendors)
                 raise ConfigError(
-                    f"{self.engine.name} runs on chips of {' and '.join(self.engine.vendors)} alone, not on {chip.name} of {chip.vendor}; "
-                    f"engines that do: {others}"
+                    f"{self.engine.name} runs on chips of {' and '.join(self.engine.vendors)}"
+                    f" alone, not on {chip.name} of {chip.vendor}; engines that do: {others}"
                 )
         if self.speculation is not None and not self.model.mtp_layers:
-            raise ConfigError(f"{self.model.name} has no layers for multi-token prediction, which drafting needs")
+            raise ConfigError(
+                f"{self.model.name} has no layers for multi-token prediction, which drafting needs"
+            )
         if "static" in self.modes and (self.cached_share or self.speculation is not None):
             given = f"prefix hit share {self.cached_share}" if self.cached_share else "speculation"
-            raise ConfigError(f"{given} has no effect on static batches, which are modelled without; leave the mode static out")
+            raise ConfigError(
+                f"{given} has no effect on static batches, which are modelled without; leave the"
+                " mode static out"
+            )
         if self.target_rate is not None and self.objective == "latency":
-            raise ConfigError("give one of target_rate and latency: the fewest chips that carry the rate win, or the shortest requests")
+            raise ConfigError(
+                "give one of target_rate and latency: the fewest chips that carry the rate win, or"
+                " the shortest requests"
+            )
         if self.rate is not None:
             self._check_rate()
         if self.model.family != "decoder" and self.modes != ("static",):
-            raise ConfigError(f"{self.model.name} is no decoder: static batches alone are modelled (--mode static)")
+            raise ConfigError(
+                f"{self.model.name} is no decoder: static batches alone are modelled (--mode"
+                " static)"
+            )
 
     def _check_rate(self) -> None:
         if "static" in self.modes:
-            raise ConfigError("arrivals at a rate are simulated with continuous batching; leave the mode static out")
+            raise ConfigError(
+                "arrivals at a rate are simulated with continuous batching; leave the mode"
+                " static out"
+            )
         for name in ("target_rate", "concurrency"):
             if getattr(self, name) is not None:
-                raise ConfigError(f"give one of rate and {name}: with arrivals at a rate as many requests are under way as they make")
+                raise ConfigError(
+                    f"give one of rate and {name}: with arrivals at a rate as many requests are"
+                    " under way as they make"
+                )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what was asked in plain types, for the heading of an answer and for those who read its plans."""
+        """Return what was asked in plain types, for the heading of an answer and for those who read
+        its plans."""
         nodes = {
-            pool.node.chip.name: {"vendor": pool.node.chip.vendor, "gpus_per_node": pool.node.chips_per_node, "chips": pool.num_chips}
+            pool.node.chip.name: {
+                "vendor": pool.node.chip.vendor,
+                "gpus_per_node": pool.node.chips_per_node,
+                "chips": pool.num_chips,
+            }
             for pool in self.cluster.pools
         }
-        names = ("ttft_s", "tpot_s", "e2e_s", "target_rate", "rate", "concurrency", "usd_per_chip_hour")
+        names = (
+            "ttft_s",
+            "tpot_s",
+            "e2e_s",
+            "target_rate",
+            "rate",
+            "concurrency",
+            "usd_per_chip_hour",
+        )
         limits = {name: getattr(self, name) for name in names}
         return {
             "model": self.model.name,
@@ -150,10 +203,11 @@ _LONGEST = 2**20
 
 
 def usual_weights(model: ModelSpec, chip: Chip) -> tuple[Weights, ...]:
-    """Return the types that are tried where the user names none: 16 bits, and the narrower ones that the chip multiplies in.
+    """Return the types that are tried where the user names none: 16 bits, and the narrower ones
+    that the chip multiplies in.
 
-    The narrower ones are those in which models of this make are published; experts with biases (gpt-oss) are in mxfp4 alone, which every
-    chip with 16-bit units unpacks.
+    The narrower ones are those in which models of this make are published; experts with biases
+    (gpt-oss) are in mxfp4 alone, which every chip with 16-bit units unpacks.
     """
     found: list[Weights] = ["bf16" if chip.bf16_flops_per_s else "fp16"]
     if model.moe is not None and model.moe.expert_bias:

@@ -74,7 +74,8 @@ class ServingOption:
     usd_per_hour: float | None
     """Of the chips in use; None where a price is not known."""
     arrivals: Mapping[str, Mapping[str, float]] | None = None
-    """Under Poisson arrivals at the rate that was asked: mean, p50, p90 and p99 of ttft, tpot and e2e, in seconds."""
+    """Under Poisson arrivals at the rate that was asked: mean, p50, p90 and p99 of ttft, tpot and
+    e2e, in seconds."""
 
     @property
     def chips(self) -> int:
@@ -99,7 +100,11 @@ class ServingOption:
     @property
     def usd_per_million_tokens(self) -> float | None:
         """Cost of a million new tokens at this load."""
-        return None if self.usd_per_hour is None else self.usd_per_hour / 3600 / self.tokens_per_s * 1e6
+        return (
+            None
+            if self.usd_per_hour is None
+            else self.usd_per_hour / 3600 / self.tokens_per_s * 1e6
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -118,7 +123,11 @@ class ServingOption:
             "tokens_per_s_per_gpu": self.tokens_per_s_per_chip,
             "tokens_per_s_per_user": self.tokens_per_s_per_user,
             "usd_per_million_tokens": self.usd_per_million_tokens,
-            "arrivals": None if self.arrivals is None else {f"{name}_s": dict(figures) for name, figures in self.arrivals.items()},
+            "arrivals": (
+                None
+                if self.arrivals is None
+                else {f"{name}_s": dict(figures) for name, figures in self.arrivals.items()}
+            ),
         }
 
 
@@ -129,9 +138,11 @@ class ServingPlan:
     options: tuple[ServingOption, ...]
     """Those that keep the limits, best first, the best load of each deployment."""
     pareto: tuple[ServingOption, ...]
-    """Of all that fit: none has both more tokens per chip and more per user; most per user first."""
+    """Of all that fit: none has both more tokens per chip and more per user; most per user
+    first."""
     nearest: Mapping[str, ServingOption]
-    """Where nothing keeps the limits: the best on each limited axis, and the one with the least excess over all."""
+    """Where nothing keeps the limits: the best on each limited axis, and the one with the least
+    excess over all."""
     rejected: Mapping[str, int]
     """Deployments that were not priced, by reason."""
     priced: int
@@ -143,7 +154,9 @@ class ServingPlan:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {
-            "plans": [{"rank": rank, **option.to_dict()} for rank, option in enumerate(self.options, 1)],
+            "plans": [
+                {"rank": rank, **option.to_dict()} for rank, option in enumerate(self.options, 1)
+            ],
             "pareto": [option.to_dict() for option in self.pareto],
             "nearest": {name: option.to_dict() for name, option in self.nearest.items()},
             "rejected": dict(self.rejected),

@@ -11,7 +11,14 @@ from meshwright.serving.arrivals import under_arrivals
 from meshwright.serving.deployment import Worker
 from meshwright.serving.options import option_of, part_of, priced_options, transfer_s
 from meshwright.serving.quantisation import Cache, Weights
-from meshwright.serving.ranking import best_of_each, excess, most_requests, nearest_of, order, pareto_front
+from meshwright.serving.ranking import (
+    best_of_each,
+    excess,
+    most_requests,
+    nearest_of,
+    order,
+    pareto_front,
+)
 from meshwright.serving.request import ServingRequest
 from meshwright.serving.result import Part, ServingOption, ServingPlan
 from meshwright.serving.space import Candidate, Rejected, candidate_of, candidates
@@ -26,13 +33,16 @@ _MOST_SIMULATED = 8
 def plan(request: ServingRequest | None = None, /, **fields: Any) -> ServingPlan:
     """Return the deployments that answer a request, or its fields, best first.
 
-    `plan(model="llama3-70b", cluster="h100:8", input_len=1000, output_len=500, ttft_s=0.5)`; the fields are those of ServingRequest.
+    `plan(model="llama3-70b", cluster="h100:8", input_len=1000, output_len=500, ttft_s=0.5)`; the
+    fields are those of ServingRequest.
 
-    Every worker that holds the model is priced at every load from one request to as many as its cache holds; of disaggregated
-    deployments all pairs of workers for prompts and answers with the same weights, as many of the first as the second need. Of each
-    deployment the best load that keeps the limits is listed: most new tokens per second; with `objective="latency"` the least time
-    of a request; with a target rate the fewest chips that carry it; with a rate of arrivals the shortest requests, of which the best few
-    deployments are simulated, so that their times have percentiles.
+    Every worker that holds the model is priced at every load from one request to as many as its
+    cache holds; of disaggregated deployments all pairs of workers for prompts and answers with the
+    same weights, as many of the first as the second need. Of each deployment the best load that
+    keeps the limits is listed: most new tokens per second; with `objective="latency"` the least
+    time of a request; with a target rate the fewest chips that carry it; with a rate of arrivals
+    the shortest requests, of which the best few deployments are simulated, so that their times have
+    percentiles.
     """
     if request is not None and fields:
         raise ConfigError(f"plan: give a request or fields ({', '.join(fields)}), not both")
@@ -45,7 +55,9 @@ def _search(request: ServingRequest) -> ServingPlan:
     priced = [option for option in priced_options(request, found) if option is not None]
     able = [option for option in priced if option.requests_per_s >= (request.rate or 0.0)]
     fitting = [option for option in able if excess(request, option) <= 1.0]
-    best = sorted(best_of_each(request, fitting), key=lambda option: order(request, option))[:_MOST_LISTED]
+    best = sorted(best_of_each(request, fitting), key=lambda option: order(request, option))[
+        :_MOST_LISTED
+    ]
     if request.rate is not None and best:
         able = _simulated(request, best[:_MOST_SIMULATED], found)
         best = [option for option in able if excess(request, option) <= 1.0]
@@ -61,24 +73,43 @@ def _search(request: ServingRequest) -> ServingPlan:
 
 
 def _nearest(
-    request: ServingRequest, able: Sequence[ServingOption], priced: Sequence[ServingOption], found: Sequence[Candidate]
+    request: ServingRequest,
+    able: Sequence[ServingOption],
+    priced: Sequence[ServingOption],
+    found: Sequence[Candidate],
 ) -> dict[str, ServingOption]:
-    """The nearest to the limits of those that carry the rate; where none does, what carries most, within the limits if any keeps them."""
+    """The nearest to the limits of those that carry the rate; where none does, what carries most,
+    within the limits if any keeps them."""
     if able:
         return nearest_of(request, able)
     if not priced and request.target_rate is not None:
-        priced = [option for option in priced_options(replace(request, target_rate=None), found) if option is not None]
+        priced = [
+            option
+            for option in priced_options(replace(request, target_rate=None), found)
+            if option is not None
+        ]
     keeping = [option for option in priced if excess(request, option) <= 1.0]
     return {"requests_per_s": most_requests(keeping or priced)} if priced else {}
 
 
-def predict(request: ServingRequest, *, worker: Worker, weights: Weights, cache: Cache, concurrency: int) -> ServingOption:
-    """Return what one worker of the first pool does under `concurrency` requests; ConfigError where it can't run or hold them."""
+def predict(
+    request: ServingRequest, *, worker: Worker, weights: Weights, cache: Cache, concurrency: int
+) -> ServingOption:
+    """Return what one worker of the first pool does under `concurrency` requests; ConfigError where
+    it can't run or hold them."""
     one = candidate_of(request, request.cluster.pools[0], worker, weights, cache)
     ranks = worker.attention_dp
-    most = most_running(one.clock, input_len=request.input_len, output_len=request.output_len, cache_tokens=one.memory.cache_tokens)
+    most = most_running(
+        one.clock,
+        input_len=request.input_len,
+        output_len=request.output_len,
+        cache_tokens=one.memory.cache_tokens,
+    )
     if concurrency > most * ranks:
-        raise ConfigError(f"concurrency={concurrency}: the cache has room for {most * ranks} requests of this length at once")
+        raise ConfigError(
+            f"concurrency={concurrency}: the cache has room for {most * ranks} requests of this"
+            " length at once"
+        )
     found = steady(
         one.clock,
         concurrency=max(1.0, concurrency / ranks),
@@ -88,22 +119,42 @@ def predict(request: ServingRequest, *, worker: Worker, weights: Weights, cache:
     )
     part = part_of("prompts and answers", request, one, 1, found.running)
     times = (found.ttft_s, found.tpot_s, found.e2e_s)
-    return option_of(request, "aggregated", one, (part,), concurrency=concurrency, times=times, rate=found.requests_per_s)
+    return option_of(
+        request,
+        "aggregated",
+        one,
+        (part,),
+        concurrency=concurrency,
+        times=times,
+        rate=found.requests_per_s,
+    )
 
 
-def _simulated(request: ServingRequest, best: Sequence[ServingOption], found: Sequence[Candidate]) -> list[ServingOption]:
+def _simulated(
+    request: ServingRequest, best: Sequence[ServingOption], found: Sequence[Candidate]
+) -> list[ServingOption]:
     """The options under arrivals at random, the shortest requests first."""
     seen = []
     for option in best:
         parts = [_candidate(part, option, found) for part in option.parts]
-        seen.append(under_arrivals(request, option, parts=parts, transfer_s=transfer_s(request, parts[-1])))
+        seen.append(
+            under_arrivals(request, option, parts=parts, transfer_s=transfer_s(request, parts[-1]))
+        )
     return sorted(seen, key=lambda option: order(request, option))
 
 
 def _candidate(part: Part, option: ServingOption, found: Sequence[Candidate]) -> Candidate:
     wanted = (part.chip, part.worker, option.weights, option.cache)
     return next(
-        one for one in found if (one.pool.node.chip.name, one.prices.worker, one.prices.quantisation.name, one.prices.cache) == wanted
+        one
+        for one in found
+        if (
+            one.pool.node.chip.name,
+            one.prices.worker,
+            one.prices.quantisation.name,
+            one.prices.cache,
+        )
+        == wanted
     )
 
 
@@ -113,4 +164,6 @@ def _notes(request: ServingRequest, found: Sequence[Candidate]) -> tuple[str, ..
     return tuple(note for note in notes if note)
 
 
-_WEIGHTS_NOTE = "weights and cache narrower than 16 bits change answers; --weights and --cache choose them"
+_WEIGHTS_NOTE = (
+    "weights and cache narrower than 16 bits change answers; --weights and --cache choose them"
+)

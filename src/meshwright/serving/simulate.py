@@ -29,11 +29,15 @@ class Requests:
     cached: float = 0.0
     """Share of every prompt that the prefix cache already holds."""
     distinct: int | None = None
-    """The first so many prompts are new, later ones repeat them, and the prefix cache holds them whole; None: all are new."""
+    """The first so many prompts are new, later ones repeat them, and the prefix cache holds them
+    whole; None: all are new."""
 
     def __post_init__(self) -> None:
         if len(self.prompts) != len(self.outputs) or not self.prompts:
-            raise ConfigError(f"{len(self.prompts)} prompts and {len(self.outputs)} answers: expected as many, and one at least")
+            raise ConfigError(
+                f"{len(self.prompts)} prompts and {len(self.outputs)} answers: expected as many,"
+                " and one at least"
+            )
         if min(self.prompts) < 1 or min(self.outputs) < 1:
             raise ConfigError("prompts and answers have 1 token or more each")
         if not 0.0 <= self.cached < 1.0:
@@ -60,8 +64,17 @@ class Outcome:
         return self.output_tokens / self.makespan_s
 
 
-def closed_loop(clock: Clock, requests: Requests, *, concurrency: int, slots: int, cache_tokens: int, gap_s: float = 0.0) -> Outcome:
-    """Run requests so that `concurrency` are under way: first one every `gap_s` (0: all at once), then one for each that ends.
+def closed_loop(
+    clock: Clock,
+    requests: Requests,
+    *,
+    concurrency: int,
+    slots: int,
+    cache_tokens: int,
+    gap_s: float = 0.0,
+) -> Outcome:
+    """Run requests so that `concurrency` are under way: first one every `gap_s` (0: all at once),
+    then one for each that ends.
 
     Formula:  continuous batching, `_Run`
     Units:    seconds.
@@ -74,7 +87,9 @@ def closed_loop(clock: Clock, requests: Requests, *, concurrency: int, slots: in
     return _Run(clock, requests, slots=slots, cache_tokens=cache_tokens).closed(concurrency, gap_s)
 
 
-def open_loop(clock: Clock, requests: Requests, *, sent_s: Sequence[float], slots: int, cache_tokens: int) -> Outcome:
+def open_loop(
+    clock: Clock, requests: Requests, *, sent_s: Sequence[float], slots: int, cache_tokens: int
+) -> Outcome:
     """Run requests that are sent at given times, which rise.
 
     Formula:  continuous batching, `_Run`
@@ -84,19 +99,24 @@ def open_loop(clock: Clock, requests: Requests, *, sent_s: Sequence[float], slot
     Checked:  tests/serving/test_simulate.py
     """
     if len(sent_s) != len(requests.prompts):
-        raise ConfigError(f"{counted(len(sent_s), 'time')} for {counted(len(requests.prompts), 'request')}: expected one each")
+        raise ConfigError(
+            f"{counted(len(sent_s), 'time')} for {counted(len(requests.prompts), 'request')}:"
+            " expected one each"
+        )
     return _Run(clock, requests, slots=slots, cache_tokens=cache_tokens).open(sent_s)
 
 
 class _Run:
     """One simulation.
 
-    Iterations of running sequences alone are taken together up to the next event: an answer that ends, a request that arrives. A
-    request holds room in the cache for its prompt and the reserved share of its answer. Engines that mix run prompts beside the running
-    sequences up to `chunk_tokens` tokens in all; others stop them. The engine looks for new requests after every iteration with a prompt
-    and every `poll_steps` iterations without; with `overlap` the next iteration is already under way by then, and they join the one
-    after. Of several attention ranks one is simulated; with `balance_steps` its prompts wait for the
-    others' as long as the mean of their arrivals.
+    Iterations of running sequences alone are taken together up to the next event: an answer that
+    ends, a request that arrives. A request holds room in the cache for its prompt and the reserved
+    share of its answer. Engines that mix run prompts beside the running sequences up to
+    `chunk_tokens` tokens in all; others stop them. The engine looks for new requests after every
+    iteration with a prompt and every `poll_steps` iterations without; with `overlap` the next
+    iteration is already under way by then, and they join the one after. Of several attention ranks
+    one is simulated; with `balance_steps` its prompts wait for the others' as long as the mean of
+    their arrivals.
     """
 
     def __init__(self, clock: Clock, requests: Requests, *, slots: int, cache_tokens: int) -> None:
@@ -104,20 +124,30 @@ class _Run:
         self.clock, self.prompts, self.outputs = clock, requests.prompts, requests.outputs
         self.hits = [int(requests.cached * prompt) for prompt in self.prompts]
         if requests.distinct is not None:
-            self.hits[requests.distinct :] = [prompt - 1 - (prompt - 1) % _BLOCK for prompt in self.prompts[requests.distinct :]]
+            self.hits[requests.distinct :] = [
+                prompt - 1 - (prompt - 1) % _BLOCK for prompt in self.prompts[requests.distinct :]
+            ]
         self.slots, self.cache_tokens = slots, cache_tokens
         kept = clock.prices.engine.cache_reserved
-        self.rooms = [prompt + int(kept * output) for prompt, output in zip(self.prompts, self.outputs, strict=True)]
-        longest = max(prompt + output for prompt, output in zip(self.prompts, self.outputs, strict=True))
+        self.rooms = [
+            prompt + int(kept * output)
+            for prompt, output in zip(self.prompts, self.outputs, strict=True)
+        ]
+        longest = max(
+            prompt + output for prompt, output in zip(self.prompts, self.outputs, strict=True)
+        )
         if longest > cache_tokens:
-            raise ConfigError(f"a request of {longest} tokens does not fit into a cache of {cache_tokens} tokens")
+            raise ConfigError(
+                f"a request of {longest} tokens does not fit into a cache of {cache_tokens} tokens"
+            )
         self.chunk = clock.prices.engine.chunk_tokens or clock.most_tokens
         self.mixed = clock.prices.engine.mixed
         self.now = 0.0
         self.step = 0
         self.ends: list[tuple[int, int]] = []
         self.offset = 0
-        """Sum over running sequences of (tokens seen - step): contexts sum to offset + running * step."""
+        """Sum over running sequences of (tokens seen - step): contexts sum to offset + running *
+        step."""
         self.held = 0
         self.poll_steps = clock.prices.engine.poll_steps
         self.overlap = clock.prices.engine.overlap
@@ -125,15 +155,21 @@ class _Run:
         self.wait_steps = clock.prices.engine.wait_steps
         self.full = clock.prices.engine.wait_share * self.chunk
         self.whole = clock.prices.engine.whole_prompts
-        self.peers = sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp)) * sum(self.outputs) / count
-        """Iterations until each of the other attention ranks has seen a request, times the sequences that run on one: the mean of the
-        longest of as many exponential waits."""
+        self.peers = (
+            sum(1.0 / rank for rank in range(1, clock.prices.worker.attention_dp))
+            * sum(self.outputs)
+            / count
+        )
+        """Iterations until each of the other attention ranks has seen a request, times the
+        sequences that run on one: the mean of the longest of as many exponential waits."""
         self.opens = 0
         """The step from which prompts may begin."""
         self.looked = 0
-        """A step at which the engine looked for new requests; it looks again after every `poll_steps` from there."""
+        """A step at which the engine looked for new requests; it looks again after every
+        `poll_steps` from there."""
         self.front_s = clock.prices.engine.token_s * clock.prices.worker.attention_dp
-        """Time of the front process per token of a prompt, the other attention ranks' prompts between."""
+        """Time of the front process per token of a prompt, the other attention ranks' prompts
+        between."""
         self.front_free = 0.0
         self.coming: deque[tuple[float, int]] = deque()
         """(when it reaches the engine, request), in order."""
@@ -169,7 +205,9 @@ class _Run:
         return self._outcome()
 
     def _idle(self) -> bool:
-        return not (self.ends or self.waiting or self.partial or self.outside or self.seen or self.coming)
+        return not (
+            self.ends or self.waiting or self.partial or self.outside or self.seen or self.coming
+        )
 
     def _send(self, when: float) -> None:
         self.sent[self.next] = when
@@ -196,13 +234,16 @@ class _Run:
             self._run_answers(until)
 
     def _look(self) -> None:
-        """See what has arrived, where the engine looks now; with nothing to do it looks all the time."""
+        """See what has arrived, where the engine looks now; with nothing to do it looks all the
+        time."""
         self.waiting += self.seen
         self.seen.clear()
         if self.ends and (self.step - self.looked) % self.poll_steps:
             return
         if not (self.waiting or self.partial):
-            self.opens = self.step + max(self.wait_steps, min(self.balance_steps, int(self.peers / max(len(self.ends), 1))))
+            self.opens = self.step + max(
+                self.wait_steps, min(self.balance_steps, int(self.peers / max(len(self.ends), 1)))
+            )
         later = self.overlap and (self.ends or self.partial)
         (self.seen if later else self.waiting).extend(self.outside)
         self.outside.clear()
@@ -224,7 +265,10 @@ class _Run:
 
     def _full(self) -> bool:
         """Whether prompts that wait for one another fill an iteration."""
-        return self.wait_steps > 0 and sum(self.prompts[r] for r in self.waiting) + len(self.ends) >= self.full
+        return (
+            self.wait_steps > 0
+            and sum(self.prompts[r] for r in self.waiting) + len(self.ends) >= self.full
+        )
 
     def _run_prompts(self) -> None:
         running = len(self.ends) if self.mixed else 0
@@ -242,7 +286,9 @@ class _Run:
             if entry[1] == self.prompts[request]:
                 ended.append(request)
         context = self.offset / running + self.step if running else 0.0
-        self.now += self.clock.mixed_s(new=used, attention=attention, heads=len(ended), batch=running, context=context)
+        self.now += self.clock.mixed_s(
+            new=used, attention=attention, heads=len(ended), batch=running, context=context
+        )
         if running:
             self.step += 1
             self._finish()

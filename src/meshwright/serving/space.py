@@ -33,8 +33,8 @@ class Candidate:
 
 
 def workers(model: ModelSpec, pool: Pool) -> Iterator[Worker]:
-    """Workers of a pool: tensor parallelism inside a fast domain, pipelines of such groups, and of experts each on one chip or cut, under
-    one attention or one on every chip."""
+    """Workers of a pool: tensor parallelism inside a fast domain, pipelines of such groups, and of
+    experts each on one chip or cut, under one attention or one on every chip."""
     size = 1
     while size <= min(pool.num_chips, pool.node.domain_size):
         pp = 1
@@ -51,7 +51,8 @@ _MOST_STAGES = 8
 
 
 def candidates(request: ServingRequest, rejected: Rejected) -> list[Candidate]:
-    """Return every worker that holds the weights and at least one request; the reasons of the others are counted."""
+    """Return every worker that holds the weights and at least one request; the reasons of the
+    others are counted."""
     found: list[Candidate] = []
     for pool in request.cluster.pools:
         for weights in request.weights or usual_weights(request.model, pool.node.chip):
@@ -60,7 +61,9 @@ def candidates(request: ServingRequest, rejected: Rejected) -> list[Candidate]:
     return _without_needless_pipelines(found)
 
 
-def _caches(request: ServingRequest, pool: Pool, worker: Worker, weights: Weights, rejected: Rejected) -> Iterator[Candidate]:
+def _caches(
+    request: ServingRequest, pool: Pool, worker: Worker, weights: Weights, rejected: Rejected
+) -> Iterator[Candidate]:
     for cache in request.cache or _usual_caches(pool, weights):
         try:
             yield candidate_of(request, pool, worker, weights, cache)
@@ -71,23 +74,43 @@ def _caches(request: ServingRequest, pool: Pool, worker: Worker, weights: Weight
 def _usual_caches(pool: Pool, weights: Weights) -> tuple[Cache, ...]:
     """As wide as the activations; with narrow weights fp8 where the chip has it, too."""
     wide: Cache = "fp16" if weights == "fp16" else "bf16"
-    return (wide, "fp8") if pool.node.chip.fp8_flops_per_s and weights not in ("bf16", "fp16", "fp32") else (wide,)
+    return (
+        (wide, "fp8")
+        if pool.node.chip.fp8_flops_per_s and weights not in ("bf16", "fp16", "fp32")
+        else (wide,)
+    )
 
 
-def candidate_of(request: ServingRequest, pool: Pool, worker: Worker, weights: Weights, cache: Cache) -> Candidate:
-    """Return a worker with its clock; ConfigError where it breaks a rule or can't hold one request."""
+def candidate_of(
+    request: ServingRequest, pool: Pool, worker: Worker, weights: Weights, cache: Cache
+) -> Candidate:
+    """Return a worker with its clock; ConfigError where it breaks a rule or can't hold one
+    request."""
     check_worker(worker, request.model)
     engine = request.engine
     prices = Prices(
-        model=request.model, pool=pool, engine=engine, worker=worker, quantisation=quantisation(weights, request.model), cache=cache
+        model=request.model,
+        pool=pool,
+        engine=engine,
+        worker=worker,
+        quantisation=quantisation(weights, request.model),
+        cache=cache,
     )
     longest = request.input_len + request.output_len
     chunk = engine.chunk_tokens or min(request.input_len, _WHOLE)
     memory = memory_of(prices, iteration_tokens=chunk)
     if memory.cache_tokens < longest:
         short = (memory.used(longest) - memory.limit) / GIB
-        raise ConfigError(f"{worker.name}, {weights} weights, {cache} cache on {pool.node.chip.name}: {short:.1f} GiB short of one request")
-    clock = clock_of(prices, most_tokens=chunk + engine.max_sequences, most_context=longest, speculation=request.speculation)
+        raise ConfigError(
+            f"{worker.name}, {weights} weights, {cache} cache on {pool.node.chip.name}: {short:.1f}"
+            " GiB short of one request"
+        )
+    clock = clock_of(
+        prices,
+        most_tokens=chunk + engine.max_sequences,
+        most_context=longest,
+        speculation=request.speculation,
+    )
     return Candidate(pool=pool, prices=prices, clock=clock, memory=memory)
 
 
@@ -95,7 +118,8 @@ _WHOLE = 8192
 
 
 def _without_needless_pipelines(found: list[Candidate]) -> list[Candidate]:
-    """Pipelines only lengthen a token's way where fewer stages hold the model: of each kind those with up to twice the fewest stages."""
+    """Pipelines only lengthen a token's way where fewer stages hold the model: of each kind those
+    with up to twice the fewest stages."""
     fewest: dict[tuple[object, ...], int] = {}
     for one in found:
         key = _kind(one)
@@ -105,4 +129,11 @@ def _without_needless_pipelines(found: list[Candidate]) -> list[Candidate]:
 
 def _kind(one: Candidate) -> tuple[object, ...]:
     worker = one.prices.worker
-    return one.pool, worker.tp, worker.ep, worker.attention_dp, one.prices.quantisation.name, one.prices.cache
+    return (
+        one.pool,
+        worker.tp,
+        worker.ep,
+        worker.attention_dp,
+        one.prices.quantisation.name,
+        one.prices.cache,
+    )

@@ -1,4 +1,5 @@
-"""A static batch: all requests start together, run to the same length, and leave together (FasterTransformer's way)."""
+"""A static batch: all requests start together, run to the same length, and leave together
+(FasterTransformer's way)."""
 
 from __future__ import annotations
 
@@ -33,8 +34,9 @@ class StaticBatch:
 def static_batch(prices: Prices, *, batch: int, input_len: int, output_len: int) -> StaticBatch:
     """Price one static batch.
 
-    Formula:  first = prompts of the batch; each later token one iteration of the batch; under a pipeline the batch is cut into pp micro
-              batches where that is faster, each of which fills the others' gaps: (pp + parts - 1) / pp of a part's time for prompts
+    Formula:  first = prompts of the batch; each later token one iteration of the batch; under a
+              pipeline the batch is cut into pp micro batches where that is faster, each of which
+              fills the others' gaps: (pp + parts - 1) / pp of a part's time for prompts
     Units:    seconds, bytes.
     Source:   FasterTransformer's GPT guide for micro batches over the pipeline.
     Valid:    greedy or sampled tokens, no beams, no early stop.
@@ -47,13 +49,21 @@ def static_batch(prices: Prices, *, batch: int, input_len: int, output_len: int)
     split = batch / parts
     first = _first_s(prices, batch, input_len)
     if parts > 1:
-        first = min(first, _first_s(prices, split, input_len) * (prices.worker.pp + parts - 1) / prices.worker.pp)
-    steps = np.unique(np.linspace(0, output_len - 2, _STEPS).round()) if output_len > 1 else np.zeros(0)
+        first = min(
+            first,
+            _first_s(prices, split, input_len) * (prices.worker.pp + parts - 1) / prices.worker.pp,
+        )
+    steps = (
+        np.unique(np.linspace(0, output_len - 2, _STEPS).round()) if output_len > 1 else np.zeros(0)
+    )
     contexts = input_len + 1.0 + steps
     source = float(input_len)
     each = np.array(
         [
-            min(_step_s(prices, batch, context, source), _step_s(prices, split, context, source) if parts > 1 else np.inf)
+            min(
+                _step_s(prices, batch, context, source),
+                _step_s(prices, split, context, source) if parts > 1 else np.inf,
+            )
             for context in contexts
         ]
     )
@@ -73,13 +83,20 @@ def _first_s(prices: Prices, batch: float, input_len: int) -> float:
     tokens = np.asarray(batch * input_len)
     one = np.asarray(float(batch))
     device = sum(float(part) for part in prices.by_tokens_s(tokens).values())
-    device += float(prices.prompts_s(batch=one, new=np.asarray(float(input_len)), context=np.zeros(())))
+    device += float(
+        prices.prompts_s(batch=one, new=np.asarray(float(input_len)), context=np.zeros(()))
+    )
     count = prices.kernel_count()
     if prices.model.family == "encoder-decoder":
         device += sum(float(part) for part in prices.by_tokens_s(one, "decoder").values())
         count += prices.kernel_count("decoder")
     device = max(device, count * prices.engine.launch_s)
-    return device + float(prices.head_s(one)) + float(prices.messages_s(tokens)) + _host_s(prices, batch)
+    return (
+        device
+        + float(prices.head_s(one))
+        + float(prices.messages_s(tokens))
+        + _host_s(prices, batch)
+    )
 
 
 def _step_s(prices: Prices, batch: float, context: float, source: float) -> float:

@@ -1,4 +1,5 @@
-"""The steady state of continuous batching in closed form, for searches that ask about every layout and load."""
+"""The steady state of continuous batching in closed form, for searches that ask about every layout
+and load."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Steady:
     ttft_s: float
     """From sending to the first token, mean."""
     tpot_s: float
-    """Between two tokens of an answer after its first, mean: (finish - first) / (output tokens - 1)."""
+    """Between two tokens of an answer after its first, mean: (finish - first) / (output tokens -
+    1)."""
     e2e_s: float
     requests_per_s: float
     """Of the whole deployment."""
@@ -41,7 +43,8 @@ class Steady:
 
 
 def decode_s(clock: Clock, running: float, context: float) -> float:
-    """Time of an iteration of `running` sequences per attention rank, a fraction between two whole numbers by its share.
+    """Time of an iteration of `running` sequences per attention rank, a fraction between two whole
+    numbers by its share.
 
     Formula:  (1 - f) * t(n) + f * t(n + 1), n + f = max(running, 1)
     Units:    seconds.
@@ -61,8 +64,9 @@ def decode_s(clock: Clock, running: float, context: float) -> float:
 def prompt_s(clock: Clock, *, new: int, before: int = 0, beside: int = 0) -> float:
     """Time that the prompt of one request adds to iterations with `beside` running sequences.
 
-    Formula:  sum over chunks of t(chunk + beside) - t(beside), attention of each chunk over what came before; at least the launches;
-              alone (beside = 0) it is the whole time of the prompt
+    Formula:  sum over chunks of t(chunk + beside) - t(beside), attention of each chunk over what
+              came before; at least the launches; alone (beside = 0) it is the whole time of the
+              prompt
     Units:    seconds.
     Source:   `Clock`.
     Valid:    chunks of the engine's size.
@@ -79,10 +83,14 @@ def prompt_s(clock: Clock, *, new: int, before: int = 0, beside: int = 0) -> flo
     return total if beside else total + clock.head_s[1]
 
 
-def _added_s(clock: Clock, *, running: float, each_iteration: float, new: int, before: int) -> float:
-    """Time that a prompt adds to iterations of `running` sequences, of which `each_iteration` bring a prompt on average.
+def _added_s(
+    clock: Clock, *, running: float, each_iteration: float, new: int, before: int
+) -> float:
+    """Time that a prompt adds to iterations of `running` sequences, of which `each_iteration` bring
+    a prompt on average.
 
-    Formula:  (t(running + k * new) - t(running)) / k + attention, k = each_iteration, at least 1 and at most what a chunk has room for
+    Formula:  (t(running + k * new) - t(running)) / k + attention, k = each_iteration, at least 1
+              and at most what a chunk has room for
     """
     beside = min(int(running), clock.most_tokens // 2)
     room = (clock.prices.engine.chunk_tokens or clock.most_tokens) - beside
@@ -90,11 +98,14 @@ def _added_s(clock: Clock, *, running: float, each_iteration: float, new: int, b
     if together <= 1.0:
         return prompt_s(clock, new=new, before=before, beside=beside)
     last = min(beside + round(together * new), clock.most_tokens)
-    return (clock.tokens_s[last] - clock.tokens_s[beside]) / together + clock.prompt_attention_s(new, before)
+    return (clock.tokens_s[last] - clock.tokens_s[beside]) / together + clock.prompt_attention_s(
+        new, before
+    )
 
 
 def prompts_s(clock: Clock, *, count: int, new: int, before: int = 0) -> float:
-    """Time of one iteration of `count` equal prompts; one that is longer than a chunk takes several.
+    """Time of one iteration of `count` equal prompts; one that is longer than a chunk takes
+    several.
 
     Formula:  max(t(count * new) + count * attention, launches) + head(count)
     Units:    seconds.
@@ -116,7 +127,8 @@ def prompts_together(clock: Clock, new: int) -> int:
 def batched_prompt_s(clock: Clock, *, new: int, before: int = 0) -> float:
     """Time per prompt of a worker that always has as many of them as an iteration has room for.
 
-    Formula:  prompts_s(k) / k: an iteration of short prompts that the host bounds costs the same with one and with several
+    Formula:  prompts_s(k) / k: an iteration of short prompts that the host bounds costs the same
+              with one and with several
     Units:    seconds.
     Source:   `prompts_s`.
     Valid:    equal prompts.
@@ -127,7 +139,8 @@ def batched_prompt_s(clock: Clock, *, new: int, before: int = 0) -> float:
 
 
 def most_running(clock: Clock, *, input_len: int, output_len: int, cache_tokens: int) -> int:
-    """Sequences per attention rank that the cache and the engine let run at once; 0 where not even one fits.
+    """Sequences per attention rank that the cache and the engine let run at once; 0 where not even
+    one fits.
 
     Formula:  min(max_sequences, cache tokens / (input + max(reserved share, 1/2) * output))
     Units:    sequences.
@@ -142,7 +155,8 @@ def most_running(clock: Clock, *, input_len: int, output_len: int, cache_tokens:
 
 
 def front_s(clock: Clock, *, input_len: int, requests_per_s: float) -> float:
-    """Time of a request in the front process of one server, which reads prompts one after the other.
+    """Time of a request in the front process of one server, which reads prompts one after the
+    other.
 
     Formula:  s * (1 + rho / (2 (1 - rho))), s = token_s * input, rho = requests/s * s
     Units:    seconds; `requests_per_s` of one worker.
@@ -155,15 +169,18 @@ def front_s(clock: Clock, *, input_len: int, requests_per_s: float) -> float:
     return service * (1.0 + 0.5 * rho / (1.0 - rho))
 
 
-def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int, cached: float = 0.0) -> Steady:
-    """Price a load of `concurrency` requests per attention rank on one worker that runs prompts and answers.
+def steady(
+    clock: Clock, *, concurrency: float, input_len: int, output_len: int, cached: float = 0.0
+) -> Steady:
+    """Price a load of `concurrency` requests per attention rank on one worker that runs prompts and
+    answers.
 
-    Formula:  an iteration of b running sequences sees b / output answers end, and as many prompts come in, which share what its tokens
-              cost: tpot = t(b) + b / output * prompt;
-              requests/s = concurrency / (ttft + (output - 1) * tpot) * attention_dp;
-              ttft = prompt * (1 + rho / (2 (1 - rho))) + poll_steps * t(b) / 2 + overlap * tpot (where others run) + request_s + front,
-              rho the share of time spent on prompts (Pollaczek-Khinchine for equal services);
-              b such that b = requests/s * (output - 1) * tpot
+    Formula:  an iteration of b running sequences sees b / output answers end, and as many prompts
+              come in, which share what its tokens cost: tpot = t(b) + b / output * prompt;
+              requests/s = concurrency / (ttft + (output - 1) * tpot) * attention_dp; ttft = prompt
+              * (1 + rho / (2 (1 - rho))) + poll_steps * t(b) / 2 + overlap * tpot (where others
+              run) + request_s + front, rho the share of time spent on prompts (Pollaczek-Khinchine
+              for equal services); b such that b = requests/s * (output - 1) * tpot
     Units:    seconds.
     Source:   Little's law; Orca (OSDI 2022) for iteration-level scheduling.
     Valid:    requests whose ends are spread; synchronous waves are told by the simulator alone.
@@ -180,11 +197,19 @@ def steady(clock: Clock, *, concurrency: float, input_len: int, output_len: int,
         rate = concurrency * clock.prices.worker.attention_dp / cycle if cycle else 0.0
         lot = max(1.0, running / pp)
         step = decode_s(clock, lot, context)
-        added = _added_s(clock, running=lot, each_iteration=lot / output_len, new=new, before=before) if engine.mixed else alone
+        added = (
+            _added_s(clock, running=lot, each_iteration=lot / output_len, new=new, before=before)
+            if engine.mixed
+            else alone
+        )
         load = min(running, concurrency) / output_len * added / pp
         tpot = step + load
         rho = min(load / tpot, 0.98)
-        ttft = max(alone, added) * (1.0 + 0.5 * rho / (1.0 - rho)) + 0.5 * engine.poll_steps * step + engine.request_s
+        ttft = (
+            max(alone, added) * (1.0 + 0.5 * rho / (1.0 - rho))
+            + 0.5 * engine.poll_steps * step
+            + engine.request_s
+        )
         ttft += tpot * min(max(running - 1.0, 0.0), 1.0) if engine.overlap else 0.0
         ttft += front_s(clock, input_len=input_len, requests_per_s=rate)
         cycle = ttft + (output_len - 1) * tpot
@@ -217,13 +242,16 @@ def disaggregated(
 ) -> Steady:
     """Price a load on a pool of workers for prompts and one for answers.
 
-    Formula:  closed network of a queue of prompts before prefill_workers * attention_dp servers and of answers, whose tpot grows with
-              their number: requests/s X with X * (ttft(X) + (output - 1) * tpot(X)) = concurrency;
-              wait of the queue: prompt / (2 w (1 - rho)) * rho^(sqrt(2 (w + 1)) - 1), rho = X * batched prompt / w;
-              of answers run at most `slots` at once: X <= slots / ((output - 1) * tpot(slots)), and the others wait for their first
-              token as long as Little's law says
-    Units:    seconds; `concurrency` and `slots` (None: as many as there are requests) of the whole deployment.
-    Source:   Sakasegawa's formula for many servers, halved for equal services; DistServe (arXiv:2401.09670) for the pools.
+    Formula:  closed network of a queue of prompts before prefill_workers * attention_dp servers and
+              of answers, whose tpot grows with their number: requests/s X with X * (ttft(X) +
+              (output - 1) * tpot(X)) = concurrency; wait of the queue: prompt / (2 w (1 - rho)) *
+              rho^(sqrt(2 (w + 1)) - 1), rho = X * batched prompt / w; of answers run at most
+              `slots` at once: X <= slots / ((output - 1) * tpot(slots)), and the others wait for
+              their first token as long as Little's law says
+    Units:    seconds; `concurrency` and `slots` (None: as many as there are requests) of the whole
+              deployment.
+    Source:   Sakasegawa's formula for many servers, halved for equal services; DistServe
+              (arXiv:2401.09670) for the pools.
     Valid:    the cache of a request is sent once, after its prompt.
     Checked:  tests/serving/test_steady.py
     """
@@ -242,7 +270,9 @@ def disaggregated(
             found = price(rate)
             ttft = concurrency / rate - (output_len - 1) * full
             if ttft > found.ttft_s:
-                return replace(found, ttft_s=ttft, tpot_s=full, e2e_s=concurrency / rate, running=slots / ranks)
+                return replace(
+                    found, ttft_s=ttft, tpot_s=full, e2e_s=concurrency / rate, running=slots / ranks
+                )
     low, high = 0.0, min(servers / each, concurrency / prompt)
     found = price(0.0)
     for _ in range(_BISECTIONS):
@@ -259,11 +289,19 @@ _BISECTIONS = 30
 
 
 def matching_workers(
-    prefill: Clock, decode: Clock, *, decode_workers: int, concurrency: float, input_len: int, output_len: int, cached: float = 0.0
+    prefill: Clock,
+    decode: Clock,
+    *,
+    decode_workers: int,
+    concurrency: float,
+    input_len: int,
+    output_len: int,
+    cached: float = 0.0,
 ) -> int:
     """Workers for prompts that keep up with the answers of a pool.
 
-    Formula:  ceil(requests/s of the answers alone * batched prompt / (servers of one worker * BUSY))
+    Formula:  ceil(requests/s of the answers alone * batched prompt / (servers of one worker *
+              BUSY))
     Units:    workers.
     Source:   rate matching as in DistServe (arXiv:2401.09670).
     Valid:    equal requests.
@@ -272,7 +310,9 @@ def matching_workers(
     ranks = decode_workers * decode.prices.worker.attention_dp
     before = int(cached * input_len)
     prompt = prompt_s(prefill, new=max(1, input_len - before), before=before)
-    tpot = decode_s(decode, min(concurrency / ranks, float(decode.most_tokens)), input_len + 0.5 * output_len)
+    tpot = decode_s(
+        decode, min(concurrency / ranks, float(decode.most_tokens)), input_len + 0.5 * output_len
+    )
     rate = concurrency / (prompt + (output_len - 1) * tpot)
     servers = prefill.prices.worker.attention_dp * prefill.prices.worker.pp
     each = batched_prompt_s(prefill, new=max(1, input_len - before), before=before)
@@ -280,7 +320,8 @@ def matching_workers(
 
 
 BUSY = 0.8
-"""Share of the time that workers for prompts may be busy before their queue outgrows a prompt (Sakasegawa's formula for few servers)."""
+"""Share of the time that workers for prompts may be busy before their queue outgrows a prompt
+(Sakasegawa's formula for few servers)."""
 
 
 def at_rate(
@@ -297,9 +338,11 @@ def at_rate(
 ) -> Steady:
     """Times of a request on two pools at a rate of requests.
 
-    Formula:  as `disaggregated`; running = rate * (output - 1) * tpot(running) / ranks;
-              ttft = prompt + wait + transfer + poll_steps * tpot / 2 + request_s + handover_s, until the workers for answers look
-    Units:    seconds; `servers` are attention ranks and stages of all workers for prompts, `ranks` those of answers.
+    Formula:  as `disaggregated`; running = rate * (output - 1) * tpot(running) / ranks; ttft =
+              prompt + wait + transfer + poll_steps * tpot / 2 + request_s + handover_s, until the
+              workers for answers look
+    Units:    seconds; `servers` are attention ranks and stages of all workers for prompts, `ranks`
+              those of answers.
     Source:   as `disaggregated`.
     Valid:    rates below servers / each; `each` is `batched_prompt_s`.
     Checked:  tests/serving/test_steady.py
@@ -310,8 +353,18 @@ def at_rate(
     running, tpot = 1.0, 0.0
     for _ in range(_ROUNDS):
         tpot = decode_s(decode, max(1.0, running / pp), context)
-        running = min(0.5 * (running + max(rate * (output_len - 1) * tpot / ranks, 1.0)), float(decode.most_tokens))
+        running = min(
+            0.5 * (running + max(rate * (output_len - 1) * tpot / ranks, 1.0)),
+            float(decode.most_tokens),
+        )
     engine = decode.prices.engine
-    ttft = prompt + wait + transfer_s + 0.5 * engine.poll_steps * tpot + engine.request_s + engine.handover_s
+    ttft = (
+        prompt
+        + wait
+        + transfer_s
+        + 0.5 * engine.poll_steps * tpot
+        + engine.request_s
+        + engine.handover_s
+    )
     e2e = ttft + (output_len - 1) * tpot
     return Steady(ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, requests_per_s=rate, running=running)

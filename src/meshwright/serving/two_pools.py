@@ -1,4 +1,5 @@
-"""Requests through a pool of workers for prompts and one for answers, event by event, on priced iterations."""
+"""Requests through a pool of workers for prompts and one for answers, event by event, on priced
+iterations."""
 
 from __future__ import annotations
 
@@ -40,21 +41,28 @@ class _Decoder:
     seen_s: float = 0.0
     """When `step` was reached."""
     tokens: float = 0.0
-    """Sum over running sequences of (prompt - step at its start): contexts sum to tokens + running * step."""
+    """Sum over running sequences of (prompt - step at its start): contexts sum to tokens + running
+    * step."""
     each_s: float = 0.0
     version: int = 0
 
 
-def closed_loop_on_two_pools(prompts: Workers, answers: Workers, requests: Requests, *, concurrency: int, transfer_s: float) -> Outcome:
-    """Run requests so that `concurrency` are under way: all start at once, then one for each that ends.
+def closed_loop_on_two_pools(
+    prompts: Workers, answers: Workers, requests: Requests, *, concurrency: int, transfer_s: float
+) -> Outcome:
+    """Run requests so that `concurrency` are under way: all start at once, then one for each that
+    ends.
 
-    Formula:  prompts wait, first come first served, for the first attention rank that is free, which takes as many as an iteration has
-              room for; `transfer_s` later the request goes to the workers for answers in turn, where it waits until one of the worker's
-              sequences ends, though others may have room; the sequences of a worker step together, at the price of those that run
+    Formula:  prompts wait, first come first served, for the first attention rank that is free,
+              which takes as many as an iteration has room for; `transfer_s` later the request goes
+              to the workers for answers in turn, where it waits until one of the worker's sequences
+              ends, though others may have room; the sequences of a worker step together, at the
+              price of those that run
     Units:    seconds.
-    Source:   Dynamo's router sends requests to workers in turn (round robin) unless told otherwise; of 200 published runs the median
-              error of TTFT is 17 % so, 26 % by chance.
-    Valid:    the cache of a request is sent once, after its prompt; the first token reaches the client when the answer starts.
+    Source:   Dynamo's router sends requests to workers in turn (round robin) unless told otherwise;
+              of 200 published runs the median error of TTFT is 17 % so, 26 % by chance.
+    Valid:    the cache of a request is sent once, after its prompt; the first token reaches the
+              client when the answer starts.
     Checked:  tests/serving/test_two_pools.py
     """
     if concurrency < 1:
@@ -63,8 +71,15 @@ def closed_loop_on_two_pools(prompts: Workers, answers: Workers, requests: Reque
 
 
 class _Run:
-    def __init__(self, prompts: Workers, answers: Workers, requests: Requests, transfer_s: float) -> None:
-        self.prompts, self.answers, self.requests, self.transfer_s = prompts, answers, requests, transfer_s
+    def __init__(
+        self, prompts: Workers, answers: Workers, requests: Requests, transfer_s: float
+    ) -> None:
+        self.prompts, self.answers, self.requests, self.transfer_s = (
+            prompts,
+            answers,
+            requests,
+            transfer_s,
+        )
         size = len(requests.prompts)
         self.sent, self.first, self.done = [0.0] * size, [0.0] * size, [0.0] * size
         worker = prompts.clock.prices.worker
@@ -111,7 +126,11 @@ class _Run:
             lot = [self.queue.popleft()]
             used = self.requests.prompts[lot[0]]
             share = ceil(len(self.queue) / self.free)
-            while self.queue and len(lot) < min(self.most, share) and used + self.requests.prompts[self.queue[0]] <= self.room:
+            while (
+                self.queue
+                and len(lot) < min(self.most, share)
+                and used + self.requests.prompts[self.queue[0]] <= self.room
+            ):
                 used += self.requests.prompts[self.queue[0]]
                 lot.append(self.queue.popleft())
             self.free -= 1
@@ -122,7 +141,10 @@ class _Run:
         if len(lot) == 1:
             return prompt_s(clock, new=tokens)
         attention = sum(clock.prompt_attention_s(self.requests.prompts[one], 0) for one in lot)
-        return max(clock.tokens_s[min(tokens, clock.most_tokens)] + attention, clock.launch_s) + clock.head_s[len(lot)]
+        return (
+            max(clock.tokens_s[min(tokens, clock.most_tokens)] + attention, clock.launch_s)
+            + clock.head_s[len(lot)]
+        )
 
     def _arrive(self, now: float, request: int) -> None:
         which = self.turn
@@ -143,7 +165,9 @@ class _Run:
         one.step = max(one.step, one.ends[0][0])
         while one.ends and one.ends[0][0] <= one.step + _SLACK:
             end, request = heappop(one.ends)
-            one.tokens -= self.requests.prompts[request] - (end - self.requests.outputs[request] + 1)
+            one.tokens -= self.requests.prompts[request] - (
+                end - self.requests.outputs[request] + 1
+            )
             self.done[request] = now
             self._send(now)
         self._serve(now)
@@ -161,7 +185,9 @@ class _Run:
             running = len(one.ends)
             batch = min(max(1, ceil(running / self.ranks)), self.answers.clock.most_tokens)
             one.each_s = self.answers.clock.running_s(batch, one.tokens / running + one.step)
-            self._add(now + max(one.ends[0][0] - one.step, 0.0) * one.each_s, "end", (which, one.version))
+            self._add(
+                now + max(one.ends[0][0] - one.step, 0.0) * one.each_s, "end", (which, one.version)
+            )
 
     def _outcome(self) -> Outcome:
         sent, first, done = np.array(self.sent), np.array(self.first), np.array(self.done)

@@ -13,7 +13,8 @@ from meshwright.units import DAY_S, GIB, HOUR_S
 __all__ = ["Duration", "Footprint", "Training", "duration"]
 
 _FORWARD_SHARE = 1 / 3
-"""Of a step without recompute: a forward pass is 2 of the 6 FLOP per parameter and token (arXiv:2001.08361, section 2.1)."""
+"""Of a step without recompute: a forward pass is 2 of the 6 FLOP per parameter and token
+(arXiv:2001.08361, section 2.1)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,8 +22,9 @@ class Footprint:
     """Factors from chip-hours to energy and carbon."""
 
     power_share: float = 1.1
-    """Power of a chip with its share of the server, over the chip's own limit: 330 W measured for a V100 of 300 W, host, memory and
-    network included (Patterson et al., arXiv:2104.10350, table 4)."""
+    """Power of a chip with its share of the server, over the chip's own limit: 330 W measured for a
+    V100 of 300 W, host, memory and network included (Patterson et al., arXiv:2104.10350, table
+    4)."""
     pue: float = 1.1
     """Power usage effectiveness: what the building adds. 1.10 (same paper, table 4)."""
     kg_co2_per_kwh: float = 0.429
@@ -137,10 +139,12 @@ def duration(
 ) -> Duration:
     """Wall time, cost, energy and carbon of training `tokens` under a plan.
 
-    Formula:  steps = ceil(tokens / (gbs * seq_len)); wall = (steps * step_s + evaluations * eval_steps * step_s / 3) / goodput
-              usd = chips * hours * usd_per_chip_hour; kWh = chips * hours * tdp * power_share * pue / 1000
+    Formula:  steps = ceil(tokens / (gbs * seq_len)); wall = (steps * step_s + evaluations *
+              eval_steps * step_s / 3) / goodput usd = chips * hours * usd_per_chip_hour; kWh =
+              chips * hours * tdp * power_share * pue / 1000
     Units:    s, USD, kWh, kg of CO2 equivalents
-    Source:   Daly (2006) for the goodput; Patterson et al. (arXiv:2104.10350), section 2.2, for energy and carbon
+    Source:   Daly (2006) for the goodput; Patterson et al. (arXiv:2104.10350), section 2.2, for
+              energy and carbon
     Valid:    a plan whose batch is that of the whole run; no ramp
     Checked:  tests/sizing/test_duration.py
     """
@@ -151,7 +155,13 @@ def duration(
     evaluations = 0 if training.eval_interval is None else steps // training.eval_interval
     eval_s = evaluations * training.eval_steps * plan.step_s * _FORWARD_SHARE
     nodes = -(-chips // chips_per_node)
-    kept = goodput(checkpoint_bytes=checkpoint_bytes, train_s=train_s, chips=chips, nodes=nodes, reliability=training.reliability)
+    kept = goodput(
+        checkpoint_bytes=checkpoint_bytes,
+        train_s=train_s,
+        chips=chips,
+        nodes=nodes,
+        reliability=training.reliability,
+    )
     busy_s = train_s + eval_s
     wall_s = busy_s / kept.share
     low, high = plan.intervals.step_s

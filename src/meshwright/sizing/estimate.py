@@ -16,12 +16,22 @@ from meshwright.sizing.closed_form import Budget, classic_seconds
 from meshwright.sizing.duration import Duration, Training, duration
 from meshwright.units import DAY_S, TERA, format_count
 
-__all__ = ["Limits", "RunEstimate", "Search", "assumed_tflops", "classic_tflops", "estimate_run", "plans_or_none", "run_of"]
+__all__ = [
+    "Limits",
+    "RunEstimate",
+    "Search",
+    "assumed_tflops",
+    "classic_tflops",
+    "estimate_run",
+    "plans_or_none",
+    "run_of",
+]
 
 Search = Callable[[Problem], PlanResult]
 """Ranked plans of a problem."""
 _CLASSIC_SHARE = 140 / 312
-"""Of the dense bf16 peak: the 140 TFLOPS that AutoConfigurator's configurations assume of an A100."""
+"""Of the dense bf16 peak: the 140 TFLOPS that AutoConfigurator's configurations assume of an
+A100."""
 _STEPS = (1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16, 32)
 """Clusters that are tried, in sizes of the one asked, when a limit is not met."""
 _MOST_CHIPS = 2**20
@@ -43,9 +53,13 @@ class Limits:
         """Say which limits a run breaks, and by how much."""
         found = []
         if self.wall_s is not None and run.wall_s > self.wall_s:
-            found.append(f"takes {run.wall_s / DAY_S:.3g} days, the limit is {self.wall_s / DAY_S:.3g}")
+            found.append(
+                f"takes {run.wall_s / DAY_S:.3g} days, the limit is {self.wall_s / DAY_S:.3g}"
+            )
         if self.usd is not None and run.usd is not None and run.usd > self.usd:
-            found.append(f"costs {format_count(run.usd)} USD, the limit is {format_count(self.usd)}")
+            found.append(
+                f"costs {format_count(run.usd)} USD, the limit is {format_count(self.usd)}"
+            )
         return tuple(found)
 
 
@@ -80,7 +94,10 @@ class RunEstimate:
             "request": self.result.request.to_dict(),
             "plan": None if self.plan is None else self.plan.to_dict(),
             "run": None if self.run is None else self.run.to_dict(),
-            "classic": {"tflops_per_gpu": self.classic_tflops, "days": None if self.classic_s is None else self.classic_s / DAY_S},
+            "classic": {
+                "tflops_per_gpu": self.classic_tflops,
+                "days": None if self.classic_s is None else self.classic_s / DAY_S,
+            },
             "constants": {
                 "chip_mtbf_hours": reliability.chip_mtbf_s / 3600,
                 "restart_minutes": reliability.restart_s / 60,
@@ -99,12 +116,14 @@ class RunEstimate:
 
 
 def classic_tflops(problem: Problem) -> float:
-    """TFLOPS of one chip that the closed form assumes where none are given: 45 % of the bf16 peak, 140 on an A100."""
+    """TFLOPS of one chip that the closed form assumes where none are given: 45 % of the bf16 peak,
+    140 on an A100."""
     return problem.setting.pool.node.chip.peak_flops_per_s("bf16") * _CLASSIC_SHARE / TERA
 
 
 def assumed_tflops(problem: Problem, given: float | None) -> float:
-    """TFLOPS of one chip in the closed form: those that are given, else `classic_tflops`; ConfigError for what is no rate."""
+    """TFLOPS of one chip in the closed form: those that are given, else `classic_tflops`;
+    ConfigError for what is no rate."""
     if given is not None and not 0 < given < float("inf"):
         raise ConfigError(f"tflops={given:g}: expected a positive number")
     return classic_tflops(problem) if given is None else given
@@ -116,7 +135,9 @@ def run_of(problem: Problem, plan: Plan, training: Training) -> Duration:
     return duration(
         plan,
         training,
-        checkpoint_bytes=checkpoint_size(setting.model, stack=setting.stack, precision=setting.work.precision).total_bytes,
+        checkpoint_bytes=checkpoint_size(
+            setting.model, stack=setting.stack, precision=setting.work.precision
+        ).total_bytes,
         chips=pool.num_chips,
         chips_per_node=pool.node.chips_per_node,
         seq_len=setting.work.seq_len,
@@ -126,26 +147,43 @@ def run_of(problem: Problem, plan: Plan, training: Training) -> Duration:
 
 
 def estimate_run(
-    problem: Problem, training: Training, limits: Limits, *, search: Search, series: str = "", tflops: float | None = None
+    problem: Problem,
+    training: Training,
+    limits: Limits,
+    *,
+    search: Search,
+    series: str = "",
+    tflops: float | None = None,
 ) -> RunEstimate:
-    """Plan a problem, and estimate the run of its best plan; where a limit is broken, those of other clusters of the chip too.
+    """Plan a problem, and estimate the run of its best plan; where a limit is broken, those of
+    other clusters of the chip too.
 
     ConfigError where a cost is limited and nobody says what a chip costs.
     """
     if limits.usd is not None and problem.usd_per_chip_s is None:
         chip = problem.setting.pool.node.chip.name
-        raise ConfigError(f"max_cost={limits.usd:g}: the catalogue has no price of {chip}; give usd_per_hour (--usd-per-hour)")
+        raise ConfigError(
+            f"max_cost={limits.usd:g}: the catalogue has no price of {chip}; give usd_per_hour"
+            " (--usd-per-hour)"
+        )
     result = search(problem)
     plan = result.plans[0] if result.plans else None
     run = None if plan is None else run_of(problem, plan, training)
     broken = () if run is None else limits.broken_by(run)
     assumed = assumed_tflops(problem, tflops)
-    budget = Budget(chips=problem.num_chips, seconds=1.0, tokens=training.tokens, flops_per_s_per_chip=assumed * TERA)
+    budget = Budget(
+        chips=problem.num_chips,
+        seconds=1.0,
+        tokens=training.tokens,
+        flops_per_s_per_chip=assumed * TERA,
+    )
     return RunEstimate(
         result=result,
         plan=plan,
         run=run,
-        classic_s=classic_seconds(model_params(problem.setting.model).active, budget, series=series),
+        classic_s=classic_seconds(
+            model_params(problem.setting.model).active, budget, series=series
+        ),
         classic_tflops=assumed,
         training=training,
         limits=limits,
@@ -155,7 +193,8 @@ def estimate_run(
 
 
 def plans_or_none(search: Search, problem: Problem) -> tuple[Plan, ...]:
-    """Return the plans of a problem that nobody asked for in so many words; none where no layout keeps the rules."""
+    """Return the plans of a problem that nobody asked for in so many words; none where no layout
+    keeps the rules."""
     try:
         return search(problem).plans
     except ConfigError:
@@ -163,7 +202,8 @@ def plans_or_none(search: Search, problem: Problem) -> tuple[Plan, ...]:
 
 
 def _others(problem: Problem, training: Training, search: Search) -> list[Duration]:
-    """Runs on fewer and more nodes of the same kind; sizes that nothing fits on, or that the batch does not divide, are left out."""
+    """Runs on fewer and more nodes of the same kind; sizes that nothing fits on, or that the batch
+    does not divide, are left out."""
     found = []
     per_node = problem.setting.pool.node.chips_per_node
     for step in _STEPS:

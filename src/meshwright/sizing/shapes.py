@@ -1,4 +1,5 @@
-"""From a number of parameters to a shape: layers, width, heads and feed-forward, in the manner of a published series."""
+"""From a number of parameters to a shape: layers, width, heads and feed-forward, in the manner of a
+published series."""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ _ASPECTS = 5.0
 _LAYER_PENALTIES = ((8, 0.0), (4, 0.05), (2, 0.15), (1, 0.6))
 _WIDTH_PENALTIES = ((1024, 0.0), (512, 0.03), (256, 0.06), (128, 0.12), (64, 0.2), (1, 0.6))
 _HEAD_PENALTIES = ((8, 0.0), (4, 0.15), (2, 0.4), (1, 0.8))
-"""(divisor, cost): what divides by more shards in more ways (layers over pp, heads over tp). Costs are in units of the natural logarithm of
-width over depth, which says how far a shape is from the series'. Chosen: a width over depth 1.8 times off costs as much as odd layers."""
+"""(divisor, cost): what divides by more shards in more ways (layers over pp, heads over tp). Costs
+are in units of the natural logarithm of width over depth, which says how far a shape is from the
+series'. Chosen: a width over depth 1.8 times off costs as much as odd layers."""
 _HEAD_DIMS = (64, 128)
 """Widths of a head that every attention kernel is made for; of narrow and of wide models."""
 _WIDE = 2048
-"""From this hidden size on heads are 128 wide (GPT-3, arXiv:2005.14165, table 2.1: its 1.3 B and all from 6.7 B on)."""
+"""From this hidden size on heads are 128 wide (GPT-3, arXiv:2005.14165, table 2.1: its 1.3 B and
+all from 6.7 B on)."""
 _SIZE_WEIGHT = 2.0
 _LAYER_STEP = {"encoder-decoder": 2}
 """Layers of a series whose two sides are equal come in pairs."""
@@ -49,16 +52,19 @@ class Shape:
 
 
 def series_names() -> tuple[str, ...]:
-    """Return the series that shapes can be made of, in the table's order; `qwen3-moe` are the models with experts of one."""
+    """Return the series that shapes can be made of, in the table's order; `qwen3-moe` are the
+    models with experts of one."""
     return tuple(_ladders())
 
 
 def shape_of(params: float, *, series: str, vocab: int | None = None) -> Shape:
-    """Return a shape of this many parameters, within 2 %: a published model of the series if one is so near, else one like its neighbours.
+    """Return a shape of this many parameters, within 2 %: a published model of the series if one is
+    so near, else one like its neighbours.
 
-    Width over depth is interpolated between the neighbours in size; feed-forward over width, the width of a head, key-value heads, experts
-    and all choices of architecture are the nearest one's. Among shapes within 2 % the one wins that shards best and is nearest to that
-    ratio. ConfigError where the series has no such size; UnknownNameError where there is no such series.
+    Width over depth is interpolated between the neighbours in size; feed-forward over width, the
+    width of a head, key-value heads, experts and all choices of architecture are the nearest one's.
+    Among shapes within 2 % the one wins that shards best and is nearest to that ratio. ConfigError
+    where the series has no such size; UnknownNameError where there is no such series.
     """
     ladder = _ladder(series)
     like = min(ladder, key=lambda model: abs(math.log(model_params(model).total / params)))
@@ -66,11 +72,16 @@ def shape_of(params: float, *, series: str, vocab: int | None = None) -> Shape:
         return Shape(model=like, params=model_params(like).total, like=like.name, published=True)
     base = _with_regular_heads(like if vocab is None else replace(like, vocab=vocab))
     aspect = _aspect(params, ladder)
-    found = [model for model in _candidates(params, base, aspect) if abs(model_params(model).total / params - 1) <= TOLERANCE]
+    found = [
+        model
+        for model in _candidates(params, base, aspect)
+        if abs(model_params(model).total / params - 1) <= TOLERANCE
+    ]
     if not found:
         raise ConfigError(
-            f"{format_count(params)} parameters: no shape of series {series!r} comes within {TOLERANCE:.0%}; its published sizes are "
-            f"{', '.join(format_count(model_params(model).total) for model in ladder)}"
+            f"{format_count(params)} parameters: no shape of series {series!r} comes within"
+            f" {TOLERANCE:.0%}; its published sizes are"
+            f" {', '.join(format_count(model_params(model).total) for model in ladder)}"
         )
     best = min(found, key=lambda model: _cost(model, params, aspect))
     return Shape(model=best, params=model_params(best).total, like=like.name, published=False)
@@ -86,14 +97,22 @@ def _ladder(series: str) -> list[ModelSpec]:
 
 @cache
 def _ladders() -> dict[str, list[ModelSpec]]:
-    """Models by series, of each the ones whose make most of the series share; models with experts apart where a series has both."""
+    """Models by series, of each the ones whose make most of the series share; models with experts
+    apart where a series has both."""
     found: dict[str, list[ModelSpec]] = {}
     dense = {preset.series for preset in presets() if preset.spec.moe is None}
     for preset in presets():
         if _scales(preset.spec):
-            name = f"{preset.series}-moe" if preset.spec.moe is not None and preset.series in dense else preset.series
+            name = (
+                f"{preset.series}-moe"
+                if preset.spec.moe is not None and preset.series in dense
+                else preset.series
+            )
             found.setdefault(name, []).append(preset.spec)
-    return {name: [model for model in models if _make(model) == _usual_make(models)] for name, models in found.items()}
+    return {
+        name: [model for model in models if _make(model) == _usual_make(models)]
+        for name, models in found.items()
+    }
 
 
 def _make(model: ModelSpec) -> tuple[object, ...]:
@@ -106,16 +125,28 @@ def _usual_make(models: list[ModelSpec]) -> tuple[object, ...]:
 
 
 def _with_regular_heads(model: ModelSpec) -> ModelSpec:
-    """Return a model whose heads have a usual width; latent attention, and heads that do not add up to the hidden size, stay."""
-    if model.mla is not None or model.num_heads * model.head_dim != model.hidden or model.head_dim % _HEAD_DIMS[0] == 0:
+    """Return a model whose heads have a usual width; latent attention, and heads that do not add up
+    to the hidden size, stay."""
+    if (
+        model.mla is not None
+        or model.num_heads * model.head_dim != model.hidden
+        or model.head_dim % _HEAD_DIMS[0] == 0
+    ):
         return model
     head_dim = _HEAD_DIMS[model.hidden >= _WIDE]
     heads = max(1, round(model.hidden / head_dim))
-    return replace(model, head_dim=head_dim, num_heads=heads, num_kv_heads=_kv_heads(model, heads), hidden=heads * head_dim)
+    return replace(
+        model,
+        head_dim=head_dim,
+        num_heads=heads,
+        num_kv_heads=_kv_heads(model, heads),
+        hidden=heads * head_dim,
+    )
 
 
 def _scales(model: ModelSpec) -> bool:
-    """Whether a model has one kind of layer, so that more or fewer of them are a model of its kind."""
+    """Whether a model has one kind of layer, so that more or fewer of them are a model of its
+    kind."""
     return model.hybrid is None and model.window is None
 
 
@@ -124,7 +155,8 @@ def _depth(model: ModelSpec) -> int:
 
 
 def _aspect(params: float, ladder: list[ModelSpec]) -> float:
-    """Width over depth at a size: the logarithms interpolated between the neighbours, the end's beyond the ends."""
+    """Width over depth at a size: the logarithms interpolated between the neighbours, the end's
+    beyond the ends."""
     sizes = [math.log(model_params(model).total) for model in ladder]
     aspects = [math.log(model.hidden / _depth(model)) for model in ladder]
     at = math.log(params)
@@ -138,14 +170,19 @@ def _aspect(params: float, ladder: list[ModelSpec]) -> float:
 def _candidates(params: float, like: ModelSpec, aspect: float) -> Iterator[ModelSpec]:
     """Shapes around the aspect, each with the depths whose size is nearest to the one asked."""
     for hidden in _widths(like):
-        if not 1 / _ASPECTS <= hidden / aspect / max(1.0, _fitting_layers(params, like, hidden)) <= _ASPECTS:
+        if (
+            not 1 / _ASPECTS
+            <= hidden / aspect / max(1.0, _fitting_layers(params, like, hidden))
+            <= _ASPECTS
+        ):
             continue
         for layers in _depths(params, like, hidden):
             yield _scaled(like, hidden=hidden, layers=layers)
 
 
 def _widths(like: ModelSpec) -> Iterable[int]:
-    """Widths from an eighth to eight times the model's, in steps that grow with the width and hold whole heads."""
+    """Widths from an eighth to eight times the model's, in steps that grow with the width and hold
+    whole heads."""
     step = like.head_dim if like.hidden % like.head_dim == 0 else 64
     hidden = max(step, like.hidden // 8 // step * step)
     while hidden <= like.hidden * 8:
@@ -155,9 +192,13 @@ def _widths(like: ModelSpec) -> Iterable[int]:
 
 
 def _fitting_layers(params: float, like: ModelSpec, hidden: int) -> float:
-    """Layers, both sides counted, with which a width has this many parameters; one more layer costs the same each time."""
+    """Layers, both sides counted, with which a width has this many parameters; one more layer costs
+    the same each time."""
     first = _leading(like) + (_LAYER_STEP.get(like.family, 1) * _every(like))
-    few, more = _scaled(like, hidden=hidden, layers=first), _scaled(like, hidden=hidden, layers=2 * first)
+    few, more = (
+        _scaled(like, hidden=hidden, layers=first),
+        _scaled(like, hidden=hidden, layers=2 * first),
+    )
     each = (model_params(more).total - model_params(few).total) / first
     return first + (params - model_params(few).total) / each
 
@@ -166,7 +207,10 @@ def _depths(params: float, like: ModelSpec, hidden: int) -> list[int]:
     step = _LAYER_STEP.get(like.family, 1) * _every(like)
     least = _leading(like) + step
     middle = _fitting_layers(params, like, hidden)
-    tried = {least + step * round((middle * factor - least) / step) for factor in (0.98, 0.99, 1.0, 1.01, 1.02)}
+    tried = {
+        least + step * round((middle * factor - least) / step)
+        for factor in (0.98, 0.99, 1.0, 1.01, 1.02)
+    }
     return sorted(layers for layers in tried if least <= layers <= _MOST_LAYERS)
 
 
@@ -179,7 +223,8 @@ def _every(like: ModelSpec) -> int:
 
 
 def _scaled(like: ModelSpec, *, hidden: int, layers: int) -> ModelSpec:
-    """Return a model like another one with this width and depth; `layers` counts both sides of an encoder-decoder model."""
+    """Return a model like another one with this width and depth; `layers` counts both sides of an
+    encoder-decoder model."""
     ratio = hidden / like.hidden
     heads = max(1, round(like.num_heads * ratio))
     sides = 2 if like.family == "encoder-decoder" else 1
@@ -208,7 +253,8 @@ def _rounded(width: float) -> int:
 
 
 def _kv_heads(like: ModelSpec, heads: int) -> int:
-    """All heads where the series has as many; else its number, or the largest power of two below it that divides the heads."""
+    """All heads where the series has as many; else its number, or the largest power of two below it
+    that divides the heads."""
     if like.num_kv_heads == like.num_heads:
         return heads
     powers = (1 << power for power in range(like.num_kv_heads.bit_length() - 1, -1, -1))
@@ -219,7 +265,9 @@ def _cost(model: ModelSpec, params: float, aspect: float) -> float:
     off_aspect = abs(math.log(model.hidden / _depth(model) / aspect))
     off_size = abs(model_params(model).total / params - 1)
     shards = (
-        _penalty(_depth(model), _LAYER_PENALTIES) + _penalty(model.hidden, _WIDTH_PENALTIES) + _penalty(model.num_heads, _HEAD_PENALTIES)
+        _penalty(_depth(model), _LAYER_PENALTIES)
+        + _penalty(model.hidden, _WIDTH_PENALTIES)
+        + _penalty(model.num_heads, _HEAD_PENALTIES)
     )
     if model.num_kv_heads != model.num_heads:
         shards += _penalty(model.num_kv_heads, _HEAD_PENALTIES)

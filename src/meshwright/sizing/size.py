@@ -1,4 +1,5 @@
-"""The largest model that trains in a given time: in closed form, and by the best predicted layout of each size."""
+"""The largest model that trains in a given time: in closed form, and by the best predicted layout
+of each size."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from typing import Any
 
 from meshwright.search.problem import Problem, dims_of
 from meshwright.search.result import Plan
-from meshwright.sizing.closed_form import CLASSIC_FLOPS, TOKENS_PER_PARAM, Budget, ComputeOptimal, classic_params, compute_optimal
+from meshwright.sizing.closed_form import (
+    CLASSIC_FLOPS,
+    TOKENS_PER_PARAM,
+    Budget,
+    ComputeOptimal,
+    classic_params,
+    compute_optimal,
+)
 from meshwright.sizing.duration import Duration
 from meshwright.sizing.shapes import Shape, shape_of
 from meshwright.units import DAY_S, TERA
@@ -18,14 +26,16 @@ from meshwright.units import DAY_S, TERA
 __all__ = ["SizeResult", "Sized", "find_size"]
 
 _CLOSE = 0.98
-"""A size whose run takes this share of the deadline or more is not tried larger: shapes are 2 % apart."""
+"""A size whose run takes this share of the deadline or more is not tried larger: shapes are 2 %
+apart."""
 _MOST_TRIES = 12
 _SHRINK = 0.7
 """By which a size is cut that does not fit, or that nothing is known about."""
 _MARGIN = 0.99
 """Aimed below the deadline, as shapes are up to 2 % off the size asked."""
 _LEAST_SLOPE, _MOST_SLOPE = 0.5, 3.0
-"""Days grow with size, and with its square where the tokens grow too; two sizes a few percent apart may seem to say otherwise."""
+"""Days grow with size, and with its square where the tokens grow too; two sizes a few percent apart
+may seem to say otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,16 +97,23 @@ class SizeResult:
             },
             "best": None if self.best is None else self.best.to_dict(),
             "tried": [{"params": sized.shape.params, "days": sized.days} for sized in self.tried],
-            "compute_optimal": None if self.optimal is None else {"params": self.optimal.params, "tokens": self.optimal.tokens},
+            "compute_optimal": (
+                None
+                if self.optimal is None
+                else {"params": self.optimal.params, "tokens": self.optimal.tokens}
+            ),
             "days_exponent": self.exponent,
         }
 
 
-def find_size(budget: Budget, *, series: str, price: Callable[[Shape, int], Sized], vocab: int | None = None) -> SizeResult:
+def find_size(
+    budget: Budget, *, series: str, price: Callable[[Shape, int], Sized], vocab: int | None = None
+) -> SizeResult:
     """Return the largest size that a budget trains.
 
-    `price` plans a shape and estimates its run on so many tokens. Sizes are tried from the closed form's on, each next one where the
-    power law through the last two meets the deadline, until one takes 98 to 100 % of it.
+    `price` plans a shape and estimates its run on so many tokens. Sizes are tried from the closed
+    form's on, each next one where the power law through the last two meets the deadline, until one
+    takes 98 to 100 % of it.
     """
     classic = classic_params(budget, series=series)
     tried: list[Sized] = []
@@ -108,11 +125,18 @@ def find_size(budget: Budget, *, series: str, price: Callable[[Shape, int], Size
             shape = shape if between is None else shape_of(between, series=series, vocab=vocab)
             if _is_known(shape, tried):
                 break
-        tried.append(price(shape, round(TOKENS_PER_PARAM * shape.params if budget.tokens is None else budget.tokens)))
+        tried.append(
+            price(
+                shape,
+                round(TOKENS_PER_PARAM * shape.params if budget.tokens is None else budget.tokens),
+            )
+        )
         if _is_close(tried[-1], budget.seconds):
             break
         wanted = _next_size(tried, budget.seconds, power=2.0 if budget.tokens is None else 1.0)
-    made = [sized for sized in tried if sized.run is not None and sized.run.wall_s <= budget.seconds]
+    made = [
+        sized for sized in tried if sized.run is not None and sized.run.wall_s <= budget.seconds
+    ]
     best = max(made, key=lambda sized: sized.shape.params, default=None)
     return SizeResult(
         series=series,
@@ -130,7 +154,8 @@ def _is_known(shape: Shape, tried: list[Sized]) -> bool:
 
 
 def _between(tried: list[Sized], deadline_s: float) -> float | None:
-    """The middle between the largest size that made it and the smallest that did not; None where one of them is not known."""
+    """The middle between the largest size that made it and the smallest that did not; None where
+    one of them is not known."""
     made = [s.shape.params for s in tried if s.run is not None and s.run.wall_s <= deadline_s]
     missed = [s.shape.params for s in tried if s.run is None or s.run.wall_s > deadline_s]
     return math.sqrt(max(made) * min(missed)) if made and missed else None
@@ -141,20 +166,38 @@ def _is_close(sized: Sized, deadline_s: float) -> bool:
 
 
 def _next_size(tried: list[Sized], deadline_s: float, *, power: float) -> float:
-    """The size at which the power law through what is known meets the deadline, within what is known of sizes that made it or did not."""
+    """The size at which the power law through what is known meets the deadline, within what is
+    known of sizes that made it or did not."""
     last, between = tried[-1], _between(tried, deadline_s)
     if last.run is None:
         return _SHRINK * last.shape.params if between is None else between
-    wanted: float = last.shape.params * (deadline_s / last.run.wall_s) ** (1 / (_exponent(tried) or power)) * _MARGIN
-    made = max((s.shape.params for s in tried if s.run is not None and s.run.wall_s <= deadline_s), default=0)
-    missed = min((s.shape.params for s in tried if s.run is None or s.run.wall_s > deadline_s), default=math.inf)
+    wanted: float = (
+        last.shape.params
+        * (deadline_s / last.run.wall_s) ** (1 / (_exponent(tried) or power))
+        * _MARGIN
+    )
+    made = max(
+        (s.shape.params for s in tried if s.run is not None and s.run.wall_s <= deadline_s),
+        default=0,
+    )
+    missed = min(
+        (s.shape.params for s in tried if s.run is None or s.run.wall_s > deadline_s),
+        default=math.inf,
+    )
     return wanted if between is None or made < wanted < missed else between
 
 
 def _exponent(tried: list[Sized]) -> float | None:
-    """Slope of log days over log size through the known neighbours that are farthest apart; None for fewer, or a slope that misleads."""
-    known = sorted((math.log(s.shape.params), math.log(s.run.wall_s)) for s in tried if s.run is not None)
-    pairs = [(right[0] - left[0], right[1] - left[1]) for left, right in pairwise(known) if right[0] > left[0]]
+    """Slope of log days over log size through the known neighbours that are farthest apart; None
+    for fewer, or a slope that misleads."""
+    known = sorted(
+        (math.log(s.shape.params), math.log(s.run.wall_s)) for s in tried if s.run is not None
+    )
+    pairs = [
+        (right[0] - left[0], right[1] - left[1])
+        for left, right in pairwise(known)
+        if right[0] > left[0]
+    ]
     if not pairs:
         return None
     step, rise = max(pairs)

@@ -18,7 +18,8 @@ _DONE, _FAILED, _REFUSED, _INTERRUPTED = 0, 1, 2, 130
 
 
 def main(words: list[str]) -> int:
-    """Run the job; 0 done, 1 failed, 2 a bad plan or word, 130 interrupted before the first step."""
+    """Run the job; 0 done, 1 failed, 2 a bad plan or word, 130 interrupted before the first
+    step."""
     if not words or words[0] in ("-h", "--help"):
         print("usage: python -m meshwright.trainer PLAN.json [key=value ...]\n\n" + _keys())
         return _DONE if words else _REFUSED
@@ -27,7 +28,9 @@ def main(words: list[str]) -> int:
         require_trainable(job, num_processes=int(os.environ.get("WORLD_SIZE", "1")))
         return _run(job)
     except MeshwrightError as error:
-        if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":  # every rank of a host finds the same
+        if (
+            os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
+        ):  # every rank of a host finds the same
             print(f"error: {error}", file=sys.stderr)
         return _REFUSED
     except KeyboardInterrupt:
@@ -37,7 +40,9 @@ def main(words: list[str]) -> int:
 def _run(job: TrainJob) -> int:
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "train")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read with torch: its profiler would write of its stages among our lines
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "99"
+    )  # read with torch: its profiler would write of its stages among our lines
     from meshwright.trainer._processes import joined, open_device, room_of
 
     device = open_device(job)
@@ -72,7 +77,8 @@ def _keys() -> str:
 
 
 def _end(code: int) -> NoReturn:
-    """End the process as it stands: gloo's threads may still hold tensors, and abort where the interpreter is gone before them."""
+    """End the process as it stands: gloo's threads may still hold tensors, and abort where the
+    interpreter is gone before them."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

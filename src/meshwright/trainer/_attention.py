@@ -33,41 +33,56 @@ class Span:
 
 
 def rotate(x: Tensor, span: Span) -> Tensor:
-    """Rotate pairs of the last dim by position; x is (batch, tokens, heads, dim), of any even dim."""
+    """Rotate pairs of the last dim by position; x is (batch, tokens, heads, dim), of any even
+    dim."""
     half = x.shape[-1] // 2
     speeds = span.rope_base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = torch.outer(span.places(x.device).float(), speeds)[None, :, None, :]
     left, right = x.float().chunk(2, dim=-1)
-    turned = torch.cat((left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()), dim=-1)
+    turned = torch.cat(
+        (left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()),
+        dim=-1,
+    )
     return turned.to(x.dtype)
 
 
 class Core(nn.Module):
     """Softmax attention: (batch, tokens, heads, dim) to the same of the values' dim.
 
-    The tokens are whole sequences, unless keys and values go round a ring of context-parallel ranks.
+    The tokens are whole sequences, unless keys and values go round a ring of context-parallel
+    ranks.
     """
 
-    def __init__(self, meshes: Meshes, *, window: int | None, slopes: tuple[float, ...] | None) -> None:
+    def __init__(
+        self, meshes: Meshes, *, window: int | None, slopes: tuple[float, ...] | None
+    ) -> None:
         super().__init__()
         self.window, self.meshes = window, meshes
         self.slopes = None if slopes is None else _own_heads(slopes, meshes)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Causal; with a window only its last tokens are seen; with slopes nearer tokens weigh more (ALiBi)."""
+        """Causal; with a window only its last tokens are seen; with slopes nearer tokens weigh more
+        (ALiBi)."""
         if _goes_round(self.meshes):
             return ring_attention(query, key, value, self._ring(query.shape[1]))
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
         mask = self._mask(query)
         out = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=key.shape[1] != query.shape[1]
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            is_causal=mask is None,
+            enable_gqa=key.shape[1] != query.shape[1],
         )
         return out.transpose(1, 2)
 
     def _ring(self, tokens: int) -> Ring:
         ranks = self.meshes.layout.cp
         runs = tuple(self.meshes.runs(tokens * ranks, place=place) for place in range(ranks))
-        return Ring(group=self.meshes.group("cp"), runs=runs, window=self.window, slopes=self.slopes)
+        return Ring(
+            group=self.meshes.group("cp"), runs=runs, window=self.window, slopes=self.slopes
+        )
 
     def _mask(self, query: Tensor) -> Tensor | None:
         tokens = query.shape[2]
@@ -86,7 +101,8 @@ class Core(nn.Module):
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
-    """Slopes of ALiBi, arXiv:2108.12409: 2 ** (-8 i / heads) for powers of two, and every second of the next power's for the rest."""
+    """Slopes of ALiBi, arXiv:2108.12409: 2 ** (-8 i / heads) for powers of two, and every second of
+    the next power's for the rest."""
     power = 2 ** math.floor(math.log2(heads))
     first = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
     more = [2.0 ** (-4.0 * (2 * i + 1) / power) for i in range(heads - power)]
@@ -94,8 +110,10 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention. Under tensor parallelism this rank holds some heads; under context parallelism some tokens, which
-    are swapped for heads around the core (all-to-all, arXiv:2309.14509), or whose keys and values go round."""
+    """Grouped-query attention. Under tensor parallelism this rank holds some heads; under context
+    parallelism some tokens, which are swapped for heads around the core (all-to-all,
+    arXiv:2309.14509), or whose keys and values go round.
+    """
 
     def __init__(self, model: ModelSpec, meshes: Meshes, *, window: int | None) -> None:
         super().__init__()
@@ -108,11 +126,18 @@ class Attention(nn.Module):
         self.query_norm = make_norm(model, model.head_dim) if model.qk_norm else None
         self.key_norm = make_norm(model, model.head_dim) if model.qk_norm else None
         self.rotary = model.positions == "rope"
-        self.core = Core(meshes, window=window, slopes=alibi_slopes(model.num_heads) if model.positions == "alibi" else None)
+        self.core = Core(
+            meshes,
+            window=window,
+            slopes=alibi_slopes(model.num_heads) if model.positions == "alibi" else None,
+        )
 
     def forward(self, x: Tensor, span: Span) -> Tensor:
         """(batch, tokens of this context rank, hidden) to the same."""
-        query, key, value = (part.unflatten(-1, (-1, self.head_dim)) for part in (self.query(x), self.key(x), self.value(x)))
+        query, key, value = (
+            part.unflatten(-1, (-1, self.head_dim))
+            for part in (self.query(x), self.key(x), self.value(x))
+        )
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query, over=self.tp), self.key_norm(key, over=self.tp)
         if self.rotary:
@@ -121,8 +146,8 @@ class Attention(nn.Module):
 
 
 def attend(core: Core, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Run the core on a ring; or on whole sequences of a part of the heads, and swap back: key-value heads are repeated where there
-    are too few."""
+    """Run the core on a ring; or on whole sequences of a part of the heads, and swap back:
+    key-value heads are repeated where there are too few."""
     if _goes_round(core.meshes):
         return core(query, key, value)
     cp = core.meshes.group("cp")
@@ -138,8 +163,8 @@ def _goes_round(meshes: Meshes) -> bool:
 
 
 def _own_heads(slopes: tuple[float, ...], meshes: Meshes) -> tuple[float, ...]:
-    """The slopes of the heads that the core of this rank works on: its tensor-parallel part, and of that, unless keys and values go
-    round, its context-parallel one."""
+    """The slopes of the heads that the core of this rank works on: its tensor-parallel part, and of
+    that, unless keys and values go round, its context-parallel one."""
     parts, place = meshes.layout.tp, meshes.place("tp")
     if not _goes_round(meshes):
         parts, place = parts * meshes.layout.cp, place * meshes.layout.cp + meshes.place("cp")
@@ -148,17 +173,26 @@ def _own_heads(slopes: tuple[float, ...], meshes: Meshes) -> tuple[float, ...]:
 
 
 class LatentUp(nn.Module):
-    """Queries, keys and values of this rank's heads from their latents (DeepSeek-V2, arXiv:2405.04434)."""
+    """Queries, keys and values of this rank's heads from their latents (DeepSeek-V2,
+    arXiv:2405.04434)."""
 
     def __init__(self, model: ModelSpec) -> None:
         super().__init__()
         assert model.mla is not None
         self.mla = mla = model.mla
         heads = model.num_heads
-        self.query = nn.Linear(mla.q_lora_rank or model.hidden, heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim), bias=False)
-        self.key_value = nn.Linear(mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim), bias=False)
+        self.query = nn.Linear(
+            mla.q_lora_rank or model.hidden,
+            heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim),
+            bias=False,
+        )
+        self.key_value = nn.Linear(
+            mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim), bias=False
+        )
 
-    def forward(self, query: Tensor, latent: Tensor, position: Tensor, span: Span) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, query: Tensor, latent: Tensor, position: Tensor, span: Span
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Latents (batch, tokens, rank) and the rotary part of the keys, shared by all heads."""
         mla = self.mla
         queries = self.query(query).unflatten(-1, (-1, mla.qk_nope_head_dim + mla.qk_rope_head_dim))
@@ -166,21 +200,33 @@ class LatentUp(nn.Module):
         both = self.key_value(latent).unflatten(-1, (-1, mla.qk_nope_head_dim + mla.v_head_dim))
         keys, values = both.split((mla.qk_nope_head_dim, mla.v_head_dim), dim=-1)
         shared = rotate(position[:, :, None, :], span).expand(-1, -1, keys.shape[2], -1)
-        return torch.cat((plain, rotate(turned, span)), dim=-1), torch.cat((keys, shared), dim=-1), values
+        return (
+            torch.cat((plain, rotate(turned, span)), dim=-1),
+            torch.cat((keys, shared), dim=-1),
+            values,
+        )
 
 
 class LatentAttention(nn.Module):
-    """Multi-head latent attention. The down projections are whole on every tensor-parallel rank, and so are their gradients: the up
-    projections, cut by heads, sum what they send back, and the shared rotary key does the same here."""
+    """Multi-head latent attention. The down projections are whole on every tensor-parallel rank,
+    and so are their gradients: the up projections, cut by heads, sum what they send back, and the
+    shared rotary key does the same here.
+    """
 
     def __init__(self, model: ModelSpec, meshes: Meshes, *, window: int | None) -> None:
         super().__init__()
         assert model.mla is not None
         mla = model.mla
         self.tp, self.mla = meshes.group("tp"), mla
-        self.query_down = None if mla.q_lora_rank is None else nn.Linear(model.hidden, mla.q_lora_rank, bias=False)
+        self.query_down = (
+            None
+            if mla.q_lora_rank is None
+            else nn.Linear(model.hidden, mla.q_lora_rank, bias=False)
+        )
         self.query_norm = None if mla.q_lora_rank is None else make_norm(model, mla.q_lora_rank)
-        self.key_value_down = nn.Linear(model.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, bias=False)
+        self.key_value_down = nn.Linear(
+            model.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, bias=False
+        )
         self.key_value_norm = make_norm(model, mla.kv_lora_rank)
         self.up = LatentUp(model)
         self.out = nn.Linear(model.num_heads * mla.v_head_dim, model.hidden, bias=False)
@@ -192,6 +238,10 @@ class LatentAttention(nn.Module):
         query = x
         if self.query_down is not None and self.query_norm is not None:
             query = self.query_norm(self.query_down(x))
-        latent, position = self.key_value_down(x).split((self.mla.kv_lora_rank, self.mla.qk_rope_head_dim), dim=-1)
-        query, key, value = self.up(query, self.key_value_norm(latent), sum_gradient(position, self.tp), span)
+        latent, position = self.key_value_down(x).split(
+            (self.mla.kv_lora_rank, self.mla.qk_rope_head_dim), dim=-1
+        )
+        query, key, value = self.up(
+            query, self.key_value_norm(latent), sum_gradient(position, self.tp), span
+        )
         return self.out(attend(self.core, query, key, value).flatten(2))

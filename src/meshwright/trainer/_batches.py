@@ -30,7 +30,9 @@ class RandomSamples:
         self.vocab, self.length, self.seed = vocab, length, seed
 
     def read(self, index: int) -> NDArray[np.int64]:
-        return np.random.default_rng((self.seed, index)).integers(self.vocab, size=self.length, dtype=np.int64)
+        return np.random.default_rng((self.seed, index)).integers(
+            self.vocab, size=self.length, dtype=np.int64
+        )
 
 
 def open_samples(job: TrainJob) -> Samples:
@@ -38,7 +40,13 @@ def open_samples(job: TrainJob) -> Samples:
     if job.data.blend:
         from meshwright.trainer.indexed import open_blend
 
-        return open_blend(job.data.blend, epochs=job.data.epochs, held_out=job.valid.share, part="rest", **_facts(job))
+        return open_blend(
+            job.data.blend,
+            epochs=job.data.epochs,
+            held_out=job.valid.share,
+            part="rest",
+            **_facts(job),
+        )
     return RandomSamples(vocab=job.model.vocab, length=job.seq_len + 1, seed=job.seed)
 
 
@@ -68,11 +76,14 @@ _OTHER_SEED = 2**32
 class StepData:
     """Tokens and targets of this rank, step by step.
 
-    Sample `step * gbs + i` belongs to the global batch of a step; micro batch j of data-parallel rank r holds samples
-    (j * dp + r) * mbs onwards, so where a run goes on does not depend on dp. A context-parallel rank holds one or two runs of the tokens.
+    Sample `step * gbs + i` belongs to the global batch of a step; micro batch j of data-parallel
+    rank r holds samples (j * dp + r) * mbs onwards, so where a run goes on does not depend on dp. A
+    context-parallel rank holds one or two runs of the tokens.
     """
 
-    def __init__(self, samples: Samples, job: TrainJob, meshes: Meshes, device: torch.device) -> None:
+    def __init__(
+        self, samples: Samples, job: TrainJob, meshes: Meshes, device: torch.device
+    ) -> None:
         self.samples, self.job, self.meshes, self.device = samples, job, meshes, device
 
     def of(self, step: int) -> tuple[Tensor, Tensor]:
@@ -80,9 +91,13 @@ class StepData:
         layout = self.job.layout
         rank = self.meshes.place("dp")
         numbers = [
-            step * layout.gbs + (j * layout.dp + rank) * layout.mbs + k for j in range(layout.num_microbatches) for k in range(layout.mbs)
+            step * layout.gbs + (j * layout.dp + rank) * layout.mbs + k
+            for j in range(layout.num_microbatches)
+            for k in range(layout.mbs)
         ]
-        rows = torch.from_numpy(np.stack([self.samples.read(number) for number in numbers])).to(self.device)
+        rows = torch.from_numpy(np.stack([self.samples.read(number) for number in numbers])).to(
+            self.device
+        )
         runs = self.meshes.runs(self.job.seq_len)
         tokens = torch.cat([rows[:, run.start : run.stop] for run in runs], dim=1)
         return tokens, torch.cat([rows[:, run.start + 1 : run.stop + 1] for run in runs], dim=1)

@@ -39,7 +39,8 @@ class Parts:
     optimizers: list[torch.optim.Optimizer]
     gradients: Gradients
     ends: dist.ProcessGroup | None
-    """First and last stage, where each holds a copy of one tied weight; None also where one stage holds both."""
+    """First and last stage, where each holds a copy of one tied weight; None also where one stage
+    holds both."""
     data: StepData
     held_out: StepData | None
     """What is evaluated on; None where nothing is."""
@@ -47,14 +48,22 @@ class Parts:
 
 
 def build(job: TrainJob, device: torch.device) -> Parts:
-    """Make this rank's part of the model with its first weights, and what moves them; all ranks call it together."""
+    """Make this rank's part of the model with its first weights, and what moves them; all ranks
+    call it together."""
     layout, model = job.layout, job.model
-    meshes = make_meshes(layout, device_type=device.type, has_experts=model.moe is not None, context=job.context)
+    meshes = make_meshes(
+        layout, device_type=device.type, has_experts=model.moe is not None, context=job.context
+    )
     own = own_parts(model, layout, meshes.place("pp"))
     chunks = [_chunk(job, meshes, part, device) for _, part in own]
     phases = Phases(device)
     shapes = Shapes(
-        layout=layout, seq_len=job.seq_len, hidden=model.hidden, vocab=padded_vocab(model), dtype=_compute_dtype(job), device=device
+        layout=layout,
+        seq_len=job.seq_len,
+        hidden=model.hidden,
+        vocab=padded_vocab(model),
+        dtype=_compute_dtype(job),
+        device=device,
     )
     tokens = layout.gbs * job.seq_len
 
@@ -69,7 +78,9 @@ def build(job: TrainJob, device: torch.device) -> Parts:
         meshes=meshes,
         device=device,
         chunks=chunks,
-        runner=make_runner(chunks, [place for place, _ in own], meshes, shapes=shapes, loss=loss, phases=phases),
+        runner=make_runner(
+            chunks, [place for place, _ in own], meshes, shapes=shapes, loss=loss, phases=phases
+        ),
         optimizers=[make_optimizer(chunk, job.optimizer) for chunk in chunks],
         gradients=Gradients(chunks=chunks, meshes=meshes, tied_copies=_tied_copies(chunks, meshes)),
         ends=_ends_group(meshes) if model.tied and layout.pp > 1 and not is_v(layout) else None,
@@ -84,9 +95,12 @@ def _compute_dtype(job: TrainJob) -> torch.dtype:
 
 
 def _chunk(job: TrainJob, meshes: Meshes, part: Part, device: torch.device) -> Chunk:
-    """One chunk: cut, made to recompute, compiled, then filled and sharded layer by layer, so that no rank ever holds all weights whole."""
+    """One chunk: cut, made to recompute, compiled, then filled and sharded layer by layer, so that
+    no rank ever holds all weights whole."""
     layout, model = job.layout, job.model
-    balance = BalanceRule(weight=job.balance_weight if model.moe is not None else 0.0, sequences=layout.gbs)
+    balance = BalanceRule(
+        weight=job.balance_weight if model.moe is not None else 0.0, sequences=layout.gbs
+    )
     with torch.device("meta"):
         chunk = Chunk(model, meshes, part, balance=balance, rope_base=job.rope_base)
     cut_tensors(chunk, meshes)
@@ -104,7 +118,8 @@ def _chunk(job: TrainJob, meshes: Meshes, part: Part, device: torch.device) -> C
 
 
 def _tied_copies(chunks: Sequence[Chunk], meshes: Meshes) -> tuple[nn.Parameter, ...]:
-    """The embedding on the first stage and the head on the last, where a model ties them and a pipeline parts them."""
+    """The embedding on the first stage and the head on the last, where a model ties them and a
+    pipeline parts them."""
     if meshes.layout.pp == 1 or not chunks[0].tied:
         return ()
     found = []
@@ -119,5 +134,8 @@ def _tied_copies(chunks: Sequence[Chunk], meshes: Meshes) -> tuple[nn.Parameter,
 def _ends_group(meshes: Meshes) -> dist.ProcessGroup:
     """First and last stage of this rank's pipeline; all ranks make all of these groups together."""
     stage_ranks = dist.get_world_size() // meshes.layout.pp
-    groups = [dist.new_group([place, place + (meshes.layout.pp - 1) * stage_ranks]) for place in range(stage_ranks)]
+    groups = [
+        dist.new_group([place, place + (meshes.layout.pp - 1) * stage_ranks])
+        for place in range(stage_ranks)
+    ]
     return groups[dist.get_rank() % stage_ranks]

@@ -1,10 +1,10 @@
-"""Checkpoints by torch.distributed.checkpoint: written beside, renamed when whole, read at any layout.
-
-part-20/            is being written, or was when the run was killed; never chosen, removed before the next save
-step-20/run.json    written last but for the rename: what the run was, and the validation loss
-step-20/model/      weights
-step-20/optimizer/  optimizer states; older checkpoints may have lost them
-gone-10/            is being removed: renamed first, so that a kill leaves no half-removed `step-10`
+"""Checkpoints by torch.distributed.checkpoint: written beside, renamed when whole, read at any
+layout.
+ part-20/            is being written, or was when the run was killed; never chosen, removed before
+the next save step-20/run.json    written last but for the rename: what the run was, and the
+validation loss step-20/model/      weights step-20/optimizer/  optimizer states; older checkpoints
+may have lost them gone-10/            is being removed: renamed first, so that a kill leaves no
+half-removed `step-10`
 """
 
 from __future__ import annotations
@@ -76,16 +76,21 @@ class Checkpoints:
             raise ConfigError(f"save.folder={settings.folder}: {error.strerror}") from None
         self.behind = settings.wait == "no" or (settings.wait == "auto" and device_type != "cpu")
         self._pending: _Pending | None = None
-        # writing goes on beside the collectives of the next steps, and weights and states beside each other
+        # writing goes on beside the collectives of the next steps, and weights and states beside
+        # each other
         self._groups = {name: dist.new_group(backend="gloo") for name in (_MODEL, _OPTIMIZER)}
 
     def newest(self) -> int | None:
-        """Steps done at the newest whole checkpoint with optimizer states, as rank 0 sees the disk; ConfigError where all lost them."""
+        """Steps done at the newest whole checkpoint with optimizer states, as rank 0 sees the disk;
+        ConfigError where all lost them."""
         seen: list[Any] = [self._saved() if dist.get_rank() == 0 else None]
         dist.broadcast_object_list(seen)
         found = [one.step for one in seen[0] if one.has_states]
         if seen[0] and not found:
-            raise ConfigError(f"{self.folder}: none of its checkpoints has optimizer states to go on from; give another save.folder")
+            raise ConfigError(
+                f"{self.folder}: none of its checkpoints has optimizer states to go on from; give"
+                " another save.folder"
+            )
         return max(found, default=None)
 
     def _saved(self) -> list[Saved]:
@@ -95,7 +100,11 @@ class Checkpoints:
             match = _NAME.fullmatch(child.name)
             if match and (child / _FACTS).is_file() and (child / _MODEL / _INDEX).is_file():
                 has_states = (child / _OPTIMIZER / _INDEX).is_file()
-                found.append(Saved(step=int(match[1]), loss=_facts_of(child).get(_LOSS), has_states=has_states))
+                found.append(
+                    Saved(
+                        step=int(match[1]), loss=_facts_of(child).get(_LOSS), has_states=has_states
+                    )
+                )
         return found
 
     def save(
@@ -107,7 +116,8 @@ class Checkpoints:
         *,
         loss: float | None,
     ) -> None:
-        """Write, or start to write while steps go on; `finish` makes it whole. One that is being written is finished first."""
+        """Write, or start to write while steps go on; `finish` makes it whole. One that is being
+        written is finished first."""
         assert self._pending is None
         part = self.folder / f"part-{step}"
         if dist.get_rank() == 0:
@@ -116,11 +126,16 @@ class Checkpoints:
                     shutil.rmtree(child, ignore_errors=True)
             part.mkdir()
         dist.barrier()
-        self._pending = pending = _Pending(step=step, facts=facts | {_LOSS: loss}, began=perf_counter(), futures=[], ended=[])
+        self._pending = pending = _Pending(
+            step=step, facts=facts | {_LOSS: loss}, began=perf_counter(), futures=[], ended=[]
+        )
         states = {_MODEL: _model_state(chunks), _OPTIMIZER: _optimizer_state(chunks, optimizers)}
         with _named(part):
             for name, state in states.items():
-                words: dict[str, Any] = {"checkpoint_id": str(part / name), "process_group": self._groups[name]}
+                words: dict[str, Any] = {
+                    "checkpoint_id": str(part / name),
+                    "process_group": self._groups[name],
+                }
                 if self.behind:
                     future = dcp.async_save(state, **words)
                     future.add_done_callback(lambda _: pending.ended.append(perf_counter()))
@@ -135,7 +150,8 @@ class Checkpoints:
         return self._pending is not None and all(future.done() for future in self._pending.futures)
 
     def finish(self) -> CheckpointReport | None:
-        """Wait for what is being written, give it its name, and let go what the rules do not keep; None where nothing is."""
+        """Wait for what is being written, give it its name, and let go what the rules do not keep;
+        None where nothing is."""
         if self._pending is None:
             return None
         pending, self._pending = self._pending, None
@@ -176,20 +192,34 @@ class Checkpoints:
         folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
-    def load(self, step: int, chunks: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], facts: dict[str, Any]) -> None:
-        """Read weights and optimizer states; ConfigError where the checkpoint is of another model."""
+    def load(
+        self,
+        step: int,
+        chunks: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        facts: dict[str, Any],
+    ) -> None:
+        """Read weights and optimizer states; ConfigError where the checkpoint is of another
+        model."""
         folder = self.folder / f"step-{step}"
         written = _facts_of(folder)
         for key, value in facts.items():
             if written.get(key) != value:
-                raise ConfigError(f"{folder}: its {key} is {written.get(key)}, this run's is {value}; give another save.folder")
+                raise ConfigError(
+                    f"{folder}: its {key} is {written.get(key)}, this run's is {value}; give"
+                    " another save.folder"
+                )
         model, states = _model_state(chunks), _optimizer_state(chunks, optimizers)
         dcp.load(model, checkpoint_id=str(folder / _MODEL), process_group=self._groups[_MODEL])
-        dcp.load(states, checkpoint_id=str(folder / _OPTIMIZER), process_group=self._groups[_OPTIMIZER])
+        dcp.load(
+            states, checkpoint_id=str(folder / _OPTIMIZER), process_group=self._groups[_OPTIMIZER]
+        )
         for chunk, optimizer in zip(chunks, optimizers, strict=True):
             set_model_state_dict(chunk, {name: model[name] for name in get_model_state_dict(chunk)})
             mine = get_optimizer_state_dict(chunk, optimizer, options=_FLAT)
-            set_optimizer_state_dict(chunk, optimizer, {name: states[name] for name in mine}, options=_FLAT)
+            set_optimizer_state_dict(
+                chunk, optimizer, {name: states[name] for name in mine}, options=_FLAT
+            )
 
 
 def _facts_of(folder: Path) -> dict[str, Any]:
@@ -203,9 +233,16 @@ def _named(part: Path) -> Iterator[None]:
     try:
         yield
     except CheckpointException as error:
-        reasons = [str(reason[0] if isinstance(reason, tuple) else reason) for reason in error.failures.values()]
-        free = f"{format_bytes(shutil.disk_usage(part.parent).free)} are free there"  # torch's words do not name a full disk
-        raise OSError(f"{part}: this checkpoint can't be written; {free}; {reasons[0] if reasons else error}") from None
+        reasons = [
+            str(reason[0] if isinstance(reason, tuple) else reason)
+            for reason in error.failures.values()
+        ]
+        free = (  # torch's words do not name a full disk
+            f"{format_bytes(shutil.disk_usage(part.parent).free)} are free there"
+        )
+        raise OSError(
+            f"{part}: this checkpoint can't be written; {free}; {reasons[0] if reasons else error}"
+        ) from None
 
 
 def _sync(folder: Path) -> None:
@@ -221,6 +258,12 @@ def _model_state(chunks: Sequence[nn.Module]) -> dict[str, Any]:
     return {name: value for chunk in chunks for name, value in get_model_state_dict(chunk).items()}
 
 
-def _optimizer_state(chunks: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
+def _optimizer_state(
+    chunks: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+) -> dict[str, Any]:
     pairs = zip(chunks, optimizers, strict=True)
-    return {name: value for chunk, own in pairs for name, value in get_optimizer_state_dict(chunk, own, options=_FLAT).items()}
+    return {
+        name: value
+        for chunk, own in pairs
+        for name, value in get_optimizer_state_dict(chunk, own, options=_FLAT).items()
+    }

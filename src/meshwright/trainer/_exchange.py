@@ -25,7 +25,8 @@ class _SumGradient(torch.autograd.Function):
 
 
 def sum_gradient(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return x; its gradient is summed over the group, whose ranks each use x on other tokens or heads."""
+    """Return x; its gradient is summed over the group, whose ranks each use x on other tokens or
+    heads."""
     return x if group.size() == 1 else _SumGradient.apply(x, group)
 
 
@@ -64,7 +65,8 @@ class _ScatterSum(torch.autograd.Function):
 
 
 def gather_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the rows of all ranks, (ranks * n, ...); gradients, partial on each rank, are summed back to (n, ...)."""
+    """Return the rows of all ranks, (ranks * n, ...); gradients, partial on each rank, are summed
+    back to (n, ...)."""
     return x if group.size() == 1 else _GatherTokens.apply(x, group)
 
 
@@ -75,7 +77,9 @@ def scatter_sum(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 class _Route(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup
+    ) -> Tensor:
         ctx.sent, ctx.received, ctx.group = sent, received, group
         return _all_to_all(x, sent, received, group)
 
@@ -84,14 +88,17 @@ class _Route(torch.autograd.Function):
         return _all_to_all(grads[0], ctx.received, ctx.sent, ctx.group), None, None, None
 
 
-def _all_to_all(x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+def _all_to_all(
+    x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup
+) -> Tensor:
     out = x.new_empty((sum(received), *x.shape[1:]))
     dist.all_to_all_single(out, x.contiguous(), received, sent, group=group)
     return out
 
 
 def route(x: Tensor, *, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
-    """Send the first `sent[0]` rows to rank 0, the next to rank 1, ...; return what arrives, (sum(received), ...)."""
+    """Send the first `sent[0]` rows to rank 0, the next to rank 1, ...; return what arrives,
+    (sum(received), ...)."""
     return x if group.size() == 1 else _Route.apply(x, sent, received, group)
 
 
@@ -114,5 +121,6 @@ def _swap(x: Tensor, split: int, join: int, group: dist.ProcessGroup) -> Tensor:
 
 
 def swap_dims(x: Tensor, *, split: int, join: int, group: dist.ProcessGroup) -> Tensor:
-    """Cut dim `split` over the ranks and join dim `join` from them: from a part of the sequence of all heads to all of some heads'."""
+    """Cut dim `split` over the ranks and join dim `join` from them: from a part of the sequence of
+    all heads to all of some heads'."""
     return x if group.size() == 1 else _SwapDims.apply(x, split, join, group)

@@ -50,7 +50,8 @@ class Router(nn.Module):
         self.tp, self.top_k = meshes.group("tp"), moe.top_k
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (n, hidden) of this rank alone; return probabilities (n, experts), gates and experts (n, top_k)."""
+        """Tokens (n, hidden) of this rank alone; return probabilities (n, experts), gates and
+        experts (n, top_k)."""
         logits = F.linear(x.float(), sum_gradient(self.weight, self.tp).float())
         probabilities = logits.softmax(dim=-1)
         gates, chosen = probabilities.topk(self.top_k, dim=-1)
@@ -58,7 +59,8 @@ class Router(nn.Module):
 
 
 class _Balance(torch.autograd.Function):
-    """Pass x on; its backward adds the gradient of the balance loss, of which no rank ever needs the value to train."""
+    """Pass x on; its backward adds the gradient of the balance loss, of which no rank ever needs
+    the value to train."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
@@ -112,8 +114,9 @@ def _local(weight: Tensor) -> Tensor:
 class MoeFeedForward(nn.Module):
     """Routed experts, without drops, and shared ones.
 
-    A rank routes its own tokens. With experts cut over tp too, tp ranks first gather each other's tokens and sum their parts of the
-    result; then tokens go to the ranks that hold their experts, and come back.
+    A rank routes its own tokens. With experts cut over tp too, tp ranks first gather each other's
+    tokens and sum their parts of the result; then tokens go to the ranks that hold their experts,
+    and come back.
     """
 
     def __init__(self, model: ModelSpec, meshes: Meshes, balance: BalanceRule) -> None:
@@ -132,7 +135,9 @@ class MoeFeedForward(nn.Module):
         probabilities, gates, chosen = self.router(x.flatten(0, 1))
         if self.balance.weight:
             gates = _Balance.apply(gates, self._balance_loss(probabilities, chosen, x.shape[0]))
-        rows, gates, chosen = (gather_tokens(part, self.cut) for part in (x.flatten(0, 1), gates, chosen))
+        rows, gates, chosen = (
+            gather_tokens(part, self.cut) for part in (x.flatten(0, 1), gates, chosen)
+        )
         out = scatter_sum(self._mix(rows, gates, chosen), self.cut).view_as(x)
         return out if self.shared is None else out + self.shared(x)
 
@@ -153,7 +158,11 @@ class MoeFeedForward(nn.Module):
         dist.all_to_all_single(theirs, counts, group=self.spread)
         sent, received = counts.sum(dim=1).tolist(), theirs.sum(dim=1).tolist()
         arrived = route(rows, sent=sent, received=received, group=self.spread)
-        expert = torch.arange(local, device=rows.device).repeat(ranks).repeat_interleave(theirs.flatten())
+        expert = (
+            torch.arange(local, device=rows.device)
+            .repeat(ranks)
+            .repeat_interleave(theirs.flatten())
+        )
         order = expert.argsort(stable=True)
         done = self.experts(arrived[order], theirs.sum(dim=0).tolist())
         back = torch.empty_like(order)
@@ -161,9 +170,11 @@ class MoeFeedForward(nn.Module):
         return route(done[back], sent=received, received=sent, group=self.spread)
 
     def _balance_loss(self, probabilities: Tensor, chosen: Tensor, batch: int) -> Tensor:
-        """Per sequence: experts * sum over experts of (share of choices) * (mean probability); 1 where loads are even.
+        """Per sequence: experts * sum over experts of (share of choices) * (mean probability); 1
+        where loads are even.
 
-        It is a sum over sequences, so it does not depend on how a batch is cut; of a sequence cut over ranks each gives its part.
+        It is a sum over sequences, so it does not depend on how a batch is cut; of a sequence cut
+        over ranks each gives its part.
         """
         experts, layout = self.moe.num_experts, self.meshes.layout
         picks = F.one_hot(chosen.view(batch, -1), experts).sum(dim=1).to(probabilities.dtype)
@@ -174,4 +185,6 @@ class MoeFeedForward(nn.Module):
                 dist.all_reduce(picks, group=self.meshes.group(axis))
         tokens *= layout.cp * layout.tp
         shares = picks / (tokens * self.moe.top_k)
-        return self.balance.weight / self.balance.sequences * experts * (shares * mass / tokens).sum()
+        return (
+            self.balance.weight / self.balance.sequences * experts * (shares * mass / tokens).sum()
+        )

@@ -15,21 +15,27 @@ __all__ = ["held"]
 
 _FILE = ".in-use"
 _WAIT_S = 10.0
-"""A training that goes on where one was killed may start before the system has taken down the other."""
+"""A training that goes on where one was killed may start before the system has taken down the
+other."""
 
 
 @contextmanager
 def held(folder: Path, *, wait_s: float = _WAIT_S) -> Iterator[None]:
-    """Hold a folder that is there; ConfigError where another training has it for longer than `wait_s`.
+    """Hold a folder that is there; ConfigError where another training has it for longer than
+    `wait_s`.
 
-    The system frees it with the process, however that ends. A file system without locks is taken as free.
+    The system frees it with the process, however that ends. A file system without locks is taken as
+    free.
     """
     path, until = folder / _FILE, monotonic() + wait_s
     file = _opened(path)
     while not _taken(file, path):
         os.close(file)
         if monotonic() > until:
-            raise ConfigError(f"save.folder={folder}: another training writes there; end it, or give another folder")
+            raise ConfigError(
+                f"save.folder={folder}: another training writes there; end it, or give another"
+                " folder"
+            )
         sleep(0.1)
         file = _opened(path)
     try:

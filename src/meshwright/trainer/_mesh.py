@@ -29,8 +29,14 @@ class Meshes:
     context: ContextWord = "all-to-all"
 
     def runs(self, seq_len: int, *, place: int | None = None) -> tuple[range, ...]:
-        """The tokens of a sequence that a context-parallel rank holds, this one unless `place` names another."""
-        return own_runs(seq_len, cp=self.layout.cp, place=self.place("cp") if place is None else place, context=self.context)
+        """The tokens of a sequence that a context-parallel rank holds, this one unless `place`
+        names another."""
+        return own_runs(
+            seq_len,
+            cp=self.layout.cp,
+            place=self.place("cp") if place is None else place,
+            context=self.context,
+        )
 
     def place(self, axis: str) -> int:
         """This rank's coordinate on dp, cp, tp or pp."""
@@ -68,12 +74,22 @@ def shard_ranks(layout: Layout) -> int:
     return size
 
 
-def make_meshes(layout: Layout, *, device_type: str, has_experts: bool, context: ContextWord) -> Meshes:
+def make_meshes(
+    layout: Layout, *, device_type: str, has_experts: bool, context: ContextWord
+) -> Meshes:
     """Build every group of the layout; all ranks call it together."""
     data = layout.dp * layout.cp
     shard = shard_ranks(layout)
-    dense = init_device_mesh(device_type, (layout.pp, data // shard, shard, layout.tp), mesh_dim_names=("pp", "replicate", "shard", "tp"))
-    plain = init_device_mesh(device_type, (layout.pp, layout.dp, layout.cp, layout.tp), mesh_dim_names=("pp", "dp", "cp", "tp"))
+    dense = init_device_mesh(
+        device_type,
+        (layout.pp, data // shard, shard, layout.tp),
+        mesh_dim_names=("pp", "replicate", "shard", "tp"),
+    )
+    plain = init_device_mesh(
+        device_type,
+        (layout.pp, layout.dp, layout.cp, layout.tp),
+        mesh_dim_names=("pp", "dp", "cp", "tp"),
+    )
     return Meshes(
         layout=layout,
         device_type=device_type,
@@ -85,9 +101,12 @@ def make_meshes(layout: Layout, *, device_type: str, has_experts: bool, context:
 
 
 def _expert_mesh(layout: Layout, device_type: str) -> DeviceMesh:
-    """Experts cut the ranks of one stage into ep groups, innermost but for etp; what is left holds copies of one shard."""
+    """Experts cut the ranks of one stage into ep groups, innermost but for etp; what is left holds
+    copies of one shard."""
     ranks = layout.dp * layout.cp * layout.tp
     copies = ranks // (layout.ep * layout.expert_tp)
     shard = 1 if layout.sharding == "none" else copies
     sizes = (layout.pp, copies // shard, shard, layout.ep, layout.expert_tp)
-    return init_device_mesh(device_type, sizes, mesh_dim_names=("pp", "expert_replicate", "expert_shard", "ep", "etp"))
+    return init_device_mesh(
+        device_type, sizes, mesh_dim_names=("pp", "expert_replicate", "expert_shard", "ep", "etp")
+    )

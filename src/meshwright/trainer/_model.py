@@ -1,4 +1,5 @@
-"""The decoder: layers of attention and feed-forward, and the part of it that one pipeline chunk holds."""
+"""The decoder: layers of attention and feed-forward, and the part of it that one pipeline chunk
+holds."""
 
 from __future__ import annotations
 
@@ -26,11 +27,23 @@ def padded_vocab(model: ModelSpec) -> int:
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each behind a norm, with residuals; in a parallel block both read the same input."""
+    """Attention and feed-forward, each behind a norm, with residuals; in a parallel block both read
+    the same input."""
 
-    def __init__(self, model: ModelSpec, meshes: Meshes, index: int, *, balance: BalanceRule, rope_base: float) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        meshes: Meshes,
+        index: int,
+        *,
+        balance: BalanceRule,
+        rope_base: float,
+    ) -> None:
         super().__init__()
-        self.parallel, self.over = model.parallel_block, meshes.group("tp") if meshes.layout.sp else None
+        self.parallel, self.over = (
+            model.parallel_block,
+            meshes.group("tp") if meshes.layout.sp else None,
+        )
         self.span = _SpanOf(meshes, rope_base)
         self.attention_norm = make_norm(model, model.hidden)
         shared_norm = model.parallel_block and model.norms_per_layer == 1
@@ -40,7 +53,11 @@ class Layer(nn.Module):
         self.behind_feedforward = make_norm(model, model.hidden) if behind else None
         kind = Attention if model.mla is None else LatentAttention
         self.attention = kind(model, meshes, window=_window_of(model, index))
-        self.feedforward = MoeFeedForward(model, meshes, balance) if _has_experts(model, index) else FeedForward(model, model.ffn)
+        self.feedforward = (
+            MoeFeedForward(model, meshes, balance)
+            if _has_experts(model, index)
+            else FeedForward(model, model.ffn)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, tokens of this rank, hidden) to the same."""
@@ -61,10 +78,17 @@ class _SpanOf:
     """The tokens of a context-parallel rank, from the shape of what it holds."""
 
     def __init__(self, meshes: Meshes, rope_base: float) -> None:
-        self.meshes, self.rope_base, self.cut = meshes, rope_base, meshes.layout.tp if meshes.layout.sp else 1
+        self.meshes, self.rope_base, self.cut = (
+            meshes,
+            rope_base,
+            meshes.layout.tp if meshes.layout.sp else 1,
+        )
 
     def __call__(self, x: Tensor) -> Span:
-        return Span(runs=self.meshes.runs(x.shape[1] * self.cut * self.meshes.layout.cp), rope_base=self.rope_base)
+        return Span(
+            runs=self.meshes.runs(x.shape[1] * self.cut * self.meshes.layout.cp),
+            rope_base=self.rope_base,
+        )
 
 
 def _window_of(model: ModelSpec, index: int) -> int | None:
@@ -87,7 +111,11 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(padded_vocab(model), model.hidden)
         learned = model.positions == "learned"
-        self.positions = nn.Parameter(torch.empty(max(model.max_positions, 1), model.hidden)) if learned else None
+        self.positions = (
+            nn.Parameter(torch.empty(max(model.max_positions, 1), model.hidden))
+            if learned
+            else None
+        )
         self.meshes = meshes
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -104,20 +132,35 @@ class Embedding(nn.Module):
 
 
 class Chunk(nn.Module):
-    """The layers of one pipeline chunk, with the embedding before the first and the head behind the last."""
+    """The layers of one pipeline chunk, with the embedding before the first and the head behind the
+    last."""
 
-    def __init__(self, model: ModelSpec, meshes: Meshes, part: Part, *, balance: BalanceRule, rope_base: float) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        meshes: Meshes,
+        part: Part,
+        *,
+        balance: BalanceRule,
+        rope_base: float,
+    ) -> None:
         super().__init__()
         self.tied = model.tied
         self.over = meshes.group("tp") if meshes.layout.sp else None
         self.embedding = Embedding(model, meshes) if part.first else None
-        self.layers = nn.ModuleDict({str(i): Layer(model, meshes, i, balance=balance, rope_base=rope_base) for i in part.layers})
+        self.layers = nn.ModuleDict(
+            {
+                str(i): Layer(model, meshes, i, balance=balance, rope_base=rope_base)
+                for i in part.layers
+            }
+        )
         self.norm = make_norm(model, model.hidden) if part.last else None
         self.head = nn.Linear(model.hidden, padded_vocab(model), bias=False) if part.last else None
         self.tie()
 
     def tie(self) -> None:
-        """Let head and embedding be one weight where the model ties them and the chunk holds both."""
+        """Let head and embedding be one weight where the model ties them and the chunk holds
+        both."""
         if self.tied and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.tokens.weight
 

@@ -24,7 +24,8 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.empty(size)) if centred else None
 
     def forward(self, x: Tensor, *, over: dist.ProcessGroup | None = None) -> Tensor:
-        """Normalise; `over` names the ranks that hold other tokens (sequence parallelism) or other heads."""
+        """Normalise; `over` names the ranks that hold other tokens (sequence parallelism) or other
+        heads."""
         weight, bias = self.weight, self.bias
         if over is not None:
             weight = sum_gradient(weight, over)

@@ -18,14 +18,18 @@ __all__ = ["Gradients", "make_optimizer"]
 
 
 def make_optimizer(chunk: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """AdamW; norms and biases do not decay. Weights of unlike meshes go into groups of their own, as fused kernels need."""
+    """AdamW; norms and biases do not decay. Weights of unlike meshes go into groups of their own,
+    as fused kernels need."""
     groups: dict[tuple[bool, int, int], list[nn.Parameter]] = {}
     for weight in _weights([chunk]):
         mesh = id(weight.device_mesh) if isinstance(weight, DTensor) else 0
         rank = len(weight.placements) if isinstance(weight, DTensor) else 0
         groups.setdefault((weight.ndim > 1, mesh, rank), []).append(weight)
     return torch.optim.AdamW(
-        [{"params": weights, "weight_decay": settings.weight_decay if decays else 0.0} for (decays, _, _), weights in groups.items()],
+        [
+            {"params": weights, "weight_decay": settings.weight_decay if decays else 0.0}
+            for (decays, _, _), weights in groups.items()
+        ],
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
@@ -34,7 +38,12 @@ def make_optimizer(chunk: nn.Module, settings: OptimizerSettings) -> torch.optim
 
 
 def _weights(chunks: Iterable[nn.Module]) -> list[nn.Parameter]:
-    found = {id(weight): weight for chunk in chunks for weight in chunk.parameters() if weight.requires_grad}
+    found = {
+        id(weight): weight
+        for chunk in chunks
+        for weight in chunk.parameters()
+        if weight.requires_grad
+    }
     return list(found.values())
 
 
@@ -58,15 +67,25 @@ class Gradients:
         if not known:
             own = torch.zeros((), dtype=torch.float64, device=self.meshes.device_type)
         else:
-            norms = torch.stack([norm.double() for norm in torch._foreach_norm([_local(_gradient(weight)) for weight in known])])
-            copies = [stage_ranks // _pieces(weight) * (2 if id(weight) in tied else 1) for weight in known]
+            norms = torch.stack(
+                [
+                    norm.double()
+                    for norm in torch._foreach_norm([_local(_gradient(weight)) for weight in known])
+                ]
+            )
+            copies = [
+                stage_ranks // _pieces(weight) * (2 if id(weight) in tied else 1)
+                for weight in known
+            ]
             own = (norms.square() / norms.new_tensor(copies)).sum()
         dist.all_reduce(own)
         return math.sqrt(float(own))
 
     def scale(self, factor: float) -> None:
         """Multiply all of them."""
-        gradients = [_local(weight.grad) for weight in _weights(self.chunks) if weight.grad is not None]
+        gradients = [
+            _local(weight.grad) for weight in _weights(self.chunks) if weight.grad is not None
+        ]
         if gradients:
             torch._foreach_mul_(gradients, factor)
 
@@ -84,5 +103,9 @@ def _pieces(weight: Tensor) -> int:
     """Different parts that the ranks of one stage hold of a weight."""
     if not isinstance(weight, DTensor):
         return 1
-    sizes = (weight.device_mesh.size(axis) for axis, place in enumerate(weight.placements) if not isinstance(place, Replicate))
+    sizes = (
+        weight.device_mesh.size(axis)
+        for axis, place in enumerate(weight.placements)
+        if not isinstance(place, Replicate)
+    )
     return math.prod(sizes)

@@ -18,9 +18,11 @@ _REST = "other"
 
 
 class Phases:
-    """Seconds of a step by phase: each moment belongs to the innermost phase it lies in, so that they sum to the step.
+    """Seconds of a step by phase: each moment belongs to the innermost phase it lies in, so that
+    they sum to the step.
 
-    On CUDA the borders are events on the stream, which cost no wait; the device is waited for at the end of the step alone.
+    On CUDA the borders are events on the stream, which cost no wait; the device is waited for at
+    the end of the step alone.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -76,7 +78,8 @@ def reset_peaks(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> tuple[int, int]:
-    """Most bytes allocated and reserved on the device; on a CPU the largest resident size of the process, twice."""
+    """Most bytes allocated and reserved on the device; on a CPU the largest resident size of the
+    process, twice."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
     unit = 1 if sys.platform == "darwin" else 1024

@@ -1,4 +1,5 @@
-"""Pipeline parallelism on torch.distributed.pipelining, and plain micro batches where there is one stage."""
+"""Pipeline parallelism on torch.distributed.pipelining, and plain micro batches where there is one
+stage."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Runner(Protocol):
     """Forward and backward of one step."""
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Take (local samples, tokens) twice; return this rank's part of the loss, 0 where it does not hold the head."""
+        """Take (local samples, tokens) twice; return this rank's part of the loss, 0 where it does
+        not hold the head."""
         ...
 
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -41,7 +43,8 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Shapes:
-    """What goes from chunk to chunk: told beforehand, because experts can't be tried on tensors without values."""
+    """What goes from chunk to chunk: told beforehand, because experts can't be tried on tensors
+    without values."""
 
     layout: Layout
     seq_len: int
@@ -66,10 +69,20 @@ class Shapes:
 
     def _hidden(self) -> Tensor:
         tokens = self.seq_len // self.layout.cp // (self.layout.tp if self.layout.sp else 1)
-        return torch.zeros(self.layout.mbs, tokens, self.hidden, dtype=self.dtype, device=self.device)
+        return torch.zeros(
+            self.layout.mbs, tokens, self.hidden, dtype=self.dtype, device=self.device
+        )
 
 
-def make_runner(chunks: Sequence[Chunk], places: Sequence[int], meshes: Meshes, *, shapes: Shapes, loss: Loss, phases: Phases) -> Runner:
+def make_runner(
+    chunks: Sequence[Chunk],
+    places: Sequence[int],
+    meshes: Meshes,
+    *,
+    shapes: Shapes,
+    loss: Loss,
+    phases: Phases,
+) -> Runner:
     """Return what runs a step of the layout's schedule."""
     if meshes.layout.pp == 1:
         return _MicroBatches(chunk=chunks[0], meshes=meshes, loss=loss, phases=phases)
@@ -142,7 +155,14 @@ class _Pipeline:
     """Several stages under one of torch's schedules."""
 
     def __init__(
-        self, chunks: Sequence[Chunk], places: Sequence[int], meshes: Meshes, *, shapes: Shapes, loss: Loss, phases: Phases
+        self,
+        chunks: Sequence[Chunk],
+        places: Sequence[int],
+        meshes: Meshes,
+        *,
+        shapes: Shapes,
+        loss: Loss,
+        phases: Phases,
     ) -> None:
         layout = meshes.layout
         self.meshes, self.chunks, self.phases = meshes, chunks, phases
@@ -169,7 +189,9 @@ class _Pipeline:
             with phases.of("forward"):
                 return loss(*args)
 
-        self.schedule: Any = kind(what, layout.num_microbatches, loss_fn=timed_loss, scale_grads=False)
+        self.schedule: Any = kind(
+            what, layout.num_microbatches, loss_fn=timed_loss, scale_grads=False
+        )
         self.words = _kept_outputs(self.schedule.step)
         self.first, self.last = 0 in places, layout.pp * layout.vpp - 1 in places
 
@@ -185,7 +207,8 @@ class _Pipeline:
         return torch.stack(parts).sum() if parts else torch.zeros((), device=tokens.device)
 
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Chunks pass each micro batch on by plain messages: torch's schedules would set their buffers up anew for a forward alone."""
+        """Chunks pass each micro batch on by plain messages: torch's schedules would set their
+        buffers up anew for a forward alone."""
         total = torch.zeros((), device=tokens.device)
         with _vocabulary_cut(self.meshes.layout):
             for ids, wanted in _micro_batches(tokens, targets, self.meshes.layout):
@@ -198,7 +221,9 @@ class _Pipeline:
                     if chunk.head is not None:
                         total += _plain(self.loss(x, wanted))
                     elif place + 1 not in self.by_place:
-                        dist.send(x.contiguous(), self._rank_of(place + 1), group=self.meshes.group("pp"))
+                        dist.send(
+                            x.contiguous(), self._rank_of(place + 1), group=self.meshes.group("pp")
+                        )
         return total
 
     def _rank_of(self, place: int) -> int:
@@ -206,15 +231,27 @@ class _Pipeline:
 
 
 def _kept_outputs(step: Callable[..., Any]) -> dict[str, bool]:
-    """Words that keep a schedule from gathering the logits of all micro batches for its caller, who has the losses; older versions of
-    torch have none, and gather them."""
+    """Words that keep a schedule from gathering the logits of all micro batches for its caller, who
+    has the losses; older versions of torch have none, and gather them."""
     return {"return_outputs": False} if "return_outputs" in signature(step).parameters else {}
 
 
 def _schedule(layout: Layout) -> tuple[type[Any], bool]:
     """Torch's class, and whether it takes a list of stages."""
     if layout.schedule == "zero-bubble":
-        return (torch_schedules.ScheduleInterleavedZeroBubble, True) if layout.vpp == 1 else (torch_schedules.ScheduleZBVZeroBubble, True)
+        return (
+            (torch_schedules.ScheduleInterleavedZeroBubble, True)
+            if layout.vpp == 1
+            else (torch_schedules.ScheduleZBVZeroBubble, True)
+        )
     if layout.schedule == "gpipe":
-        return (torch_schedules.ScheduleGPipe, False) if layout.vpp == 1 else (torch_schedules.ScheduleLoopedBFS, True)
-    return (torch_schedules.Schedule1F1B, False) if layout.vpp == 1 else (torch_schedules.ScheduleInterleaved1F1B, True)
+        return (
+            (torch_schedules.ScheduleGPipe, False)
+            if layout.vpp == 1
+            else (torch_schedules.ScheduleLoopedBFS, True)
+        )
+    return (
+        (torch_schedules.Schedule1F1B, False)
+        if layout.vpp == 1
+        else (torch_schedules.ScheduleInterleaved1F1B, True)
+    )

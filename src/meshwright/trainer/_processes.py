@@ -1,4 +1,5 @@
-"""The processes of a run: their device and its memory, how they find each other, and what happens when one is lost."""
+"""The processes of a run: their device and its memory, how they find each other, and what happens
+when one is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ def open_device(job: TrainJob) -> torch.device:
         return torch.device("cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if local >= torch.cuda.device_count():
-        raise ConfigError(f"device=cuda: local rank {local} has no GPU of its own; torch sees {torch.cuda.device_count()} on this host")
+        raise ConfigError(
+            f"device=cuda: local rank {local} has no GPU of its own; torch sees"
+            f" {torch.cuda.device_count()} on this host"
+        )
     device = torch.device("cuda", local)
     torch.cuda.set_device(device)
     return device
@@ -43,7 +47,9 @@ def room_of(device: torch.device) -> Room:
     ranks = range(rank - local, rank - local + count)
     if device.type == "cuda":
         size = float(torch.cuda.mem_get_info(device)[1])
-        return Room(device_name=torch.cuda.get_device_name(device), bytes_per_rank=size, ranks=ranks)
+        return Room(
+            device_name=torch.cuda.get_device_name(device), bytes_per_rank=size, ranks=ranks
+        )
     return Room(device_name=None, bytes_per_rank=host_bytes() / count, ranks=ranks)
 
 
@@ -55,20 +61,32 @@ _PLACES = (("RANK", "0"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
 
 @contextmanager
 def joined(job: TrainJob, device: torch.device) -> Iterator[None]:
-    """Join the group of all processes. ConnectionError when another rank is lost, MemoryError when memory is out."""
+    """Join the group of all processes. ConnectionError when another rank is lost, MemoryError when
+    memory is out."""
     patience_s = job.patience_s or (COMPILING_S if job.compile else PATIENCE_S)
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
+    for name, value in (
+        ("RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "0"),
+    ):
         os.environ.setdefault(name, value)
     alone = os.environ["WORLD_SIZE"] == "1" and os.environ["MASTER_PORT"] == "0"
     words = {"init_method": "tcp://127.0.0.1:0", "rank": 0, "world_size": 1} if alone else {}
     try:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=patience_s), **words)
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            timeout=timedelta(seconds=patience_s),
+            **words,
+        )
         yield
     except RuntimeError as error:
         first = str(error).partition("\n")[0].partition(_ADVICE)[0]
         if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in first:
             raise MemoryError(f"out of memory; {first}") from None
         if isinstance(error, dist.DistError) or "gloo" in str(error):
-            raise ConnectionError(f"another rank is lost, or behind by more than {patience_s:g} s; {first}") from None
+            raise ConnectionError(
+                f"another rank is lost, or behind by more than {patience_s:g} s; {first}"
+            ) from None
         raise
     dist.destroy_process_group()

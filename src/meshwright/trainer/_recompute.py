@@ -8,7 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from meshwright.layout import Layout
 from meshwright.trainer._attention import Core, LatentUp
@@ -23,10 +27,16 @@ _KINDS: dict[str, Callable[[nn.Module, nn.Module], bool]] = {
     "layernorm": lambda module, parent: isinstance(module, Norm) and isinstance(parent, Layer),
     "mlp": lambda module, parent: isinstance(module, FeedForward) and isinstance(parent, Layer),
     "moe": lambda module, parent: isinstance(module, MoeFeedForward),
-    "moe_act": lambda module, parent: isinstance(module, Activation) and not isinstance(parent, FeedForward),
+    "moe_act": lambda module, parent: (
+        isinstance(module, Activation) and not isinstance(parent, FeedForward)
+    ),
     "mla_up_proj": lambda module, parent: isinstance(module, LatentUp),
-    "shared_experts": lambda module, parent: isinstance(module, FeedForward) and isinstance(parent, MoeFeedForward),
-    "mlp_act": lambda module, parent: isinstance(module, Activation) and isinstance(parent, FeedForward),
+    "shared_experts": lambda module, parent: (
+        isinstance(module, FeedForward) and isinstance(parent, MoeFeedForward)
+    ),
+    "mlp_act": lambda module, parent: (
+        isinstance(module, Activation) and isinstance(parent, FeedForward)
+    ),
 }
 """Modules that each name of `recompute_modules` computes again; `ops` is a policy instead."""
 
@@ -53,7 +63,11 @@ def _run_units(layers: Sequence[nn.Module], x: Tensor, *, units: list[tuple[int,
     start = 0
     for size, again in units:
         part = layers[start : start + size]
-        x = checkpoint(_in_turn, part, x, use_reentrant=False, preserve_rng_state=False) if again else _in_turn(part, x)
+        x = (
+            checkpoint(_in_turn, part, x, use_reentrant=False, preserve_rng_state=False)
+            if again
+            else _in_turn(part, x)
+        )
         start += size
     return x
 
@@ -75,20 +89,31 @@ def _forget_parts(layer: nn.Module, names: Sequence[str]) -> None:
 
 def _again(forward: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     def run(*args: Any, **words: Any) -> Any:
-        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **options, **words)
+        return checkpoint(
+            forward, *args, use_reentrant=False, preserve_rng_state=False, **options, **words
+        )
 
     return run
 
 
 def _every_second_product() -> Any:
-    """Keep attention's output and every second matrix product, compute the rest again (torchtitan's per-op policy)."""
+    """Keep attention's output and every second matrix product, compute the rest again (torchtitan's
+    per-op policy)."""
     products = {"forward": 0, "recompute": 0}
 
     def policy(ctx: Any, op: Any, *args: Any, **words: Any) -> CheckpointPolicy:
         if op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
             mode = "recompute" if ctx.is_recompute else "forward"
             products[mode] += 1
-            return CheckpointPolicy.MUST_SAVE if products[mode] % 2 else CheckpointPolicy.PREFER_RECOMPUTE
-        return CheckpointPolicy.MUST_SAVE if "attention" in str(op) else CheckpointPolicy.PREFER_RECOMPUTE
+            return (
+                CheckpointPolicy.MUST_SAVE
+                if products[mode] % 2
+                else CheckpointPolicy.PREFER_RECOMPUTE
+            )
+        return (
+            CheckpointPolicy.MUST_SAVE
+            if "attention" in str(op)
+            else CheckpointPolicy.PREFER_RECOMPUTE
+        )
 
     return create_selective_checkpoint_contexts(policy)

@@ -19,8 +19,11 @@ from meshwright.trainer.traffic import Recorded, collective_seconds
 __all__ = ["memory_history", "profiled_step"]
 
 
-def profiled_step(step: Callable[[], StepReport], *, device: torch.device, trace: str | None) -> StepReport:
-    """Run a step under torch's profiler; its report gets the seconds of collectives, and `trace` a file per rank."""
+def profiled_step(
+    step: Callable[[], StepReport], *, device: torch.device, trace: str | None
+) -> StepReport:
+    """Run a step under torch's profiler; its report gets the seconds of collectives, and `trace` a
+    file per rank."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=activities) as recorder:
         report = step()
@@ -30,7 +33,8 @@ def profiled_step(step: Callable[[], StepReport], *, device: torch.device, trace
 
 
 def _events(recorder: Any) -> list[Recorded]:
-    """The few events that matter, from the raw record: torch's own list of all of them takes seconds to build."""
+    """The few events that matter, from the raw record: torch's own list of all of them takes
+    seconds to build."""
     return [
         Recorded(
             name=event.name(),
@@ -45,7 +49,8 @@ def _events(recorder: Any) -> list[Recorded]:
 
 @contextmanager
 def memory_history(folder: str | None) -> Iterator[Callable[[], None]]:
-    """Record every allocation on CUDA; what is yielded writes them, and so does running out of memory."""
+    """Record every allocation on CUDA; what is yielded writes them, and so does running out of
+    memory."""
     if folder is None:
         yield lambda: None
         return

@@ -1,7 +1,8 @@
-"""Ring attention: keys and values go from rank to rank while each block of scores is computed (arXiv:2310.01889).
-
-Of a block only its sums and their logarithm are kept, and the backward pass computes the scores again, as FlashAttention does
-(arXiv:2205.14135). Blocks are plain products in fp32, the same on every device, masked by the places of their tokens.
+"""Ring attention: keys and values go from rank to rank while each block of scores is computed
+(arXiv:2310.01889).
+ Of a block only its sums and their logarithm are kept, and the backward pass computes the scores
+again, as FlashAttention does (arXiv:2205.14135). Blocks are plain products in fp32, the same on
+every device, masked by the places of their tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Ring:
 
     def bias(self, queries: range, keys: range, device: torch.device) -> Tensor:
         """What is added to scores, (heads or 1, queries, keys): -inf where nothing is seen."""
-        behind = torch.arange(queries[0], queries[-1] + 1, device=device)[:, None] - torch.arange(keys[0], keys[-1] + 1, device=device)
+        behind = torch.arange(queries[0], queries[-1] + 1, device=device)[:, None] - torch.arange(
+            keys[0], keys[-1] + 1, device=device
+        )
         hidden = behind < 0
         if self.window is not None:
             hidden |= behind >= self.window
@@ -47,11 +50,15 @@ class Ring:
     def pass_on(self, *parts: Tensor) -> _Travelling:
         """Begin to send the tensors to the next rank, and to receive those of the rank before."""
         rank, ranks = self.group.rank(), self.group.size()
-        after, before = (dist.get_global_rank(self.group, place % ranks) for place in (rank + 1, rank - 1))
+        after, before = (
+            dist.get_global_rank(self.group, place % ranks) for place in (rank + 1, rank - 1)
+        )
         arriving = [torch.empty_like(part) for part in parts]
         moves = [dist.P2POp(dist.isend, part, after, self.group) for part in parts]
         moves += [dist.P2POp(dist.irecv, part, before, self.group) for part in arriving]
-        return _Travelling(arriving=arriving, works=dist.batch_isend_irecv(moves), leaving=list(parts))
+        return _Travelling(
+            arriving=arriving, works=dist.batch_isend_irecv(moves), leaving=list(parts)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +77,8 @@ class _Travelling:
 
 
 def ring_attention(query: Tensor, key: Tensor, value: Tensor, ring: Ring) -> Tensor:
-    """Attend over the sequence of all ranks: (batch, own tokens, heads, dim), fewer key-value heads, to (..., heads, dim of values)."""
+    """Attend over the sequence of all ranks: (batch, own tokens, heads, dim), fewer key-value
+    heads, to (..., heads, dim of values)."""
     return _RingAttention.apply(query, key, value, ring)
 
 
@@ -83,9 +91,13 @@ class _RingAttention(torch.autograd.Function):
         for source, more in _sources(ring):
             coming = ring.pass_on(k, v) if more else None
             for rows, columns, bias in _blocks(ring, source, q):
-                part, part_total = _attend(q[..., rows, :], k[..., columns, :], v[..., columns, :], bias)
+                part, part_total = _attend(
+                    q[..., rows, :], k[..., columns, :], v[..., columns, :], bias
+                )
                 both = torch.logaddexp(total[..., rows], part_total)
-                out[..., rows, :] = _weighed(out[..., rows, :], total[..., rows], both) + _weighed(part, part_total, both)
+                out[..., rows, :] = _weighed(out[..., rows, :], total[..., rows], both) + _weighed(
+                    part, part_total, both
+                )
                 total[..., rows] = both
             if coming is not None:
                 k, v = coming.arrive()
@@ -105,19 +117,35 @@ class _RingAttention(torch.autograd.Function):
         for source, more in _sources(ring):
             coming = ring.pass_on(k, v) if more else None
             for rows, columns, bias in _blocks(ring, source, q):
-                weights = torch.exp(_scores(q[..., rows, :], k[..., columns, :], bias) - total[..., rows, None])
-                change = weights * (grad[..., rows, :] @ v[..., columns, :].mT - inner[..., rows, :]) * scale
+                weights = torch.exp(
+                    _scores(q[..., rows, :], k[..., columns, :], bias) - total[..., rows, None]
+                )
+                change = (
+                    weights
+                    * (grad[..., rows, :] @ v[..., columns, :].mT - inner[..., rows, :])
+                    * scale
+                )
                 grad_q[..., rows, :] += change @ k[..., columns, :]
                 grad_k[..., columns, :] += (change.mT @ q[..., rows, :]).sum(dim=2, keepdim=True)
-                grad_v[..., columns, :] += (weights.mT @ grad[..., rows, :]).sum(dim=2, keepdim=True)
-            grad_k, grad_v = ring.pass_on(grad_k, grad_v).arrive()  # after as many turns as ranks they are home
+                grad_v[..., columns, :] += (weights.mT @ grad[..., rows, :]).sum(
+                    dim=2, keepdim=True
+                )
+            grad_k, grad_v = ring.pass_on(
+                grad_k, grad_v
+            ).arrive()  # after as many turns as ranks they are home
             if coming is not None:
                 k, v = coming.arrive()
-        return _flat(grad_q).to(query.dtype), _flat(grad_k).to(key.dtype), _flat(grad_v).to(value.dtype), None
+        return (
+            _flat(grad_q).to(query.dtype),
+            _flat(grad_k).to(key.dtype),
+            _flat(grad_v).to(value.dtype),
+            None,
+        )
 
 
 def _grouped(x: Tensor, kv_heads: int) -> Tensor:
-    """(batch, tokens, heads, dim) to (batch, kv heads, heads of one kv head, tokens, dim), in fp32."""
+    """(batch, tokens, heads, dim) to (batch, kv heads, heads of one kv head, tokens, dim), in
+    fp32."""
     return x.float().unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).contiguous()
 
 
@@ -148,7 +176,8 @@ def _weighed(x: Tensor, part: Tensor, both: Tensor) -> Tensor:
 
 
 def _blocks(ring: Ring, source: int, q: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Rows of this rank, columns of the source, and their bias: pairs of runs of which something is seen."""
+    """Rows of this rank, columns of the source, and their bias: pairs of runs of which something is
+    seen."""
     mine, theirs = ring.runs[ring.group.rank()], ring.runs[source]
     for row, queries in zip(_slices(mine), mine, strict=True):
         for column, keys in zip(_slices(theirs), theirs, strict=True):
@@ -161,6 +190,7 @@ def _slices(runs: Sequence[range]) -> list[slice]:
 
 
 def _sources(ring: Ring) -> Iterator[tuple[int, bool]]:
-    """Whose keys and values a rank works on, turn by turn, its own first; and whether there are more to come."""
+    """Whose keys and values a rank works on, turn by turn, its own first; and whether there are
+    more to come."""
     ranks = ring.group.size()
     return (((ring.group.rank() - turn) % ranks, turn < ranks - 1) for turn in range(ranks))

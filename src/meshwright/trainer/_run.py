@@ -34,21 +34,35 @@ from meshwright.units import MINUTE_S
 __all__ = ["train"]
 
 
-def train(job: TrainJob, device: torch.device, *, tell: Callable[[str], None], started: float) -> Summary:
-    """Train to the end; `tell` gets a line of JSON per step and the summary, on rank 0. `started` is when the process began, of
-    `perf_counter`. ArithmeticError at a loss that is no number."""
-    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # of logits, which nothing changes in place
+def train(
+    job: TrainJob, device: torch.device, *, tell: Callable[[str], None], started: float
+) -> Summary:
+    """Train to the end; `tell` gets a line of JSON per step and the summary, on rank 0. `started`
+    is when the process began, of `perf_counter`. ArithmeticError at a loss that is no number."""
+    warnings.filterwarnings(
+        "ignore", message="FSDP2-wrapped module .* returned a view"
+    )  # of logits, which nothing changes in place
     if device.type == "cpu":
         keep_freed_memory()
-    with memory_history(job.memory_snapshot) as dump_memory, _lines(job, tell) as say, ExitStack() as stack:
+    with (
+        memory_history(job.memory_snapshot) as dump_memory,
+        _lines(job, tell) as say,
+        ExitStack() as stack,
+    ):
         parts = build(job, device)
-        checkpoints = None if job.save.folder is None else Checkpoints(job.save, device_type=device.type)
+        checkpoints = (
+            None if job.save.folder is None else Checkpoints(job.save, device_type=device.type)
+        )
         if checkpoints is not None and dist.get_rank() == 0:
             stack.enter_context(held(checkpoints.folder))
         done = _resume(parts, checkpoints)
-        tally = Tally(rates=Rates(job=job, processes=dist.get_world_size(), device_name=_device_name(device)))
+        tally = Tally(
+            rates=Rates(job=job, processes=dist.get_world_size(), device_name=_device_name(device))
+        )
         began = perf_counter()
-        done, ended_by = _steps(parts, checkpoints, tally, done=done, started=started, say=say, dump_memory=dump_memory)
+        done, ended_by = _steps(
+            parts, checkpoints, tally, done=done, started=started, say=say, dump_memory=dump_memory
+        )
         words = {"device": _device_name(device) or "cpu", "torch_version": str(torch.__version__)}
         summary = tally.summary(done=done, start_s=began - started, ended_by=ended_by, **words)
         say(summary.to_dict())
@@ -65,7 +79,8 @@ def _steps(
     say: Callable[[dict[str, Any]], None],
     dump_memory: Callable[[], None],
 ) -> tuple[int, Ending]:
-    """Step until the end, evaluate and save on the way; return the steps done in all, and what ended them."""
+    """Step until the end, evaluate and save on the way; return the steps done in all, and what
+    ended them."""
     job, asked_to_stop = parts.job, _watch_for_stop()
     ending: Ending = "steps"
     while done < job.steps and ending == "steps":
@@ -80,8 +95,14 @@ def _steps(
         if tally.num_steps == job.profile_step:
             dump_memory()
         is_last = ending != "steps" or done == job.steps
-        is_saved = checkpoints is not None and (is_last or (job.save.every > 0 and done % job.save.every == 0))
-        loss = _validation_loss(parts, done, say) if ending != "signal" and _is_evaluated(job, done, at=is_last or is_saved) else None
+        is_saved = checkpoints is not None and (
+            is_last or (job.save.every > 0 and done % job.save.every == 0)
+        )
+        loss = (
+            _validation_loss(parts, done, say)
+            if ending != "signal" and _is_evaluated(job, done, at=is_last or is_saved)
+            else None
+        )
         if checkpoints is not None and (is_written or is_saved):
             _tell_checkpoint(checkpoints, say)
         if checkpoints is not None and is_saved:
@@ -92,7 +113,8 @@ def _steps(
 
 
 def _is_evaluated(job: TrainJob, done: int, *, at: bool) -> bool:
-    """Whether the validation loss is taken: every so many steps, at each checkpoint, and at the end."""
+    """Whether the validation loss is taken: every so many steps, at each checkpoint, and at the
+    end."""
     return job.valid.every > 0 and (at or done % job.valid.every == 0)
 
 
@@ -109,15 +131,26 @@ def _tell_checkpoint(checkpoints: Checkpoints, say: Callable[[dict[str, Any]], N
         say(report.to_dict())
 
 
-def _shared(parts: Parts, report: StepReport, *, ending: Ending, is_written: bool) -> tuple[StepReport, Ending, bool]:
-    """The report with every rank's peaks of memory; what ends the run, as soon as one rank says so; and whether all ranks have written
-    their part of a checkpoint."""
-    own = [ENDINGS.index(ending), int(is_written), *report.peak_allocated_bytes, *report.peak_reserved_bytes]
+def _shared(
+    parts: Parts, report: StepReport, *, ending: Ending, is_written: bool
+) -> tuple[StepReport, Ending, bool]:
+    """The report with every rank's peaks of memory; what ends the run, as soon as one rank says so;
+    and whether all ranks have written their part of a checkpoint."""
+    own = [
+        ENDINGS.index(ending),
+        int(is_written),
+        *report.peak_allocated_bytes,
+        *report.peak_reserved_bytes,
+    ]
     mine = torch.tensor(own, device=parts.device)
     every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(every, mine)
     endings, written, allocated, reserved = torch.stack(every).T.tolist()
-    return replace(report, peak_allocated_bytes=allocated, peak_reserved_bytes=reserved), ENDINGS[max(endings)], all(written)
+    return (
+        replace(report, peak_allocated_bytes=allocated, peak_reserved_bytes=reserved),
+        ENDINGS[max(endings)],
+        all(written),
+    )
 
 
 def _device_name(device: torch.device) -> str | None:
@@ -130,7 +163,9 @@ def _reported_step(parts: Parts, done: int, tally: Tally) -> StepReport:
     job = parts.job
     if tally.num_steps + 1 != job.profile_step:
         return _step(parts, done, tally.rates)
-    return profiled_step(lambda: _step(parts, done, tally.rates), device=parts.device, trace=job.trace)
+    return profiled_step(
+        lambda: _step(parts, done, tally.rates), device=parts.device, trace=job.trace
+    )
 
 
 def _step(parts: Parts, done: int, rates: Rates) -> StepReport:
@@ -149,7 +184,10 @@ def _step(parts: Parts, done: int, rates: Rates) -> StepReport:
             parts.gradients.scale(job.optimizer.clip_norm / (norm + 1e-6))
         total = total_loss(parts, loss)
     if not math.isfinite(total) or not math.isfinite(norm):
-        raise ArithmeticError(f"step {done + 1}: the loss is {total}, the gradient norm {norm}; nothing of this step was kept")
+        raise ArithmeticError(
+            f"step {done + 1}: the loss is {total}, the gradient norm {norm}; nothing of this step"
+            " was kept"
+        )
     rate = learning_rate(done, job.optimizer, steps=job.steps)
     with phases.of("optimizer"):
         for optimizer in parts.optimizers:
@@ -175,7 +213,8 @@ def _step(parts: Parts, done: int, rates: Rates) -> StepReport:
 
 
 def _sum_tied(parts: Parts) -> None:
-    """Add the gradients that the two copies of a tied weight got, on two stages or on the first stage of a V."""
+    """Add the gradients that the two copies of a tied weight got, on two stages or on the first
+    stage of a V."""
     grads = [_local_gradient(weight) for weight in parts.gradients.tied_copies]
     if parts.ends is None:
         first, last = grads
@@ -191,8 +230,11 @@ def _local_gradient(weight: Tensor) -> Tensor:
 
 
 @contextmanager
-def _lines(job: TrainJob, tell: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """What takes a line: it goes to the rank's file where the job names a folder, and to `tell` on rank 0."""
+def _lines(
+    job: TrainJob, tell: Callable[[str], None]
+) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """What takes a line: it goes to the rank's file where the job names a folder, and to `tell` on
+    rank 0."""
     with _metrics_file(job) as file:
 
         def say(values: dict[str, Any]) -> None:
@@ -247,6 +289,9 @@ def _resume(parts: Parts, checkpoints: Checkpoints | None) -> int:
     if newest is None:
         return 0
     if not job.save.resume:
-        raise ConfigError(f"save.resume=false: {checkpoints.folder} holds checkpoints up to step {newest}; give another save.folder")
+        raise ConfigError(
+            f"save.resume=false: {checkpoints.folder} holds checkpoints up to step {newest}; give"
+            " another save.folder"
+        )
     checkpoints.load(newest, parts.chunks, parts.optimizers, _facts(job))
     return newest

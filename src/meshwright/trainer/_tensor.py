@@ -5,7 +5,13 @@ from __future__ import annotations
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, PrepareModuleInput, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from meshwright.trainer._attention import LatentAttention
 from meshwright.trainer._feedforward import Experts, FeedForward
@@ -16,7 +22,8 @@ __all__ = ["cut_tensors"]
 
 
 def cut_tensors(chunk: Chunk, meshes: Meshes) -> None:
-    """Make the weights that tp, etp and ep cut into DTensors, in place; the rest stays whole on every rank."""
+    """Make the weights that tp, etp and ep cut into DTensors, in place; the rest stays whole on
+    every rank."""
     for module in chunk.modules():
         if isinstance(module, Experts):
             _cut_experts(module, meshes)
@@ -35,13 +42,16 @@ def cut_tensors(chunk: Chunk, meshes: Meshes) -> None:
 
 
 def _between(meshes: Meshes) -> Placement:
-    """How hidden states lie between the blocks: cut by tokens with sequence parallelism, else whole."""
+    """How hidden states lie between the blocks: cut by tokens with sequence parallelism, else
+    whole."""
     return Shard(1) if meshes.layout.sp else Replicate()
 
 
 def _layer_plan(layer: Layer, between: Placement) -> dict[str, ParallelStyle]:
     plan: dict[str, ParallelStyle] = {
-        "attention": PrepareModuleInput(input_layouts=(between, None), desired_input_layouts=(Replicate(), None)),
+        "attention": PrepareModuleInput(
+            input_layouts=(between, None), desired_input_layouts=(Replicate(), None)
+        ),
         "attention.out": RowwiseParallel(output_layouts=between),
     }
     if isinstance(layer.attention, LatentAttention):
@@ -56,7 +66,9 @@ def _layer_plan(layer: Layer, between: Placement) -> dict[str, ParallelStyle]:
     return plan
 
 
-def _feedforward_plan(module: FeedForward, name: str, between: Placement) -> dict[str, ParallelStyle]:
+def _feedforward_plan(
+    module: FeedForward, name: str, between: Placement
+) -> dict[str, ParallelStyle]:
     return {
         name: PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),)),
         f"{name}.up": ColwiseParallel(),

@@ -1,4 +1,5 @@
-"""The validation loss: of batches that no step trains on, the same ones each time, forward alone."""
+"""The validation loss: of batches that no step trains on, the same ones each time, forward
+alone."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ __all__ = ["total_loss", "validate"]
 
 
 def validate(parts: Parts, done: int) -> ValidationReport:
-    """Mean cross-entropy of the held-out batches, on every rank; weights and optimizer states stay as they are."""
+    """Mean cross-entropy of the held-out batches, on every rank; weights and optimizer states stay
+    as they are."""
     assert parts.held_out is not None
     began, batches = perf_counter(), parts.job.valid.batches
     loss = torch.zeros((), device=parts.device)
@@ -27,12 +29,16 @@ def validate(parts: Parts, done: int) -> ValidationReport:
         drop_gathered(chunk)
     total = total_loss(parts, loss) / batches
     return ValidationReport(
-        step=done, loss=total, tokens=batches * parts.job.layout.gbs * parts.job.seq_len, seconds=perf_counter() - began
+        step=done,
+        loss=total,
+        tokens=batches * parts.job.layout.gbs * parts.job.seq_len,
+        seconds=perf_counter() - began,
     )
 
 
 def total_loss(parts: Parts, part: Tensor) -> float:
-    """Sum over data and context ranks, on every rank: tensor-parallel ranks have the same part each."""
+    """Sum over data and context ranks, on every rank: tensor-parallel ranks have the same part
+    each."""
     total = part.detach().double() / parts.meshes.layout.tp
     dist.all_reduce(total)
     return float(total)

@@ -1,4 +1,5 @@
-"""Samples of fixed length from Megatron's .bin/.idx files: documents shuffled by epoch, joined, and cut."""
+"""Samples of fixed length from Megatron's .bin/.idx files: documents shuffled by epoch, joined, and
+cut."""
 
 from __future__ import annotations
 
@@ -15,17 +16,35 @@ __all__ = ["open_blend"]
 
 
 class PackedSamples:
-    """Sequences cut from the stream of an epoch's shuffled documents; neighbours share one token, the last target of the first."""
+    """Sequences cut from the stream of an epoch's shuffled documents; neighbours share one token,
+    the last target of the first."""
 
-    def __init__(self, file: IndexedFile, *, length: int, seed: int, epochs: int, documents: range | None = None) -> None:
+    def __init__(
+        self,
+        file: IndexedFile,
+        *,
+        length: int,
+        seed: int,
+        epochs: int,
+        documents: range | None = None,
+    ) -> None:
         """Of all documents, or of some."""
         self.file, self.length, self.seed, self.epochs = file, length, seed, epochs
         self.documents = range(file.num_documents) if documents is None else documents
-        self.num_tokens = int(file.starts[self.documents.stop]) - int(file.starts[self.documents.start])
+        self.num_tokens = int(file.starts[self.documents.stop]) - int(
+            file.starts[self.documents.start]
+        )
         self.per_epoch = (self.num_tokens - 1) // (length - 1)
         if self.per_epoch < 1:
-            part = "" if documents is None else f" in {len(documents)} of {file.num_documents} documents (valid.share)"
-            raise ConfigError(f"data {file.prefix!r} holds {self.num_tokens} tokens{part}, fewer than one sequence of {length}")
+            part = (
+                ""
+                if documents is None
+                else f" in {len(documents)} of {file.num_documents} documents (valid.share)"
+            )
+            raise ConfigError(
+                f"data {file.prefix!r} holds {self.num_tokens} tokens{part}, fewer than one"
+                f" sequence of {length}"
+            )
         self._epoch = -1
         self._order: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._ends: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -36,7 +55,8 @@ class PackedSamples:
         epoch, place = divmod(index, self.per_epoch)
         if epoch >= self.epochs:
             raise ConfigError(
-                f"the data is at its end: sample {index} is behind {self.epochs} epochs of {self.per_epoch}; raise data.epochs"
+                f"the data is at its end: sample {index} is behind {self.epochs} epochs of"
+                f" {self.per_epoch}; raise data.epochs"
             )
         if epoch != self._epoch:
             self._open(epoch)
@@ -67,9 +87,12 @@ class PackedSamples:
 
 
 class BlendedSamples:
-    """Several sources in fixed shares: every block of samples holds each source by its share, in random order."""
+    """Several sources in fixed shares: every block of samples holds each source by its share, in
+    random order."""
 
-    def __init__(self, sources: Sequence[PackedSamples], weights: Sequence[float], *, seed: int) -> None:
+    def __init__(
+        self, sources: Sequence[PackedSamples], weights: Sequence[float], *, seed: int
+    ) -> None:
         self.sources, self.seed = sources, seed
         self.shares = np.asarray(weights) / sum(weights)
         self.block = _block_of(len(sources), float(self.shares.max()))
@@ -86,7 +109,9 @@ class BlendedSamples:
 
     def _plan(self, block: int) -> list[tuple[int, int]]:
         """(source, its own number) of each sample of a block."""
-        before, after = (self._given(count) for count in (block * self.block, (block + 1) * self.block))
+        before, after = (
+            self._given(count) for count in (block * self.block, (block + 1) * self.block)
+        )
         picks = np.repeat(np.arange(len(self.sources)), after - before)
         np.random.default_rng((self.seed, block)).shuffle(picks)
         numbers = before.copy()
@@ -97,7 +122,8 @@ class BlendedSamples:
         return chosen
 
     def _given(self, count: int) -> NDArray[np.int64]:
-        """Samples of each source among the first `count`: its share rounded down, what is left from the source with the largest one."""
+        """Samples of each source among the first `count`: its share rounded down, what is left from
+        the source with the largest one."""
         given = np.floor(self.shares * count).astype(np.int64)
         given[np.argmax(self.shares)] += count - given.sum()
         return given
@@ -107,7 +133,8 @@ _BLOCK = 4096
 
 
 def _block_of(sources: int, largest: float) -> int:
-    """Samples of a block: enough that the largest share gives more of each than roundings of the others may take from it."""
+    """Samples of a block: enough that the largest share gives more of each than roundings of the
+    others may take from it."""
     size = _BLOCK
     while largest * size < sources:
         size *= 2
@@ -124,15 +151,24 @@ def open_blend(
     held_out: float = 0.0,
     part: Literal["all", "rest", "held-out"] = "all",
 ) -> PackedSamples | BlendedSamples:
-    """Open `0.7 a 0.3 b`, or prefixes alone, weighed by their tokens: all documents, or the last of each file, or all but those."""
+    """Open `0.7 a 0.3 b`, or prefixes alone, weighed by their tokens: all documents, or the last of
+    each file, or all but those."""
     weights, prefixes = _parse(words)
     files = [IndexedFile(prefix) for prefix in prefixes]
     for prefix, file in zip(prefixes, files, strict=True):
         most = int(file.tokens[:_PROBE].max(initial=0))
         if most >= vocab:
-            raise ConfigError(f"data {prefix!r}: token {most} is beyond the model's vocabulary of {vocab}")
+            raise ConfigError(
+                f"data {prefix!r}: token {most} is beyond the model's vocabulary of {vocab}"
+            )
     sources = [
-        PackedSamples(file, length=length, seed=seed + place, epochs=epochs, documents=_documents(file, held_out, part))
+        PackedSamples(
+            file,
+            length=length,
+            seed=seed + place,
+            epochs=epochs,
+            documents=_documents(file, held_out, part),
+        )
         for place, file in enumerate(files)
     ]
     if len(sources) == 1:
@@ -141,7 +177,9 @@ def open_blend(
     return BlendedSamples(sources, shares, seed=seed)
 
 
-def _documents(file: IndexedFile, held_out: float, part: Literal["all", "rest", "held-out"]) -> range | None:
+def _documents(
+    file: IndexedFile, held_out: float, part: Literal["all", "rest", "held-out"]
+) -> range | None:
     """The last documents are held out, one at least."""
     if part == "all" or not held_out:
         return None

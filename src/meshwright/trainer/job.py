@@ -19,7 +19,16 @@ from meshwright.trainer.tokens import ContextWord
 from meshwright.units import counted
 from meshwright.workload import Workload
 
-__all__ = ["ROPE_BASE", "DataSettings", "OptimizerSettings", "SaveSettings", "TrainJob", "ValidSettings", "job_keys", "read_job"]
+__all__ = [
+    "ROPE_BASE",
+    "DataSettings",
+    "OptimizerSettings",
+    "SaveSettings",
+    "TrainJob",
+    "ValidSettings",
+    "job_keys",
+    "read_job",
+]
 
 ROPE_BASE = 10000.0
 """Of rotary positions, as in RoFormer, arXiv:2104.09864."""
@@ -47,7 +56,8 @@ class DataSettings:
     """Where tokens come from."""
 
     blend: tuple[str, ...] = ()
-    """Weights and prefixes of .bin/.idx files, `0.7 a 0.3 b`, or prefixes alone; empty: random tokens."""
+    """Weights and prefixes of .bin/.idx files, `0.7 a 0.3 b`, or prefixes alone; empty: random
+    tokens."""
     epochs: int = 1000
     """At most; beyond it the data is at its end."""
 
@@ -68,14 +78,20 @@ class SaveSettings:
     drop_states: bool = False
     """Whether all but the newest lose their optimizer states."""
     wait: Literal["auto", "yes", "no"] = "auto"
-    """Whether steps wait until a checkpoint is written; auto waits on processors, where writing takes the steps' cores and memory."""
+    """Whether steps wait until a checkpoint is written; auto waits on processors, where writing
+    takes the steps' cores and memory."""
     resume: bool = True
     """Go on from the newest whole checkpoint of the folder."""
 
     @property
     def retention(self) -> Retention:
         """Which checkpoints stay; ConfigError for a rule that keeps none."""
-        return Retention(best=self.best, last=self.keep, keep_every=self.keep_every or None, drop_states=self.drop_states)
+        return Retention(
+            best=self.best,
+            last=self.keep,
+            keep_every=self.keep_every or None,
+            drop_states=self.drop_states,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,11 +101,13 @@ class ValidSettings:
     every: int = 0
     """Steps between evaluations; each checkpoint, and the end, has one too. 0 never evaluates."""
     batches: int = 10
-    """Global batches of one evaluation, the same each time; more than are held out are read again."""
+    """Global batches of one evaluation, the same each time; more than are held out are read
+    again."""
     blend: tuple[str, ...] = ()
     """As `data.blend`, of files that no step trains on."""
     share: float = 0.0
-    """Instead: of the documents of each file of `data.blend` the last are held out, as many. 0 holds none out."""
+    """Instead: of the documents of each file of `data.blend` the last are held out, as many. 0
+    holds none out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,15 +134,19 @@ class TrainJob:
     check_memory: bool = True
     """Refuse a layout that by prediction needs more memory than there is."""
     patience_s: float | None = None
-    """How long a collective waits for a rank, after which the run ends; None is 50 s, 10 minutes where ranks compile."""
+    """How long a collective waits for a rank, after which the run ends; None is 50 s, 10 minutes
+    where ranks compile."""
     metrics: str | None = None
-    """Folder for a file of JSON lines per rank, `rank-0.jsonl`; None prints rank 0's lines alone."""
+    """Folder for a file of JSON lines per rank, `rank-0.jsonl`; None prints rank 0's lines
+    alone."""
     profile_step: int = 3
-    """The step of this process, from 1, that torch's profiler records for `collectives_s`; 0 is none."""
+    """The step of this process, from 1, that torch's profiler records for `collectives_s`; 0 is
+    none."""
     trace: str | None = None
     """Folder for a Chrome trace per rank, of that step."""
     memory_snapshot: str | None = None
-    """Folder for a record per rank of every allocation on CUDA until that step's end, or until memory is out."""
+    """Folder for a record per rank of every allocation on CUDA until that step's end, or until
+    memory is out."""
     peak_tflops: float | None = None
     """Dense peak of one device, for `mfu`; None asks the catalogue."""
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
@@ -134,7 +156,8 @@ class TrainJob:
 
 
 def read_job(plan: Path, words: Iterable[str] = ()) -> TrainJob:
-    """Read a plan that `meshwright plan --json` wrote (the first of several; FILE#2 takes the second), with words on top."""
+    """Read a plan that `meshwright plan --json` wrote (the first of several; FILE#2 takes the
+    second), with words on top."""
     name, _, rank = str(plan).partition("#")
     try:
         content = json.loads(Path(name).read_text(encoding="utf-8"))
@@ -143,13 +166,18 @@ def read_job(plan: Path, words: Iterable[str] = ()) -> TrainJob:
     except ValueError as error:
         raise ConfigError(f"plan {name!r}: no JSON ({error})") from None
     if not isinstance(content, dict) or not isinstance(content.get("request"), dict):
-        raise ConfigError(f"plan {name!r}: expected the object that `meshwright plan --json` prints")
+        raise ConfigError(
+            f"plan {name!r}: expected the object that `meshwright plan --json` prints"
+        )
     request = content["request"]
     model = model_of(request["model"])
     details = ModelDetails.of(details_of(request["model"]))
     job = TrainJob(
         model=model,
-        rope_base=complete_details(details, model=model, work=Workload(seq_len=request["seq_len"])).rope_base or ROPE_BASE,
+        rope_base=complete_details(
+            details, model=model, work=Workload(seq_len=request["seq_len"])
+        ).rope_base
+        or ROPE_BASE,
         layout=_layout_of(content, name, rank),
         seq_len=request["seq_len"],
         precision=_precision(request.get("precision", "bf16")),
@@ -157,7 +185,9 @@ def read_job(plan: Path, words: Iterable[str] = ()) -> TrainJob:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            raise ConfigError(f"{word!r}: expected key=value such as steps=50 or optimizer.learning_rate=1e-3")
+            raise ConfigError(
+                f"{word!r}: expected key=value such as steps=50 or optimizer.learning_rate=1e-3"
+            )
         if key not in job_keys():
             raise UnknownNameError("key of a training run", key, job_keys())
         job = _with(job, key.split("."), value, key)
@@ -168,8 +198,13 @@ def _layout_of(content: Mapping[str, Any], name: str, rank: str) -> Layout:
     plans = content.get("plans") or []
     place = int(rank) if rank.isdecimal() else 1
     if not 1 <= place <= len(plans):
-        raise ConfigError(f"plan {name!r}: #{rank or 1}: the file holds {counted(len(plans), 'plan')}")
-    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in plans[place - 1]["layout"].items()}
+        raise ConfigError(
+            f"plan {name!r}: #{rank or 1}: the file holds {counted(len(plans), 'plan')}"
+        )
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in plans[place - 1]["layout"].items()
+    }
     unknown = [key for key in given if key not in Layout.__dataclass_fields__]
     if unknown:
         raise UnknownNameError("layout key", unknown[0], list(Layout.__dataclass_fields__))
@@ -181,7 +216,10 @@ def _precision(word: str) -> Literal["bf16", "fp32"]:
         return "bf16"
     if word == "fp32":
         return "fp32"
-    raise ConfigError(f"precision={word}: the embedded trainer computes in bf16 or fp32; plan with --precision bf16")
+    raise ConfigError(
+        f"precision={word}: the embedded trainer computes in bf16 or fp32; plan with --precision"
+        " bf16"
+    )
 
 
 def _with(values: Any, path: list[str], text: str, key: str) -> Any:
@@ -204,8 +242,14 @@ def _read(text: str, kind: Any, key: str) -> Any:
     wanted = str(kind)
     if isinstance(value, int) and not isinstance(value, bool) and "float" in wanted:
         value = float(value)
-    if type(value).__name__ not in wanted and not (value is None and "None" in wanted) and repr(value) not in wanted:
-        raise ConfigError(f"{key}={text}: expected {getattr(kind, '__name__', wanted.replace('typing.', ''))}")
+    if (
+        type(value).__name__ not in wanted
+        and not (value is None and "None" in wanted)
+        and repr(value) not in wanted
+    ):
+        raise ConfigError(
+            f"{key}={text}: expected {getattr(kind, '__name__', wanted.replace('typing.', ''))}"
+        )
     return value
 
 

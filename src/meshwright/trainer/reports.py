@@ -15,17 +15,29 @@ from meshwright.trainer.job import TrainJob
 from meshwright.units import TERA
 from meshwright.workload import Workload
 
-__all__ = ["ENDINGS", "WARMUP_STEPS", "CheckpointReport", "Ending", "Rates", "StepReport", "Summary", "Tally", "ValidationReport"]
+__all__ = [
+    "ENDINGS",
+    "WARMUP_STEPS",
+    "CheckpointReport",
+    "Ending",
+    "Rates",
+    "StepReport",
+    "Summary",
+    "Tally",
+    "ValidationReport",
+]
 
 WARMUP_STEPS = 2
-"""First steps of a process that no typical figure counts: allocators, kernels and connections are made then."""
+"""First steps of a process that no typical figure counts: allocators, kernels and connections are
+made then."""
 Ending = Literal["steps", "minutes", "signal"]
 """What ended a run: it did all its steps, its minutes were over, or somebody stopped it."""
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
 
 
 class Speed(TypedDict):
-    """A step's time as rates: tokens of all ranks and of one, model FLOPs (full attention, recompute not counted), share of the peak."""
+    """A step's time as rates: tokens of all ranks and of one, model FLOPs (full attention,
+    recompute not counted), share of the peak."""
 
     tokens_per_s: float
     tokens_per_s_per_gpu: float
@@ -44,7 +56,8 @@ class Rates:
 
     @cached_property
     def peak_tflops(self) -> float | None:
-        """Dense peak of one device in the run's precision: the one given, else the catalogue's; None where neither knows."""
+        """Dense peak of one device in the run's precision: the one given, else the catalogue's;
+        None where neither knows."""
         if self.job.peak_tflops is not None:
             return self.job.peak_tflops
         chip = None if self.device_name is None else find_device(self.device_name)
@@ -61,7 +74,9 @@ class Rates:
     @cached_property
     def flops(self) -> float:
         """Model FLOPs of one step: full attention, recompute not counted."""
-        return self.tokens * float(model_flops_per_token(self.job.model, Workload(seq_len=self.job.seq_len)))
+        return self.tokens * float(
+            model_flops_per_token(self.job.model, Workload(seq_len=self.job.seq_len))
+        )
 
     def of(self, step_s: float) -> Speed:
         """Return the rates of a step."""
@@ -164,7 +179,8 @@ class Summary:
     start_s: float
     """From the start of the process until its first step began."""
     measured_steps: int
-    """Steps behind the first two, without the one that the profiler recorded; the figures below are of these."""
+    """Steps behind the first two, without the one that the profiler recorded; the figures below are
+    of these."""
     step_s: float | None
     """Median."""
     step_s_range: list[float] | None
@@ -217,7 +233,9 @@ class Tally:
             for name, seconds in report.phases_s.items():
                 self.phases_s[name] = self.phases_s.get(name, 0.0) + seconds
 
-    def summary(self, *, done: int, start_s: float, ended_by: Ending, device: str, torch_version: str) -> Summary:
+    def summary(
+        self, *, done: int, start_s: float, ended_by: Ending, device: str, torch_version: str
+    ) -> Summary:
         """Sum up; `done` counts the steps of the whole run, those before a resume included."""
         job, rates, times = self.rates.job, self.rates, self.times_s
         typical = median(times) if times else None
@@ -240,7 +258,11 @@ class Tally:
             step_s=typical,
             step_s_range=[min(times), max(times)] if times else None,
             **_speed(rates, typical),
-            phases_s={name: seconds / len(times) for name, seconds in self.phases_s.items()} if times else None,
+            phases_s=(
+                {name: seconds / len(times) for name, seconds in self.phases_s.items()}
+                if times
+                else None
+            ),
             collectives_s=self.collectives_s,
             peak_allocated_bytes=self.peak_allocated_bytes,
             peak_reserved_bytes=self.peak_reserved_bytes,

@@ -39,9 +39,14 @@ def require_room(job: TrainJob, room: Room) -> None:
     shares = room.device_name is None
     most = sum(used) / len(used) if shares else max(used)
     if most > room.bytes_per_rank:
-        shared = f" Ranks of this host share {room.bytes_per_rank * len(used) / GIB:.1f} GiB." if shares and len(used) > 1 else ""
+        shared = (
+            f" Ranks of this host share {room.bytes_per_rank * len(used) / GIB:.1f} GiB."
+            if shares and len(used) > 1
+            else ""
+        )
         raise LayoutError(
-            f"{binding_words(quote, (), _setting(job, room))}{shared} That is predicted; check_memory=false starts it all the same"
+            f"{binding_words(quote, (), _setting(job, room))}{shared} That is predicted;"
+            " check_memory=false starts it all the same"
         )
 
 
@@ -65,7 +70,9 @@ def _pool(job: TrainJob, room: Room) -> Pool:
     known = None if room.device_name is None else find_device(room.device_name)
     count = len(room.ranks)
     if known is not None:
-        return Pool(node=default_node(known.name, gpus_per_node=count), num_chips=job.layout.num_chips)
+        return Pool(
+            node=default_node(known.name, gpus_per_node=count), num_chips=job.layout.num_chips
+        )
     chip = Chip(
         name=room.device_name or "processor",
         vendor="",
@@ -76,7 +83,9 @@ def _pool(job: TrainJob, room: Room) -> Pool:
         fp32_flops_per_s=1.0,
     )
     link = find_link("tcp-25")  # any: memory does not depend on it
-    node = Node(chip=chip, chips_per_node=count, domain_size=count, domain_link=link, network_link=link)
+    node = Node(
+        chip=chip, chips_per_node=count, domain_size=count, domain_link=link, network_link=link
+    )
     return Pool(node=node, num_chips=job.layout.num_chips)
 
 

@@ -31,7 +31,8 @@ _KERNELS = {
     "SendRecv": "send_receive",
     "Broadcast": "broadcast",
 }
-"""Words in the names of NCCL's kernels. All-to-all, send and receive are all made of SendRecv there."""
+"""Words in the names of NCCL's kernels. All-to-all, send and receive are all made of SendRecv
+there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +46,19 @@ class Recorded:
 
 
 def collective_seconds(events: Sequence[Recorded]) -> dict[str, float]:
-    """Return the seconds of each kind: of NCCL the time of its kernels; of gloo from the call until the work is done.
+    """Return the seconds of each kind: of NCCL the time of its kernels; of gloo from the call until
+    the work is done.
 
-    Some of it lies behind compute, and several may run at once, so that the sum is not what collectives add to a step. A kind includes
-    waiting for ranks that come later. gloo runs reduce-scatters as all-reduces, hence its work is named after the call before it.
+    Some of it lies behind compute, and several may run at once, so that the sum is not what
+    collectives add to a step. A kind includes waiting for ranks that come later. gloo runs
+    reduce-scatters as all-reduces, hence its work is named after the call before it.
     """
     found: dict[str, float] = {}
-    calls = sorted((event.start_us, event.name.removeprefix("c10d::")) for event in events if event.name.startswith("c10d::"))
+    calls = sorted(
+        (event.start_us, event.name.removeprefix("c10d::"))
+        for event in events
+        if event.name.startswith("c10d::")
+    )
     starts = [start for start, _ in calls]
     for event in events:
         if event.on_device and event.name.startswith("nccl"):

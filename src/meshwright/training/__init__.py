@@ -1,1 +1,2 @@
-"""A training from its plan to its last token: what is checked before it, what is sent, and what follows a job's end."""
+"""A training from its plan to its last token: what is checked before it, what is sent, and what
+follows a job's end."""

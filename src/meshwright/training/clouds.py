@@ -1,7 +1,7 @@
-"""Jobs on Run:ai, DGX Cloud Lepton and SkyPilot, through their own command lines: sent, looked at, ended.
-
-They tell less than a scheduler: no exit code, no stderr apart, and a job that coreutils' timeout ended reads as failed. A word that a table
-does not have is `unknown`, never an end.
+"""Jobs on Run:ai, DGX Cloud Lepton and SkyPilot, through their own command lines: sent, looked at,
+ended.
+ They tell less than a scheduler: no exit code, no stderr apart, and a job that coreutils' timeout
+ended reads as failed. A word that a table does not have is `unknown`, never an end.
 """
 
 from __future__ import annotations
@@ -68,8 +68,13 @@ def _read_runai(out: str, _name: str) -> Seen | None:
 
 def _read_lepton(out: str, _name: str) -> Seen | None:
     """The state of the job's JSON, behind a line of words."""
-    state, job_id = re.search(r'"state"\s*:\s*"(\w+)"', out), re.search(r'"id"\s*:\s*"([^"]+)"', out)
-    return None if state is None else Seen(word=state[1], job_id=None if job_id is None else job_id[1])
+    state, job_id = (
+        re.search(r'"state"\s*:\s*"(\w+)"', out),
+        re.search(r'"id"\s*:\s*"([^"]+)"', out),
+    )
+    return (
+        None if state is None else Seen(word=state[1], job_id=None if job_id is None else job_id[1])
+    )
 
 
 def _read_sky(out: str, name: str) -> Seen | None:
@@ -81,13 +86,19 @@ def _read_sky(out: str, name: str) -> Seen | None:
         return None
     named = [job for job in jobs if job.get("job_name") == name]
     newest = max(named, key=lambda job: int(job.get("job_id") or 0), default=None)
-    return None if newest is None else Seen(word=str(newest.get("status")), job_id=str(newest.get("job_id")))
+    return (
+        None
+        if newest is None
+        else Seen(word=str(newest.get("status")), job_id=str(newest.get("job_id")))
+    )
 
 
 _RUNAI_STATES: Mapping[str, JobState] = MappingProxyType(
     {
         **dict.fromkeys(("Creating", "Initializing", "Resuming", "Pending"), "queued"),
-        **dict.fromkeys(("Running", "Updating", "Degraded", "Stopping", "Terminating", "Deleting"), "running"),
+        **dict.fromkeys(
+            ("Running", "Updating", "Degraded", "Stopping", "Terminating", "Deleting"), "running"
+        ),
         "Completed": "succeeded",
         "Failed": "failed",
         "Stopped": "cancelled",
@@ -96,7 +107,9 @@ _RUNAI_STATES: Mapping[str, JobState] = MappingProxyType(
 _LEPTON_STATES: Mapping[str, JobState] = MappingProxyType(
     {
         **dict.fromkeys(("Queueing", "Awaiting", "Starting", "PendingRetry"), "queued"),
-        **dict.fromkeys(("Running", "Restarting", "Stopping", "Terminating", "Deleting"), "running"),
+        **dict.fromkeys(
+            ("Running", "Restarting", "Stopping", "Terminating", "Deleting"), "running"
+        ),
         "Completed": "succeeded",
         "Failed": "failed",
         **dict.fromkeys(("Stopped", "Deleted"), "cancelled"),
@@ -122,8 +135,19 @@ CLOUDS: Mapping[str, Cloud] = MappingProxyType(
                 name="runai",
                 program="runai",
                 advice="install Run:ai's command line 2 and log in by `runai login`",
-                source="docs.nvidia.com/run-ai, runai training pytorch submit, describe, logs, delete",
-                status=("runai", "training", "pytorch", "describe", "{name}", "{project}", "-o", "json"),
+                source=(
+                    "docs.nvidia.com/run-ai, runai training pytorch submit, describe, logs, delete"
+                ),
+                status=(
+                    "runai",
+                    "training",
+                    "pytorch",
+                    "describe",
+                    "{name}",
+                    "{project}",
+                    "-o",
+                    "json",
+                ),
                 read=_read_runai,
                 log=("runai", "training", "pytorch", "logs", "{name}", "{project}"),
                 cancel=("runai", "training", "pytorch", "suspend", "{name}", "{project}"),
@@ -145,7 +169,16 @@ CLOUDS: Mapping[str, Cloud] = MappingProxyType(
                 program="sky",
                 advice="pip install skypilot with your cloud, and see that `sky check` is well",
                 source="skypilot 0.14.1, client/cli/command.py and jobs/state.py",
-                submit=("sky", "jobs", "launch", "--yes", "--detach-run", "--name", "{name}", "job.sky.yaml"),
+                submit=(
+                    "sky",
+                    "jobs",
+                    "launch",
+                    "--yes",
+                    "--detach-run",
+                    "--name",
+                    "{name}",
+                    "job.sky.yaml",
+                ),
                 status=("sky", "jobs", "queue", "--all", "--output", "json"),
                 read=_read_sky,
                 log=("sky", "jobs", "logs", "--no-follow", "--tail", "0", "--name", "{name}"),
@@ -155,7 +188,8 @@ CLOUDS: Mapping[str, Cloud] = MappingProxyType(
         )
     }
 )
-"""By launcher. SkyPilot's managed jobs end their cluster with them; `sky launch` would leave it running, and paid for."""
+"""By launcher. SkyPilot's managed jobs end their cluster with them; `sky launch` would leave it
+running, and paid for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,7 +239,9 @@ class CloudExecutor:
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
         """Return the script or task, and what sends it."""
         text = job_text(replace(job, name=check_label(label)), launcher=self.cloud.name)
-        return replace(text, submit=shlex.join(self._submit_words(label, text, directory.absolute() / "job")))
+        return replace(
+            text, submit=shlex.join(self._submit_words(label, text, directory.absolute() / "job"))
+        )
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Write it and send it."""
@@ -217,7 +253,9 @@ class CloudExecutor:
         put_whole(folder / _SENT, json.dumps({"label": label, "handle": str(handle)}))
         answer = self._ask(*self._submit_words(label, text, folder))
         if answer.code:
-            raise LauncherError(f"{self.cloud.name}: {self.cloud.program} refuses {label}: {last_line(answer)}")
+            raise LauncherError(
+                f"{self.cloud.name}: {self.cloud.program} refuses {label}: {last_line(answer)}"
+            )
         return str(handle)
 
     def find(self, label: str, *, directory: Path) -> str | None:
@@ -236,7 +274,11 @@ class CloudExecutor:
         """Tell the platform to end a job."""
         own = _Handle.of(handle)
         seen = self._seen(own)
-        if seen is None or self.cloud.states.get(seen.word, "unknown") not in ("queued", "running", "unknown"):
+        if seen is None or self.cloud.states.get(seen.word, "unknown") not in (
+            "queued",
+            "running",
+            "unknown",
+        ):
             return
         answer = self._ask(*self._words(self.cloud.cancel, own, seen))
         if answer.code:
@@ -245,7 +287,10 @@ class CloudExecutor:
     def _submit_words(self, label: str, text: JobText, folder: Path) -> list[str]:
         if self.cloud.submit is None:
             return ["bash", str(folder / text.file_name)]
-        return [str(folder / word) if word == text.file_name else word.format(name=label) for word in self.cloud.submit]
+        return [
+            str(folder / word) if word == text.file_name else word.format(name=label)
+            for word in self.cloud.submit
+        ]
 
     def _status(self, handle: _Handle) -> JobStatus:
         if (handle.folder / _END).exists():
@@ -253,10 +298,16 @@ class CloudExecutor:
             return JobStatus(**{**known, "nodes": tuple(known["nodes"])})
         seen = self._seen(handle)
         if seen is None:
-            return JobStatus(state="unknown", reason=f"{self.cloud.name} knows no job {handle.name}")
+            return JobStatus(
+                state="unknown", reason=f"{self.cloud.name} knows no job {handle.name}"
+            )
         state = self.cloud.states.get(seen.word, "unknown")
         plain = state in ("running", "succeeded")
-        status = JobStatus(state=state, exit_code=0 if state == "succeeded" else None, reason="" if plain else seen.word)
+        status = JobStatus(
+            state=state,
+            exit_code=0 if state == "succeeded" else None,
+            reason="" if plain else seen.word,
+        )
         if state == "running" or status.ended:
             self._fetch_log(handle, seen, now=status.ended)
         if status.ended and handle.folder.exists():
@@ -266,8 +317,15 @@ class CloudExecutor:
     def _seen(self, handle: _Handle) -> Seen | None:
         answer = self._ask(*self._words(self.cloud.status, handle, None))
         found = self.cloud.read(answer.out, handle.name)
-        if found is None and answer.code and "not found" not in (answer.out + answer.err).lower() and "no job" not in answer.out.lower():
-            raise LauncherSilent(f"{self.cloud.name}: {shlex.join(self.cloud.status[:3])}: {last_line(answer)}")
+        if (
+            found is None
+            and answer.code
+            and "not found" not in (answer.out + answer.err).lower()
+            and "no job" not in answer.out.lower()
+        ):
+            raise LauncherSilent(
+                f"{self.cloud.name}: {shlex.join(self.cloud.status[:3])}: {last_line(answer)}"
+            )
         return found
 
     def _fetch_log(self, handle: _Handle, seen: Seen, *, now: bool) -> None:
@@ -289,9 +347,19 @@ class CloudExecutor:
             if word == "{project}":
                 found += ["--project", handle.project] if handle.project else []
             else:
-                found.append(word.format(name=handle.name, id=(seen.job_id if seen is not None else None) or handle.name))
+                found.append(
+                    word.format(
+                        name=handle.name,
+                        id=(seen.job_id if seen is not None else None) or handle.name,
+                    )
+                )
         return found
 
     def _ask(self, *words: str) -> Answer:
         # A wide terminal: leptonai folds what it prints, JSON too, at the width that it is told.
-        return ask(words, launcher=self.cloud.name, env={**os.environ, "COLUMNS": "100000"}, patience_s=self.patience_s)
+        return ask(
+            words,
+            launcher=self.cloud.name,
+            env={**os.environ, "COLUMNS": "100000"},
+            patience_s=self.patience_s,
+        )

@@ -1,4 +1,5 @@
-"""A training as a directory: `train.yaml`, `plan.json`, `jobs/<n>/{job.json, stdout.log, stderr.log}` and `events.jsonl`."""
+"""A training as a directory: `train.yaml`, `plan.json`, `jobs/<n>/{job.json, stdout.log,
+stderr.log}` and `events.jsonl`."""
 
 from __future__ import annotations
 
@@ -15,12 +16,28 @@ from meshwright.hardware.profile import Profile, load_profile, profile_to_bytes
 from meshwright.runs.store import append_line, read_lines, write_whole
 from meshwright.training.request import TrainRequest
 
-__all__ = ["LOGS", "JobNote", "TrainFolder", "find_trainings", "label_of", "open_folder", "read_folder", "train_id_of"]
+__all__ = [
+    "LOGS",
+    "JobNote",
+    "TrainFolder",
+    "find_trainings",
+    "label_of",
+    "open_folder",
+    "read_folder",
+    "train_id_of",
+]
 
 FORM = 1
 """Version of the directory's form."""
 LOGS = ("stdout.log", "stderr.log")
-_TRAIN, _PLAN, _JOBS, _EVENTS, _JOB, _MACHINE = "train.yaml", "plan.json", "jobs", "events.jsonl", "job.json", "machine.json"
+_TRAIN, _PLAN, _JOBS, _EVENTS, _JOB, _MACHINE = (
+    "train.yaml",
+    "plan.json",
+    "jobs",
+    "events.jsonl",
+    "job.json",
+    "machine.json",
+)
 _OURS = {_TRAIN, _PLAN, _JOBS, _EVENTS, _MACHINE, "lock", "checkpoints"}
 _STAYS = ("plan", "software", "program", "settings", "save_dir")
 """What may not change between two jobs of one training."""
@@ -94,7 +111,9 @@ class TrainFolder:
 
     def add_event(self, event: str, *, at_s: float, **values: Any) -> None:
         """Append what happened, on the disk before this returns."""
-        append_line(self.folder / _EVENTS, json.dumps({"event": event, "at_s": at_s, **values}) + "\n")
+        append_line(
+            self.folder / _EVENTS, json.dumps({"event": event, "at_s": at_s, **values}) + "\n"
+        )
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield what happened, oldest first."""
@@ -106,8 +125,9 @@ class TrainFolder:
         for key in _STAYS:
             if old.get(key) != new.get(key):
                 raise StudyError(
-                    f"{self.folder}: holds a training with {key}={old.get(key)!r}, and {new.get(key)!r} is asked for now;"
-                    " give another folder (-o), or ask for the same again"
+                    f"{self.folder}: holds a training with {key}={old.get(key)!r}, and"
+                    f" {new.get(key)!r} is asked for now; give another folder (-o), or ask for the"
+                    " same again"
                 )
 
     def with_request(self, request: TrainRequest) -> TrainFolder:
@@ -119,7 +139,8 @@ class TrainFolder:
 
 
 def train_id_of(folder: Path, request: TrainRequest) -> str:
-    """Return what tells a training from all others: who asks for what, where. A dry run and the start behind it have the same."""
+    """Return what tells a training from all others: who asks for what, where. A dry run and the
+    start behind it have the same."""
     what = {key: value for key, value in request.to_dict().items() if key in _STAYS}
     facts = [os.uname().nodename, os.getuid(), str(folder.absolute()), what]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
@@ -130,16 +151,25 @@ def label_of(train_id: str, number: int) -> str:
     return f"mw-{train_id[:8]}-{number}"
 
 
-def open_folder(folder: Path, request: TrainRequest, *, plan: dict[str, Any], machine: Profile | None) -> TrainFolder:
+def open_folder(
+    folder: Path, request: TrainRequest, *, plan: dict[str, Any], machine: Profile | None
+) -> TrainFolder:
     """Begin a training in a folder; StudyError where it holds something else."""
     try:
-        strange = sorted(path.name for path in folder.iterdir() if path.name not in _OURS and not path.name.startswith("."))
+        strange = sorted(
+            path.name
+            for path in folder.iterdir()
+            if path.name not in _OURS and not path.name.startswith(".")
+        )
     except FileNotFoundError:
         strange = []
     except OSError as error:
         raise StudyError(f"{folder}: {error.strerror or error}") from None
     if strange:
-        raise StudyError(f"{folder}: holds {strange[0]} and no {_TRAIN}, so it is no training; give an empty or a new folder")
+        raise StudyError(
+            f"{folder}: holds {strange[0]} and no {_TRAIN}, so it is no training; give an empty or"
+            " a new folder"
+        )
     begun = TrainFolder(folder=folder, train_id=train_id_of(folder, request), request=request)
     _make(folder)
     write_whole(folder / _PLAN, json.dumps(plan, indent=1) + "\n")
@@ -159,12 +189,21 @@ def read_folder(folder: Path) -> TrainFolder | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise StudyError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text in UTF-8'})") from None
+        raise StudyError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text in UTF-8'})"
+        ) from None
     content = read_yaml(text, what=str(path))
     if content.get("train") != FORM:
-        raise StudyError(f"{path}: form {content.get('train')!r} of a training; this version of Meshwright knows form {FORM}")
+        raise StudyError(
+            f"{path}: form {content.get('train')!r} of a training; this version of Meshwright knows"
+            f" form {FORM}"
+        )
     try:
-        return TrainFolder(folder=folder, train_id=str(content["train_id"]), request=TrainRequest.of(content["request"]))
+        return TrainFolder(
+            folder=folder,
+            train_id=str(content["train_id"]),
+            request=TrainRequest.of(content["request"]),
+        )
     except (KeyError, TypeError, ConfigError) as error:
         raise StudyError(f"{path}: no training as `meshwright train` writes it ({error})") from None
 

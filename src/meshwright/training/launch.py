@@ -1,4 +1,5 @@
-"""Jobs of a training: sent one behind another, followed, cancelled, and gone on with by whoever comes later."""
+"""Jobs of a training: sent one behind another, followed, cancelled, and gone on with by whoever
+comes later."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Watched:
 
 
 def past_jobs(training: TrainFolder, starter: Executor) -> list[Watched]:
-    """Return every job that was sent, and how it is now; LauncherSilent where the launcher does not answer."""
+    """Return every job that was sent, and how it is now; LauncherSilent where the launcher does not
+    answer."""
     handles: dict[int, str] = {}
     ended: dict[int, dict[str, Any]] = {}
     for event in training.events():
@@ -56,7 +58,10 @@ def past_jobs(training: TrainFolder, starter: Executor) -> list[Watched]:
     for note in training.jobs():
         handle = handles.get(note.number)
         if note.number in ended:
-            known = {**ended[note.number]["status"], "nodes": tuple(ended[note.number]["status"]["nodes"])}
+            known = {
+                **ended[note.number]["status"],
+                "nodes": tuple(ended[note.number]["status"]["nodes"]),
+            }
             status = JobStatus(**known)
         elif handle is None:
             status = JobStatus(state="never_started", reason="it was written down, and never sent")
@@ -67,7 +72,8 @@ def past_jobs(training: TrainFolder, starter: Executor) -> list[Watched]:
 
 
 def _was_dropped(watched: Watched) -> bool:
-    """Whether it waited for a job that did not end well, so that the launcher dropped it: that says nothing of its own."""
+    """Whether it waited for a job that did not end well, so that the launcher dropped it: that says
+    nothing of its own."""
     return watched.note.after is not None and watched.status.state == "never_started"
 
 
@@ -90,8 +96,11 @@ class Launch:
     _told_step: int | None = None
 
     def recover(self) -> None:
-        """Find jobs that a process sent and died before it wrote that down; those that were never sent are forgotten."""
-        known = {event["job"] for event in self.training.events() if event.get("event") == "submitted"}
+        """Find jobs that a process sent and died before it wrote that down; those that were never
+        sent are forgotten."""
+        known = {
+            event["job"] for event in self.training.events() if event.get("event") == "submitted"
+        }
         for note in self.training.jobs():
             if note.number in known:
                 continue
@@ -103,21 +112,40 @@ class Launch:
 
     def next(self) -> Decision:
         """Write down what ended since, and return what follows."""
-        jobs = [self._past(watched) for watched in past_jobs(self.training, self.starter) if not _was_dropped(watched)]
+        jobs = [
+            self._past(watched)
+            for watched in past_jobs(self.training, self.starter)
+            if not _was_dropped(watched)
+        ]
         most = self.prepared.request.most_jobs
         found = sum(job.number <= self.last_found for job in jobs)
         self._room = None if most is None else most + found - len(jobs)
-        report_every = self.prepared.settings.log_interval if self.prepared.software.name != "meshwright" else 1
+        report_every = (
+            self.prepared.settings.log_interval
+            if self.prepared.software.name != "meshwright"
+            else 1
+        )
         bound = None if most is None else found + most
-        return decide(jobs, total_steps=self.prepared.total_steps, report_every=report_every or 1, most_jobs=bound)
+        return decide(
+            jobs,
+            total_steps=self.prepared.total_steps,
+            report_every=report_every or 1,
+            most_jobs=bound,
+        )
 
     def submit(self, *, why: str) -> list[JobNote]:
-        """Send the job that `next` decided on, and on a platform that chains all that are needed and allowed behind it."""
+        """Send the job that `next` decided on, and on a platform that chains all that are needed
+        and allowed behind it."""
         sent: list[JobNote] = []
         after: str | None = None
         first = max((job.number for job in self.training.jobs()), default=0) + 1
-        for number in range(first, first + self.prepared.at_once(done_steps=self.prepared.saved_steps, most=self._room)):
-            note, after = self._send(number, after=after, why=why if not sent else f"behind job {number - 1}")
+        for number in range(
+            first,
+            first + self.prepared.at_once(done_steps=self.prepared.saved_steps, most=self._room),
+        ):
+            note, after = self._send(
+                number, after=after, why=why if not sent else f"behind job {number - 1}"
+            )
             sent.append(note)
         return sent
 
@@ -131,10 +159,14 @@ class Launch:
                 decision = Decision(action="wait", why="")
             if decision.action in ("done", "stop"):
                 self.end_queued(decision)
-                self._event("finished" if decision.action == "done" else "stopped", why=decision.why)
+                self._event(
+                    "finished" if decision.action == "done" else "stopped", why=decision.why
+                )
                 return decision
             if decision.action == "submit":
-                self.say(f"{decision.why}{f'; in {decision.wait_s:.0f} s' if decision.wait_s else ''}")
+                self.say(
+                    f"{decision.why}{f'; in {decision.wait_s:.0f} s' if decision.wait_s else ''}"
+                )
                 self._sleep(decision.wait_s)
                 self.submit(why=decision.why)
             self._tell_progress()
@@ -152,7 +184,8 @@ class Launch:
             self._told_s, self._told_step = self.now(), report.step
 
     def end_queued(self, decision: Decision) -> None:
-        """Cancel jobs of the chain that still wait, once the target is reached: they would start, find that, and end."""
+        """Cancel jobs of the chain that still wait, once the target is reached: they would start,
+        find that, and end."""
         if decision.action != "done":
             return
         for watched in past_jobs(self.training, self.starter):
@@ -176,7 +209,9 @@ class Launch:
             after=after,
         )
         self.training.add_job(note)
-        handle = self.starter.submit(job, directory=self.training.job_folder(number), label=note.label)
+        handle = self.starter.submit(
+            job, directory=self.training.job_folder(number), label=note.label
+        )
         self._event("submitted", job=number, handle=handle, why=why)
         self.say(f"job {number} was sent: {note.label}, {handle}")
         return note, handle
@@ -209,8 +244,18 @@ class Launch:
             saved_step=saved if saved is None or last is None else min(saved, last),
         )
         record = None if past.failure is None else asdict(past.failure)
-        self._event("ended", job=number, status=asdict(status), failure=record, last_step=past.last_step, saved_step=past.saved_step)
-        self.say(f"job {number} {status.state}{f' ({status.reason})' if status.reason else ''} at step {past.last_step or 0:,}")
+        self._event(
+            "ended",
+            job=number,
+            status=asdict(status),
+            failure=record,
+            last_step=past.last_step,
+            saved_step=past.saved_step,
+        )
+        self.say(
+            f"job {number} {status.state}{f' ({status.reason})' if status.reason else ''} at step"
+            f" {past.last_step or 0:,}"
+        )
         return past
 
     def _event(self, event: str, **values: Any) -> None:

@@ -1,4 +1,5 @@
-"""Limits on a job's time, in the order in which they must strike: the software stops, saves, and only then the platform would kill it."""
+"""Limits on a job's time, in the order in which they must strike: the software stops, saves, and
+only then the platform would kill it."""
 
 from __future__ import annotations
 
@@ -11,12 +12,29 @@ from meshwright.exports.jobs.base_command import base_command_time
 from meshwright.exports.jobs.slurm import slurm_time
 from meshwright.units import DAY_S, HOUR_S, MINUTE_S
 
-__all__ = ["LEAST_MARGIN_S", "TimeForm", "TimeLimits", "default_margin_s", "limits_of", "needed_margin_s", "written"]
+__all__ = [
+    "LEAST_MARGIN_S",
+    "TimeForm",
+    "TimeLimits",
+    "default_margin_s",
+    "limits_of",
+    "needed_margin_s",
+    "written",
+]
 
-TimeForm = Literal["days-hours:minutes:seconds", "nDnHnMnS", "days:hours:minutes:seconds", "seconds", "minutes", "decimal minutes"]
-"""Of Slurm, of Base Command, of Lightning and NeMo, of Kubernetes and `timeout`, of Megatron-LM, of the embedded trainer."""
+TimeForm = Literal[
+    "days-hours:minutes:seconds",
+    "nDnHnMnS",
+    "days:hours:minutes:seconds",
+    "seconds",
+    "minutes",
+    "decimal minutes",
+]
+"""Of Slurm, of Base Command, of Lightning and NeMo, of Kubernetes and `timeout`, of Megatron-LM, of
+the embedded trainer."""
 LEAST_MARGIN_S = 30 * MINUTE_S
-"""NVIDIA's walk-through for Base Command leaves 30 minutes of a limit of five days (5D, and 4:23:30:00 in the software)."""
+"""NVIDIA's walk-through for Base Command leaves 30 minutes of a limit of five days (5D, and
+4:23:30:00 in the software)."""
 _MARGIN_SHARE = 20
 """Of a short limit no more than a twentieth is left for the end, unless the end needs more."""
 _WRITES = 2
@@ -47,8 +65,9 @@ def needed_margin_s(*, write_s: float, step_s: float, eval_steps: int) -> int:
 
     Formula:  2 * write + step + eval_steps * step / 3, rounded up
     Units:    s.
-    Why:      a checkpoint may be under way when the time is over; the step at hand ends, an evaluation goes before the last checkpoint
-              (a step has three passes of the model's FLOPs, an evaluation one), and that is written
+    Why:      a checkpoint may be under way when the time is over; the step at hand ends, an
+              evaluation goes before the last checkpoint (a step has three passes of the model's
+              FLOPs, an evaluation one), and that is written
     Checked:  tests/training/test_limits.py
     """
     return math.ceil(_WRITES * write_s + step_s * (1 + eval_steps / 3))
@@ -57,7 +76,8 @@ def needed_margin_s(*, write_s: float, step_s: float, eval_steps: int) -> int:
 def default_margin_s(limit_s: int, *, needed_s: int) -> int:
     """Seconds that are left free before a limit where the user says nothing.
 
-    Formula:  max(needed, min(30 minutes, limit / 20)), rounded up to minutes where the limit is ten minutes or more
+    Formula:  max(needed, min(30 minutes, limit / 20)), rounded up to minutes where the limit is ten
+              minutes or more
     Units:    s.
     Source:   30 minutes of five days, as NVIDIA's walk-through for Base Command has it
     Checked:  tests/training/test_limits.py
@@ -66,7 +86,9 @@ def default_margin_s(limit_s: int, *, needed_s: int) -> int:
     return wanted if limit_s < 10 * MINUTE_S else -(-wanted // MINUTE_S) * MINUTE_S
 
 
-def limits_of(limit_s: int, *, needed_s: int, stops: bool, margin_s: int | None = None) -> TimeLimits:
+def limits_of(
+    limit_s: int, *, needed_s: int, stops: bool, margin_s: int | None = None
+) -> TimeLimits:
     """Return the limits of a job in their order; ConfigError where they leave no time to train.
 
     `stops` says whether the software can end by itself; `margin_s` is the user's.
@@ -74,14 +96,21 @@ def limits_of(limit_s: int, *, needed_s: int, stops: bool, margin_s: int | None 
     margin = default_margin_s(limit_s, needed_s=needed_s) if margin_s is None else margin_s
     if margin >= limit_s:
         raise ConfigError(
-            f"time={limit_s} s: {margin} s of it are left for the last checkpoint, and none to train; ask for more than {2 * margin} s"
-            f"{'' if margin_s is None else ', or for a smaller --save-margin'}"
+            f"time={limit_s} s: {margin} s of it are left for the last checkpoint, and none to"
+            f" train; ask for more than {2 * margin}"
+            f" s{'' if margin_s is None else ', or for a smaller --save-margin'}"
         )
-    return TimeLimits(platform_s=limit_s, framework_s=limit_s - margin if stops else None, margin_s=margin, needed_s=needed_s)
+    return TimeLimits(
+        platform_s=limit_s,
+        framework_s=limit_s - margin if stops else None,
+        margin_s=margin,
+        needed_s=needed_s,
+    )
 
 
 def written(seconds: int, form: TimeForm) -> str:
-    """Return a duration in the form that a platform or a software reads; ConfigError where it is too short for the form."""
+    """Return a duration in the form that a platform or a software reads; ConfigError where it is
+    too short for the form."""
     if form == "days-hours:minutes:seconds":
         return slurm_time(seconds)
     if form == "nDnHnMnS":
@@ -92,7 +121,10 @@ def written(seconds: int, form: TimeForm) -> str:
         return f"{seconds / MINUTE_S:.6g}"
     if form == "minutes":
         if seconds < MINUTE_S:
-            raise ConfigError(f"time: the software counts whole minutes, and {seconds} s are left for its steps; ask for more time")
+            raise ConfigError(
+                f"time: the software counts whole minutes, and {seconds} s are left for its steps;"
+                " ask for more time"
+            )
         return str(seconds // MINUTE_S)
     days, rest = divmod(seconds, DAY_S)
     hours, rest = divmod(rest, HOUR_S)

@@ -1,4 +1,5 @@
-"""Where a training is started: one row for each launcher, with the form of its limit on time and what it can't do."""
+"""Where a training is started: one row for each launcher, with the form of its limit on time and
+what it can't do."""
 
 from __future__ import annotations
 
@@ -30,10 +31,21 @@ class Platform:
     """Of limits and of what can't be followed."""
 
 
-_OWN_TIMEOUT = "the platform has no limit on time: coreutils' timeout around the program ends it, in every node by its own clock"
-_TELLS_LITTLE = "it tells no exit code, keeps no stderr apart, and a job that its limit ended reads as failed"
+_OWN_TIMEOUT = (
+    "the platform has no limit on time: coreutils' timeout around the program ends it, in every"
+    " node by its own clock"
+)
+_TELLS_LITTLE = (
+    "it tells no exit code, keeps no stderr apart, and a job that its limit ended reads as failed"
+)
 PLATFORMS: tuple[Platform, ...] = (
-    Platform(name="local", script="torchrun", limit="its watcher ends it after {time} s", form="seconds", sees_here=True),
+    Platform(
+        name="local",
+        script="torchrun",
+        limit="its watcher ends it after {time} s",
+        form="seconds",
+        sees_here=True,
+    ),
     Platform(
         name="slurm",
         script="slurm",
@@ -43,7 +55,9 @@ PLATFORMS: tuple[Platform, ...] = (
         chains=True,
         caveats=("Slurm counts minutes and ends a job up to half a minute late",),
     ),
-    Platform(name="k8s", script="k8s-trainjob", limit="activeDeadlineSeconds: {time}", form="seconds"),
+    Platform(
+        name="k8s", script="k8s-trainjob", limit="activeDeadlineSeconds: {time}", form="seconds"
+    ),
     Platform(
         name="bcp",
         script="bcp",
@@ -51,14 +65,37 @@ PLATFORMS: tuple[Platform, ...] = (
         form="nDnHnMnS",
         caveats=(
             "--total-runtime is a graceful stop: the job is told to end, and killed later",
-            "NeMo's run.time_limit does nothing on Base Command; the limit above is the platform's own",
+            (
+                "NeMo's run.time_limit does nothing on Base Command; the limit above is the"
+                " platform's own"
+            ),
         ),
     ),
-    Platform(name="runai", script="runai", limit="timeout {time}", form="seconds", caveats=(_OWN_TIMEOUT, _TELLS_LITTLE)),
-    Platform(name="lepton", script="lepton", limit="timeout {time}", form="seconds", caveats=(_OWN_TIMEOUT, _TELLS_LITTLE)),
-    Platform(name="sky", script="sky", limit="timeout {time}", form="seconds", copies_paths=True, caveats=(_OWN_TIMEOUT, _TELLS_LITTLE)),
+    Platform(
+        name="runai",
+        script="runai",
+        limit="timeout {time}",
+        form="seconds",
+        caveats=(_OWN_TIMEOUT, _TELLS_LITTLE),
+    ),
+    Platform(
+        name="lepton",
+        script="lepton",
+        limit="timeout {time}",
+        form="seconds",
+        caveats=(_OWN_TIMEOUT, _TELLS_LITTLE),
+    ),
+    Platform(
+        name="sky",
+        script="sky",
+        limit="timeout {time}",
+        form="seconds",
+        copies_paths=True,
+        caveats=(_OWN_TIMEOUT, _TELLS_LITTLE),
+    ),
 )
-"""In the order of help. Sources: docs/jobs.md; SkyPilot, Run:ai and Lepton have no option of that kind."""
+"""In the order of help. Sources: docs/jobs.md; SkyPilot, Run:ai and Lepton have no option of that
+kind."""
 
 
 def find_platform(name: str) -> Platform:

@@ -31,11 +31,13 @@ Verdict = Literal["ok", "warning", "problem"]
 Look = Literal["quick", "full"]
 """At data: the index and a part of the ids, or every byte."""
 _PROBE = 1 << 24
-"""Ids that are looked at where no manifest says the vocabulary; the embedded trainer looks at as many."""
+"""Ids that are looked at where no manifest says the vocabulary; the embedded trainer looks at as
+many."""
 _LINE_BYTES = 1500
 """Of one report in a log: the embedded trainer's are about 900 bytes, Megatron's 400."""
 _MANY_EPOCHS = 4.0
-"""Repeated data are worth almost as much as new ones up to about four epochs: Muennighoff et al., arXiv:2305.16264."""
+"""Repeated data are worth almost as much as new ones up to about four epochs: Muennighoff et al.,
+arXiv:2305.16264."""
 _ASKED = re.compile(r"\$\{oc\.env:([A-Za-z_][A-Za-z0-9_]*)\}|\$\{([A-Z][A-Z0-9_]*)\}")
 """Variables of the environment in a configuration, as OmegaConf and shells write them."""
 
@@ -53,18 +55,34 @@ def preflight(prepared: Prepared, *, look: Look = "quick") -> tuple[Finding, ...
     """Look at everything that can be seen from here."""
     return tuple(
         Finding(name=name, verdict=verdict, words=words)
-        for part in (_layout, _memory, _length, _limits, _data, _vocabulary, _storage, _container, _environment, _adds)
+        for part in (
+            _layout,
+            _memory,
+            _length,
+            _limits,
+            _data,
+            _vocabulary,
+            _storage,
+            _container,
+            _environment,
+            _adds,
+        )
         for name, verdict, words in part(prepared, look)
     )
 
 
 def problems(findings: Sequence[Finding], *, allow: Collection[str] = ()) -> list[Finding]:
-    """Return what stands in the way, but for what the user allows by name; ConfigError where a name is none."""
+    """Return what stands in the way, but for what the user allows by name; ConfigError where a name
+    is none."""
     names = [finding.name for finding in findings]
     for name in allow:
         if name not in names:
             raise UnknownNameError("finding of preflight", name, names)
-    return [finding for finding in findings if finding.verdict == "problem" and finding.name not in allow]
+    return [
+        finding
+        for finding in findings
+        if finding.verdict == "problem" and finding.name not in allow
+    ]
 
 
 def require_clear(findings: Sequence[Finding], *, allow: Collection[str] = ()) -> None:
@@ -86,24 +104,55 @@ def _memory(prepared: Prepared, _look: Look) -> _Found:
     limit = prepared.problem.setting.limit_bytes / GIB
     words = f"{prepared.peak_gib:.1f} of {limit:.1f} GiB on the fullest chip, predicted"
     if prepared.fits == "no":
-        yield "memory", "problem", f"{words}: it does not fit; `meshwright why-oom` has a ladder of fixes"
+        yield (
+            "memory",
+            "problem",
+            f"{words}: it does not fit; `meshwright why-oom` has a ladder of fixes",
+        )
     elif prepared.fits == "at risk":
-        yield "memory", "warning", f"{words}: it may not fit, the upper end of the prediction does not"
+        yield (
+            "memory",
+            "warning",
+            f"{words}: it may not fit, the upper end of the prediction does not",
+        )
     else:
         yield "memory", "ok", words
 
 
 def _length(prepared: Prepared, _look: Look) -> _Found:
     tokens = prepared.total_steps * prepared.tokens_per_step
-    words = f"{counted(prepared.total_steps, 'step')} of {prepared.tokens_per_step:,} tokens: {format_count(tokens)} tokens"
-    words += f" in {_hours(prepared.train_s)} by prediction ({_hours(prepared.total_steps * prepared.slow_step_s)} at its slow end)"
+    words = (
+        f"{counted(prepared.total_steps, 'step')} of {prepared.tokens_per_step:,} tokens:"
+        f" {format_count(tokens)} tokens"
+    )
+    words += (
+        f" in {_hours(prepared.train_s)} by prediction"
+        f" ({_hours(prepared.total_steps * prepared.slow_step_s)} at its slow end)"
+    )
     needed, most = prepared.needed_jobs(), prepared.request.most_jobs
     if prepared.limits is not None:
-        words += f"; {'1 job' if needed == 1 else f'{needed} jobs'} of {_hours(prepared.limits.steps_s)} of steps each"
+        words += (
+            f"; {'1 job' if needed == 1 else f'{needed} jobs'} of {_hours(prepared.limits.steps_s)}"
+            " of steps each"
+        )
     if most is not None and most < needed:
-        yield "length", "warning", f"{words}, and --jobs allows {most}: `meshwright train {prepared.folder}` goes on from there"
+        yield (
+            "length",
+            "warning",
+            (
+                f"{words}, and --jobs allows {most}: `meshwright train {prepared.folder}` goes on"
+                " from there"
+            ),
+        )
     elif needed > 1 and not prepared.platform.chains:
-        yield "length", "ok", f"{words}; this platform starts none behind another: --follow sends the next, or the same command again"
+        yield (
+            "length",
+            "ok",
+            (
+                f"{words}; this platform starts none behind another: --follow sends the next, or"
+                " the same command again"
+            ),
+        )
     else:
         yield "length", "ok", words
 
@@ -111,20 +160,32 @@ def _length(prepared: Prepared, _look: Look) -> _Found:
 def _limits(prepared: Prepared, _look: Look) -> _Found:
     limits, platform, software = prepared.limits, prepared.platform, prepared.software
     if limits is None:
-        yield "time", "ok" if platform.name == "local" else "warning", "no limit is given (--time); the platform's own holds, if it has one"
+        yield (
+            "time",
+            "ok" if platform.name == "local" else "warning",
+            "no limit is given (--time); the platform's own holds, if it has one",
+        )
         return
     where = platform.limit.format(time=written(limits.platform_s, platform.form))
     if limits.framework_s is None:
         words = (
-            f"{where}; {software.name} knows no end by its own clock: up to {prepared.settings.save_interval} steps are lost at the limit"
+            f"{where}; {software.name} knows no end by its own clock: up to"
+            f" {prepared.settings.save_interval} steps are lost at the limit"
         )
         yield "time", "warning", words
     else:
         stop = " ".join(software.stop_words(limits.framework_s))
         order = f"{where} > {stop} ({written(limits.framework_s, 'days:hours:minutes:seconds')})"
-        words = f"{order} > {limits.margin_s} s to save, of which {limits.needed_s} s are needed by prediction"
+        words = (
+            f"{order} > {limits.margin_s} s to save, of which {limits.needed_s} s are needed by"
+            " prediction"
+        )
         short = limits.margin_s < limits.needed_s
-        yield "time", "warning" if short else "ok", f"{words}{': too few, the last checkpoint may be cut off' if short else ''}"
+        yield (
+            "time",
+            "warning" if short else "ok",
+            f"{words}{': too few, the last checkpoint may be cut off' if short else ''}",
+        )
     for caveat in platform.caveats:
         yield "time", "warning", caveat
 
@@ -132,23 +193,43 @@ def _limits(prepared: Prepared, _look: Look) -> _Found:
 def _hours(seconds: float) -> str:
     if seconds < 2 * HOUR_S:
         return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
-    return f"{seconds / HOUR_S:.1f} h" if seconds < 72 * HOUR_S else f"{seconds / HOUR_S / 24:.1f} days"
+    return (
+        f"{seconds / HOUR_S:.1f} h"
+        if seconds < 72 * HOUR_S
+        else f"{seconds / HOUR_S / 24:.1f} days"
+    )
 
 
 def _data(prepared: Prepared, look: Look) -> _Found:
     settings = prepared.settings
     if not settings.data:
-        yield "data", "warning", "none is given (--data): random or mock tokens, which teach nothing"
+        yield (
+            "data",
+            "warning",
+            "none is given (--data): random or mock tokens, which teach nothing",
+        )
         return
     tokens = 0
     for dataset in settings.data:
         here = _remote(prepared, dataset.path)
         if here is None:
-            yield "data", "warning", f"{dataset.path}: the job sees it, this machine does not; it was not looked at"
+            yield (
+                "data",
+                "warning",
+                f"{dataset.path}: the job sees it, this machine does not; it was not looked at",
+            )
             continue
         if not prepared.software.reads_indexed:
-            there = "it is there" if Path(here).exists() else "it is not there, unless that is a name of Hugging Face's"
-            yield "data", "ok" if Path(here).exists() else "warning", f"{here}: text that {prepared.software.name} reads itself; {there}"
+            there = (
+                "it is there"
+                if Path(here).exists()
+                else "it is not there, unless that is a name of Hugging Face's"
+            )
+            yield (
+                "data",
+                "ok" if Path(here).exists() else "warning",
+                f"{here}: text that {prepared.software.name} reads itself; {there}",
+            )
             continue
         try:
             found = verify([here])[0] if look == "full" else quick_look(here)
@@ -161,19 +242,40 @@ def _data(prepared: Prepared, look: Look) -> _Found:
             continue
         file = IndexedFile(here)
         tokens += file.num_tokens
-        if file.num_documents < 2 and prepared.software.name == OWN_TRAINER and held_out(settings) is not None:
-            words = "1 document, and one is held out for the validation loss: nothing is left; --setting split=100,0,0 holds none out"
+        if (
+            file.num_documents < 2
+            and prepared.software.name == OWN_TRAINER
+            and held_out(settings) is not None
+        ):
+            words = (
+                "1 document, and one is held out for the validation loss: nothing is left;"
+                " --setting split=100,0,0 holds none out"
+            )
             yield "data", "problem", f"{here}: {words}"
-        how = "every byte was read" if look == "full" else "its index fits its ids (--verify-data reads every byte)"
+        how = (
+            "every byte was read"
+            if look == "full"
+            else "its index fits its ids (--verify-data reads every byte)"
+        )
         yield (
             "data",
             "ok",
-            f"{here}: {counted(file.num_documents, 'document')}, {format_count(file.num_tokens)} tokens, weight {dataset.weight:g}; {how}",
+            (
+                f"{here}: {counted(file.num_documents, 'document')},"
+                f" {format_count(file.num_tokens)} tokens, weight {dataset.weight:g}; {how}"
+            ),
         )
     if tokens:
         epochs = prepared.total_steps * prepared.tokens_per_step / tokens
         if epochs > _MANY_EPOCHS:
-            yield "data", "warning", f"{epochs:.1f} epochs of {format_count(tokens)} tokens: repeated data teach less beyond about four"
+            yield (
+                "data",
+                "warning",
+                (
+                    f"{epochs:.1f} epochs of {format_count(tokens)} tokens: repeated data teach"
+                    " less beyond about four"
+                ),
+            )
 
 
 def _remote(prepared: Prepared, path: str) -> str | None:
@@ -184,7 +286,13 @@ def _remote(prepared: Prepared, path: str) -> str | None:
     for mount in mounts:
         if mount.kind == "path" and _is_below(path, mount.target):
             here = mount.source + path[len(mount.target.rstrip("/")) :]
-            return here if Path(f"{here}.idx").exists() or Path(here).exists() or Path(mount.source).is_dir() else None
+            return (
+                here
+                if Path(f"{here}.idx").exists()
+                or Path(here).exists()
+                or Path(mount.source).is_dir()
+                else None
+            )
     return None
 
 
@@ -207,7 +315,8 @@ def _vocabulary(prepared: Prepared, _look: Look) -> _Found:
     tp = np.array([1.0 if own else float(prepared.layout.tp)])
     padded = int(padded_vocab(vocab, tp, multiple)[0])
     words = (
-        f"the model has {vocab:,} ids, padded to {padded:,} (multiples of {multiple}{'' if own or tp[0] == 1 else f' * tp {tp[0]:.0f}'})"
+        f"the model has {vocab:,} ids, padded to {padded:,} (multiples of"
+        f" {multiple}{'' if own or tp[0] == 1 else f' * tp {tp[0]:.0f}'})"
     )
     worst: tuple[int, str] | None = None
     for dataset in prepared.settings.data if prepared.software.reads_indexed else ():
@@ -242,25 +351,53 @@ def _storage(prepared: Prepared, _look: Look) -> _Found:
     peak = (kept + 1) * size + logs
     how = f"all {writes} stay" if keeps is None else f"{kept} stay"
     words = (
-        f"a checkpoint is {_gib(size)} ({size / params:.3g} bytes * {format_count(params)} parameters),"
-        f" one every {settings.save_interval:,} steps, {how} and one is being written; logs {_gib(logs)}: {_gib(peak)}"
+        f"a checkpoint is {_gib(size)} ({size / params:.3g} bytes * {format_count(params)}"
+        f" parameters), one every {settings.save_interval:,} steps, {how} and one is being written;"
+        f" logs {_gib(logs)}: {_gib(peak)}"
     )
     save_dir = settings.save_dir or ""
     mounts = _mounts(prepared)
-    if mounts is not None and not any(_is_below(save_dir, mount.target) and not mount.read_only for mount in mounts):
+    if mounts is not None and not any(
+        _is_below(save_dir, mount.target) and not mount.read_only for mount in mounts
+    ):
         yield (
             "storage",
             "problem",
-            f"checkpoints go to {save_dir}, which no writable mount of the container holds: give --mount and --save-dir",
+            (
+                f"checkpoints go to {save_dir}, which no writable mount of the container holds:"
+                " give --mount and --save-dir"
+            ),
         )
-    elif mounts is not None and prepared.platform.copies_paths and not any(_is_bucket_of(mount, save_dir) for mount in mounts):
-        words_of_copies = f"checkpoints go to {save_dir}, a path that {prepared.platform.name} copies to each node and drops with it"
-        yield "storage", "problem", f"{words_of_copies}: mount a bucket, such as --mount s3://NAME:/ckpt, and give --save-dir"
+    elif (
+        mounts is not None
+        and prepared.platform.copies_paths
+        and not any(_is_bucket_of(mount, save_dir) for mount in mounts)
+    ):
+        words_of_copies = (
+            f"checkpoints go to {save_dir}, a path that {prepared.platform.name} copies to each"
+            " node and drops with it"
+        )
+        yield (
+            "storage",
+            "problem",
+            (
+                f"{words_of_copies}: mount a bucket, such as --mount s3://NAME:/ckpt, and give"
+                " --save-dir"
+            ),
+        )
     free, what = _free(prepared)
     if free is None:
-        yield "storage", "warning", f"{words}; {save_dir} is not seen from here, and no --quota is given"
+        yield (
+            "storage",
+            "warning",
+            f"{words}; {save_dir} is not seen from here, and no --quota is given",
+        )
     elif peak > free:
-        yield "storage", "problem", f"{words}, and {what} is {_gib(free)}; save less often, keep fewer, or save elsewhere"
+        yield (
+            "storage",
+            "problem",
+            f"{words}, and {what} is {_gib(free)}; save less often, keep fewer, or save elsewhere",
+        )
     else:
         yield "storage", "ok", f"{words}, of {what} {_gib(free)}"
 
@@ -292,10 +429,18 @@ def _container(prepared: Prepared, _look: Look) -> _Found:
     except ConfigError as error:  # what the platform can't do without, or has no word for
         yield "job", "problem", str(error)
     if options.image is None:
-        yield "image", "ok", "none: the program runs by the nodes' own software, and sees their paths"
+        yield (
+            "image",
+            "ok",
+            "none: the program runs by the nodes' own software, and sees their paths",
+        )
         return
     mounts = ", ".join(options.mounts)
-    yield "image", "ok" if mounts else "warning", f"{options.image}; it sees {mounts or 'nothing outside itself (--mount)'}"
+    yield (
+        "image",
+        "ok" if mounts else "warning",
+        f"{options.image}; it sees {mounts or 'nothing outside itself (--mount)'}",
+    )
 
 
 def _environment(prepared: Prepared, _look: Look) -> _Found:
@@ -305,10 +450,15 @@ def _environment(prepared: Prepared, _look: Look) -> _Found:
     yield "environment", "ok", f"set for the program: {listed}"
     inherits = prepared.platform.sees_here and prepared.request.options().image is None
     texts = [*job.command, *(file.text for file in job.files)]
-    asked = sorted({name for text in texts for pair in _ASKED.findall(text) for name in pair if name})
+    asked = sorted(
+        {name for text in texts for pair in _ASKED.findall(text) for name in pair if name}
+    )
     absent = [name for name in asked if name not in given and not (inherits and name in os.environ)]
     if absent:
-        words = f"the program's files read {', '.join(absent)}, which nothing sets: --env {absent[0]}=..."
+        words = (
+            f"the program's files read {', '.join(absent)}, which nothing sets: --env"
+            f" {absent[0]}=..."
+        )
         yield "environment", "problem", words
 
 

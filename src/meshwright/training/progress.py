@@ -37,17 +37,25 @@ def last_report(job: Path) -> Report | None:
 
 
 def newest_checkpoint(folder: Path) -> int | None:
-    """Return the steps of the newest whole checkpoint; None where the folder can't be seen from here.
+    """Return the steps of the newest whole checkpoint; None where the folder can't be seen from
+    here.
 
-    Known are the embedded trainer's, which carry their name when they are whole, and Megatron's, by its tracker. 0: there is none.
+    Known are the embedded trainer's, which carry their name when they are whole, and Megatron's, by
+    its tracker. 0: there is none.
     """
     if not folder.is_dir():
         return 0 if folder.parent.is_dir() else None
-    steps = [int(match[1]) for child in folder.iterdir() if (match := _OWN.fullmatch(child.name)) and (child / _OWN_FACTS).is_file()]
+    steps = [
+        int(match[1])
+        for child in folder.iterdir()
+        if (match := _OWN.fullmatch(child.name)) and (child / _OWN_FACTS).is_file()
+    ]
     try:
         word = (folder / _TRACKER).read_text(encoding="utf-8").strip()
     except OSError:
         word = ""
     steps += [int(word)] if word.isdecimal() else []
-    unknown = not steps and any(child for child in folder.iterdir() if not child.name.startswith("part-"))
+    unknown = not steps and any(
+        child for child in folder.iterdir() if not child.name.startswith("part-")
+    )
     return None if unknown else max(steps, default=0)

@@ -34,15 +34,18 @@ class TrainRequest:
     time: str | None = None
     """Limit of one job; None: none."""
     save_margin: str | None = None
-    """Between the software's own stop and that limit; None: by the predicted time of a checkpoint."""
+    """Between the software's own stop and that limit; None: by the predicted time of a
+    checkpoint."""
     most_jobs: int | None = None
-    """Jobs that one start may send; None: as many as the target needs, by prediction where they are sent at once."""
+    """Jobs that one start may send; None: as many as the target needs, by prediction where they are
+    sent at once."""
     save_dir: str | None = None
     """Of checkpoints, as the job sees it; None: `checkpoints` in the training's folder."""
     save_every: int | None = None
     """Steps; None: 2,000, or a tenth of a shorter training."""
     keep: int | None = None
-    """Of the embedded trainer: checkpoints that stay for their validation loss, beside the newest two; None: ten."""
+    """Of the embedded trainer: checkpoints that stay for their validation loss, beside the newest
+    two; None: ten."""
     kind: str | None = None
     """On Kubernetes: trainjob, pytorchjob, jobset or mpijob."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -65,15 +68,25 @@ class TrainRequest:
             if getattr(self, name) is not None:
                 parse_duration(getattr(self, name), name=name)
         if self.save_margin is not None and self.time is None:
-            raise ConfigError(f"save_margin={self.save_margin}: of no effect without a limit (--time)")
+            raise ConfigError(
+                f"save_margin={self.save_margin}: of no effect without a limit (--time)"
+            )
         if self.kind is not None and "k8s" not in platform.name:
-            raise ConfigError(f"kind={self.kind}: of no effect on {self.launcher}; it is Kubernetes' kind of job")
+            raise ConfigError(
+                f"kind={self.kind}: of no effect on {self.launcher}; it is Kubernetes' kind of job"
+            )
         if self.program is not None and self.software == OWN_TRAINER:
-            raise ConfigError(f"--program {self.program}: of no effect with the embedded trainer; name its software (--to)")
+            raise ConfigError(
+                f"--program {self.program}: of no effect with the embedded trainer; name its"
+                " software (--to)"
+            )
         given = {name: value for name, value in self.job.items() if value not in (None, (), [])}
         for name in ("time", "name", "log_dir"):
             if name in given:
-                raise ConfigError(f"job: {name}={given[name]}: a training says it itself (--time, the folder's own names and logs)")
+                raise ConfigError(
+                    f"job: {name}={given[name]}: a training says it itself (--time, the folder's"
+                    " own names and logs)"
+                )
         JobOptions.of(given)
 
     @staticmethod
@@ -88,9 +101,16 @@ class TrainRequest:
     def to_dict(self) -> dict[str, Any]:
         """Return it in plain types; what is not said is left out."""
         found = asdict(self)
-        job = {key: list(value) if isinstance(value, tuple) else value for key, value in found["job"].items()}
-        return {key: value for key, value in {**found, "job": job}.items() if value not in (None, {})}
+        job = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in found["job"].items()
+        }
+        return {
+            key: value for key, value in {**found, "job": job}.items() if value not in (None, {})
+        }
 
     def options(self) -> JobOptions:
         """Return what the user says of the job."""
-        return JobOptions.of({name: value for name, value in self.job.items() if value not in (None, (), [])})
+        return JobOptions.of(
+            {name: value for name, value in self.job.items() if value not in (None, (), [])}
+        )

@@ -19,7 +19,15 @@ from meshwright.training.launch import Launch, Watched, past_jobs
 from meshwright.training.prepare import Prepared, launcher_of
 from meshwright.training.progress import newest_checkpoint, read_progress
 
-__all__ = ["TrainState", "cancel_training", "follow_logs", "list_trainings", "start_training", "state_of", "training_in"]
+__all__ = [
+    "TrainState",
+    "cancel_training",
+    "follow_logs",
+    "list_trainings",
+    "start_training",
+    "state_of",
+    "training_in",
+]
 
 _TICK_S = 0.5
 _BLOCK_BYTES = 2**20
@@ -53,9 +61,15 @@ class TrainState:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds that the rest takes at the last reported rate; None where none is known, or nothing runs."""
+        """Seconds that the rest takes at the last reported rate; None where none is known, or
+        nothing runs."""
         running = any(job.status.state == "running" for job in self.jobs)
-        if not running or not self.tokens_per_s or self.done_steps is None or self.total_steps is None:
+        if (
+            not running
+            or not self.tokens_per_s
+            or self.done_steps is None
+            or self.total_steps is None
+        ):
             return None
         return (self.total_steps - self.done_steps) * self.tokens_per_step / self.tokens_per_s
 
@@ -64,28 +78,51 @@ class TrainState:
         values = {
             name: getattr(self, name)
             for name in (
-                *("launcher", "software", "model", "total_steps", "done_steps", "saved_steps", "first_loss", "last_loss"),
+                *(
+                    "launcher",
+                    "software",
+                    "model",
+                    "total_steps",
+                    "done_steps",
+                    "saved_steps",
+                    "first_loss",
+                    "last_loss",
+                ),
                 *("tokens_per_s", "predicted_tokens_per_s", "eta_s", "silent"),
             )
         }
-        jobs = [{**asdict(job.note), "handle": job.handle, "status": asdict(job.status)} for job in self.jobs]
+        jobs = [
+            {**asdict(job.note), "handle": job.handle, "status": asdict(job.status)}
+            for job in self.jobs
+        ]
         decision = None if self.decision is None else asdict(self.decision)
         return {"training": str(self.folder), **values, "jobs": jobs, "decision": decision}
 
 
 def start_training(
-    prepared: Prepared, *, plan: dict[str, Any], machine: Profile | None, follow: bool, say: Callable[[str], None]
+    prepared: Prepared,
+    *,
+    plan: dict[str, Any],
+    machine: Profile | None,
+    follow: bool,
+    say: Callable[[str], None],
 ) -> TrainState:
-    """Send the next job of a training, or find the one that runs; with `follow`, stay until it is done or can't go on.
+    """Send the next job of a training, or find the one that runs; with `follow`, stay until it is
+    done or can't go on.
 
-    StudyError where the folder is another training's, or another process follows it; LauncherError where the launcher is not there.
+    StudyError where the folder is another training's, or another process follows it; LauncherError
+    where the launcher is not there.
     """
     starter = prepared.launcher()
     starter.check()
     if prepared.request.launcher == "local":
         starter.slots(prepared.job())
     there = read_folder(prepared.folder)
-    training = open_folder(prepared.folder, prepared.request, plan=plan, machine=machine) if there is None else there
+    training = (
+        open_folder(prepared.folder, prepared.request, plan=plan, machine=machine)
+        if there is None
+        else there
+    )
     with locked(training.folder) as lock:
         training = training.with_request(prepared.request)
         launch = Launch(training=training, prepared=prepared, starter=starter, lock=lock, say=say)
@@ -98,7 +135,9 @@ def start_training(
             say(f"{decision.why}; nothing is sent")
         else:
             # Where the rules would stop, somebody asked all the same: what was wrong may be mended.
-            launch.submit(why=decision.why if decision.action == "submit" else f"asked for; {decision.why}")
+            launch.submit(
+                why=decision.why if decision.action == "submit" else f"asked for; {decision.why}"
+            )
             decision = Decision(action="wait", why="sent")
         if follow and decision.action == "wait":
             decision = launch.follow()
@@ -109,7 +148,10 @@ def training_in(folder: Path) -> TrainFolder:
     """Return the training of a folder; ConfigError where there is none."""
     found = read_folder(folder)
     if found is None:
-        raise ConfigError(f"{folder}: no training here (train.yaml is missing); `meshwright train list` finds them")
+        raise ConfigError(
+            f"{folder}: no training here (train.yaml is missing); `meshwright train list` finds"
+            " them"
+        )
     return found
 
 
@@ -154,10 +196,13 @@ def _chips(layout: dict[str, Any]) -> int:
 
 
 def cancel_training(training: TrainFolder, *, now: Callable[[], float] = time.time) -> list[int]:
-    """End every job of a training that has not ended; return their numbers. It needs no lock, so that one who follows is no hindrance."""
+    """End every job of a training that has not ended; return their numbers. It needs no lock, so
+    that one who follows is no hindrance."""
     starter = launcher_of(training.request)
     ended = []
-    for watched in reversed(past_jobs(training, starter)):  # the last first, or the next of a chain would start
+    for watched in reversed(
+        past_jobs(training, starter)
+    ):  # the last first, or the next of a chain would start
         if watched.handle is not None and not watched.status.ended:
             starter.cancel(watched.handle)
             ended.append(watched.note.number)
@@ -170,13 +215,22 @@ def list_trainings(root: Path) -> list[TrainState]:
 
 
 def follow_logs(
-    training: TrainFolder, *, number: int | None, name: str, follow: bool, sleep: Callable[[float], None] = time.sleep
+    training: TrainFolder,
+    *,
+    number: int | None,
+    name: str,
+    follow: bool,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """Yield what a job prints, the last one's unless a number is given; with `follow`, until it and those behind it have ended."""
+    """Yield what a job prints, the last one's unless a number is given; with `follow`, until it and
+    those behind it have ended."""
     jobs = training.jobs()
     known = [job.number for job in jobs]
     if not jobs or (number is not None and number not in known):
-        raise ConfigError(f"{training.folder}: {'no job was sent yet' if not jobs else f'no job {number}; it has {known}'}")
+        raise ConfigError(
+            f"{training.folder}:"
+            f" {'no job was sent yet' if not jobs else f'no job {number}; it has {known}'}"
+        )
     place = known[-1] if number is None else number
     starter, log = launcher_of(training.request), _Log(training.job_folder(place) / name)
     while True:
@@ -207,11 +261,14 @@ class _Log:
     path: Path
     read: int = 0
     """Bytes so far."""
-    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
+    decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace")
+    )
     """Keeps the first bytes of a letter whose last ones are still to be written."""
 
     def new_text(self) -> Iterator[str]:
-        """Yield what was written since, a block at a time; a file that is not there yet says nothing."""
+        """Yield what was written since, a block at a time; a file that is not there yet says
+        nothing."""
         try:
             with self.path.open("rb") as handle:
                 handle.seek(self.read)

@@ -20,7 +20,8 @@ class Software:
     name: str
     """A target of `meshwright export`, or that of the embedded trainer."""
     stop: tuple[str, ...] = ()
-    """Words that end it by itself, with a checkpoint, where {limit} is the time; empty: it knows no such end."""
+    """Words that end it by itself, with a checkpoint, where {limit} is the time; empty: it knows no
+    such end."""
     form: TimeForm = "minutes"
     """Of {limit}."""
     resumes: Literal["load", "alone"] = "alone"
@@ -40,9 +41,18 @@ class Software:
 LAST = 2
 """Newest checkpoints that the embedded trainer keeps beside its best."""
 _MEGATRON = "megatron/training/arguments.py and checkpointing.py of Megatron-LM core 0.16"
-_LIGHTNING = "Trainer.max_time of PyTorch Lightning, DD:HH:MM:SS; NeMo 1.x counts it anew in every job (StatelessTimer)"
+_LIGHTNING = (
+    "Trainer.max_time of PyTorch Lightning, DD:HH:MM:SS; NeMo 1.x counts it anew in every job"
+    " (StatelessTimer)"
+)
 SOFTWARE: tuple[Software, ...] = (
-    Software(name=OWN_TRAINER, stop=("minutes={limit}",), form="decimal minutes", keeps=LAST, source="docs/trainer.md"),
+    Software(
+        name=OWN_TRAINER,
+        stop=("minutes={limit}",),
+        form="decimal minutes",
+        keeps=LAST,
+        source="docs/trainer.md",
+    ),
     Software(
         name="megatron-lm",
         stop=("--exit-duration-in-mins", "{limit}", "--exit-signal-handler"),
@@ -55,10 +65,22 @@ SOFTWARE: tuple[Software, ...] = (
         resumes="load",
         source="megatron/bridge/training/config.py of Megatron-Bridge 0.3",
     ),
-    Software(name="nemo2", source="NeMo 2.x: resume_if_exists is in the recipe, a limit on its time is not"),
-    Software(name="nemo1-script", stop=("trainer.max_time={limit}",), form="days:hours:minutes:seconds", keeps=11, source=_LIGHTNING),
     Software(
-        name="torchtitan", reads_indexed=False, keeps=10, source="torchtitan 0.2: checkpoint.keep_latest_k is 10, and no limit on its time"
+        name="nemo2",
+        source="NeMo 2.x: resume_if_exists is in the recipe, a limit on its time is not",
+    ),
+    Software(
+        name="nemo1-script",
+        stop=("trainer.max_time={limit}",),
+        form="days:hours:minutes:seconds",
+        keeps=11,
+        source=_LIGHTNING,
+    ),
+    Software(
+        name="torchtitan",
+        reads_indexed=False,
+        keeps=10,
+        source="torchtitan 0.2: checkpoint.keep_latest_k is 10, and no limit on its time",
     ),
     Software(
         name="torchtitan-toml",
@@ -66,23 +88,38 @@ SOFTWARE: tuple[Software, ...] = (
         keeps=10,
         source="torchtitan 0.1: checkpoint.keep_latest_k is 10, and no limit on its time",
     ),
-    Software(name="nanotron", resumes="load", reads_indexed=False, source="nanotron: resume_checkpoint_path; no limit on its time"),
     Software(
-        name="deepspeed", reads_indexed=False, source="transformers' run_clm.py goes on from the last checkpoint of its output folder"
+        name="nanotron",
+        resumes="load",
+        reads_indexed=False,
+        source="nanotron: resume_checkpoint_path; no limit on its time",
     ),
     Software(
-        name="accelerate", reads_indexed=False, source="transformers' run_clm.py goes on from the last checkpoint of its output folder"
+        name="deepspeed",
+        reads_indexed=False,
+        source="transformers' run_clm.py goes on from the last checkpoint of its output folder",
+    ),
+    Software(
+        name="accelerate",
+        reads_indexed=False,
+        source="transformers' run_clm.py goes on from the last checkpoint of its output folder",
     ),
 )
 """In the order of `meshwright export --to`. NeMo 1.x keeps its best ten and the last."""
 
 
 def find_software(name: str) -> Software:
-    """Return a row; UnknownNameError for a software that is no export's, or that can't be started by a job script and gone on with."""
+    """Return a row; UnknownNameError for a software that is no export's, or that can't be started
+    by a job script and gone on with."""
     for row in SOFTWARE:
         if row.name == name.lower():
             return row
     hint = ""
     if name.lower() in {target.name for target in TARGETS}:
-        hint = "; its export is no job that could be gone on with: `meshwright export` writes its files"
-    raise UnknownNameError("software to train with", name, [row.name for row in SOFTWARE], hint=hint)
+        hint = (
+            "; its export is no job that could be gone on with: `meshwright export` writes its"
+            " files"
+        )
+    raise UnknownNameError(
+        "software to train with", name, [row.name for row in SOFTWARE], hint=hint
+    )

@@ -50,9 +50,15 @@ class Start:
 
 
 def begin(
-    request: TrainRequest, *, folder: Path, problem: Problem, machine: Profile | None, layout: Mapping[str, Any] | None = None
+    request: TrainRequest,
+    *,
+    folder: Path,
+    problem: Problem,
+    machine: Profile | None,
+    layout: Mapping[str, Any] | None = None,
 ) -> Start:
-    """Return the training of a folder, or a new one, of the given layout or of the best that its software runs."""
+    """Return the training of a folder, or a new one, of the given layout or of the best that its
+    software runs."""
     there = read_folder(folder)
     if there is not None:
         there.check(request)
@@ -71,12 +77,23 @@ def begin(
             refused.append(f"plan #{plan.rank} ({plan.layout.words()}) was passed over: {error}")
             continue
         return replace(start, notes=tuple(refused))
-    raise NothingFits(result, f"{request.software} runs none of the best {len(refused)}; the first: {refused[0]}")
+    raise NothingFits(
+        result, f"{request.software} runs none of the best {len(refused)}; the first: {refused[0]}"
+    )
 
 
-def _of_plan(request: TrainRequest, folder: Path, problem: Problem, machine: Profile | None, plan: dict[str, Any]) -> Start:
+def _of_plan(
+    request: TrainRequest,
+    folder: Path,
+    problem: Problem,
+    machine: Profile | None,
+    plan: dict[str, Any],
+) -> Start:
     record = plan["plans"][0]
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in record["layout"].items()}
+    given = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in record["layout"].items()
+    }
     layout = ask(given, problem).layout
     there = read_folder(folder)
     return Start(
@@ -91,4 +108,9 @@ def _priced(asked: Asked) -> dict[str, Any]:
     """Return the plan of a layout that nobody searched for."""
     [quote] = requote(quotes([asked.layout], setting_of(asked.problem)), asked.problem)
     record = {"rank": 1, **quote_record(quote, setting_of(asked.problem))}
-    return {"request": asked.problem.request.to_dict(), "plans": [record], "rejected": {}, "search": {"layouts": 1, "exhaustive": False}}
+    return {
+        "request": asked.problem.request.to_dict(),
+        "plans": [record],
+        "rejected": {},
+        "search": {"layouts": 1, "exhaustive": False},
+    }

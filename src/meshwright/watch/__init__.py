@@ -1,1 +1,2 @@
-"""Runs that go on for days: how they do by their logs, what is wrong with them, and whether one that ended is started again."""
+"""Runs that go on for days: how they do by their logs, what is wrong with them, and whether one
+that ended is started again."""

@@ -1,4 +1,5 @@
-"""What is known of a run beyond its log: its batch, its chips, what its plan predicts, what it costs."""
+"""What is known of a run beyond its log: its batch, its chips, what its plan predicts, what it
+costs."""
 
 from __future__ import annotations
 
@@ -48,9 +49,11 @@ NO_FACTS = RunFacts()
 
 
 def facts_of_plan(content: Mapping[str, Any], *, rank: int = 1, source: str = "plan") -> RunFacts:
-    """Return the facts of the object that `meshwright plan --json` prints; ConfigError where it is none.
+    """Return the facts of the object that `meshwright plan --json` prints; ConfigError where it is
+    none.
 
-    Formula:  chips = tp * cp * pp * dp, or the used ones of several kinds; USD a chip and hour = 3600 * tokens/s/GPU / tokens per dollar
+    Formula:  chips = tp * cp * pp * dp, or the used ones of several kinds; USD a chip and hour =
+              3600 * tokens/s/GPU / tokens per dollar
     Units:    s, USD, TFLOPS.
     Source:   the contract of `plan --json`
     Checked:  tests/watch/test_status.py
@@ -74,7 +77,12 @@ def facts_of_plan(content: Mapping[str, Any], *, rank: int = 1, source: str = "p
             step_interval_s=None if not low_high else (low_high[0], low_high[1]),
             mfu=plan.get("mfu"),
             tflops_per_gpu=plan.get("tflops_per_gpu"),
-            usd_per_chip_hour=3600 * plan["tokens_per_s_per_gpu"] / rate if rate and price is None else price,
+            usd_per_chip_hour=(
+                3600 * plan["tokens_per_s_per_gpu"] / rate if rate and price is None else price
+            ),
         )
     except (KeyError, IndexError, TypeError, AttributeError):
-        raise ConfigError(f"{source}: expected the object that `meshwright plan --json` prints, with a plan #{rank}") from None
+        raise ConfigError(
+            f"{source}: expected the object that `meshwright plan --json` prints, with a plan"
+            f" #{rank}"
+        ) from None

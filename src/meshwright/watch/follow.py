@@ -1,4 +1,5 @@
-"""A run's logs as they grow: read once, then only what is new, whatever their size; a training's directory is read, never written."""
+"""A run's logs as they grow: read once, then only what is new, whatever their size; a training's
+directory is read, never written."""
 
 from __future__ import annotations
 
@@ -23,9 +24,11 @@ _BLOCK_BYTES = 2**20
 _LOGS = ("stdout.log", "stderr.log")
 _TRAIN, _PLAN, _JOBS, _EVENTS, _JOB = "train.yaml", "plan.json", "jobs", "events.jsonl", "job.json"
 _TELLING: tuple[Tier, ...] = ("cause", "exception", "peer")
-"""Lines that say why a run ended; echoes and the scheduler's own lines are left to who started it."""
+"""Lines that say why a run ended; echoes and the scheduler's own lines are left to who started
+it."""
 _QUIET_S = 30.0
-"""A log that is silent for so long behind an error has failed; before, its software may still recover."""
+"""A log that is silent for so long behind an error has failed; before, its software may still
+recover."""
 _END = '"event": "summary"'
 """In the embedded trainer's last line."""
 
@@ -79,10 +82,22 @@ class Follower:
     def __post_init__(self) -> None:
         if not self.path.exists():
             raise ConfigError(f"{self.path}: no such file or folder")
-        if self.path.is_dir() and not self._is_training() and not any((self.path / name).exists() for name in _LOGS):
-            raise ConfigError(f"{self.path}: neither a training (train.yaml) nor a run (stdout.log); give one, or a log file")
-        if self.path.is_file() and self.path.suffix == ".json" and "plans" in _json(self.path):  # a log, however long, is not read whole
-            raise ConfigError(f"{self.path}: what `plan --json` wrote, no log; give the run's directory or log, with --plan {self.path}")
+        if (
+            self.path.is_dir()
+            and not self._is_training()
+            and not any((self.path / name).exists() for name in _LOGS)
+        ):
+            raise ConfigError(
+                f"{self.path}: neither a training (train.yaml) nor a run (stdout.log); give one, or"
+                " a log file"
+            )
+        if (
+            self.path.is_file() and self.path.suffix == ".json" and "plans" in _json(self.path)
+        ):  # a log, however long, is not read whole
+            raise ConfigError(
+                f"{self.path}: what `plan --json` wrote, no log; give the run's directory or log,"
+                f" with --plan {self.path}"
+            )
         if self._is_training():
             self.facts = _with_given(_facts_of_training(self.path), self.facts)
 
@@ -110,7 +125,11 @@ class Follower:
         grown = [tail.grew_s for tail in self.tails.values() if tail.grew_s is not None]
         silent_s = max(0.0, now_s - max(grown)) if grown else None
         events = list(read_lines(self.path / _EVENTS)) if self._is_training() else []
-        facts = self.facts if not self._is_training() else replace(self.facts, total_steps=self._total_steps())
+        facts = (
+            self.facts
+            if not self._is_training()
+            else replace(self.facts, total_steps=self._total_steps())
+        )
         return status_of(
             self.path.name or str(self.path),
             self.reader.reading(),
@@ -123,7 +142,8 @@ class Follower:
         )
 
     def _feed(self, tail: _Tail, block: str) -> None:
-        """Lines one by one where one of them tells of an error or of the end, which a later report takes back."""
+        """Lines one by one where one of them tells of an error or of the end, which a later report
+        takes back."""
         probe = EvidenceReader()
         probe.feed(block)
         for text in lines_of(block) if probe.found or _END in block else (block,):
@@ -138,10 +158,15 @@ class Follower:
     def _newest(self) -> list[_Tail]:
         """Logs of the job that wrote last."""
         written = [path for path in self._paths() if self.tails[path].grew_s is not None]
-        return [] if not written else [tail for path, tail in self.tails.items() if path.parent == written[-1].parent]
+        return (
+            []
+            if not written
+            else [tail for path, tail in self.tails.items() if path.parent == written[-1].parent]
+        )
 
     def _end(self, events: list[dict[str, Any]]) -> Literal["done", "ended"] | None:
-        """A training is done when its starter says so; a run has ended when the embedded trainer does."""
+        """A training is done when its starter says so; a run has ended when the embedded trainer
+        does."""
         if self._is_training():
             return "done" if events and events[-1].get("event") == "finished" else None
         return "ended" if any(tail.has_ended for tail in self._newest()) else None
@@ -149,14 +174,23 @@ class Follower:
     def _failure(self, events: list[dict[str, Any]], silent_s: float | None) -> Failure | None:
         """What its starter gave up for, else what its log ends with."""
         if events and events[-1].get("event") == "stopped":
-            return Failure(failure_class="unknown", message=str(events[-1].get("why", "it was stopped")))
+            return Failure(
+                failure_class="unknown", message=str(events[-1].get("why", "it was stopped"))
+            )
         if silent_s is None or silent_s < _QUIET_S:
             return None
-        found: list[Evidence] = [one for tail in self._newest() for one in tail.evidence.evidence() if one.tier in _TELLING]
+        found: list[Evidence] = [
+            one
+            for tail in self._newest()
+            for one in tail.evidence.evidence()
+            if one.tier in _TELLING
+        ]
         if not found:
             return None
         first = min(found, key=lambda one: (TIERS.index(one.tier), one.failure_class == "unknown"))
-        return Failure(failure_class=first.failure_class, message=first.message, evidence=first.line)
+        return Failure(
+            failure_class=first.failure_class, message=first.message, evidence=first.line
+        )
 
     def _total_steps(self) -> int | None:
         """As the newest job of a training was sent to do."""
@@ -170,18 +204,30 @@ class Follower:
 
 
 def follow(
-    path: Path, *, plan: Path | None = None, steps: int | None = None, chips: int | None = None, usd_per_hour: float | None = None
+    path: Path,
+    *,
+    plan: Path | None = None,
+    steps: int | None = None,
+    chips: int | None = None,
+    usd_per_hour: float | None = None,
 ) -> Follower:
-    """Return what follows a run, with its plan and with what the user says instead; ConfigError for what is no run."""
+    """Return what follows a run, with its plan and with what the user says instead; ConfigError for
+    what is no run."""
     for name, value in (("steps", steps), ("gpus", chips), ("usd_per_hour", usd_per_hour)):
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name}={value}: expected a positive number")
     facts = NO_FACTS if plan is None else read_plan(plan)
-    return Follower(path=path, facts=_with_given(facts, RunFacts(total_steps=steps, chips=chips, usd_per_chip_hour=usd_per_hour)))
+    return Follower(
+        path=path,
+        facts=_with_given(
+            facts, RunFacts(total_steps=steps, chips=chips, usd_per_chip_hour=usd_per_hour)
+        ),
+    )
 
 
 def read_plan(path: Path) -> RunFacts:
-    """Read what `meshwright plan --json` wrote (the first plan of several; FILE#2 takes the second)."""
+    """Read what `meshwright plan --json` wrote (the first plan of several; FILE#2 takes the
+    second)."""
     name, _, rank = str(path).partition("#")
     if rank and not rank.isdecimal():
         raise ConfigError(f"plan {path}: expected FILE#2 for its second plan")
@@ -191,12 +237,20 @@ def read_plan(path: Path) -> RunFacts:
 
 
 def _facts_of_training(folder: Path) -> RunFacts:
-    return facts_of_plan(_json(folder / _PLAN), source=str(folder / _PLAN)) if (folder / _PLAN).exists() else NO_FACTS
+    return (
+        facts_of_plan(_json(folder / _PLAN), source=str(folder / _PLAN))
+        if (folder / _PLAN).exists()
+        else NO_FACTS
+    )
 
 
 def _with_given(found: RunFacts, given: RunFacts) -> RunFacts:
     """Facts of the directory, with what the user said instead."""
-    said = {name: value for name in RunFacts.__dataclass_fields__ if (value := getattr(given, name)) is not None}
+    said = {
+        name: value
+        for name in RunFacts.__dataclass_fields__
+        if (value := getattr(given, name)) is not None
+    }
     return replace(found, **said)
 
 

@@ -37,9 +37,14 @@ def watched(
     show: Callable[[RunStatus], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunStatus:
-    """Show a run's status at every look, until all its steps are done or its starter gave it up; return the last one."""
+    """Show a run's status at every look, until all its steps are done or its starter gave it up;
+    return the last one."""
     newest = [output.write(follower.poll(now_s=time.time()))]
-    stop = None if output.port is None else serve_metrics(lambda: newest[0], port=output.port, host=output.host or LOCAL_ADDRESS)
+    stop = (
+        None
+        if output.port is None
+        else serve_metrics(lambda: newest[0], port=output.port, host=output.host or LOCAL_ADDRESS)
+    )
     try:
         while True:
             show(newest[0])
@@ -60,9 +65,17 @@ def watch_run(
     gpus: int | None = None,
     usd_per_hour: float | None = None,
 ) -> RunStatus:
-    """Return how a training does at this moment, by its directory or its log; `plan` is what `plan --json` wrote.
+    """Return how a training does at this moment, by its directory or its log; `plan` is what `plan
+    --json` wrote.
 
-    `meshwright.watch.follow.follow` returns what can be asked again and again, and then reads only what is new.
+    `meshwright.watch.follow.follow` returns what can be asked again and again, and then reads only
+    what is new.
     """
-    found = follow(Path(path), plan=None if plan is None else Path(plan), steps=steps, chips=gpus, usd_per_hour=usd_per_hour)
+    found = follow(
+        Path(path),
+        plan=None if plan is None else Path(plan),
+        steps=steps,
+        chips=gpus,
+        usd_per_hour=usd_per_hour,
+    )
     return found.poll(now_s=time.time())

@@ -1,4 +1,5 @@
-"""A run's status as Prometheus metrics, through prometheus_client: served on a port, or written as a node exporter's text file."""
+"""A run's status as Prometheus metrics, through prometheus_client: served on a port, or written as
+a node exporter's text file."""
 
 from __future__ import annotations
 
@@ -21,22 +22,40 @@ LOCAL_ADDRESS = "127.0.0.1"
 GAUGES: dict[str, tuple[str, Callable[[RunStatus], float | None]]] = {
     "meshwright_step": ("Steps that are done.", lambda status: status.step),
     "meshwright_total_steps": ("Steps of the whole run.", lambda status: status.total_steps),
-    "meshwright_restarts": ("Starts of the software behind the first.", lambda status: status.restarts),
+    "meshwright_restarts": (
+        "Starts of the software behind the first.",
+        lambda status: status.restarts,
+    ),
     "meshwright_loss": ("The newest training loss.", lambda status: status.loss),
     "meshwright_validation_loss": (
         "The newest of held-out data.",
         lambda status: None if status.validation is None else status.validation.loss,
     ),
-    "meshwright_saved_step": ("Of the newest checkpoint that the log calls written.", lambda status: status.saved_step),
+    "meshwright_saved_step": (
+        "Of the newest checkpoint that the log calls written.",
+        lambda status: status.saved_step,
+    ),
     "meshwright_gradient_norm": ("The newest gradient norm.", lambda status: status.grad_norm),
     "meshwright_step_seconds": ("Median of the newest steps.", lambda status: status.step_s),
     "meshwright_predicted_step_seconds": ("By the plan.", lambda status: status.facts.step_s),
     "meshwright_tokens_per_second": ("Of all chips.", lambda status: status.tokens_per_s),
-    "meshwright_mfu_ratio": ("Model FLOPs utilisation, full attention, recompute not counted.", lambda status: status.mfu),
+    "meshwright_mfu_ratio": (
+        "Model FLOPs utilisation, full attention, recompute not counted.",
+        lambda status: status.mfu,
+    ),
     "meshwright_predicted_mfu_ratio": ("By the plan.", lambda status: status.facts.mfu),
-    "meshwright_tflops_per_gpu": ("Model TFLOPS of one chip.", lambda status: status.tflops_per_gpu),
-    "meshwright_peak_memory_bytes": ("Largest that a rank reported.", lambda status: status.peak_memory_bytes),
-    "meshwright_left_seconds": ("Until the last step, at this speed.", lambda status: status.left_s),
+    "meshwright_tflops_per_gpu": (
+        "Model TFLOPS of one chip.",
+        lambda status: status.tflops_per_gpu,
+    ),
+    "meshwright_peak_memory_bytes": (
+        "Largest that a rank reported.",
+        lambda status: status.peak_memory_bytes,
+    ),
+    "meshwright_left_seconds": (
+        "Until the last step, at this speed.",
+        lambda status: status.left_s,
+    ),
     "meshwright_cost_usd": ("Of the reported steps.", lambda status: status.usd),
     "meshwright_silent_seconds": ("Since the log last grew.", lambda status: status.silent_s),
 }
@@ -59,7 +78,9 @@ class _Collector:
                 gauge = GaugeMetricFamily(name, says, labels=["run"])
                 gauge.add_metric([status.name], float(value))
                 yield gauge
-        alarms = GaugeMetricFamily("meshwright_alarm", "1 while the rule of that kind holds.", labels=["run", "kind"])
+        alarms = GaugeMetricFamily(
+            "meshwright_alarm", "1 while the rule of that kind holds.", labels=["run", "kind"]
+        )
         raised = {alarm.kind for alarm in status.alarms}
         for kind in ALARMS:
             alarms.add_metric([status.name, kind], float(kind in raised))
@@ -84,15 +105,20 @@ def metrics_text(status: RunStatus) -> str:
     return generate_latest(registry).decode("utf-8")
 
 
-def serve_metrics(newest: Callable[[], RunStatus], *, port: int, host: str = LOCAL_ADDRESS) -> Callable[[], None]:
-    """Serve them under `/metrics` from a thread; return what ends it. ConfigError where the port can't be had."""
+def serve_metrics(
+    newest: Callable[[], RunStatus], *, port: int, host: str = LOCAL_ADDRESS
+) -> Callable[[], None]:
+    """Serve them under `/metrics` from a thread; return what ends it. ConfigError where the port
+    can't be had."""
     registry = _registry(newest)
     from prometheus_client import start_http_server
 
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"--metrics-port {port} on {host}: {getattr(error, 'strerror', None) or error}") from None
+        raise ConfigError(
+            f"--metrics-port {port} on {host}: {getattr(error, 'strerror', None) or error}"
+        ) from None
 
     def stop() -> None:
         server.shutdown()

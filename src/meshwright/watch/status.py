@@ -18,7 +18,8 @@ from meshwright.watch.facts import RunFacts
 __all__ = ["RunState", "RunStatus", "status_of"]
 
 RunState = Literal["waiting", "running", "done", "ended", "stopped"]
-"""No step yet; steps come; all steps are done; the software ended well before its last step; something fatal."""
+"""No step yet; steps come; all steps are done; the software ended well before its last step;
+something fatal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,15 +80,24 @@ class RunStatus:
 
     def _usd(self, seconds: float | None) -> float | None:
         chips, price = self.facts.chips, self.facts.usd_per_chip_hour
-        return None if chips is None or price is None or seconds is None else chips * price * seconds / HOUR_S
+        return (
+            None
+            if chips is None or price is None or seconds is None
+            else chips * price * seconds / HOUR_S
+        )
 
     @property
     def over_plan(self) -> float | None:
         """Times the predicted step."""
-        return None if self.step_s is None or not self.facts.step_s else self.step_s / self.facts.step_s
+        return (
+            None
+            if self.step_s is None or not self.facts.step_s
+            else self.step_s / self.facts.step_s
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the object that `watch --json` prints; no number is NaN or infinite, which JSON has not."""
+        """Return the object that `watch --json` prints; no number is NaN or infinite, which JSON
+        has not."""
         facts, tokens = self.facts, self.tokens_per_s
         interval = facts.step_interval_s
         found = {
@@ -100,15 +110,25 @@ class RunStatus:
             "loss": self.loss,
             "grad_norm": self.grad_norm,
             "validation": None if self.validation is None else _plain(self.validation),
-            "best_validation": None if self.best_validation is None else _plain(self.best_validation),
+            "best_validation": (
+                None if self.best_validation is None else _plain(self.best_validation)
+            ),
             "saved_step": self.saved_step,
             "step_s": self.step_s,
             "tokens_per_s": tokens,
-            "tokens_per_s_per_gpu": None if tokens is None or facts.chips is None else tokens / facts.chips,
+            "tokens_per_s_per_gpu": (
+                None if tokens is None or facts.chips is None else tokens / facts.chips
+            ),
             "tflops_per_gpu": self.tflops_per_gpu,
             "mfu": self.mfu,
-            "peak_memory_gib": None if self.peak_memory_bytes is None else self.peak_memory_bytes / GIB,
-            "predicted": {"step_s": facts.step_s, "mfu": facts.mfu, "interval": {"step_s": None if interval is None else list(interval)}},
+            "peak_memory_gib": (
+                None if self.peak_memory_bytes is None else self.peak_memory_bytes / GIB
+            ),
+            "predicted": {
+                "step_s": facts.step_s,
+                "mfu": facts.mfu,
+                "interval": {"step_s": None if interval is None else list(interval)},
+            },
             "over_plan": self.over_plan,
             "busy_s": self.busy_s,
             "left_s": self.left_s,
@@ -117,7 +137,10 @@ class RunStatus:
             "silent_s": self.silent_s,
             "notes": list(self.notes),
         }
-        plain = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in found.items()}
+        plain = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in found.items()
+        }
         return {**plain, "alarms": [alarm.to_dict() for alarm in self.alarms]}
 
 
@@ -136,26 +159,46 @@ def status_of(
     notes: Sequence[str] = (),
     is_given_up: bool = False,
 ) -> RunStatus:
-    """Return how a run does; `end` is what its starter or its software says of its end, None where nobody does.
+    """Return how a run does; `end` is what its starter or its software says of its end, None where
+    nobody does.
 
-    Formula:  step_s = median of the newest WINDOW steady reports; mfu = predicted mfu * predicted step_s / step_s;
-              left_s = (total_steps - step) * step_s; busy_s = sum over reports of step_s * steps since the report before
+    Formula:  step_s = median of the newest WINDOW steady reports; mfu = predicted mfu * predicted
+              step_s / step_s; left_s = (total_steps - step) * step_s; busy_s = sum over reports of
+              step_s * steps since the report before
     Units:    s, tokens/s, TFLOPS, shares
     Source:   model FLOPs are the same in plan and run, so MFU goes with 1 / step time
     Valid:    a run of the plan's batch
     Checked:  tests/watch/test_status.py
     """
     reports = reading.reports if reading else ()
-    times = [found for report in steady_reports(reports) if (found := facts.seconds(report)) is not None]
+    times = [
+        found for report in steady_reports(reports) if (found := facts.seconds(report)) is not None
+    ]
     step_s = median(times[-WINDOW:]) if times else None
     total = facts.total_steps or (reading.total_steps if reading else None)
     step = reports[-1].step if reports else None
     evaluations = reading.evaluations if reading else ()
     is_done = end == "done" or (step is not None and total is not None and step >= total)
     ended = is_done or end == "ended"
-    limit_s = quiet_limit_s(_usual_s(reports, facts), step_s=step_s, is_saving=reading is not None and reading.is_saving)
-    alarms = find_alarms(reports, facts=facts, silent_s=silent_s, limit_s=limit_s, failure=None if ended else failure, ended=ended)
-    tflops = next((report.tflops_per_gpu for report in reversed(reports) if report.tflops_per_gpu is not None), None)
+    limit_s = quiet_limit_s(
+        _usual_s(reports, facts), step_s=step_s, is_saving=reading is not None and reading.is_saving
+    )
+    alarms = find_alarms(
+        reports,
+        facts=facts,
+        silent_s=silent_s,
+        limit_s=limit_s,
+        failure=None if ended else failure,
+        ended=ended,
+    )
+    tflops = next(
+        (
+            report.tflops_per_gpu
+            for report in reversed(reports)
+            if report.tflops_per_gpu is not None
+        ),
+        None,
+    )
     if facts.tflops_per_gpu is not None and facts.step_s and step_s:
         tflops = facts.tflops_per_gpu * facts.step_s / step_s
     return RunStatus(
@@ -167,9 +210,15 @@ def status_of(
         total_steps=total,
         restarts=reports[-1].start if reports else 0,
         loss=next((report.loss for report in reversed(reports) if report.loss is not None), None),
-        grad_norm=next((report.grad_norm for report in reversed(reports) if report.grad_norm is not None), None),
+        grad_norm=next(
+            (report.grad_norm for report in reversed(reports) if report.grad_norm is not None), None
+        ),
         validation=evaluations[-1] if evaluations else None,
-        best_validation=min((one for one in evaluations if math.isfinite(one.loss)), key=lambda one: one.loss, default=None),
+        best_validation=min(
+            (one for one in evaluations if math.isfinite(one.loss)),
+            key=lambda one: one.loss,
+            default=None,
+        ),
         saved_step=reading.saved_step if reading else None,
         step_s=step_s,
         tokens_per_s=_tokens_per_s(reports, facts, step_s),
@@ -177,7 +226,11 @@ def status_of(
         mfu=facts.mfu * facts.step_s / step_s if facts.mfu and facts.step_s and step_s else None,
         peak_memory_bytes=_peak(reading),
         busy_s=_busy_s(reports, facts, num_reports=reading.num_reports if reading else 0),
-        left_s=None if is_done or total is None or step is None or step_s is None else (total - step) * step_s,
+        left_s=(
+            None
+            if is_done or total is None or step is None or step_s is None
+            else (total - step) * step_s
+        ),
         silent_s=silent_s,
         alarms=alarms,
         notes=tuple(notes),
@@ -185,7 +238,9 @@ def status_of(
     )
 
 
-def _state(alarms: Sequence[Alarm], *, is_done: bool, ended: bool, reports: Sequence[Report]) -> RunState:
+def _state(
+    alarms: Sequence[Alarm], *, is_done: bool, ended: bool, reports: Sequence[Report]
+) -> RunState:
     if any(alarm.fatal for alarm in alarms):
         return "stopped"
     if ended:
@@ -200,13 +255,19 @@ def _peak(reading: LogReading | None) -> float | None:
 def _tokens_per_s(reports: Sequence[Report], facts: RunFacts, step_s: float | None) -> float | None:
     if facts.tokens is not None and step_s is not None:
         return facts.tokens / step_s
-    rates = [report.tokens_per_s for report in steady_reports(reports) if report.tokens_per_s is not None]
+    rates = [
+        report.tokens_per_s for report in steady_reports(reports) if report.tokens_per_s is not None
+    ]
     return median(rates[-WINDOW:]) if rates else None
 
 
 def _gaps(reports: Sequence[Report]) -> list[int]:
     """Steps that each report stands for: those since the one before in the same start."""
-    usual = [b.step - a.step for a, b in pairwise(reports) if a.step is not None and b.step is not None and b.step > a.step]
+    usual = [
+        b.step - a.step
+        for a, b in pairwise(reports)
+        if a.step is not None and b.step is not None and b.step > a.step
+    ]
     gap = round(median(usual)) if usual else 1
     found = [gap]
     for a, b in pairwise(reports):
@@ -217,11 +278,18 @@ def _gaps(reports: Sequence[Report]) -> list[int]:
 
 def _busy_s(reports: Sequence[Report], facts: RunFacts, *, num_reports: int) -> float:
     """Of long logs the first reports are counted alone: they are taken to be like the others."""
-    spans = [(facts.seconds(report) or 0.0) * gap for report, gap in zip(reports, _gaps(reports), strict=True)]
+    spans = [
+        (facts.seconds(report) or 0.0) * gap
+        for report, gap in zip(reports, _gaps(reports), strict=True)
+    ]
     return sum(spans) * num_reports / len(spans) if spans else 0.0
 
 
 def _usual_s(reports: Sequence[Report], facts: RunFacts) -> float | None:
     """Usual time between two reports; None before there are two."""
-    spans = [found * gap for report, gap in zip(reports, _gaps(reports), strict=True) if (found := facts.seconds(report)) is not None]
+    spans = [
+        found * gap
+        for report, gap in zip(reports, _gaps(reports), strict=True)
+        if (found := facts.seconds(report)) is not None
+    ]
     return median(spans) if len(spans) >= 2 else None

@@ -1,4 +1,5 @@
-"""A local page that answers what-if questions: one plan, changed by hand, priced at every change."""
+"""A local page that answers what-if questions: one plan, changed by hand, priced at every
+change."""
 
 from __future__ import annotations
 

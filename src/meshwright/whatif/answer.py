@@ -1,4 +1,5 @@
-"""Answers of the page as plain objects; every figure is the one that the command of the same question prints."""
+"""Answers of the page as plain objects; every figure is the one that the command of the same
+question prints."""
 
 from __future__ import annotations
 
@@ -36,19 +37,36 @@ _KEPT = 64
 class Answers:
     """Answers under the user's own calibration and profile, where there are any."""
 
-    def __init__(self, files: Files | None = None, *, calibration: str | None = None, profile: str | None = None) -> None:
+    def __init__(
+        self,
+        files: Files | None = None,
+        *,
+        calibration: str | None = None,
+        profile: str | None = None,
+    ) -> None:
         self._files = files or Files()
-        self._named = {name: value for name, value in (("calibration", calibration), ("profile", profile)) if value is not None}
-        self._resolve = lru_cache(maxsize=_KEPT)(lambda text: resolve(PlanRequest.model_validate_json(text), files=self._files))
+        self._named = {
+            name: value
+            for name, value in (("calibration", calibration), ("profile", profile))
+            if value is not None
+        }
+        self._resolve = lru_cache(maxsize=_KEPT)(
+            lambda text: resolve(PlanRequest.model_validate_json(text), files=self._files)
+        )
 
     def price(self, state: WhatIf) -> dict[str, Any]:
-        """Return time, memory, cost and what binds one layout; `broken` where it breaks a rule, with the nearest values that do not."""
+        """Return time, memory, cost and what binds one layout; `broken` where it breaks a rule,
+        with the nearest values that do not."""
         problem = self._problem(state)
         try:
             asked = ask(state.layout, problem)
         except LayoutError as error:
             mends = nearest_valid(parse_layout(state.layout), problem)
-            return {"broken": str(error), "mends": [{"axis": mend.axis, "value": mend.value} for mend in mends], **_facts(problem)}
+            return {
+                "broken": str(error),
+                "mends": [{"axis": mend.axis, "value": mend.value} for mend in mends],
+                **_facts(problem),
+            }
         setting = setting_of(problem)
         [quote] = requote(quotes([asked.layout], setting), problem)
         found = _Priced(state=state, problem=problem, quote=quote)
@@ -72,7 +90,13 @@ class Answers:
         found = explain(asked.layout, asked.problem)
         record = explanation_record(found, asked.problem.request)
         words = [None if rival.layout is None else rival.layout.words() for rival in found.rivals]
-        return {**record, "rivals": [{**rival, "words": said} for rival, said in zip(record["rivals"], words, strict=True)]}
+        return {
+            **record,
+            "rivals": [
+                {**rival, "words": said}
+                for rival, said in zip(record["rivals"], words, strict=True)
+            ],
+        }
 
     def plan(self, state: WhatIf) -> dict[str, Any]:
         """Return what `plan --json` prints for the same model, cluster and batch."""
@@ -82,14 +106,27 @@ class Answers:
 
     def export(self, state: WhatIf, *, to: str) -> dict[str, Any]:
         """Return the files of a layout in the words of a training software."""
-        return export_plan(plan_of(self._asked(state), settings=None, details=None), target=find_target(to)).to_dict()
+        return export_plan(
+            plan_of(self._asked(state), settings=None, details=None), target=find_target(to)
+        ).to_dict()
 
     def difference(self, state: WhatIf, other: WhatIf) -> dict[str, Any]:
         """Return what a run of one plan has to do to go on as the other."""
         sides = [_fields(self._asked(one)) for one in (state, other)]
-        found = compare(sides[0], sides[1], has_experts=any(self._problem(one).setting.model.moe is not None for one in (state, other)))
+        found = compare(
+            sides[0],
+            sides[1],
+            has_experts=any(
+                self._problem(one).setting.model.moe is not None for one in (state, other)
+            ),
+        )
         rows = [
-            {"field": row.field, "a": _text(row.a), "b": _text(row.b), "meaning": "; ".join(m.reason for m in row.meanings)}
+            {
+                "field": row.field,
+                "a": _text(row.a),
+                "b": _text(row.b),
+                "meaning": "; ".join(m.reason for m in row.meanings),
+            }
             for row in found.differences
         ]
         return {"differences": rows, "labels": list(found.labels), "notes": list(found.notes)}
@@ -128,7 +165,9 @@ class _Priced:
                 "seconds": seconds,
                 "share": seconds / self.quote.step_s,
                 "what": TIME_READINGS[term].what,
-                "bound": bound_words(TIME_READINGS[term].bound, self.quote.layout, self.problem.setting.pool),
+                "bound": bound_words(
+                    TIME_READINGS[term].bound, self.quote.layout, self.problem.setting.pool
+                ),
             }
             for term, seconds in self.quote.time_s.items()
             if abs(seconds) > 1e-9 * self.quote.step_s
@@ -136,8 +175,13 @@ class _Priced:
         return sorted(found, key=lambda row: -float(row["seconds"]))
 
     def cost(self) -> dict[str, Any]:
-        """Dollars of a step and of a billion tokens; of a whole training where its tokens are given, steps alone."""
-        price, chips, step_s = self.problem.usd_per_chip_s, self.problem.num_chips, self.quote.step_s
+        """Dollars of a step and of a billion tokens; of a whole training where its tokens are
+        given, steps alone."""
+        price, chips, step_s = (
+            self.problem.usd_per_chip_s,
+            self.problem.num_chips,
+            self.quote.step_s,
+        )
         step_tokens = self.quote.layout.gbs * self.problem.setting.work.seq_len
         usd = None if price is None else price * chips * step_s
         found: dict[str, Any] = {
@@ -148,17 +192,31 @@ class _Priced:
         }
         if self.state.tokens:
             steps = -(-parse_count(self.state.tokens, name="tokens") // step_tokens)
-            found["training"] = {"steps": steps, "days": steps * step_s / DAY_S, "usd": None if usd is None else steps * usd}
+            found["training"] = {
+                "steps": steps,
+                "days": steps * step_s / DAY_S,
+                "usd": None if usd is None else steps * usd,
+            }
         return found
 
     def command(self) -> str:
         """The command line that explains the same layout."""
         state = self.state
-        words = f"meshwright explain {state.model} --cluster {state.cluster} --seq {state.seq} --gbs {state.gbs}"
-        named = (("precision", state.precision, DEFAULTS.precision), ("stack", state.stack, DEFAULTS.stack))
+        words = (
+            f"meshwright explain {state.model} --cluster {state.cluster} --seq {state.seq} --gbs"
+            f" {state.gbs}"
+        )
+        named = (
+            ("precision", state.precision, DEFAULTS.precision),
+            ("stack", state.stack, DEFAULTS.stack),
+        )
         own = "".join(f" --{name} {value}" for name, value, default in named if value != default)
         files = {name: getattr(self.problem.request, name) for name in ("calibration", "profile")}
-        own += "".join(f" --{name} {shlex.quote(str(path))}" for name, path in files.items() if path is not None)
+        own += "".join(
+            f" --{name} {shlex.quote(str(path))}"
+            for name, path in files.items()
+            if path is not None
+        )
         return f"{words}{own} --layout {state.layout}"
 
 

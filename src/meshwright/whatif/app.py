@@ -1,4 +1,5 @@
-"""The page's server: some files, and the answers as JSON. It writes nothing, and asks nobody else."""
+"""The page's server: some files, and the answers as JSON. It writes nothing, and asks nobody
+else."""
 
 from __future__ import annotations
 
@@ -14,18 +15,27 @@ from meshwright.whatif.state import WhatIf, read_state
 __all__ = ["HOSTS", "make_app"]
 
 HOSTS = ("127.0.0.1", "localhost")
-"""Names under which a browser may ask. A page of somebody else whose name was bound to this address (DNS rebinding) sends its own."""
-_KINDS = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+"""Names under which a browser may ask. A page of somebody else whose name was bound to this address
+(DNS rebinding) sends its own."""
+_KINDS = {
+    "index.html": "text/html",
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src"
+        " 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 _OWN_ASKS = ("same-origin", "none", "")
-"""Of Sec-Fetch-Site: the page itself, an address that was typed, or a program that is no browser."""
+"""Of Sec-Fetch-Site: the page itself, an address that was typed, or a program that is no
+browser."""
 
 
 def make_app(answers: Answers) -> Any:
@@ -72,7 +82,10 @@ class _Guard:
             await self._app(scope, receive, send)
             return
         asked = Headers(scope=scope)
-        is_own = asked.get("sec-fetch-site", "") in _OWN_ASKS or asked.get("sec-fetch-mode") == "navigate"
+        is_own = (
+            asked.get("sec-fetch-site", "") in _OWN_ASKS
+            or asked.get("sec-fetch-mode") == "navigate"
+        )
         app = self._app if is_own else PlainTextResponse("asked by another site", status_code=403)
         await app(scope, receive, send_guarded)
 
@@ -89,14 +102,17 @@ def _file(name: str) -> Callable[[Any], Any]:
 
 
 def _answer(ask: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
-    """An endpoint on a thread: answers take milliseconds, or seconds for a search, and the page goes on asking meanwhile."""
+    """An endpoint on a thread: answers take milliseconds, or seconds for a search, and the page
+    goes on asking meanwhile."""
     from starlette.responses import JSONResponse
 
     def endpoint(request: Any) -> Any:
         try:
             return JSONResponse(ask(request.query_params))
         except MeshwrightError as error:
-            return JSONResponse({"refused": " ".join(str(error).split())})  # an answer: browsers complain aloud of other codes
+            return JSONResponse(
+                {"refused": " ".join(str(error).split())}
+            )  # an answer: browsers complain aloud of other codes
 
     return endpoint
 

@@ -19,7 +19,15 @@ from meshwright.workload import PRECISIONS
 __all__ = ["choices_record"]
 
 _STEPS: dict[str, tuple[int, ...]] = {
-    "gpus": (1, 2, 4, 8, 16, 32, *(step for n in range(6, 18) for step in (2**n, 3 * 2 ** (n - 1)))),
+    "gpus": (
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        *(step for n in range(6, 18) for step in (2**n, 3 * 2 ** (n - 1))),
+    ),
     "seq": (512, *(1024 * 2**n for n in range(11))),
     "gbs": tuple(2**n for n in range(15)),
     "tp": (1, 2, 4, 8, 16, 32, 64),
@@ -37,19 +45,40 @@ def choices_record() -> dict[str, Any]:
     """Return everything that does not depend on what was chosen."""
     return {
         "models": [
-            {"name": row.name, "params": row.params, "layers": row.num_layers, "moe": row.active_params < row.params}
+            {
+                "name": row.name,
+                "params": row.params,
+                "layers": row.num_layers,
+                "moe": row.active_params < row.params,
+            }
             for row in models_info()
         ],
         "chips": [
-            {"name": row.chip.name, "usable_gib": row.chip.usable_bytes / 2**30, "precisions": list(row.chip.precisions)}
+            {
+                "name": row.chip.name,
+                "usable_gib": row.chip.usable_bytes / 2**30,
+                "precisions": list(row.chip.precisions),
+            }
             for row in chip_rows()
         ],
-        "stacks": [{"name": name, "recompute_modules": list(stack_rules(find_stack(name)).recompute_modules)} for name in stack_names()],
+        "stacks": [
+            {
+                "name": name,
+                "recompute_modules": list(stack_rules(find_stack(name)).recompute_modules),
+            }
+            for name in stack_names()
+        ],
         "precisions": list(PRECISIONS),
         "shardings": list(SHARDINGS),
         "targets": [{"name": target.name, "stacks": list(target.stacks)} for target in TARGETS],
         "steps": {name: list(steps) for name, steps in _STEPS.items()},
-        "time_terms": {term: {"title": reading.title, "what": reading.what} for term, reading in TIME_READINGS.items()},
-        "memory_terms": {term: {"title": reading.title, "what": reading.what} for term, reading in MEMORY_READINGS.items()},
+        "time_terms": {
+            term: {"title": reading.title, "what": reading.what}
+            for term, reading in TIME_READINGS.items()
+        },
+        "memory_terms": {
+            term: {"title": reading.title, "what": reading.what}
+            for term, reading in MEMORY_READINGS.items()
+        },
         "defaults": asdict(DEFAULTS),
     }

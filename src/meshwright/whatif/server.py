@@ -17,8 +17,11 @@ ADDRESS = "127.0.0.1"
 """Nobody reaches it from another machine."""
 
 
-def serve(answers: Answers, *, port: int = 0, state: str = "", ready: Callable[[str], None]) -> None:
-    """Serve until interrupted; `ready` is called once with the page's address, which shows `state`, a shared address or its query."""
+def serve(
+    answers: Answers, *, port: int = 0, state: str = "", ready: Callable[[str], None]
+) -> None:
+    """Serve until interrupted; `ready` is called once with the page's address, which shows `state`,
+    a shared address or its query."""
     try:
         import uvicorn
     except ImportError:
@@ -27,9 +30,17 @@ def serve(answers: Answers, *, port: int = 0, state: str = "", ready: Callable[[
 
     query = _query(state)
     with _listen(port) as listener:
-        config = uvicorn.Config(make_app(answers), log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            make_app(answers),
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
         server = uvicorn.Server(config)
-        logging.getLogger("uvicorn.error").addFilter(lambda record: not server.should_exit)  # of answers that Ctrl-C cuts off
+        logging.getLogger("uvicorn.error").addFilter(
+            lambda record: not server.should_exit
+        )  # of answers that Ctrl-C cuts off
         ready(f"http://{ADDRESS}:{listener.getsockname()[1]}/{query}")
         server.run(sockets=[listener])
 
@@ -39,7 +50,10 @@ def _query(state: str) -> str:
     query = urlsplit(state).query if "?" in state else state
     pairs = parse_qsl(query, keep_blank_values=True)
     if state and "=" not in query:
-        raise ConfigError(f"{state!r}: expected an address of this page, or its part behind '?', such as model=llama3-8b&cluster=h100:64")
+        raise ConfigError(
+            f"{state!r}: expected an address of this page, or its part behind '?', such as"
+            " model=llama3-8b&cluster=h100:64"
+        )
     words = query_of(read_state({name: value for name, value in pairs if name != "pin"}))
     pins = "".join(f"&pin={_quoted(value)}" for name, value in pairs if name == "pin")
     return f"?{words}{pins}" if words or pins else ""
@@ -61,5 +75,7 @@ def _listen(port: int) -> socket.socket:
         listener.listen()  # before anybody is told: what a browser asks at once then waits
     except OSError as error:
         listener.close()
-        raise ConfigError(f"--port {port}: {error.strerror or error}; without --port a free one is taken") from None
+        raise ConfigError(
+            f"--port {port}: {error.strerror or error}; without --port a free one is taken"
+        ) from None
     return listener

@@ -38,7 +38,10 @@ class WhatIf:
 
     def __post_init__(self) -> None:
         if not _CLUSTER.fullmatch(self.cluster):
-            raise ConfigError(f"cluster={self.cluster!r}: the page takes one kind of chip and its count, such as h100:256")
+            raise ConfigError(
+                f"cluster={self.cluster!r}: the page takes one kind of chip and its count, such as"
+                " h100:256"
+            )
         if not parse_layout(self.layout):
             raise ConfigError("layout: expected key=value words such as tp=8,pp=4,mbs=1")
         if self.tokens:
@@ -47,7 +50,12 @@ class WhatIf:
     @property
     def request(self) -> PlanRequest:
         """What `meshwright plan` would be asked."""
-        fields = {"model": self.model, "cluster": self.cluster, "seq_len": self.seq, "gbs": self.gbs}
+        fields = {
+            "model": self.model,
+            "cluster": self.cluster,
+            "seq_len": self.seq,
+            "gbs": self.gbs,
+        }
         price = {} if self.usd is None else {"usd_per_hour": self.usd}
         return PlanRequest.of({**fields, "precision": self.precision, "stack": self.stack, **price})
 
@@ -57,7 +65,8 @@ _KINDS: Mapping[str, type] = {"seq": int, "gbs": int, "usd": float}
 
 
 def read_state(words: Mapping[str, str]) -> WhatIf:
-    """Return what an address asks; ConfigError with one line for a word that is unknown or has no such value."""
+    """Return what an address asks; ConfigError with one line for a word that is unknown or has no
+    such value."""
     names = list(WhatIf.__dataclass_fields__)
     given: dict[str, Any] = {}
     for name, word in words.items():
@@ -66,13 +75,17 @@ def read_state(words: Mapping[str, str]) -> WhatIf:
         if len(word) > _MOST_WORDS:
             raise ConfigError(f"{name}: {len(word)} letters; at most {_MOST_WORDS} are read")
         kind = _KINDS.get(name, str)
-        text = word.strip().replace(" ", "+") if name == "layout" else word  # of `3+5`, as it was typed, an address makes `3 5`
+        text = (
+            word.strip().replace(" ", "+") if name == "layout" else word
+        )  # of `3+5`, as it was typed, an address makes `3 5`
         if text == "" and name != "tokens":
             continue
         try:
             given[name] = kind(text)
         except ValueError:
-            raise ConfigError(f"{name}={text!r}: expected a {'whole number' if kind is int else 'number'}") from None
+            raise ConfigError(
+                f"{name}={text!r}: expected a {'whole number' if kind is int else 'number'}"
+            ) from None
     return WhatIf(**given)
 
 
@@ -81,4 +94,7 @@ def query_of(state: WhatIf) -> str:
     from urllib.parse import urlencode
 
     values = {name: getattr(state, name) for name in WhatIf.__dataclass_fields__}
-    return urlencode({name: value for name, value in values.items() if value != getattr(DEFAULTS, name)}, safe=":,=")
+    return urlencode(
+        {name: value for name, value in values.items() if value != getattr(DEFAULTS, name)},
+        safe=":,=",
+    )

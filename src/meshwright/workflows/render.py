@@ -44,7 +44,11 @@ class RenderedJob:
 
     def file(self) -> ExportedFile:
         """Return its file."""
-        return ExportedFile(name=f"{self.folder}/{self.text.file_name}", text=self.text.text, executable=self.text.text.startswith("#!"))
+        return ExportedFile(
+            name=f"{self.folder}/{self.text.file_name}",
+            text=self.text.text,
+            executable=self.text.text.startswith("#!"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +59,8 @@ class Workflow:
     title: str
     launcher: str
     jobs: tuple[RenderedJob, ...]
-    """In the order in which they are submitted, each when the one before has ended well; JupyterLab may run at any time."""
+    """In the order in which they are submitted, each when the one before has ended well; JupyterLab
+    may run at any time."""
     checks: tuple[Check, ...]
     notes: tuple[str, ...]
     submit_all: ExportedFile | None = None
@@ -87,14 +92,24 @@ class Workflow:
                 }
                 for job in self.jobs
             ],
-            "checks": [{"name": check.name, "passed": check.passed, "found": check.found} for check in self.checks],
+            "checks": [
+                {"name": check.name, "passed": check.passed, "found": check.found}
+                for check in self.checks
+            ],
             "notes": list(self.notes),
             "submit_all": None if self.submit_all is None else self.submit_all.text,
         }
 
 
-def workflow(spec: WorkflowSpec | str, *, launcher: str, blend: Path | None = None, words: Sequence[tuple[str, Any]] = ()) -> Workflow:
-    """Write every job of a work flow for a platform, and check what can be checked before anything runs.
+def workflow(
+    spec: WorkflowSpec | str,
+    *,
+    launcher: str,
+    blend: Path | None = None,
+    words: Sequence[tuple[str, Any]] = (),
+) -> Workflow:
+    """Write every job of a work flow for a platform, and check what can be checked before anything
+    runs.
 
     Args:
         spec: what is made; a text is a name or a file, with `words` before its values.
@@ -102,14 +117,21 @@ def workflow(spec: WorkflowSpec | str, *, launcher: str, blend: Path | None = No
         blend: the weights by tokens that the job `preprocess` wrote; None: all pairs alike.
 
     Raises:
-        ConfigError: the platform has no word for what a job says; a layout that breaks a rule is a LayoutError.
+        ConfigError: the platform has no word for what a job says; a layout that breaks a rule is a
+                     LayoutError.
     """
     if isinstance(spec, str):
         spec = read_spec(spec, words=words)
     trained = None
     if spec.train is not None:
-        trained = train_stage(spec, launcher=launcher, weights=None if blend is None else read_blend(blend, spec))
-    stages = [*data_stages(spec), *([trained.stage] if trained else []), *([notebook_stage(spec)] if spec.notebook else [])]
+        trained = train_stage(
+            spec, launcher=launcher, weights=None if blend is None else read_blend(blend, spec)
+        )
+    stages = [
+        *data_stages(spec),
+        *([trained.stage] if trained else []),
+        *([notebook_stage(spec)] if spec.notebook else []),
+    ]
     jobs = tuple(_rendered(number, stage, launcher) for number, stage in enumerate(stages, start=1))
     checks = [_mounted(spec, stage.job) for stage in stages if stage.job.image]
     checks = [check for check in checks if not check.passed] or checks[:1]
@@ -120,7 +142,9 @@ def workflow(spec: WorkflowSpec | str, *, launcher: str, blend: Path | None = No
         jobs=jobs,
         checks=(*checks, *(_of_training(trained) if trained else ())),
         notes=(_disk(spec), *(trained.notes if trained else ())),
-        submit_all=_submit_all(jobs, trained, log_dir=spec.job.log_dir) if launcher == "slurm" else None,
+        submit_all=(
+            _submit_all(jobs, trained, log_dir=spec.job.log_dir) if launcher == "slurm" else None
+        ),
     )
 
 
@@ -129,19 +153,32 @@ def _rendered(number: int, stage: Stage, launcher: str) -> RenderedJob:
     try:
         text = job_text(stage.job, launcher=launcher)
     except ConfigError as error:
-        raise ConfigError(f"{stage.name}: {error}" + ("; notebook=null does" if stage.name == "notebook" else "")) from None
-    return RenderedJob(stage=stage.name, does=stage.does, nodes=stage.job.nodes, folder=folder, text=text)
+        raise ConfigError(
+            f"{stage.name}: {error}" + ("; notebook=null does" if stage.name == "notebook" else "")
+        ) from None
+    return RenderedJob(
+        stage=stage.name, does=stage.does, nodes=stage.job.nodes, folder=folder, text=text
+    )
 
 
-def _submit_all(jobs: Sequence[RenderedJob], trained: Trained | None, *, log_dir: str | None) -> ExportedFile:
-    """Training comes as often as it takes to its last step; a job whose predecessor fails is never started."""
+def _submit_all(
+    jobs: Sequence[RenderedJob], trained: Trained | None, *, log_dir: str | None
+) -> ExportedFile:
+    """Training comes as often as it takes to its last step; a job whose predecessor fails is never
+    started."""
     folders = [
-        job.folder for job in jobs if job.stage != "notebook" for _ in range(_rounds(trained) if job.stage == "train" and trained else 1)
+        job.folder
+        for job in jobs
+        if job.stage != "notebook"
+        for _ in range(_rounds(trained) if job.stage == "train" and trained else 1)
     ]
     logs = f"mkdir -p -- {shlex.quote(log_dir)} && " if log_dir else ""
     lines = [
         "#!/usr/bin/env bash",
-        "# Submits every job behind the one before it, training as often as it takes by our prediction; JupyterLab is not among them.",
+        (
+            "# Submits every job behind the one before it, training as often as it takes by our"
+            " prediction; JupyterLab is not among them."
+        ),
         "set -euo pipefail",
         'cd -- "$(dirname -- "${BASH_SOURCE[0]}")"',
         "after=()",
@@ -165,8 +202,16 @@ def _mounted(spec: WorkflowSpec, job: Job) -> Check:
     for mount in job.mounts:
         if folder.is_relative_to(mount.target):
             writable = not mount.read_only and mount.kind != "dataset"
-            return Check(name="mount", passed=writable, found=f"{spec.folder} is on {mount.source}{'' if writable else ', read only'}")
-    return Check(name="mount", passed=False, found=f"{job.name}: {spec.folder} is on none of its mounts, and would be lost with the job")
+            return Check(
+                name="mount",
+                passed=writable,
+                found=f"{spec.folder} is on {mount.source}{'' if writable else ', read only'}",
+            )
+    return Check(
+        name="mount",
+        passed=False,
+        found=f"{job.name}: {spec.folder} is on none of its mounts, and would be lost with the job",
+    )
 
 
 def _of_training(trained: Trained) -> Sequence[Check]:
@@ -174,26 +219,51 @@ def _of_training(trained: Trained) -> Sequence[Check]:
     replicas = replicas_that_work(trained.plan)
     total_s = trained.steps * trained.step_s
     rounds = _rounds(trained)
-    stop = "has no stop of its own here" if trained.stop_s is None else f"stops at {_hours(trained.stop_s)}"
+    stop = (
+        "has no stop of its own here"
+        if trained.stop_s is None
+        else f"stops at {_hours(trained.stop_s)}"
+    )
     return (
         Check(
             name="replicas",
             passed=nodes in replicas,
-            found=f"{nodes} nodes make dp={layout.dp}; tp={layout.tp} pp={layout.pp} cp={layout.cp} mbs={layout.mbs} gbs={layout.gbs}"
-            f" also divide on {', '.join(str(other) for other in replicas if other != nodes)} nodes",
+            found=(
+                f"{nodes} nodes make dp={layout.dp}; tp={layout.tp} pp={layout.pp} cp={layout.cp}"
+                f" mbs={layout.mbs} gbs={layout.gbs} also divide on"
+                f" {', '.join(str(other) for other in replicas if other != nodes)} nodes"
+            ),
         ),
-        Check(name="memory", passed=trained.fits != "no", found=f"fits by our prediction: {trained.fits}"),
+        Check(
+            name="memory",
+            passed=trained.fits != "no",
+            found=f"fits by our prediction: {trained.fits}",
+        ),
         Check(
             name="weights",
             passed=abs(sum(trained.weights) - 1) < 1e-9,
-            found=f"{counted(len(trained.weights), 'pair')} of {min(trained.weights):.6f} to {max(trained.weights):.6f}, their sum is 1",
+            found=(
+                f"{counted(len(trained.weights), 'pair')} of {min(trained.weights):.6f} to"
+                f" {max(trained.weights):.6f}, their sum is 1"
+            ),
         ),
-        Check(name="limits", passed=True, found=f"the platform's {_hours(trained.limit_s)}; the software {stop}"),
+        Check(
+            name="limits",
+            passed=True,
+            found=f"the platform's {_hours(trained.limit_s)}; the software {stop}",
+        ),
         Check(
             name="length",
             passed=True,
-            found=f"{trained.steps:,} steps of {trained.step_s:.3g} s (predicted): {total_s / DAY_S:.1f} days, "
-            + ("in one job" if rounds == 1 else f"{rounds} jobs one after the other; each goes on from the newest checkpoint"),
+            found=(
+                f"{trained.steps:,} steps of {trained.step_s:.3g} s (predicted):"
+                f" {total_s / DAY_S:.1f} days, "
+            )
+            + (
+                "in one job"
+                if rounds == 1
+                else f"{rounds} jobs one after the other; each goes on from the newest checkpoint"
+            ),
         ),
     )
 
@@ -205,4 +275,7 @@ def _hours(seconds: int) -> str:
 def _disk(spec: WorkflowSpec) -> str:
     found = footprint_of(find_corpus(spec.corpus), chunks=spec.data.chunks)
     peak = next(need.peak_bytes for need in needs_of(found) if need.strategy == "text")
-    return f"{spec.folder} needs {format_size(peak)} at its peak, checkpoints not counted; archives and text go as they are replaced"
+    return (
+        f"{spec.folder} needs {format_size(peak)} at its peak, checkpoints not counted; archives"
+        " and text go as they are replaced"
+    )

@@ -1,4 +1,5 @@
-"""The description of a work flow: a file, or one known by name; `key.sub=value` words go before its values."""
+"""The description of a work flow: a file, or one known by name; `key.sub=value` words go before its
+values."""
 
 from __future__ import annotations
 
@@ -16,7 +17,16 @@ from meshwright.exports.jobs import JobOptions
 from meshwright.units import parse_duration
 from meshwright.yaml_text import read_yaml
 
-__all__ = ["DataWords", "NotebookWords", "TrainWords", "Vocabulary", "WorkflowSpec", "named_specs", "plain_spec", "read_spec"]
+__all__ = [
+    "DataWords",
+    "NotebookWords",
+    "TrainWords",
+    "Vocabulary",
+    "WorkflowSpec",
+    "named_specs",
+    "plain_spec",
+    "read_spec",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +49,8 @@ class DataWords:
     time: str | None = None
     """Limit of each job, as of a job file."""
     setup: str | None = None
-    """Bash that puts `meshwright` into a node's image, where it is not in it: `pip install /mount/data/meshwright.whl`."""
+    """Bash that puts `meshwright` into a node's image, where it is not in it: `pip install
+    /mount/data/meshwright.whl`."""
     job: JobOptions = field(default_factory=JobOptions)
     """Words of a job file that go before those of the work flow."""
 
@@ -70,9 +81,14 @@ class TrainWords:
     job: JobOptions = field(default_factory=JobOptions)
 
     def __post_init__(self) -> None:
-        limit_s, before_s = parse_duration(self.time, name="train.time"), parse_duration(self.stop_before, name="train.stop_before")
+        limit_s, before_s = (
+            parse_duration(self.time, name="train.time"),
+            parse_duration(self.stop_before, name="train.stop_before"),
+        )
         if before_s >= limit_s:
-            raise ConfigError(f"train.stop_before={self.stop_before}: leaves nothing of train.time={self.time}")
+            raise ConfigError(
+                f"train.stop_before={self.stop_before}: leaves nothing of train.time={self.time}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,11 +124,14 @@ class WorkflowSpec:
         if self.shards < 1:
             raise ConfigError(f"shards={self.shards}: expected 1 or more")
         if not self.folder.startswith("/"):
-            raise ConfigError(f"folder={self.folder}: expected an absolute path, as the nodes see it")
+            raise ConfigError(
+                f"folder={self.folder}: expected an absolute path, as the nodes see it"
+            )
 
     @staticmethod
     def of(name: str, given: Mapping[str, Any]) -> WorkflowSpec:
-        """Build a work flow from plain values; ConfigError names the key that is wrong, with the nearest."""
+        """Build a work flow from plain values; ConfigError names the key that is wrong, with the
+        nearest."""
         built: WorkflowSpec = _built(WorkflowSpec, {"title": name, **given, "name": name}, "")
         return built
 
@@ -127,15 +146,27 @@ _PARTS: dict[str, type] = {
 
 def _built(kind: type, given: Mapping[str, Any], path: str) -> Any:
     known = {entry.name: entry for entry in fields(kind)}
-    required = [name for name, entry in known.items() if entry.default is MISSING and entry.default_factory is MISSING]
-    job = {entry.name for entry in fields(JobOptions)} - set(known) if path in ("data", "train", "notebook") else set()
+    required = [
+        name
+        for name, entry in known.items()
+        if entry.default is MISSING and entry.default_factory is MISSING
+    ]
+    job = (
+        {entry.name for entry in fields(JobOptions)} - set(known)
+        if path in ("data", "train", "notebook")
+        else set()
+    )
     values: dict[str, Any] = {}
     words: dict[str, Any] = {}
     for key, value in given.items():
         if key in job:
             words[key] = value
         elif key not in known or (key == "job" and path):
-            raise UnknownNameError(f"key of {path or 'a work flow'}", str(key), sorted({*known, *job} - ({"job"} if path else set())))
+            raise UnknownNameError(
+                f"key of {path or 'a work flow'}",
+                str(key),
+                sorted({*known, *job} - ({"job"} if path else set())),
+            )
         elif key == "job":
             values[key] = JobOptions.of(_mapping(key, value))
         elif key in _PARTS and not path:
@@ -158,7 +189,9 @@ def _checked(key: str, value: Any, kind: str) -> Any:
         "Mapping[str, Any]": (dict, "keys and values"),
     }
     expected, words = kinds[kind.removesuffix(" | None")]
-    if (value is None and kind.endswith("None")) or (isinstance(value, expected) and (kind == "bool" or not isinstance(value, bool))):
+    if (value is None and kind.endswith("None")) or (
+        isinstance(value, expected) and (kind == "bool" or not isinstance(value, bool))
+    ):
         return value
     raise ConfigError(f"{key}={value}: expected {words}")
 
@@ -178,7 +211,8 @@ def named_specs() -> Mapping[str, Mapping[str, Any]]:
 
 
 def read_spec(name: str, *, words: Sequence[tuple[str, Any]] = ()) -> WorkflowSpec:
-    """Read a file or a work flow known by name, with values that go before its own, such as `("train.time", "3D")`."""
+    """Read a file or a work flow known by name, with values that go before its own, such as
+    `("train.time", "3D")`."""
     given = plain_spec(name, words=words)
     return WorkflowSpec.of(str(given.pop("name")), given)
 
@@ -190,7 +224,9 @@ def plain_spec(name: str, *, words: Sequence[tuple[str, Any]] = ()) -> dict[str,
         try:
             given = read_yaml(path.read_text(encoding="utf-8"), what=name)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"work flow {path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}") from None
+            raise ConfigError(
+                f"work flow {path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
+            ) from None
         title = str(given.pop("name", path.stem))
     elif name in named_specs():
         given, title = deepcopy(dict(named_specs()[name])), name

@@ -1,4 +1,5 @@
-"""The training job of a work flow: a plan of ours, in the words of its software, over the weighted pairs."""
+"""The training job of a work flow: a plan of ours, in the words of its software, over the weighted
+pairs."""
 
 from __future__ import annotations
 
@@ -45,8 +46,11 @@ class Trained:
     notes: tuple[str, ...]
 
 
-def train_stage(spec: WorkflowSpec, *, launcher: str, weights: Sequence[float] | None = None) -> Trained:
-    """Return the training job; without weights every pair counts alike, for the shards have equal bytes."""
+def train_stage(
+    spec: WorkflowSpec, *, launcher: str, weights: Sequence[float] | None = None
+) -> Trained:
+    """Return the training job; without weights every pair counts alike, for the shards have equal
+    bytes."""
     words = spec.train
     assert words is not None
     asked = _asked(words)
@@ -74,43 +78,73 @@ def train_stage(spec: WorkflowSpec, *, launcher: str, weights: Sequence[float] |
 
 
 def replicas_that_work(plan: TrainingPlan, *, most: int = 1024) -> list[int]:
-    """Return the numbers of nodes on which the layout's tensor, pipeline and context sizes and its batch go on as they are."""
-    return [nodes for nodes in range(1, most + 1) if divides(plan.layout, gpus=nodes * plan.pool.node.chips_per_node)]
+    """Return the numbers of nodes on which the layout's tensor, pipeline and context sizes and its
+    batch go on as they are."""
+    return [
+        nodes
+        for nodes in range(1, most + 1)
+        if divides(plan.layout, gpus=nodes * plan.pool.node.chips_per_node)
+    ]
 
 
 def read_blend(path: Path, spec: WorkflowSpec) -> list[float]:
-    """Read the weights that the job `preprocess` wrote (`data blend --output`); ConfigError where they are of other pairs."""
+    """Read the weights that the job `preprocess` wrote (`data blend --output`); ConfigError where
+    they are of other pairs."""
     try:
         rows = json.loads(path.read_bytes())["blend"]
         found = {row["prefix"]: float(row["weight"]) for row in rows}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: no answer of `meshwright data blend --output`: {error}") from None
+        raise ConfigError(
+            f"{path}: no answer of `meshwright data blend --output`: {error}"
+        ) from None
     wanted = pair_prefixes(spec)
     if set(found) != set(wanted):
         other = sorted(set(found) ^ set(wanted))[0]
-        raise ConfigError(f"{path}: weighs other pairs than the {len(wanted)} of {spec.name}; {other} is in one of them only")
+        raise ConfigError(
+            f"{path}: weighs other pairs than the {len(wanted)} of {spec.name}; {other} is in one"
+            " of them only"
+        )
     return [found[prefix] for prefix in wanted]
 
 
 def _asked(words: TrainWords) -> Asked:
     target = find_target(words.to)
     stack = {"stack": target.stacks[0]} if target.stacks else {}
-    request = PlanRequest.of({"model": words.model, "cluster": words.cluster, "seq_len": words.seq, "gbs": words.gbs, "top": 1, **stack})
+    request = PlanRequest.of(
+        {
+            "model": words.model,
+            "cluster": words.cluster,
+            "seq_len": words.seq,
+            "gbs": words.gbs,
+            "top": 1,
+            **stack,
+        }
+    )
     layout = words.layout
     if layout is None:
         result = api.plan(request)
         if not result.plans:
-            raise ConfigError(f"train: no layout of {words.model} fits on {words.cluster}; `meshwright plan` says by how much")
+            raise ConfigError(
+                f"train: no layout of {words.model} fits on {words.cluster}; `meshwright plan` says"
+                " by how much"
+            )
         layout = result.plans[0].layout.words()
     return ask(layout, api.problem_of(request))
 
 
-def _settings(spec: WorkflowSpec, words: TrainWords, shares: Sequence[float], stop: Sequence[str]) -> TrainingSettings:
+def _settings(
+    spec: WorkflowSpec, words: TrainWords, shares: Sequence[float], stop: Sequence[str]
+) -> TrainingSettings:
     reserved = [name for name in _RESERVED if name in words.settings]
     if reserved:
-        raise ConfigError(f"train.settings: {', '.join(reserved)} follow from the work flow; leave them out")
+        raise ConfigError(
+            f"train.settings: {', '.join(reserved)} follow from the work flow; leave them out"
+        )
     vocab_file, merge_file = vocabulary_files(spec)
-    data = tuple(Dataset(path=prefix, weight=share) for prefix, share in zip(pair_prefixes(spec), shares, strict=True))
+    data = tuple(
+        Dataset(path=prefix, weight=share)
+        for prefix, share in zip(pair_prefixes(spec), shares, strict=True)
+    )
     own = {
         "data": data,
         "tokenizer_kind": "gpt2-bpe",
@@ -118,26 +152,41 @@ def _settings(spec: WorkflowSpec, words: TrainWords, shares: Sequence[float], st
         "merge_file": merge_file,
         "save_dir": f"{spec.folder}/train",
     }
-    return TrainingSettings.of({**words.settings, **own, "extra": (*words.settings.get("extra", ()), *stop)})
+    return TrainingSettings.of(
+        {**words.settings, **own, "extra": (*words.settings.get("extra", ()), *stop)}
+    )
 
 
 def _stop_words(to: str, stop_s: int) -> tuple[str, ...]:
-    """Return what makes the software stop and save by itself; () where this export has no word for it.
+    """Return what makes the software stop and save by itself; () where this export has no word for
+    it.
 
-    NeMo's `run.time_limit` is for Slurm alone: on Base Command nothing reads it, `trainer.max_time` is what stops there.
+    NeMo's `run.time_limit` is for Slurm alone: on Base Command nothing reads it, `trainer.max_time`
+    is what stops there.
     """
     if to == "nemo1-script":
         days, rest = divmod(stop_s, DAY_S)
         hours, rest = divmod(rest, HOUR_S)
-        return (f"training.trainer.max_time={days:02}:{hours:02}:{rest // MINUTE_S:02}:{rest % MINUTE_S:02}",)
+        return (
+            (
+                f"training.trainer.max_time={days:02}:{hours:02}:{rest // MINUTE_S:02}:{rest % MINUTE_S:02}"  # noqa: E501
+            ),
+        )
     return ("--exit-duration-in-mins", str(stop_s // MINUTE_S)) if to == "megatron-lm" else ()
 
 
-def _stage(spec: WorkflowSpec, words: TrainWords, exported: Exported, plan: TrainingPlan, *, launcher: str) -> Stage:
+def _stage(
+    spec: WorkflowSpec, words: TrainWords, exported: Exported, plan: TrainingPlan, *, launcher: str
+) -> Stage:
     options = replace(job_words(spec, words.job), name=f"{spec.name}-train", time=words.time)
-    job = replace(job_of(exported, model=plan.model.name, pool=plan.pool, options=options), files=exported.files)
+    job = replace(
+        job_of(exported, model=plan.model.name, pool=plan.pool, options=options),
+        files=exported.files,
+    )
     needs = [f"{prefix}.{ending}" for prefix in pair_prefixes(spec) for ending in ("bin", "idx")]
-    results = Copy(source=f"{spec.folder}/train", target=options.log_dir or _RESULTS, exclude=("checkpoints/",))
+    results = Copy(
+        source=f"{spec.folder}/train", target=options.log_dir or _RESULTS, exclude=("checkpoints/",)
+    )
     whole = on_nodes(
         job,
         logs=f"{spec.folder}/logs/train",
@@ -145,4 +194,8 @@ def _stage(spec: WorkflowSpec, words: TrainWords, exported: Exported, plan: Trai
         programs=("torchrun",) if exported.runs_on == "rank" else (),
         copy=results if launcher == "bcp" else None,
     )
-    return Stage(name="train", does=f"{plan.model.name} on {spec.shards} weighted pairs, {plan.layout.words()}", job=whole)
+    return Stage(
+        name="train",
+        does=f"{plan.model.name} on {spec.shards} weighted pairs, {plan.layout.words()}",
+        job=whole,
+    )

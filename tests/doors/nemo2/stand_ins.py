@@ -8,7 +8,8 @@ from typing import Any
 
 
 class Built:
-    """`run.Config(target, **arguments)`: attributes read as given, else as the default of the target."""
+    """`run.Config(target, **arguments)`: attributes read as given, else as the default of the
+    target."""
 
     def __init__(self, target: Any, **arguments: Any) -> None:
         object.__setattr__(self, "__fn_or_cls__", target)
@@ -71,7 +72,10 @@ def t5_recipe(*, nodes: int = 1, devices: int = 8) -> Built:
     """`llm.t5_220m.pretrain_recipe(...)`: 512 tokens in, 128 out."""
     recipe = llama_recipe(T5_220M, nodes=nodes, devices=devices, seq_length=512)
     recipe.data = Built(
-        target("nemo.collections.llm.t5.data.mock.MockDataModule"), seq_length=512, seq_length_dec=128, global_batch_size=512
+        target("nemo.collections.llm.t5.data.mock.MockDataModule"),
+        seq_length=512,
+        seq_length_dec=128,
+        global_batch_size=512,
     )
     recipe.trainer.strategy.context_parallel_size = 1
     return recipe
@@ -80,21 +84,33 @@ def t5_recipe(*, nodes: int = 1, devices: int = 8) -> Built:
 def bert_recipe(*, nodes: int = 1, devices: int = 8) -> Built:
     """`llm.bert_110m.pretrain_recipe(...)`."""
     recipe = llama_recipe(BERT_BASE, nodes=nodes, devices=devices)
-    recipe.data = Built(target("nemo.collections.llm.bert.data.mock.BERTMockDataModule"), seq_length=512, global_batch_size=32)
+    recipe.data = Built(
+        target("nemo.collections.llm.bert.data.mock.BERTMockDataModule"),
+        seq_length=512,
+        global_batch_size=32,
+    )
     recipe.trainer.strategy.context_parallel_size = 1
     return recipe
 
 
-def llama_recipe(config: Any = LLAMA3_8B, *, peft: Any = None, nodes: int = 1, devices: int = 8, **dims: Any) -> Built:
-    """`llm.llama3_8b.pretrain_recipe(num_nodes=nodes, num_gpus_per_node=devices)` in what matters here."""
+def llama_recipe(
+    config: Any = LLAMA3_8B, *, peft: Any = None, nodes: int = 1, devices: int = 8, **dims: Any
+) -> Built:
+    """`llm.llama3_8b.pretrain_recipe(num_nodes=nodes, num_gpus_per_node=devices)` in what matters
+    here."""
     strategy = Built(
         target("nemo.lightning.pytorch.strategies.megatron_strategy.MegatronStrategy"),
         tensor_model_parallel_size=1,
         pipeline_model_parallel_size=1,
         context_parallel_size=2,
-        ddp=Built(target("megatron.core.distributed.DistributedDataParallelConfig"), use_distributed_optimizer=True),
+        ddp=Built(
+            target("megatron.core.distributed.DistributedDataParallelConfig"),
+            use_distributed_optimizer=True,
+        ),
     )
-    plugins = Built(target("nemo.lightning.pytorch.plugins.MegatronMixedPrecision"), precision="bf16-mixed")
+    plugins = Built(
+        target("nemo.lightning.pytorch.plugins.MegatronMixedPrecision"), precision="bf16-mixed"
+    )
     trainer = Built(
         target("nemo.lightning.pytorch.trainer.Trainer"),
         devices=devices,
@@ -105,11 +121,25 @@ def llama_recipe(config: Any = LLAMA3_8B, *, peft: Any = None, nodes: int = 1, d
     )
     more = {} if peft is None else {"peft": peft}
     return Built(
-        target("nemo.collections.llm.api.pretrain" if peft is None else "nemo.collections.llm.api.finetune"),
-        model=Built(target("nemo.collections.llm.gpt.model.llama.LlamaModel"), config=Built(config, **dims)),
+        target(
+            "nemo.collections.llm.api.pretrain"
+            if peft is None
+            else "nemo.collections.llm.api.finetune"
+        ),
+        model=Built(
+            target("nemo.collections.llm.gpt.model.llama.LlamaModel"), config=Built(config, **dims)
+        ),
         trainer=trainer,
-        data=Built(target("nemo.collections.llm.gpt.data.mock.MockDataModule"), seq_length=2048, global_batch_size=64, micro_batch_size=1),
-        log=Built(target("nemo.lightning.NeMoLogger"), ckpt=Built(target("nemo.lightning.ModelCheckpoint"), save_last=True)),
+        data=Built(
+            target("nemo.collections.llm.gpt.data.mock.MockDataModule"),
+            seq_length=2048,
+            global_batch_size=64,
+            micro_batch_size=1,
+        ),
+        log=Built(
+            target("nemo.lightning.NeMoLogger"),
+            ckpt=Built(target("nemo.lightning.ModelCheckpoint"), save_last=True),
+        ),
         optim=Built(target("nemo.lightning.MegatronOptimizerModule")),
         resume=Built(target("nemo.lightning.AutoResume")),
         **more,

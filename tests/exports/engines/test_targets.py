@@ -34,14 +34,23 @@ def part(role: Any = "both", **changes: Any) -> ChosenPart:
 
 def choice(engine: str = "vllm", *parts: ChosenPart, **changes: Any) -> ServingChoice:
     values: dict[str, Any] = {
-        **{"model": named_model("llama3.1-70b"), "engine": find_engine(engine), "mode": "aggregated", "weights": "fp8", "cache": "fp8"},
+        **{
+            "model": named_model("llama3.1-70b"),
+            "engine": find_engine(engine),
+            "mode": "aggregated",
+            "weights": "fp8",
+            "cache": "fp8",
+        },
         **{"max_len": 5000, "parts": parts or (part(),), "drafted": None, **changes},
     }
     return ServingChoice(**values)
 
 
 def pools(engine: str = "vllm") -> ServingChoice:
-    prompts, answers = part("prefill", count=2, max_sequences=1024), part("decode", worker=Worker(tp=4), count=1)
+    prompts, answers = (
+        part("prefill", count=2, max_sequences=1024),
+        part("decode", worker=Worker(tp=4), count=1),
+    )
     return choice(engine, prompts, answers, mode="disaggregated")
 
 
@@ -56,7 +65,10 @@ def test_a_script_starts_each_copy_on_its_own_chips(engine: str, tmp_path: Path)
     for file in exported.files:
         (tmp_path / file.name).write_text(file.text)
     script = tmp_path / "serve.sh"
-    assert shutil.which("shellcheck") is None or subprocess.run(["shellcheck", script], check=False, capture_output=True).returncode == 0
+    assert (
+        shutil.which("shellcheck") is None
+        or subprocess.run(["shellcheck", script], check=False, capture_output=True).returncode == 0
+    )
     # What would be started stands in the way of the engine's own name.
     started = {"vllm": "vllm", "sglang": "python3", "trtllm": "trtllm-serve"}[engine]
     fake = tmp_path / "bin" / started
@@ -64,22 +76,43 @@ def test_a_script_starts_each_copy_on_its_own_chips(engine: str, tmp_path: Path)
     fake.write_text('#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $*"\n')
     fake.chmod(0o755)
     path = {"PATH": f"{fake.parent}:/usr/bin:/bin"}
-    said = [subprocess.run(["bash", script, copy], env=path, check=True, capture_output=True, text=True).stdout for copy in ("0", "2", "4")]
-    assert [line.split()[0] for line in said] == ["0,1", "4,5", "0,1"]  # a node of 8 holds 4 copies of 2
+    said = [
+        subprocess.run(
+            ["bash", script, copy], env=path, check=True, capture_output=True, text=True
+        ).stdout
+        for copy in ("0", "2", "4")
+    ]
+    assert [line.split()[0] for line in said] == [
+        "0,1",
+        "4,5",
+        "0,1",
+    ]  # a node of 8 holds 4 copies of 2
     assert [line.split("--port ")[1].split()[0] for line in said] == ["8000", "8002", "8004"]
 
 
 def test_kubernetes_takes_the_manifest() -> None:
-    for engine, kinds in (("vllm", ["Deployment", "Service"]), ("trtllm", ["ConfigMap", "Deployment", "Service"])):
+    for engine, kinds in (
+        ("vllm", ["Deployment", "Service"]),
+        ("trtllm", ["ConfigMap", "Deployment", "Service"]),
+    ):
         found = documents(choice(engine), "k8s")
         assert [document["kind"] for document in found] == kinds
         for document in found:
             kubernetes_validate.validate(document, "1.33", strict=True)
     deployment = found[1]["spec"]
     (container,) = deployment["template"]["spec"]["containers"]
-    assert (deployment["replicas"], container["resources"]["limits"]) == (3, {"nvidia.com/gpu": "2"})
-    assert container["command"][container["command"].index("--extra_llm_api_options") + 1] == "/etc/meshwright/extra_llm_api_options.yaml"
-    assert yaml.safe_load(found[0]["data"]["extra_llm_api_options.yaml"])["kv_cache_config"]["dtype"] == "fp8"
+    assert (deployment["replicas"], container["resources"]["limits"]) == (
+        3,
+        {"nvidia.com/gpu": "2"},
+    )
+    assert (
+        container["command"][container["command"].index("--extra_llm_api_options") + 1]
+        == "/etc/meshwright/extra_llm_api_options.yaml"
+    )
+    assert (
+        yaml.safe_load(found[0]["data"]["extra_llm_api_options.yaml"])["kv_cache_config"]["dtype"]
+        == "fp8"
+    )
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -87,7 +120,11 @@ def test_dynamo_has_a_component_for_each_pool(engine: str) -> None:
     (graph,) = documents(pools(engine), "dynamo")
     assert (graph["apiVersion"], graph["kind"]) == ("nvidia.com/v1beta1", "DynamoGraphDeployment")
     found = {component["type"]: component for component in graph["spec"]["components"]}
-    assert {kind: component["replicas"] for kind, component in found.items()} == {"frontend": 1, "prefill": 2, "decode": 1}
+    assert {kind: component["replicas"] for kind, component in found.items()} == {
+        "frontend": 1,
+        "prefill": 2,
+        "decode": 1,
+    }
     for kind, gpus in (("prefill", "2"), ("decode", "4")):
         (container,) = found[kind]["podTemplate"]["spec"]["containers"]
         assert container["command"] == ["python3", "-m", f"dynamo.{engine}"]
@@ -107,7 +144,10 @@ def test_dynamo_of_tensorrt_llm_gets_its_settings_as_one_dictionary() -> None:
 
 def test_llm_d_writes_what_its_chart_does_not() -> None:
     (values,) = documents(pools(), "llm-d")
-    assert values["modelArtifacts"] == {"name": "meta-llama/Llama-3.1-70B", "uri": "hf://meta-llama/Llama-3.1-70B"}
+    assert values["modelArtifacts"] == {
+        "name": "meta-llama/Llama-3.1-70B",
+        "uri": "hf://meta-llama/Llama-3.1-70B",
+    }
     assert values["decode"]["parallelism"] == {"tensor": 4, "data": 1, "dataLocal": 1, "workers": 1}
     assert (values["prefill"]["replicas"], values["prefill"]["parallelism"]["tensor"]) == (2, 2)
     (container,) = values["decode"]["containers"]
@@ -127,17 +167,31 @@ def test_llm_d_writes_what_its_chart_does_not() -> None:
         (pools(), "k8s", "two pools of workers"),
         (pools("trtllm"), "dynamo", "two pools of TensorRT-LLM"),
         (choice("sglang"), "llm-d", "its chart starts vLLM"),
-        (choice("vllm", part(worker=Worker(tp=2, pp=2))), "llm-d", "its chart knows tensor and data parallelism"),
+        (
+            choice("vllm", part(worker=Worker(tp=2, pp=2))),
+            "llm-d",
+            "its chart knows tensor and data parallelism",
+        ),
         (choice("vllm", part(worker=Worker(tp=16))), "k8s", "tp=16 is 16 chips on nodes of 8"),
         (choice(mode="static"), "vllm", "static batches"),
-        (choice("vllm", part(worker=Worker(tp=2, pp=2)), drafted=3), "vllm", "3 tokens drafted per step over pp=2: engines draft on one"),
+        (
+            choice("vllm", part(worker=Worker(tp=2, pp=2)), drafted=3),
+            "vllm",
+            "3 tokens drafted per step over pp=2: engines draft on one",
+        ),
         (replace(pools(), drafted=3), "dynamo", "3 tokens drafted per step by two pools"),
         (choice("fastertransformer"), "dynamo", "fastertransformer is none of its engines"),
     ],
 )
-def test_what_a_target_has_no_words_for_is_refused(chosen: ServingChoice, target: str, says: str) -> None:
+def test_what_a_target_has_no_words_for_is_refused(
+    chosen: ServingChoice, target: str, says: str
+) -> None:
     with pytest.raises(CannotExpress, match=says):
-        export_serving(chosen, target=target, where=replace(WHERE, image=None) if target in ("vllm", "sglang") else WHERE)
+        export_serving(
+            chosen,
+            target=target,
+            where=replace(WHERE, image=None) if target in ("vllm", "sglang") else WHERE,
+        )
 
 
 def test_places_are_checked() -> None:
@@ -154,7 +208,9 @@ def test_places_are_checked() -> None:
 def test_every_target_takes_a_plan() -> None:
     for target in SERVING_TARGETS:
         engine = target if target in ("sglang", "trtllm") else "vllm"
-        where = Where(path="org/model") if target in ("vllm", "sglang", "trtllm") else replace(WHERE)
+        where = (
+            Where(path="org/model") if target in ("vllm", "sglang", "trtllm") else replace(WHERE)
+        )
         assert export_serving(choice(engine), target=target, where=where).files
 
 
@@ -162,10 +218,24 @@ def test_a_plan_is_read_as_it_is_printed() -> None:
     layout = {"tp": 2, "pp": 1, "ep": 1, "attention_dp": 1}
     plan = {
         **{"rank": 2, "mode": "aggregated", "weights": "fp8", "cache": "fp8", "concurrency": 25},
-        "parts": [{"role": "prompts and answers", "chip": "h100", "layout": layout, "workers": 3, "running_per_rank": 7.2}],
+        "parts": [
+            {
+                "role": "prompts and answers",
+                "chip": "h100",
+                "layout": layout,
+                "workers": 3,
+                "running_per_rank": 7.2,
+            }
+        ],
     }
     request = {
-        **{"dims": "llama3.1-70b", "engine": "vllm", "input_len": 4000, "output_len": 1000, "drafted": None},
+        **{
+            "dims": "llama3.1-70b",
+            "engine": "vllm",
+            "input_len": 4000,
+            "output_len": 1000,
+            "drafted": None,
+        },
         "nodes": {"h100": {"vendor": "NVIDIA", "gpus_per_node": 8}},
     }
     found = read_choice({"request": request, "plans": [plan]}, rank=2, what="plans.json")

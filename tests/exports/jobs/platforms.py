@@ -1,4 +1,5 @@
-"""Stand-ins for the platforms: what each does with a job script, down to the words that the program gets."""
+"""Stand-ins for the platforms: what each does with a job script, down to the words that the program
+gets."""
 
 from __future__ import annotations
 
@@ -58,21 +59,44 @@ def run(words: list[str], *, bin_dir: Path, env: Mapping[str, str]) -> Call:
     """Run a command and return how the last stand-in in it was called."""
     with tempfile.TemporaryDirectory() as folder:
         capture = f"{folder}/call"
-        surroundings = {"PATH": f"{bin_dir}:{os.environ['PATH']}", "HOME": "/root", "LC_ALL": "C.UTF-8", "CAPTURE": capture, **env}
-        result = subprocess.run(words, env=surroundings, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        surroundings = {
+            "PATH": f"{bin_dir}:{os.environ['PATH']}",
+            "HOME": "/root",
+            "LC_ALL": "C.UTF-8",
+            "CAPTURE": capture,
+            **env,
+        }
+        result = subprocess.run(
+            words,
+            env=surroundings,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert result.returncode == 0, result.stderr
         assert result.stderr == ""
-        argv, environment = [Path(f"{capture}.{part}").read_bytes().decode().split("\0")[:-1] for part in ("argv", "env")]
+        argv, environment = [
+            Path(f"{capture}.{part}").read_bytes().decode().split("\0")[:-1]
+            for part in ("argv", "env")
+        ]
         cwd = Path(f"{capture}.cwd").read_text().strip()
     return Call(argv=argv, env=dict(line.split("=", maxsplit=1) for line in environment), cwd=cwd)
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """Do what Kubernetes does with the words of a container: `$$` is `$`, `$(NAME)` a known variable's value, all else itself."""
-    return re.sub(r"\$\$|\$\(([^)]*)\)", lambda found: "$" if found[1] is None else env.get(found[1], found[0]), text)
+    """Do what Kubernetes does with the words of a container: `$$` is `$`, `$(NAME)` a known
+    variable's value, all else itself."""
+    return re.sub(
+        r"\$\$|\$\(([^)]*)\)",
+        lambda found: "$" if found[1] is None else env.get(found[1], found[0]),
+        text,
+    )
 
 
-def container_call(container: Mapping[str, Any], given: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def container_call(
+    container: Mapping[str, Any], given: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
     """Return the words and the environment that a container starts with."""
     env = dict(given)
     for variable in container.get("env", []):

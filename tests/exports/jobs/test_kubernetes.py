@@ -14,8 +14,15 @@ from tests.exports.jobs.platforms import read
 
 from meshwright.exports.jobs import job_text
 
-SCHEMAS = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "schemas").glob("*.json")}
-MANIFESTS = {name: read(job_text(job, launcher=launcher).text) for name, (launcher, job) in JOBS.items() if launcher.startswith("k8s-")}
+SCHEMAS = {
+    path.stem: json.loads(path.read_text())
+    for path in (Path(__file__).parent / "schemas").glob("*.json")
+}
+MANIFESTS = {
+    name: read(job_text(job, launcher=launcher).text)
+    for name, (launcher, job) in JOBS.items()
+    if launcher.startswith("k8s-")
+}
 KUBERNETES = ("1.28", "1.34")
 """The oldest and the newest that the operators in question name."""
 
@@ -65,10 +72,15 @@ def test_pod_that_a_trainjob_makes_obeys_the_schema_of_kubernetes(version: str) 
     """Trainer puts its words and the patch into the runtime's pod."""
     spec = MANIFESTS["k8s-trainjob"]["spec"]
     trainer = spec["trainer"]
-    patch = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"][
-        "spec"
-    ]
-    container = {"image": trainer["image"], "command": trainer["command"], "env": trainer["env"], "resources": trainer["resourcesPerNode"]}
+    patch = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][
+        0
+    ]["template"]["spec"]["template"]["spec"]
+    container = {
+        "image": trainer["image"],
+        "command": trainer["command"],
+        "env": trainer["env"],
+        "resources": trainer["resourcesPerNode"],
+    }
     made = {**patch, "containers": [{**patch["containers"][0], **container}]}
     kubernetes_validate.validate(pod(made), version, strict=True)
 
@@ -77,7 +89,9 @@ def pod(spec: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
 
 
-@pytest.mark.parametrize("name", [name for name in MANIFESTS if name.endswith("job") or name.endswith("set")])
+@pytest.mark.parametrize(
+    "name", [name for name in MANIFESTS if name.endswith("job") or name.endswith("set")]
+)
 def test_all_chips_are_asked_for(name: str) -> None:
     assert chips(MANIFESTS[name]) == ON_KUBERNETES.num_gpus
 
@@ -86,16 +100,24 @@ def chips(content: dict[str, Any]) -> int:
     """Count what the scheduler will: the limits of each pod, times the pods."""
     spec = content["spec"]
     if content["kind"] == "TrainJob":
-        return int(spec["trainer"]["numNodes"]) * int(spec["trainer"]["resourcesPerNode"]["limits"]["nvidia.com/gpu"])
+        return int(spec["trainer"]["numNodes"]) * int(
+            spec["trainer"]["resourcesPerNode"]["limits"]["nvidia.com/gpu"]
+        )
     if content["kind"] == "JobSet":
         indexed = spec["replicatedJobs"][0]["template"]["spec"]
         return int(indexed["completions"]) * _limit(indexed["template"]["spec"])
     replicas = spec["mpiReplicaSpecs" if content["kind"] == "MPIJob" else "pytorchReplicaSpecs"]
-    return sum(int(replica["replicas"]) * _limit(replica["template"]["spec"]) for replica in replicas.values())
+    return sum(
+        int(replica["replicas"]) * _limit(replica["template"]["spec"])
+        for replica in replicas.values()
+    )
 
 
 def _limit(spec: dict[str, Any]) -> int:
-    return sum(int(container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0)) for container in spec["containers"])
+    return sum(
+        int(container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0))
+        for container in spec["containers"]
+    )
 
 
 @pytest.mark.parametrize("name", list(MANIFESTS))

@@ -65,11 +65,16 @@ def test_every_option_reaches_the_job() -> None:
     )
     plain = replace(found, cpus=None, memory=None, shared_memory=None, priority=None)
     assert "--container-mounts=/a:/b:ro,/c:/d" in job_text(plain, launcher="slurm").text
-    with pytest.raises(ConfigError, match="slurm has no word for cpus, memory, shared_memory, priority"):
+    with pytest.raises(
+        ConfigError, match="slurm has no word for cpus, memory, shared_memory, priority"
+    ):
         job_text(found, launcher="slurm")
 
 
-@pytest.mark.parametrize(("chips", "nodes", "gpus"), [("h100:4", 1, 4), ("h100:8", 1, 8), ("h100:16", 2, 8), ("mi300x:24", 3, 8)])
+@pytest.mark.parametrize(
+    ("chips", "nodes", "gpus"),
+    [("h100:4", 1, 4), ("h100:8", 1, 8), ("h100:16", 2, 8), ("mi300x:24", 3, 8)],
+)
 def test_nodes_follow_the_cluster(chips: str, nodes: int, gpus: int) -> None:
     found = job_of(EXPORTED, model="llama3-8b", pool=pool(chips), options=JobOptions())
     assert (found.nodes, found.gpus_per_node) == (nodes, gpus)
@@ -83,18 +88,36 @@ def test_uneven_nodes_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("model", "name"),
-    [("llama3-70b", "llama3-70b"), ("Llama_3.1 70B", "llama-3-1-70b"), ("layers=32,hidden=64", "layers-32-hidden-64"), ("7", "training")],
+    [
+        ("llama3-70b", "llama3-70b"),
+        ("Llama_3.1 70B", "llama-3-1-70b"),
+        ("layers=32,hidden=64", "layers-32-hidden-64"),
+        ("7", "training"),
+    ],
 )
-def test_a_name_follows_the_model_in_letters_that_every_platform_takes(model: str, name: str) -> None:
+def test_a_name_follows_the_model_in_letters_that_every_platform_takes(
+    model: str, name: str
+) -> None:
     assert job_of(EXPORTED, model=model, pool=pool("h100:8"), options=JobOptions()).name == name
 
 
 def test_files_that_the_command_names_travel_with_it() -> None:
-    config, module = ExportedFile(name="config.toml", text=""), ExportedFile(name="a/recipe.py", text="")
-    reading = replace(EXPORTED, command=("-m", "torchtitan.train", "--job.config_file=./config.toml"), files=(config,))
+    config, module = (
+        ExportedFile(name="config.toml", text=""),
+        ExportedFile(name="a/recipe.py", text=""),
+    )
+    reading = replace(
+        EXPORTED,
+        command=("-m", "torchtitan.train", "--job.config_file=./config.toml"),
+        files=(config,),
+    )
     assert job_of(reading, model="a", pool=pool("h100:8"), options=JobOptions()).files == (config,)
-    importing = replace(EXPORTED, command=("-m", "torchtitan.train", "--module", "a.recipe"), files=(module,))
-    assert job_of(importing, model="a", pool=pool("h100:8"), options=JobOptions()).files == (module,)
+    importing = replace(
+        EXPORTED, command=("-m", "torchtitan.train", "--module", "a.recipe"), files=(module,)
+    )
+    assert job_of(importing, model="a", pool=pool("h100:8"), options=JobOptions()).files == (
+        module,
+    )
     assert job_of(EXPORTED, model="a", pool=pool("h100:8"), options=JobOptions()).files == ()
 
 

@@ -49,7 +49,12 @@ def test_a_quota_is_asked_for_nodes_and_their_parts() -> None:
     found = body(JOBS["pai-dlc-quota"][1])
     (spec,) = found["JobSpecs"]
     assert spec["PodCount"] == 4
-    assert spec["ResourceConfig"] == {"CPU": "96", "GPU": "8", "Memory": "1000Gi", "SharedMemory": "256Gi"}
+    assert spec["ResourceConfig"] == {
+        "CPU": "96",
+        "GPU": "8",
+        "Memory": "1000Gi",
+        "SharedMemory": "256Gi",
+    }
     assert (found["ResourceId"], found["Priority"]) == ("quota1abc", 5)
     assert found["JobMaxRunningTimeMinutes"] == 5 * 24 * 60
     assert found["DataSources"] == [
@@ -66,20 +71,35 @@ def test_a_limit_is_rounded_up_to_minutes_and_a_machine_has_its_own_parts() -> N
 
 
 def test_jobs_without_gpus_ask_for_none() -> None:
-    data = replace(QUOTA, command=("meshwright", "data", "run", "x"), runs_on="node", gpus_per_node=1, asks_for="nodes")
+    data = replace(
+        QUOTA,
+        command=("meshwright", "data", "run", "x"),
+        runs_on="node",
+        gpus_per_node=1,
+        asks_for="nodes",
+    )
     assert body(data)["JobSpecs"][0]["ResourceConfig"] == {"CPU": "96", "Memory": "1000Gi"}
 
 
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (replace(SMALL, image=IMAGE, instance="i"), "pai-dlc needs account, such as the id of a workspace of PAI"),
+        (
+            replace(SMALL, image=IMAGE, instance="i"),
+            "pai-dlc needs account, such as the id of a workspace of PAI",
+        ),
         (replace(SMALL, image=IMAGE, account="1"), "pai-dlc needs instance"),
-        (replace(SMALL, image=IMAGE, account="1", instance="i", cpus=8), "cpus: a type of machine has its own"),
+        (
+            replace(SMALL, image=IMAGE, account="1", instance="i", cpus=8),
+            "cpus: a type of machine has its own",
+        ),
         (replace(QUOTA, instance="i"), "instance=i: of no effect in the quota quota1"),
         (replace(QUOTA, memory=None), "pai-dlc needs memory, such as 1000Gi"),
         (replace(QUOTA, priority="HIGH"), "priority=HIGH: pai-dlc has 1, the lowest, to 9"),
-        (replace(QUOTA, mounts=(parse_mount("/a:/b"),)), "pai-dlc expects dataset=ID, or an address"),
+        (
+            replace(QUOTA, mounts=(parse_mount("/a:/b"),)),
+            "pai-dlc expects dataset=ID, or an address",
+        ),
         (replace(QUOTA, command=("train.py", "x" * 66_000)), "CreateJob takes 65,536"),
     ],
 )

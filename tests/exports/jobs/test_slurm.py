@@ -1,4 +1,5 @@
-"""Our batch scripts on a real Slurm: four nodes of eight chips, all of them on this machine, the chips being devices of no use."""
+"""Our batch scripts on a real Slurm: four nodes of eight chips, all of them on this machine, the
+chips being devices of no use."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ place = next(n for n, word in enumerate(sys.argv[1:], 1) if not word.startswith(
 known = dict(word[2:].split("=", 1) for word in sys.argv[1:place])
 call = {{"argv": sys.argv[place:], "known": known, "odd": os.environ["ODD_VALUE"], "chips": os.environ.get("CUDA_VISIBLE_DEVICES")}}
 open(os.path.join(os.environ["SEEN"], known["node-rank"] + ".json"), "w").write(json.dumps(call))
-"""
+"""  # noqa: E501
 RANK = """#!{python}
 import json, os, sys
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURMD_NODENAME")
 call = {{"argv": sys.argv[1:], "env": {{name: os.environ[name] for name in names}}, "odd": os.environ["ODD_VALUE"]}}
 open(os.path.join(os.environ["SEEN"], os.environ["RANK"] + ".json"), "w").write(json.dumps(call))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def job(name: str, *, nodes: int) -> Job:
     environment = (EnvVar(name="ODD_VALUE", value="".join(NASTY), why="a test"),)
-    return replace(LARGE, name=name, nodes=nodes, command=("train.py", *NASTY), environment=environment)
+    return replace(
+        LARGE, name=name, nodes=nodes, command=("train.py", *NASTY), environment=environment
+    )
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
@@ -57,14 +60,19 @@ def test_torchrun_runs_once_on_each_node(cluster: Cluster, nodes: int) -> None:
         assert call["chips"] == "0,1,2,3,4,5,6,7"
     known = [call["known"] for call in seen]
     assert [one["node-rank"] for one in known] == [str(number) for number in range(nodes)]  # type: ignore[index]
-    assert {(one["nnodes"], one["nproc-per-node"], one["master-addr"]) for one in known} == {(str(nodes), "8", "n1")}  # type: ignore[index]
+    assert {(one["nnodes"], one["nproc-per-node"], one["master-addr"]) for one in known} == {  # type: ignore[index]
+        (str(nodes), "8", "n1")
+    }
     assert len({one["master-port"] for one in known}) == 1  # type: ignore[index]
 
 
 def test_srun_starts_one_process_per_chip(cluster: Cluster) -> None:
     seen = cluster.run(replace(job("per-chip", nodes=4), launch="ranks"))
     assert len(seen) == 32
-    assert all(call["argv"] == ["-u", "train.py", *NASTY] and call["odd"] == "".join(NASTY) for call in seen)
+    assert all(
+        call["argv"] == ["-u", "train.py", *NASTY] and call["odd"] == "".join(NASTY)
+        for call in seen
+    )
     found = [call["env"] for call in seen]
     for rank, env in enumerate(found):
         assert env["LOCAL_RANK"] == str(rank % 8)  # type: ignore[index]
@@ -78,7 +86,12 @@ def test_slurm_reads_directives_as_they_were_meant(cluster: Cluster) -> None:
     folder.mkdir()
     words = ("--comment=by-hand", "--hold")
     wanted = replace(
-        SMALL, name="directives", time_limit_s=4 * 86400 + 23 * 3600 + 30 * 60, partition="gpu", log_dir=str(folder), words=words
+        SMALL,
+        name="directives",
+        time_limit_s=4 * 86400 + 23 * 3600 + 30 * 60,
+        partition="gpu",
+        log_dir=str(folder),
+        words=words,
     )
     (cluster.folder / "directives.sbatch").write_text(job_text(wanted, launcher="slurm").text)
     number = cluster.ask("sbatch", "--parsable", "directives.sbatch")
@@ -97,9 +110,17 @@ def test_slurm_would_start_it(cluster: Cluster) -> None:
 
 
 def test_a_failing_node_ends_the_job(cluster: Cluster) -> None:
-    failing = replace(job("failing", nodes=4), command=("bash", "-c", "exit $((SLURM_NODEID == 2 ? 7 : 0))"), runs_on="node")
+    failing = replace(
+        job("failing", nodes=4),
+        command=("bash", "-c", "exit $((SLURM_NODEID == 2 ? 7 : 0))"),
+        runs_on="node",
+    )
     (cluster.folder / "failing.sbatch").write_text(job_text(failing, launcher="slurm").text)
     done = subprocess.run(
-        ["sbatch", "--wait", "failing.sbatch"], env=cluster.env, cwd=cluster.folder, stdin=subprocess.DEVNULL, check=False
+        ["sbatch", "--wait", "failing.sbatch"],
+        env=cluster.env,
+        cwd=cluster.folder,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
     assert done.returncode != 0, "its own code, or that of a task that was ended because of it"

@@ -1,4 +1,5 @@
-"""Run Accelerate's launcher up to its start, and transformers' reader of models, over exported folders; each is named with its fault."""
+"""Run Accelerate's launcher up to its start, and transformers' reader of models, over exported
+folders; each is named with its fault."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from pathlib import Path
 
 
 def check(folder: Path) -> None:
-    """Load one export as `accelerate launch` does, and build the plugin that the training process would build."""
+    """Load one export as `accelerate launch` does, and build the plugin that the training process
+    would build."""
     import os
     import runpy
 
@@ -18,11 +20,15 @@ def check(folder: Path) -> None:
 
     chips, layers, hidden = (int(word) for word in (folder / "plan.txt").read_text().split()[:3])
     words = runpy.run_path(str(folder / "meshwright_accelerate.py"))["WORDS"]
-    args = launch_command_parser().parse_args(["--config_file", str(folder / "accelerate.yaml"), *words])
+    args = launch_command_parser().parse_args(
+        ["--config_file", str(folder / "accelerate.yaml"), *words]
+    )
     args, _, _ = _validate_launch_command(args)
     assert args.num_processes == chips
     env = prepare_multi_gpu_env(args)
-    os.environ.update({key: value for key, value in env.items() if key.startswith(("PARALLELISM_CONFIG", "FSDP"))})
+    os.environ.update(
+        {key: value for key, value in env.items() if key.startswith(("PARALLELISM_CONFIG", "FSDP"))}
+    )
     if args.use_parallelism_config:
         mesh = ParallelismConfig()
         assert mesh.dp_replicate_size * mesh.dp_shard_size * mesh.cp_size * mesh.tp_size == chips

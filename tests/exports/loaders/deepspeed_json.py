@@ -1,4 +1,5 @@
-"""Run DeepSpeed's own reader of configurations, and transformers' of models, over exported folders; each is named with its fault."""
+"""Run DeepSpeed's own reader of configurations, and transformers' of models, over exported folders;
+each is named with its fault."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Ranks:
 
 
 def check(folder: Path) -> None:
-    """Load one export: the batch must come out even over the ranks, and the model must be one of transformers'."""
+    """Load one export: the batch must come out even over the ranks, and the model must be one of
+    transformers'."""
     import deepspeed.comm
     from deepspeed.runtime.config import DeepSpeedConfig
     from transformers import AutoConfig
@@ -30,7 +32,10 @@ def check(folder: Path) -> None:
     deepspeed.comm.get_world_size = lambda *_: chips
     deepspeed.comm.get_rank = lambda *_: 0
     config = DeepSpeedConfig(words, mpu=Ranks(chips))
-    assert config.train_batch_size == config.train_micro_batch_size_per_gpu * config.gradient_accumulation_steps * chips
+    assert (
+        config.train_batch_size
+        == config.train_micro_batch_size_per_gpu * config.gradient_accumulation_steps * chips
+    )
     assert int(config.zero_config.stage) == words["zero_optimization"]["stage"]
     model = AutoConfig.from_pretrained(str(folder))
     assert (model.num_hidden_layers, model.hidden_size) == (layers, hidden)

@@ -1,6 +1,7 @@
-"""Run Megatron-LM's parser, validation and configuration over exported folders on a CPU; each is named with its fault.
-
-MESHWRIGHT_MEGATRON_LM_SOURCE is a checkout. Blackwell GPUs, Transformer Engine's version and fused kernels are faked: nothing is run.
+"""Run Megatron-LM's parser, validation and configuration over exported folders on a CPU; each is
+named with its fault.
+ MESHWRIGHT_MEGATRON_LM_SOURCE is a checkout. Blackwell GPUs, Transformer Engine's version and fused
+kernels are faked: nothing is run.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def fake() -> None:
     from megatron.core import utils
 
     utils.get_te_version = lambda: TRANSFORMER_ENGINE
-    utils.is_te_min_version = lambda version, check_equality=True: Version(version) <= TRANSFORMER_ENGINE
+    utils.is_te_min_version = lambda version, check_equality=True: (
+        Version(version) <= TRANSFORMER_ENGINE
+    )
     from megatron.core.models.common.embeddings import rope_utils
     from megatron.core.transformer.moe import moe_utils
 
@@ -57,11 +60,13 @@ def check(folder: Path) -> None:
     from megatron.core.transformer import transformer_config
     from megatron.training import arguments
 
-    arguments.is_te_min_version = transformer_config.is_te_min_version = lambda version, check_equality=True: (
-        Version(version) <= TRANSFORMER_ENGINE
+    arguments.is_te_min_version = transformer_config.is_te_min_version = (
+        lambda version, check_equality=True: Version(version) <= TRANSFORMER_ENGINE
     )
     plan, command = (folder / "plan.txt").read_text().splitlines()[:2]
-    exported = re.findall(r"^export (\w+)=(.*)$", (folder / "train.sh").read_text(), flags=re.MULTILINE)
+    exported = re.findall(
+        r"^export (\w+)=(.*)$", (folder / "train.sh").read_text(), flags=re.MULTILINE
+    )
     for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF"):
         os.environ.pop(name, None)
     os.environ |= {**dict(exported), "WORLD_SIZE": plan.split()[0], "RANK": "0"}
@@ -70,7 +75,10 @@ def check(folder: Path) -> None:
     arguments.validate_args(args, {})
     arguments.core_transformer_config_from_args(args)
     layout = dict(word.split("=") for word in plan.split()[3].split(","))
-    assert (args.tensor_model_parallel_size, args.data_parallel_size) == (int(layout["tp"]), int(layout["dp"]))
+    assert (args.tensor_model_parallel_size, args.data_parallel_size) == (
+        int(layout["tp"]),
+        int(layout["dp"]),
+    )
     assert (args.virtual_pipeline_model_parallel_size or 1) == int(layout.get("vpp", 1))
 
 
@@ -85,7 +93,9 @@ def main() -> None:
             with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
                 check(folder)
         except (Exception, SystemExit) as error:
-            faults.append(f"{folder.name}: {type(error).__name__}: {error} {told.getvalue()[-200:]}")
+            faults.append(
+                f"{folder.name}: {type(error).__name__}: {error} {told.getvalue()[-200:]}"
+            )
     print("\n".join(faults))
     sys.exit(1 if faults else 0)
 

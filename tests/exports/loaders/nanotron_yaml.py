@@ -1,4 +1,5 @@
-"""Run nanotron's own reader of configurations over exported folders; each is named with its fault."""
+"""Run nanotron's own reader of configurations over exported folders; each is named with its
+fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Build the model configuration and the strategy of exported NeMo 2.0 recipes; each is named with its fault."""
+"""Build the model configuration and the strategy of exported NeMo 2.0 recipes; each is named with
+its fault."""
 
 from __future__ import annotations
 
@@ -8,14 +9,18 @@ from pathlib import Path
 
 
 def check(folder: Path) -> None:
-    """Build the recipe as nemo_run's configuration, which checks every argument's name, and its parts that need no GPU."""
+    """Build the recipe as nemo_run's configuration, which checks every argument's name, and its
+    parts that need no GPU."""
     import fiddle
     import yaml
 
     chips, layers, hidden = (int(word) for word in (folder / "plan.txt").read_text().split()[:3])
     recipe = runpy.run_path(str(folder / "meshwright_nemo.py"))["recipe"]()
     model = fiddle.build(recipe.model.config)
-    assert (model.num_layers, model.hidden_size) == (layers, hidden), (model.num_layers, model.hidden_size)
+    assert (model.num_layers, model.hidden_size) == (layers, hidden), (
+        model.num_layers,
+        model.hidden_size,
+    )
     assert recipe.trainer.devices * recipe.trainer.num_nodes == chips
     strategy = fiddle.build(recipe.trainer.strategy)
     written = yaml.safe_load((folder / "recipe.yaml").read_text())

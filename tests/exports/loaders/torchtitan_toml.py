@@ -1,4 +1,5 @@
-"""Run torchtitan 0.2's configuration manager, model and mesh over exported folders; each is named with its fault."""
+"""Run torchtitan 0.2's configuration manager, model and mesh over exported folders; each is named
+with its fault."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import torch
 
 
 def check(folder: Path) -> None:
-    """Load one export as `torchtitan.train` does, up to the model on the meta device and the split of the pipeline."""
+    """Load one export as `torchtitan.train` does, up to the model on the meta device and the split
+    of the pipeline."""
     from torchtitan.config import ConfigManager
     from torchtitan.distributed.parallel_dims import ParallelDims
     from torchtitan.protocols.train_spec import get_train_spec
@@ -42,7 +44,9 @@ def check(folder: Path) -> None:
     parts = parallel.module_fqns_per_model_part
     if parts is not None:
         listed = [name for part in parts for name in part]
-        assert len(listed) == len(names) and set(listed) == names, "modules of the chunks are not those of the model"
+        assert len(listed) == len(names) and set(listed) == names, (
+            "modules of the chunks are not those of the model"
+        )
         assert len(parts) % dims.pp == 0, len(parts)
     batch = dims.dp_replicate * dims.dp_shard
     assert config.training.global_batch_size % (config.training.local_batch_size * batch) == 0

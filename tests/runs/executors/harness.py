@@ -1,4 +1,5 @@
-"""What the contract of executors needs of a launcher: programs that end in known ways, and time for it."""
+"""What the contract of executors needs of a launcher: programs that end in known ways, and time for
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,14 @@ TIMEOUT_S = 180.0
 def bash(line: str) -> Job:
     """Return a job of one node that runs a line of bash once; odd words travel with it."""
     odd = EnvVar(name="ODD_VALUE", value="".join(NASTY), why="a test")
-    return Job(name="a", command=("bash", "-c", line, "bash", *NASTY), nodes=1, gpus_per_node=1, runs_on="node", environment=(odd,))
+    return Job(
+        name="a",
+        command=("bash", "-c", line, "bash", *NASTY),
+        nodes=1,
+        gpus_per_node=1,
+        runs_on="node",
+        environment=(odd,),
+    )
 
 
 @contextmanager
@@ -73,7 +81,10 @@ class Harness:
     def place(self) -> tuple[Path, str]:
         """Return the directory and the label of another run."""
         self.count += 1
-        return self.folder / f"run {self.count}", f"t{zlib.crc32(str(self.folder).encode()):x}-{self.count}"
+        return (
+            self.folder / f"run {self.count}",
+            f"t{zlib.crc32(str(self.folder).encode()):x}-{self.count}",
+        )
 
     def submit(self, job: Job) -> str:
         """Start a job in a directory of its own."""
@@ -97,7 +108,9 @@ class Harness:
         return wait_for(self.executor, handles, ())
 
 
-def wait_for(executor: Executor, handles: Sequence[str], states: Sequence[str]) -> dict[str, JobStatus]:
+def wait_for(
+    executor: Executor, handles: Sequence[str], states: Sequence[str]
+) -> dict[str, JobStatus]:
     """Poll until each is in one of the states, or over where none is named."""
     end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end:

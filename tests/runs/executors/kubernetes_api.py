@@ -1,6 +1,7 @@
-"""A stand-in for a cluster's API with the four operators: resources are held to their projects' schemas, and containers really run.
-
-Each pod's command runs as a process of this machine. An image whose name holds `missing` is never pulled, and a node has eight GPUs.
+"""A stand-in for a cluster's API with the four operators: resources are held to their projects'
+schemas, and containers really run.
+ Each pod's command runs as a process of this machine. An image whose name holds `missing` is never
+pulled, and a node has eight GPUs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ ROOT = Path(__file__).resolve().parents[2] / "exports" / "jobs" / "schemas"
 SCHEMAS = {path.stem: json.loads(path.read_text()) for path in ROOT.glob("*.json")}
 TOKEN = "a-token"
 GPUS = 8
-DONE = {"trainjob": "Complete", "jobset": "Completed", "pytorchjob": "Succeeded", "mpijob": "Succeeded"}
+DONE = {
+    "trainjob": "Complete",
+    "jobset": "Completed",
+    "pytorchjob": "Succeeded",
+    "mpijob": "Succeeded",
+}
 MPIRUN = """#!/bin/bash
 while [[ $1 != bash ]]; do shift; done
 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_LOCAL_RANK=0 exec "$@"
@@ -37,7 +43,9 @@ CONFIG = {
     "apiVersion": "v1",
     "kind": "Config",
     "current-context": "here",
-    "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "research"}}],
+    "contexts": [
+        {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "research"}}
+    ],
     "users": [{"name": "u", "user": {"token": TOKEN}}],
 }
 
@@ -67,21 +75,32 @@ class Cluster:
         self.broken: int | None = None
         self.calls: list[str] = []
 
-    def create(self, group: str, version: str, plural: str, content: dict[str, Any]) -> dict[str, Any]:
+    def create(
+        self, group: str, version: str, plural: str, content: dict[str, Any]
+    ) -> dict[str, Any]:
         """Take a resource, and let its operator make pods of it."""
         kind = plural.removesuffix("s")
         if kind not in self.operators:
             raise Refused(404, "the server could not find the requested resource")
         known = SCHEMAS[kind]
-        if known["apiVersion"] != f"{group}/{version}" or content["apiVersion"] != f"{group}/{version}":
-            raise Refused(400, "the API version in the data does not match the expected API version")
+        if (
+            known["apiVersion"] != f"{group}/{version}"
+            or content["apiVersion"] != f"{group}/{version}"
+        ):
+            raise Refused(
+                400, "the API version in the data does not match the expected API version"
+            )
         try:
             jsonschema.Draft202012Validator(known["schema"]).validate(content)
         except jsonschema.ValidationError as error:
             raise Refused(422, error.message) from None
         name = content["metadata"]["name"]
         if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
-            raise Refused(422, f"{name}: a DNS-1035 label must consist of lower case alphanumeric characters or '-'")
+            raise Refused(
+                422,
+                f"{name}: a DNS-1035 label must consist of lower case alphanumeric characters"
+                " or '-'",
+            )
         if (kind, name) in self.jobs:
             raise Refused(409, f'{plural}.{group} "{name}" already exists')
         self.jobs[kind, name] = {**content, "status": {"conditions": []}}
@@ -100,12 +119,25 @@ class Cluster:
             self.say(job, "Created", f"{kind}Created", "")
             self.say(job, "Running", f"{kind}Running", "")
         limit = limit_of(kind, job)
-        codes = [self.run(pod, limit) for pod in made if "worker" not in pod["metadata"]["name"] or kind != "mpijob"]
+        codes = [
+            self.run(pod, limit)
+            for pod in made
+            if "worker" not in pod["metadata"]["name"] or kind != "mpijob"
+        ]
         if (kind, name) not in self.jobs:
             return
         if None in codes:
-            late = {"jobset": ("FailedJobs", "jobset failed due to one or more job failures"), "trainjob": ("DeadlineExceeded", "")}
-            words = late.get(kind, (f"{kind}Failed", f"Job {name} has failed because it was active longer than specified deadline"))
+            late = {
+                "jobset": ("FailedJobs", "jobset failed due to one or more job failures"),
+                "trainjob": ("DeadlineExceeded", ""),
+            }
+            words = late.get(
+                kind,
+                (
+                    f"{kind}Failed",
+                    f"Job {name} has failed because it was active longer than specified deadline",
+                ),
+            )
             self.say(job, "Failed", *words)
         elif any(codes):
             self.say(job, "Failed", f"{kind}Failed", "a pod failed")
@@ -117,11 +149,23 @@ class Cluster:
         container = pod["spec"]["containers"][0]
         if int(container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0)) > GPUS:
             message = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
-            pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
+            pod["status"]["conditions"] = [
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": message,
+                }
+            ]
             return True
         if "missing" in container["image"]:
-            waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{container["image"]}"'}
-            pod["status"]["containerStatuses"] = [{"name": container["name"], "state": {"waiting": waiting}}]
+            waiting = {
+                "reason": "ImagePullBackOff",
+                "message": f'Back-off pulling image "{container["image"]}"',
+            }
+            pod["status"]["containerStatuses"] = [
+                {"name": container["name"], "state": {"waiting": waiting}}
+            ]
             return True
         return False
 
@@ -129,18 +173,31 @@ class Cluster:
         """Run the container of a pod; None where the limit ended it."""
         name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]
         words, env = container_call(
-            container, {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "HOME": str(self.folder), **pod["given"]}
+            container,
+            {
+                "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+                "HOME": str(self.folder),
+                **pod["given"],
+            },
         )
         started = now()
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                words, env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                words,
+                env=env,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         self.processes.append((name, process))
         pod["spec"]["nodeName"] = "node-a"
         pod["status"] = {
             "phase": "Running",
-            "containerStatuses": [{"name": container["name"], "state": {"running": {"startedAt": started}}}],
+            "containerStatuses": [
+                {"name": container["name"], "state": {"running": {"startedAt": started}}}
+            ],
         }
         end = None if limit_s is None else time.monotonic() + limit_s
         while process.poll() is None and (end is None or time.monotonic() < end):
@@ -149,7 +206,12 @@ class Cluster:
         self.kill(process)
         code = process.wait()
         code = 128 - code if code < 0 else code
-        ended = {"exitCode": code, "reason": "Error" if code else "Completed", "startedAt": started, "finishedAt": now()}
+        ended = {
+            "exitCode": code,
+            "reason": "Error" if code else "Completed",
+            "startedAt": started,
+            "finishedAt": now(),
+        }
         pod["status"] = {
             "phase": "Failed" if code else "Succeeded",
             "containerStatuses": [{"name": container["name"], "state": {"terminated": ended}}],
@@ -164,7 +226,13 @@ class Cluster:
     def say(self, job: dict[str, Any], kind: str, reason: str, message: str) -> None:
         """Add a condition."""
         with self.lock:
-            condition = {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now()}
+            condition = {
+                "type": kind,
+                "status": "True",
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": now(),
+            }
             job["status"]["conditions"] = [*job["status"]["conditions"], condition]
 
     def delete(self, kind: str, name: str) -> dict[str, Any]:
@@ -183,11 +251,25 @@ class Cluster:
     def jobs_of(self) -> list[dict[str, Any]]:
         """The Jobs of batch/v1 that JobSets are made of."""
         late = "Job was active longer than specified deadline"
-        condition = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": late}
+        condition = {
+            "type": "Failed",
+            "status": "True",
+            "reason": "DeadlineExceeded",
+            "message": late,
+        }
         return [
             {
-                "metadata": {"name": f"{name}-node-0", "labels": {"jobset.sigs.k8s.io/jobset-name": name}},
-                "status": {"conditions": [condition for told in job["status"]["conditions"] if told["reason"] == "FailedJobs"]},
+                "metadata": {
+                    "name": f"{name}-node-0",
+                    "labels": {"jobset.sigs.k8s.io/jobset-name": name},
+                },
+                "status": {
+                    "conditions": [
+                        condition
+                        for told in job["status"]["conditions"]
+                        if told["reason"] == "FailedJobs"
+                    ]
+                },
             }
             for (kind, name), job in self.jobs.items()
             if kind == "jobset"
@@ -204,33 +286,73 @@ def pods_of(kind: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What an operator makes of a job: names, labels, and the variables that it sets."""
     name, spec = job["metadata"]["name"], job["spec"]
     if kind == "trainjob":
-        container = {"name": "node", **{key: spec["trainer"][key] for key in ("image", "command", "env") if key in spec["trainer"]}}
+        container = {
+            "name": "node",
+            **{
+                key: spec["trainer"][key]
+                for key in ("image", "command", "env")
+                if key in spec["trainer"]
+            },
+        }
         container["resources"] = spec["trainer"]["resourcesPerNode"]
         for rank in range(spec["trainer"]["numNodes"]):
-            given = {"PET_NODE_RANK": str(rank), "PET_MASTER_ADDR": f"{name}-node-0-0.{name}", "PET_MASTER_PORT": "29500"}
-            yield pod(f"{name}-node-0-{rank}-x7b2p", {"containers": [container]}, {"jobset.sigs.k8s.io/jobset-name": name}, given)
+            given = {
+                "PET_NODE_RANK": str(rank),
+                "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
+                "PET_MASTER_PORT": "29500",
+            }
+            yield pod(
+                f"{name}-node-0-{rank}-x7b2p",
+                {"containers": [container]},
+                {"jobset.sigs.k8s.io/jobset-name": name},
+                given,
+            )
     elif kind == "jobset":
         inner = spec["replicatedJobs"][0]["template"]["spec"]
         for rank in range(inner["completions"]):
             labels = {"jobset.sigs.k8s.io/jobset-name": name}
-            yield pod(f"{name}-node-0-{rank}-x7b2p", inner["template"]["spec"], labels, {"JOB_COMPLETION_INDEX": str(rank)})
+            yield pod(
+                f"{name}-node-0-{rank}-x7b2p",
+                inner["template"]["spec"],
+                labels,
+                {"JOB_COMPLETION_INDEX": str(rank)},
+            )
     else:
         replicas = spec["pytorchReplicaSpecs" if kind == "pytorchjob" else "mpiReplicaSpecs"]
         for role, replica in replicas.items():
             for rank in range(replica["replicas"]):
-                given = {"PET_NODE_RANK": str(rank), "PET_MASTER_ADDR": f"{name}-master-0", "PET_MASTER_PORT": "23456"}
-                yield pod(f"{name}-{role.lower()}-{rank}", replica["template"]["spec"], {"training.kubeflow.org/job-name": name}, given)
+                given = {
+                    "PET_NODE_RANK": str(rank),
+                    "PET_MASTER_ADDR": f"{name}-master-0",
+                    "PET_MASTER_PORT": "23456",
+                }
+                yield pod(
+                    f"{name}-{role.lower()}-{rank}",
+                    replica["template"]["spec"],
+                    {"training.kubeflow.org/job-name": name},
+                    given,
+                )
 
 
-def pod(name: str, spec: Mapping[str, Any], labels: dict[str, str], given: dict[str, str]) -> dict[str, Any]:
+def pod(
+    name: str, spec: Mapping[str, Any], labels: dict[str, str], given: dict[str, str]
+) -> dict[str, Any]:
     """A pod that waits."""
-    return {"metadata": {"name": name, "labels": labels}, "spec": dict(spec), "status": {"phase": "Pending"}, "given": given}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": dict(spec),
+        "status": {"phase": "Pending"},
+        "given": given,
+    }
 
 
 def limit_of(kind: str, job: Mapping[str, Any]) -> float | None:
     """Where each kind has its limit."""
     spec = job["spec"]
-    place = {"trainjob": spec, "jobset": spec.get("replicatedJobs", [{}])[0].get("template", {}).get("spec", {})}
+    place = {
+        "trainjob": spec,
+        "jobset": spec.get("replicatedJobs", [{}])[0].get("template", {}).get("spec", {}),
+    }
     found: float | None = place.get(kind, spec.get("runPolicy", {})).get("activeDeadlineSeconds")
     return found
 
@@ -241,7 +363,9 @@ def selected(thing: Mapping[str, Any], selector: str) -> bool:
     for name, values in re.findall(r"([\w./-]+) in \(([^)]*)\)", selector):
         if labels.get(name) not in values.split(","):
             return False
-    return all(labels.get(name) == value for name, value in re.findall(r"([\w./-]+)=([\w.-]+)", selector))
+    return all(
+        labels.get(name) == value for name, value in re.findall(r"([\w./-]+)=([\w.-]+)", selector)
+    )
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -251,7 +375,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         """Answer one request."""
-        parts, query = urlsplit(self.path), {key: value[0] for key, value in parse_qs(urlsplit(self.path).query).items()}
+        parts, query = (
+            urlsplit(self.path),
+            {key: value[0] for key, value in parse_qs(urlsplit(self.path).query).items()},
+        )
         self.cluster.calls.append(f"{self.command} {parts.path}")
         size = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(size)) if size else {}
@@ -264,10 +391,18 @@ class Handler(BaseHTTPRequestHandler):
             code = 200
         except Refused as refused:
             code = refused.code
-            found = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": str(refused), "code": code}
+            found = {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "status": "Failure",
+                "message": str(refused),
+                "code": code,
+            }
         content = found if isinstance(found, bytes) else json.dumps(found).encode()
         self.send_response(code)
-        self.send_header("Content-Type", "text/plain" if isinstance(found, bytes) else "application/json")
+        self.send_header(
+            "Content-Type", "text/plain" if isinstance(found, bytes) else "application/json"
+        )
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -286,10 +421,18 @@ class Handler(BaseHTTPRequestHandler):
                 return log.read_bytes()
             if words[4] == "events":
                 return {"items": cluster.events}
-            return {"items": [found for found in list(cluster.pods.values()) if selected(found, selector)]}
+            return {
+                "items": [
+                    found for found in list(cluster.pods.values()) if selected(found, selector)
+                ]
+            }
         group, version, namespace, plural = words[1], words[2], words[4], words[5]
         if namespace != "research":
-            raise Refused(403, f'{plural} is forbidden: User "u" cannot list resource in the namespace "{namespace}"')
+            raise Refused(
+                403,
+                f'{plural} is forbidden: User "u" cannot list resource in the namespace'
+                f' "{namespace}"',
+            )
         if group == "batch":
             return {"items": [found for found in cluster.jobs_of() if selected(found, selector)]}
         if self.command == "POST":
@@ -299,7 +442,13 @@ class Handler(BaseHTTPRequestHandler):
             return cluster.delete(kind, words[6])
         if kind not in cluster.operators:
             raise Refused(404, "404 page not found")
-        return {"items": [job for (of, _), job in list(cluster.jobs.items()) if of == kind and selected(job, selector)]}
+        return {
+            "items": [
+                job
+                for (of, _), job in list(cluster.jobs.items())
+                if of == kind and selected(job, selector)
+            ]
+        }
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
@@ -316,7 +465,12 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"cluster": cluster}))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    config = {**CONFIG, "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}]}
+    config = {
+        **CONFIG,
+        "clusters": [
+            {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+        ],
+    }
     (folder / "config").write_text(yaml.safe_dump(config))
     try:
         with pytest.MonkeyPatch.context() as patch:

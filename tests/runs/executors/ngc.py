@@ -1,6 +1,7 @@
-"""A stand-in for NGC CLI 4.19.1: its words for jobs of Base Command, with its choices, and JSON in its form. Commands really run.
-
-Its state is the folder named by NGC_STATE; an organization of the name `down` does not answer, and image `missing` never starts.
+"""A stand-in for NGC CLI 4.19.1: its words for jobs of Base Command, with its choices, and JSON in
+its form. Commands really run.
+ Its state is the folder named by NGC_STATE; an organization of the name `down` does not answer, and
+image `missing` never starts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 STATE = Path(os.environ["NGC_STATE"])
-STATUSES = ["CREATED", "QUEUED", "STARTING", "RUNNING", "FAILED", "FINISHED_SUCCESS", "KILLED_BY_USER"]
+STATUSES = [
+    "CREATED",
+    "QUEUED",
+    "STARTING",
+    "RUNNING",
+    "FAILED",
+    "FINISHED_SUCCESS",
+    "KILLED_BY_USER",
+]
 RUN = """
 timeout --signal=TERM --kill-after=5 $LIMIT bash -c "$COMMAND" > "$PLACE/log" 2>&1
 code=$?
@@ -31,7 +40,10 @@ def duration(text: str) -> int:
     found = re.fullmatch(r"(?:(\d+)D)?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", text)
     if not text or found is None:
         raise argparse.ArgumentTypeError("invalid duration: valid input format is [nD][nH][nM][nS]")
-    return sum(int(count or 0) * size for count, size in zip(found.groups(), (86400, 3600, 60, 1), strict=True))
+    return sum(
+        int(count or 0) * size
+        for count, size in zip(found.groups(), (86400, 3600, 60, 1), strict=True)
+    )
 
 
 def mount(text: str) -> str:
@@ -47,12 +59,32 @@ def grammar() -> argparse.ArgumentParser:
         common.add_argument(word)
     common.add_argument("--format_type", choices=["ascii", "csv", "json"], default="ascii")
     top = argparse.ArgumentParser(prog="ngc", allow_abbrev=False)
-    top.add_argument("--version", action="version", version="NGC CLI " + os.environ.get("NGC_VERSION", "4.19.1"))
-    inner = top.add_subparsers(dest="room", required=True).add_parser("base-command").add_subparsers(dest="noun", required=True)
+    top.add_argument(
+        "--version", action="version", version="NGC CLI " + os.environ.get("NGC_VERSION", "4.19.1")
+    )
+    inner = (
+        top.add_subparsers(dest="room", required=True)
+        .add_parser("base-command")
+        .add_subparsers(dest="noun", required=True)
+    )
     verbs = inner.add_parser("job").add_subparsers(dest="verb", required=True)
     run = verbs.add_parser("run", parents=[common], allow_abbrev=False)
-    for word in ("name", "image", "instance", "commandline", "result", "env-var", "label", "secret", "port", "network"):
-        run.add_argument(f"--{word}", action="append" if word in ("env-var", "label", "secret", "port") else "store")
+    for word in (
+        "name",
+        "image",
+        "instance",
+        "commandline",
+        "result",
+        "env-var",
+        "label",
+        "secret",
+        "port",
+        "network",
+    ):
+        run.add_argument(
+            f"--{word}",
+            action="append" if word in ("env-var", "label", "secret", "port") else "store",
+        )
     run.add_argument("--priority", choices=["HIGH", "NORMAL", "LOW"])
     run.add_argument("--order", type=int, choices=range(1, 100))
     run.add_argument("--preempt", choices=["RUNONCE", "RESUMABLE", "RESTARTABLE"])
@@ -73,11 +105,17 @@ def grammar() -> argparse.ArgumentParser:
     killed.add_argument("jobids")
     killed.add_argument("--reason")
     for noun in ("workspace", "dataset", "result"):
-        storage_grammar(noun, inner.add_parser(noun).add_subparsers(dest="verb", required=True), common)
+        storage_grammar(
+            noun, inner.add_parser(noun).add_subparsers(dest="verb", required=True), common
+        )
     return top
 
 
-def storage_grammar(noun: str, verbs: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser) -> None:
+def storage_grammar(
+    noun: str,
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
+    common: argparse.ArgumentParser,
+) -> None:
     """What 4.19.1 takes for what is stored; `--exclude` of an upload is for workspaces alone."""
 
     def verb(name: str, *words: str) -> argparse.ArgumentParser:
@@ -96,7 +134,12 @@ def storage_grammar(noun: str, verbs: argparse._SubParsersAction[argparse.Argume
     listed = verb("list", "--name")
     for word in ("--owned", "--all"):
         listed.add_argument(word, action="store_true")
-    sent = verb("upload", "target", "--source", *(["--destination"] if noun == "workspace" else ["--desc", "--share"]))
+    sent = verb(
+        "upload",
+        "target",
+        "--source",
+        *(["--destination"] if noun == "workspace" else ["--desc", "--share"]),
+    )
     sent.add_argument("--dry-run", action="store_true")
     sent.add_argument("--threads", type=int)
     if noun == "dataset":
@@ -117,7 +160,15 @@ def stored(words: argparse.Namespace) -> object:
     shelf.mkdir(exist_ok=True)
     if words.verb == "list":
         places = sorted(place for place in shelf.iterdir() if place.match(words.name or "*"))
-        return [{"id": f"id-{place.name}", "name": place.name, "sizeInBytes": 2048, "aceName": words.ace or "ace-1"} for place in places]
+        return [
+            {
+                "id": f"id-{place.name}",
+                "name": place.name,
+                "sizeInBytes": 2048,
+                "aceName": words.ace or "ace-1",
+            }
+            for place in places
+        ]
     if words.verb == "create":
         if (shelf / words.name).exists():
             sys.exit(f"Error: Workspace name '{words.name}' already exists.")
@@ -127,9 +178,16 @@ def stored(words: argparse.Namespace) -> object:
         target = shelf / words.target
         if words.noun == "workspace" and not target.exists():
             sys.exit(f"Error: Workspace {words.target} not found.")
-        source, into = Path(words.source), target / (getattr(words, "destination", None) or "/").strip("/")
+        source, into = (
+            Path(words.source),
+            target / (getattr(words, "destination", None) or "/").strip("/"),
+        )
         into.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(source, into, dirs_exist_ok=True) if source.is_dir() else shutil.copy(source, into)
+        (
+            shutil.copytree(source, into, dirs_exist_ok=True)
+            if source.is_dir()
+            else shutil.copy(source, into)
+        )
         return {"id": 1}
     return {key: value for key, value in vars(words).items() if value}
 
@@ -142,12 +200,31 @@ def start(words: argparse.Namespace) -> dict[str, object]:
     number = 5_000_000 + len(list(STATE.glob("[0-9]*")))
     place = STATE / str(number)
     place.mkdir()
-    kept = {"name": words.name, "image": words.image, "org": words.org or "", "limit": words.total_runtime, "replicas": words.replicas}
+    kept = {
+        "name": words.name,
+        "image": words.image,
+        "org": words.org or "",
+        "limit": words.total_runtime,
+        "replicas": words.replicas,
+    }
     (place / "job.json").write_text(json.dumps(kept))
     if "missing" not in words.image:
-        env = {**os.environ, "PLACE": str(place), "LIMIT": str(words.total_runtime or 0), "COMMAND": words.commandline}
+        env = {
+            **os.environ,
+            "PLACE": str(place),
+            "LIMIT": str(words.total_runtime or 0),
+            "COMMAND": words.commandline,
+        }
         null = subprocess.DEVNULL
-        child = subprocess.Popen(["bash", "-c", RUN], env=env, cwd=STATE, stdin=null, stdout=null, stderr=null, start_new_session=True)
+        child = subprocess.Popen(
+            ["bash", "-c", RUN],
+            env=env,
+            cwd=STATE,
+            stdin=null,
+            stdout=null,
+            stderr=null,
+            start_new_session=True,
+        )
         (place / "pid").write_text(str(child.pid))
     return job_of(place)
 
@@ -163,17 +240,29 @@ def job_of(place: Path) -> dict[str, object]:
     if (place / "killed").exists():
         status |= {"status": "KILLED_BY_USER", "statusDetails": "Job killed by user"}
         if (place / "pid").exists():
-            status |= {"startedAt": iso((place / "pid").stat().st_mtime), "endedAt": iso((place / "killed").stat().st_mtime)}
+            status |= {
+                "startedAt": iso((place / "pid").stat().st_mtime),
+                "endedAt": iso((place / "killed").stat().st_mtime),
+            }
     elif not (place / "pid").exists():
         status |= {"status": "QUEUED", "statusDetails": "Waiting for resources"}
     elif (place / "code").exists():
         code = int((place / "code").read_text())
         late = code == 124 and known["limit"]
-        status["status"] = "FINISHED_SUCCESS" if code == 0 else "FAILED_RUN_LIMIT_EXCEEDED" if late else "FAILED"
-        status |= {"startedAt": iso((place / "pid").stat().st_mtime), "endedAt": iso(float((place / "ended").read_text()))}
+        status["status"] = (
+            "FINISHED_SUCCESS" if code == 0 else "FAILED_RUN_LIMIT_EXCEEDED" if late else "FAILED"
+        )
+        status |= {
+            "startedAt": iso((place / "pid").stat().st_mtime),
+            "endedAt": iso(float((place / "ended").read_text())),
+        }
     else:
         status |= {"status": "RUNNING", "startedAt": iso((place / "pid").stat().st_mtime)}
-    return {"id": int(place.name), "jobDefinition": {"name": known["name"], "replicaCount": known["replicas"]}, "jobStatus": status}
+    return {
+        "id": int(place.name),
+        "jobDefinition": {"name": known["name"], "replicaCount": known["replicas"]},
+        "jobStatus": status,
+    }
 
 
 def place_of(text: str) -> Path:
@@ -195,7 +284,9 @@ def main() -> None:
         found: object = {"job": start(words), "jobStatusHistory": []}
     elif words.verb == "list":
         found = [
-            job_of(place) for place in STATE.glob("[0-9]*") if json.loads((place / "job.json").read_text())["org"] == (words.org or "")
+            job_of(place)
+            for place in STATE.glob("[0-9]*")
+            if json.loads((place / "job.json").read_text())["org"] == (words.org or "")
         ]
     elif words.verb == "info":
         found = {"job": job_of(place_of(words.jobid)), "jobStatusHistory": []}

@@ -38,7 +38,11 @@ def installed(folder: Path) -> Iterator[Path]:
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[Harness]:
     with installed(tmp_path):
-        yield Harness(make=lambda: BaseCommandExecutor(BaseCommandOptions(log_every_s=0)), folder=tmp_path, fields=FIELDS)
+        yield Harness(
+            make=lambda: BaseCommandExecutor(BaseCommandOptions(log_every_s=0)),
+            folder=tmp_path,
+            fields=FIELDS,
+        )
 
 
 def test_several_nodes(harness: Harness) -> None:
@@ -51,7 +55,13 @@ def test_several_nodes(harness: Harness) -> None:
 
 def test_options_and_organizations(harness: Harness) -> None:
     words = ("--preempt", "RUNONCE", "--priority", "HIGH")
-    options = BaseCommandOptions(organization="ours", ace="a1", image=FIELDS["image"], instance=FIELDS["instance"], words=words)
+    options = BaseCommandOptions(
+        organization="ours",
+        ace="a1",
+        image=FIELDS["image"],
+        instance=FIELDS["instance"],
+        words=words,
+    )
     directory, label = harness.place()
     handle = BaseCommandExecutor(options).submit(bash("true"), directory=directory, label=label)
     assert "@ours:" in handle
@@ -65,7 +75,11 @@ def test_a_queue_that_does_not_start_it(harness: Harness) -> None:
     harness.fields = {**FIELDS, "image": "missing:1"}
     handle = harness.submit(bash("true"))
     status = harness.status(handle)
-    assert (status.state, status.reason, status.started_s) == ("queued", "Waiting for resources", None)
+    assert (status.state, status.reason, status.started_s) == (
+        "queued",
+        "Waiting for resources",
+        None,
+    )
     harness.executor.cancel(handle)
     assert harness.status(handle).state == "cancelled"
 
@@ -100,12 +114,17 @@ def test_logs_are_not_fetched_at_every_poll(harness: Harness) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("--preempt", "SOMETIMES"), "invalid choice: 'SOMETIMES'"), (("--nonsense",), "unrecognized arguments: --nonsense")],
+    [
+        (("--preempt", "SOMETIMES"), "invalid choice: 'SOMETIMES'"),
+        (("--nonsense",), "unrecognized arguments: --nonsense"),
+    ],
 )
 def test_ngc_refuses(harness: Harness, words: tuple[str, ...], said: str) -> None:
     directory, label = harness.place()
     with pytest.raises(LauncherError, match=f"bcp: ngc refuses {label}: .*{said}"):
-        harness.executor.submit(replace(harness.of(bash("true")), words=words), directory=directory, label=label)
+        harness.executor.submit(
+            replace(harness.of(bash("true")), words=words), directory=directory, label=label
+        )
     assert harness.executor.find(label, directory=directory) is None
 
 
@@ -119,7 +138,9 @@ def test_base_command_does_not_answer(harness: Harness) -> None:
 def test_ngc_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bash").symlink_to("/bin/bash")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LauncherError, match=r"bcp: ngc is not there: install NGC CLI 4.19.1 or earlier"):
+    with pytest.raises(
+        LauncherError, match=r"bcp: ngc is not there: install NGC CLI 4.19.1 or earlier"
+    ):
         BaseCommandExecutor().check()
 
 
@@ -131,7 +152,9 @@ def test_an_ngc_without_base_command(harness: Harness, monkeypatch: pytest.Monke
 
 def test_what_base_command_has_no_word_for(harness: Harness) -> None:
     with pytest.raises(ConfigError, match="bcp needs instance"):
-        BaseCommandExecutor().submit(replace(bash("true"), image="a"), directory=harness.folder, label="a-1")
+        BaseCommandExecutor().submit(
+            replace(bash("true"), image="a"), directory=harness.folder, label="a-1"
+        )
 
 
 @pytest.mark.parametrize("handle", ["", "12", "a@b:/c", "12@b"])
@@ -145,7 +168,9 @@ def test_every_status_has_a_row() -> None:
     assert len(STATES) == 25
     assert set(STATES.values()) <= set(get_args(JobState))
     for word, state in STATES.items():
-        status = _status_of({"status": word, "statusDetails": "why", "startedAt": "2026-01-02T03:04:05.000Z"})
+        status = _status_of(
+            {"status": word, "statusDetails": "why", "startedAt": "2026-01-02T03:04:05.000Z"}
+        )
         assert status.state == state
         assert "why" in status.reason
     assert _status_of({"status": "SHINY_NEW"}) == replace(_status_of({}), reason="SHINY_NEW")
@@ -172,4 +197,7 @@ def test_the_words_that_are_sent(harness: Harness) -> None:
     harness.end(harness.executor.submit(harness.of(bash("true")), directory=directory, label=label))
     text = (directory / "job" / "job.sh").read_text()
     assert f"--name {label}" in text and "--format_type json" in text
-    assert json.loads((directory / "job" / "sent.json").read_text()) == {"label": label, "organization": ""}
+    assert json.loads((directory / "job" / "sent.json").read_text()) == {
+        "label": label,
+        "organization": "",
+    }

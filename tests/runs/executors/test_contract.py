@@ -33,7 +33,11 @@ SLEEP = "echo up; sleep 300"
 def local(folder: Path) -> Iterator[Harness]:
     handle = f"999999@no-such-run-1:{folder}/none"
     with programs(folder, "torchrun"), machine_of_its_own(folder):
-        yield Harness(make=lambda: LocalExecutor(LocalOptions(stop_grace_s=2)), folder=folder, unknown_handle=handle)
+        yield Harness(
+            make=lambda: LocalExecutor(LocalOptions(stop_grace_s=2)),
+            folder=folder,
+            unknown_handle=handle,
+        )
 
 
 def slurm(folder: Path) -> Iterator[Harness]:
@@ -42,14 +46,21 @@ def slurm(folder: Path) -> Iterator[Harness]:
         harness = Harness(make=SlurmExecutor, folder=folder, unknown_handle="999999")
         harness.overdue = harness.submit(replace(bash(SLEEP), time_limit_s=60))
         harness.wait(harness.overdue, "running")
-        cluster.ask("scontrol", "update", f"jobid={harness.overdue}", "EndTime=now+1")  # a minute is the shortest that it counts
+        cluster.ask(
+            "scontrol", "update", f"jobid={harness.overdue}", "EndTime=now+1"
+        )  # a minute is the shortest that it counts
         yield harness
 
 
 def k8s(folder: Path) -> Iterator[Harness]:
     with running_cluster(folder / "cluster"):
         handle = f"research/trainjob/none:{folder}/none"
-        yield Harness(make=KubernetesExecutor, folder=folder, fields={"image": "pytorch:25.04"}, unknown_handle=handle)
+        yield Harness(
+            make=KubernetesExecutor,
+            folder=folder,
+            fields={"image": "pytorch:25.04"},
+            unknown_handle=handle,
+        )
 
 
 def bcp(folder: Path) -> Iterator[Harness]:
@@ -66,8 +77,12 @@ def bcp(folder: Path) -> Iterator[Harness]:
 LAUNCHERS = {"local": local, "slurm": slurm, "k8s": k8s, "bcp": bcp}
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("slurm", marks=pytest.mark.slow), "k8s", "bcp"])
-def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+@pytest.fixture(
+    scope="module", params=["local", pytest.param("slurm", marks=pytest.mark.slow), "k8s", "bcp"]
+)
+def harness(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harness]:
     yield from LAUNCHERS[request.param](tmp_path_factory.mktemp(f"{request.param}-"))
 
 
@@ -106,7 +121,10 @@ def test_words_arrive_as_they_are(harness: Harness) -> None:
 
 def test_files_travel_with_the_job(harness: Harness) -> None:
     directory, label = harness.place()
-    job = replace(bash("cat data/blend.txt"), files=(ExportedFile(name="data/blend.txt", text="from the file"),))
+    job = replace(
+        bash("cat data/blend.txt"),
+        files=(ExportedFile(name="data/blend.txt", text="from the file"),),
+    )
     handle = harness.executor.submit(harness.of(job), directory=directory, label=label)
     assert harness.end(handle)[handle].state == "succeeded"
     assert (directory / "stdout.log").read_text() == "from the file"
@@ -162,7 +180,9 @@ def test_nothing_to_ask(harness: Harness) -> None:
 @pytest.mark.parametrize("label", ["", "A", "a_b", "1a", "a-", "a" * 41, "a b", "a\n"])
 def test_label_that_some_launcher_refuses(harness: Harness, label: str) -> None:
     with pytest.raises(ConfigError, match="label="):
-        harness.executor.submit(harness.of(bash("true")), directory=harness.folder / "bad", label=label)
+        harness.executor.submit(
+            harness.of(bash("true")), directory=harness.folder / "bad", label=label
+        )
 
 
 def test_slots(harness: Harness) -> None:

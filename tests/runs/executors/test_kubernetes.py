@@ -1,4 +1,5 @@
-"""What is peculiar to Kubernetes, on a stand-in for its API; documents of pods are in the form that the API gives them."""
+"""What is peculiar to Kubernetes, on a stand-in for its API; documents of pods are in the form that
+the API gives them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ import yaml
 from tests.runs.executors.harness import Harness, bash
 from tests.runs.executors.kubernetes_api import TOKEN, Cluster, running_cluster
 
-from meshwright.errors import ConfigError, LauncherError, LauncherSilent, MissingExtraError, UnknownNameError
+from meshwright.errors import (
+    ConfigError,
+    LauncherError,
+    LauncherSilent,
+    MissingExtraError,
+    UnknownNameError,
+)
 from meshwright.exports.jobs import Job
 from meshwright.runs.executors import JobState, KubernetesExecutor, KubernetesOptions
 from meshwright.runs.executors._kubernetes_states import CONDITIONS, PHASES, REASONS, status_of
@@ -40,7 +47,10 @@ def of_kind(harness: Harness, kind: Any) -> Harness:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("line", "state", "code"), [("exit 0", "succeeded", 0), ("exit 9", "failed", 9), (SLEEP, "timed_out", None)])
+@pytest.mark.parametrize(
+    ("line", "state", "code"),
+    [("exit 0", "succeeded", 0), ("exit 9", "failed", 9), (SLEEP, "timed_out", None)],
+)
 def test_every_kind(harness: Harness, kind: str, line: str, state: str, code: int | None) -> None:
     harness = of_kind(harness, kind)
     handle = harness.submit(replace(bash(line), time_limit_s=1 if "sleep" in line else None))
@@ -53,7 +63,12 @@ def test_an_mpijob(harness: Harness) -> None:
     """Its launcher prints for all; the workers only wait."""
     harness = of_kind(harness, "mpijob")
     directory, label = harness.place()
-    job = Job(name="a", command=("-c", "import os; print('rank', os.environ['RANK'])"), nodes=2, gpus_per_node=1)
+    job = Job(
+        name="a",
+        command=("-c", "import os; print('rank', os.environ['RANK'])"),
+        nodes=2,
+        gpus_per_node=1,
+    )
     handle = harness.executor.submit(harness.of(job), directory=directory, label=label)
     assert harness.end(handle)[handle].state == "succeeded"
     assert (directory / "stdout.log").read_text() == "rank 0\n"
@@ -83,7 +98,9 @@ def test_what_was_sent_stands_in_the_run(cluster: Cluster, harness: Harness) -> 
     directory, label = harness.place()
     handle = harness.executor.submit(harness.of(bash("true")), directory=directory, label=label)
     sent = yaml.safe_load((directory / "job" / "job.trainjob.yaml").read_text())
-    assert {key: value for key, value in cluster.jobs["trainjob", label].items() if key != "status"} == sent
+    assert {
+        key: value for key, value in cluster.jobs["trainjob", label].items() if key != "status"
+    } == sent
     harness.end(handle)
 
 
@@ -103,14 +120,21 @@ def test_options_of_the_executor(cluster: Cluster, harness: Harness) -> None:
     ("change", "reason"),
     [
         ({"image": "missing:1"}, 'ImagePullBackOff: Back-off pulling image "missing:1"'),
-        ({"gpus_per_node": 16}, "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu."),
+        (
+            {"gpus_per_node": 16},
+            "Unschedulable: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu.",
+        ),
     ],
 )
-def test_a_queue_that_does_not_start_it(harness: Harness, change: dict[str, Any], reason: str) -> None:
+def test_a_queue_that_does_not_start_it(
+    harness: Harness, change: dict[str, Any], reason: str
+) -> None:
     handle = harness.submit(bash("true"))
     harness.end(handle)
     harness.fields |= change
-    handle = harness.submit(replace(bash("true"), **{key: value for key, value in change.items() if key != "image"}))
+    handle = harness.submit(
+        replace(bash("true"), **{key: value for key, value in change.items() if key != "image"})
+    )
     status = harness.wait(handle, "queued")
     while not (status := harness.status(handle)).reason:
         assert status.state == "queued"
@@ -124,11 +148,23 @@ def test_a_quota_is_told_by_events(cluster: Cluster, harness: Harness) -> None:
     handle = harness.submit(bash("true"))
     name = handle.split("/")[2].partition(":")[0]
     end = time.monotonic() + 10.0
-    while not harness.status(handle).reason and time.monotonic() < end:  # the operator makes its pods a moment after the job
+    while (
+        not harness.status(handle).reason and time.monotonic() < end
+    ):  # the operator makes its pods a moment after the job
         time.sleep(0.01)
-    cluster.pods = {pod: content for pod, content in cluster.pods.items() if not pod.startswith(name)}
-    for about, message in ((f"{name}1-node", "of another"), (f"{name}-node-0", "exceeded quota: gpus")):
-        event = {"involvedObject": {"name": about}, "reason": "FailedCreate", "message": message, "lastTimestamp": "2026-11-20T10:00:00Z"}
+    cluster.pods = {
+        pod: content for pod, content in cluster.pods.items() if not pod.startswith(name)
+    }
+    for about, message in (
+        (f"{name}1-node", "of another"),
+        (f"{name}-node-0", "exceeded quota: gpus"),
+    ):
+        event = {
+            "involvedObject": {"name": about},
+            "reason": "FailedCreate",
+            "message": message,
+            "lastTimestamp": "2026-11-20T10:00:00Z",
+        }
         cluster.events.append(event)
     assert harness.status(handle).reason == "FailedCreate: exceeded quota: gpus"
     harness.executor.cancel(handle)
@@ -166,23 +202,38 @@ def test_deleted_by_somebody_else(cluster: Cluster, harness: Harness) -> None:
 def test_the_same_label_twice(harness: Harness) -> None:
     directory, label = harness.place()
     harness.end(harness.executor.submit(harness.of(bash("true")), directory=directory, label=label))
-    with pytest.raises(LauncherError, match=f'k8s: TrainJob {label}: 409 trainjobs.trainer.kubeflow.org "{label}" already exists'):
-        harness.executor.submit(harness.of(bash("true")), directory=harness.folder / "other", label=label)
+    with pytest.raises(
+        LauncherError,
+        match=f'k8s: TrainJob {label}: 409 trainjobs.trainer.kubeflow.org "{label}" already exists',
+    ):
+        harness.executor.submit(
+            harness.of(bash("true")), directory=harness.folder / "other", label=label
+        )
 
 
 def test_an_operator_that_is_not_installed(cluster: Cluster, harness: Harness) -> None:
     cluster.operators.remove("jobset")
     try:
-        with pytest.raises(LauncherError, match=r"k8s: a list of jobsets.jobset.x-k8s.io: 404 .* is the operator installed that runs it"):
+        with pytest.raises(
+            LauncherError,
+            match=(
+                r"k8s: a list of jobsets.jobset.x-k8s.io: 404 .* is the operator installed that"
+                r" runs it"
+            ),
+        ):
             of_kind(harness, "jobset").executor.check()
     finally:
         cluster.operators.add("jobset")
 
 
-def test_what_the_api_refuses(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
+def test_what_the_api_refuses(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster
+) -> None:
     with pytest.raises(LauncherError, match=r"403 .* is forbidden"):
         KubernetesExecutor(KubernetesOptions(namespace="other")).check()
-    (tmp_path / "config").write_text((cluster.folder / "config").read_text().replace(TOKEN, "old-token"))
+    (tmp_path / "config").write_text(
+        (cluster.folder / "config").read_text().replace(TOKEN, "old-token")
+    )
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     with pytest.raises(LauncherError, match="401 Unauthorized"):
         KubernetesExecutor().check()
@@ -211,7 +262,9 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster
 
 def test_no_cluster_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with pytest.raises(LauncherError, match=r"k8s: no cluster is configured .* kubectl must work here"):
+    with pytest.raises(
+        LauncherError, match=r"k8s: no cluster is configured .* kubectl must work here"
+    ):
         KubernetesExecutor().check()
     with pytest.raises(ConfigError, match="context=there"):
         KubernetesExecutor(KubernetesOptions(context="there")).check()
@@ -235,28 +288,64 @@ def test_what_is_no_handle(handle: str) -> None:
 
 
 def ended(*, reason: str = "PyTorchJobFailed", message: str = "") -> dict[str, Any]:
-    condition = {"type": "Failed", "status": "True", "reason": reason, "message": message, "lastTransitionTime": "2026-11-20T10:05:00Z"}
-    return {"status": {"conditions": [{"type": "Created", "status": "True"}, {"type": "Running", "status": "False"}, condition]}}
+    condition = {
+        "type": "Failed",
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": "2026-11-20T10:05:00Z",
+    }
+    return {
+        "status": {
+            "conditions": [
+                {"type": "Created", "status": "True"},
+                {"type": "Running", "status": "False"},
+                condition,
+            ]
+        }
+    }
 
 
-def pod(name: str, *, code: int = 1, why: str = "Error", at: str = "10:04:00", **status: Any) -> dict[str, Any]:
-    terminated = {"exitCode": code, "reason": why, "startedAt": "2026-11-20T10:00:00Z", "finishedAt": f"2026-11-20T{at}Z"}
+def pod(
+    name: str, *, code: int = 1, why: str = "Error", at: str = "10:04:00", **status: Any
+) -> dict[str, Any]:
+    terminated = {
+        "exitCode": code,
+        "reason": why,
+        "startedAt": "2026-11-20T10:00:00Z",
+        "finishedAt": f"2026-11-20T{at}Z",
+    }
     return {
         "metadata": {"name": name},
         "spec": {"nodeName": f"on-{name}"},
-        "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": terminated}}], **status},
+        "status": {
+            "phase": "Failed",
+            "containerStatuses": [{"state": {"terminated": terminated}}],
+            **status,
+        },
     }
 
 
 def test_an_out_of_memory_kill_is_the_cause_even_if_a_neighbour_ends_first() -> None:
-    status = status_of(ended(), [pod("a", code=1, at="10:03:00"), pod("b", code=137, why="OOMKilled", at="10:03:05")])
+    status = status_of(
+        ended(),
+        [pod("a", code=1, at="10:03:00"), pod("b", code=137, why="OOMKilled", at="10:03:05")],
+    )
     assert (status.state, status.exit_code) == ("out_of_memory", 137)
     assert status.reason == "OOMKilled: exit code 137 of pod b"
-    assert (status.nodes, status.ended_s) == (("on-a", "on-b"), datetime(2026, 11, 20, 10, 3, 5, tzinfo=UTC).timestamp())
+    assert (status.nodes, status.ended_s) == (
+        ("on-a", "on-b"),
+        datetime(2026, 11, 20, 10, 3, 5, tzinfo=UTC).timestamp(),
+    )
 
 
 def test_the_first_pod_that_failed_is_the_cause() -> None:
-    assert status_of(ended(), [pod("a", code=143, at="10:03:05"), pod("b", code=3, at="10:03:00")]).exit_code == 3
+    assert (
+        status_of(
+            ended(), [pod("a", code=143, at="10:03:05"), pod("b", code=3, at="10:03:00")]
+        ).exit_code
+        == 3
+    )
 
 
 def test_a_kill_without_a_word_of_memory_is_a_failure() -> None:
@@ -266,11 +355,53 @@ def test_a_kill_without_a_word_of_memory_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("status", "state"),
     [
-        ({"reason": "Evicted", "message": "The node was low on resource: memory. Threshold quantity: 100Mi"}, "out_of_memory"),
-        ({"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}, "node_failed"),
-        ({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}, "preempted"),
-        ({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]}, "node_failed"),
-        ({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]}, "preempted"),
+        (
+            {
+                "reason": "Evicted",
+                "message": "The node was low on resource: memory. Threshold quantity: 100Mi",
+            },
+            "out_of_memory",
+        ),
+        (
+            {"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."},
+            "node_failed",
+        ),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "DisruptionTarget",
+                        "status": "True",
+                        "reason": "PreemptionByScheduler",
+                    }
+                ]
+            },
+            "preempted",
+        ),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "DisruptionTarget",
+                        "status": "True",
+                        "reason": "DeletionByTaintManager",
+                    }
+                ]
+            },
+            "node_failed",
+        ),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "DisruptionTarget",
+                        "status": "True",
+                        "reason": "EvictionByEvictionAPI",
+                    }
+                ]
+            },
+            "preempted",
+        ),
         ({"conditions": [{"type": "Ready", "status": "False", "reason": "PodFailed"}]}, "failed"),
     ],
 )
@@ -282,7 +413,11 @@ def test_limits_are_told_in_three_ways() -> None:
     assert status_of(ended(reason="DeadlineExceeded"), []).state == "timed_out"
     late = "Job a has failed because it was active longer than specified deadline"
     assert status_of(ended(message=late), [pod("a", code=143)]).state == "timed_out"
-    child = {"status": {"conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]}}
+    child = {
+        "status": {
+            "conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]
+        }
+    }
     assert status_of(ended(reason="FailedJobs"), [], children=[child]).state == "timed_out"
 
 
@@ -300,7 +435,16 @@ def test_a_job_of_which_one_pod_waits_is_queued() -> None:
     assert status_of({}, [running, {**running, "status": {"phase": "Pending"}}]).state == "queued"
     assert status_of({}, []).state == "queued"
     suspended = {
-        "status": {"conditions": [{"type": "Suspended", "status": "True", "reason": "Suspended", "message": "waits in queue team"}]}
+        "status": {
+            "conditions": [
+                {
+                    "type": "Suspended",
+                    "status": "True",
+                    "reason": "Suspended",
+                    "message": "waits in queue team",
+                }
+            ]
+        }
     }
     status = status_of(suspended, [])
     assert (status.state, status.reason) == ("queued", "Suspended: waits in queue team")

@@ -1,4 +1,5 @@
-"""What is peculiar to runs on this machine: they outlive the tuner, share the machine, and leave nothing behind."""
+"""What is peculiar to runs on this machine: they outlive the tuner, share the machine, and leave
+nothing behind."""
 
 from __future__ import annotations
 
@@ -62,9 +63,14 @@ def alive(pid: str) -> bool:
 
 
 def test_a_run_outlives_its_tuner(harness: Harness) -> None:
-    """kill -9 of the tuner and of all in its process group; another one adopts the run and learns its exit code."""
+    """kill -9 of the tuner and of all in its process group; another one adopts the run and learns
+    its exit code."""
     line = "echo up; sleep 1; exit 5"
-    tuner = subprocess.Popen([sys.executable, "-c", TUNER, str(harness.folder / "r"), line], stdout=subprocess.PIPE, start_new_session=True)
+    tuner = subprocess.Popen(
+        [sys.executable, "-c", TUNER, str(harness.folder / "r"), line],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
     assert tuner.stdout is not None
     handle = tuner.stdout.readline().decode().strip()
     os.killpg(tuner.pid, signal.SIGKILL)
@@ -77,10 +83,18 @@ def test_a_run_outlives_its_tuner(harness: Harness) -> None:
 def test_no_process_is_left_whatever_it_does(harness: Harness) -> None:
     """A worker in a session of its own that ignores SIGTERM, and one that drops its environment."""
     stubborn = "trap '' TERM; echo $BASHPID; while :; do sleep 1; done"
-    line = f"setsid bash -c '{stubborn.replace(chr(39), chr(34))}' & env -i setsid sleep 299 & echo $!; wait"
+    line = (
+        f"setsid bash -c '{stubborn.replace(chr(39), chr(34))}' & env -i setsid sleep 299 & echo"
+        " $!; wait"
+    )
     directory, label = harness.place()
     handle = harness.executor.submit(bash(line), directory=directory, label=label)
-    wait_until(lambda: (directory / "stdout.log").exists() and len((directory / "stdout.log").read_text().split()) == 2)
+    wait_until(
+        lambda: (
+            (directory / "stdout.log").exists()
+            and len((directory / "stdout.log").read_text().split()) == 2
+        )
+    )
     pids = (directory / "stdout.log").read_text().split()
     assert all(map(alive, pids))
     harness.executor.cancel(handle)
@@ -90,7 +104,9 @@ def test_no_process_is_left_whatever_it_does(harness: Harness) -> None:
 
 def test_nothing_is_left_behind_by_a_program_that_ends_well(harness: Harness) -> None:
     directory, label = harness.place()
-    handle = harness.executor.submit(bash("setsid sleep 298 & echo $!"), directory=directory, label=label)
+    handle = harness.executor.submit(
+        bash("setsid sleep 298 & echo $!"), directory=directory, label=label
+    )
     assert harness.end(handle)[handle].state == "succeeded"
     assert not alive((directory / "stdout.log").read_text())
 
@@ -127,12 +143,15 @@ def test_another_process_with_the_same_number_is_not_the_run(harness: Harness) -
 
 
 def test_a_run_of_another_machine_is_not_judged(harness: Harness) -> None:
-    """Its directory may be on a file system that both see; processes are told apart on its own machine alone."""
+    """Its directory may be on a file system that both see; processes are told apart on its own
+    machine alone."""
     directory, label = harness.place()
     handle = harness.executor.submit(bash("sleep 293"), directory=directory, label=label)
     harness.wait(handle, "running")
     spec = directory / "job" / "watch.json"
-    spec.write_text(spec.read_text().replace(f'"host": "{os.uname().nodename}"', '"host": "elsewhere"'))
+    spec.write_text(
+        spec.read_text().replace(f'"host": "{os.uname().nodename}"', '"host": "elsewhere"')
+    )
     gone = handle.replace(handle.partition("@")[0], "999999", 1)
     assert harness.status(gone).state == "unknown"
     assert "started on elsewhere" in harness.status(gone).reason
@@ -143,16 +162,30 @@ def test_a_run_of_another_machine_is_not_judged(harness: Harness) -> None:
 
 def test_runs_wait_for_their_share_of_the_machine(tmp_path: Path) -> None:
     """Four jobs of two processes each on four GPUs: two run at a time, on GPUs of their own."""
-    job = replace(bash('echo "$CUDA_VISIBLE_DEVICES"; date +%s.%N; sleep 0.7; date +%s.%N'), gpus_per_node=2)
-    harness = Harness(make=lambda: LocalExecutor(LocalOptions(devices=(4, 5, 6, 7))), folder=tmp_path)
+    job = replace(
+        bash('echo "$CUDA_VISIBLE_DEVICES"; date +%s.%N; sleep 0.7; date +%s.%N'), gpus_per_node=2
+    )
+    harness = Harness(
+        make=lambda: LocalExecutor(LocalOptions(devices=(4, 5, 6, 7))), folder=tmp_path
+    )
     assert harness.executor.slots(job) == 2
     places = [harness.place() for _ in range(4)]
-    handles = [harness.executor.submit(job, directory=directory, label=label) for directory, label in places]
-    seen = [status.reason for status in harness.executor.poll(handles).values() if status.state == "queued"]
+    handles = [
+        harness.executor.submit(job, directory=directory, label=label)
+        for directory, label in places
+    ]
+    seen = [
+        status.reason
+        for status in harness.executor.poll(handles).values()
+        if status.state == "queued"
+    ]
     assert set(seen) <= {"waits for 2 of 4 GPUs or cores that other runs hold"}
     assert {status.state for status in harness.end(*handles).values()} == {"succeeded"}
     lines = [(directory / "stdout.log").read_text().split() for directory, _ in places]
-    spans = [({int(number) for number in devices.split(",")}, float(start), float(end)) for devices, start, end in lines]
+    spans = [
+        ({int(number) for number in devices.split(",")}, float(start), float(end))
+        for devices, start, end in lines
+    ]
     for number, (devices, start, end) in enumerate(spans):
         assert len(devices) == 2 and devices <= {4, 5, 6, 7}
         for others, other_start, other_end in spans[:number]:
@@ -178,7 +211,10 @@ def test_a_waiting_run_is_cancelled_before_it_starts(tmp_path: Path) -> None:
     harness.end(first)
 
 
-@pytest.mark.parametrize(("line", "code", "reason"), [("kill -SEGV $$", 139, "SIGSEGV"), ("kill -KILL $$", 137, "SIGKILL")])
+@pytest.mark.parametrize(
+    ("line", "code", "reason"),
+    [("kill -SEGV $$", 139, "SIGSEGV"), ("kill -KILL $$", 137, "SIGKILL")],
+)
 def test_signals_are_named(harness: Harness, line: str, code: int, reason: str) -> None:
     handle = harness.submit(bash(line))
     status = harness.end(handle)[handle]
@@ -196,10 +232,19 @@ def follower(tmp_path: Path) -> Iterator[watch._Watch]:
 
 @pytest.mark.parametrize(
     ("status", "killed", "state"),
-    [(-9, 1, "out_of_memory"), (-9, 0, "failed"), (1, 1, "out_of_memory"), (1, 0, "failed"), (0, 1, "succeeded")],
+    [
+        (-9, 1, "out_of_memory"),
+        (-9, 0, "failed"),
+        (1, 1, "out_of_memory"),
+        (1, 0, "failed"),
+        (0, 1, "succeeded"),
+    ],
 )
-def test_out_of_memory_needs_a_kill_and_the_kernels_count(follower: watch._Watch, status: int, killed: int, state: str) -> None:
-    """Either alone may be another's doing: a kill by hand, or a neighbour that ran out of memory."""
+def test_out_of_memory_needs_a_kill_and_the_kernels_count(
+    follower: watch._Watch, status: int, killed: int, state: str
+) -> None:
+    """Either alone may be another's doing: a kill by hand, or a neighbour that ran out of
+    memory."""
     assert follower._how(status, None, killed)["state"] == state
 
 
@@ -240,7 +285,9 @@ def test_torchrun_is_not_there(harness: Harness, monkeypatch: pytest.MonkeyPatch
 def test_a_directory_that_cannot_be_written(harness: Harness) -> None:
     (harness.folder / "file").write_text("")
     with pytest.raises(LauncherError, match="could not be written"):
-        harness.executor.submit(bash("true"), directory=harness.folder / "file" / "run", label="a-1")
+        harness.executor.submit(
+            bash("true"), directory=harness.folder / "file" / "run", label="a-1"
+        )
 
 
 def test_what_is_no_handle(harness: Harness) -> None:
@@ -250,7 +297,9 @@ def test_what_is_no_handle(harness: Harness) -> None:
 
 def test_a_watcher_in_trouble_ends_the_job_and_says_so(harness: Harness) -> None:
     directory, label = harness.place()
-    (directory / "job" / "start.json.new").mkdir(parents=True)  # cannot be written, as on a full disk
+    (directory / "job" / "start.json.new").mkdir(
+        parents=True
+    )  # cannot be written, as on a full disk
     handle = harness.executor.submit(bash("echo $$; sleep 292"), directory=directory, label=label)
     status = harness.end(handle)[handle]
     assert status.state == "failed" and "IsADirectoryError" in status.reason

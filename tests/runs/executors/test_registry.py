@@ -18,18 +18,26 @@ def test_options_reach_the_executor() -> None:
 
 
 def test_an_unknown_launcher() -> None:
-    with pytest.raises(UnknownNameError, match="'slrum' is no known launcher; did you mean 'slurm'"):
+    with pytest.raises(
+        UnknownNameError, match="'slrum' is no known launcher; did you mean 'slurm'"
+    ):
         executor("slrum")
 
 
 @pytest.mark.parametrize("name", list(EXECUTORS))
 def test_an_unknown_option(name: str) -> None:
     near = fields(EXECUTORS[name][1])[0].name
-    with pytest.raises(UnknownNameError, match=f"'{near}s' is no known option of the launcher {name}; did you mean '{near}'"):
+    with pytest.raises(
+        UnknownNameError,
+        match=f"'{near}s' is no known option of the launcher {name}; did you mean '{near}'",
+    ):
         executor(name, **{f"{near}s": 1})
 
 
-@pytest.mark.parametrize(("name", "options"), [("local", {"cores": 0}), ("local", {"stop_grace_s": -1}), ("slurm", {"array_at_once": 0})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("local", {"cores": 0}), ("local", {"stop_grace_s": -1}), ("slurm", {"array_at_once": 0})],
+)
 def test_a_broken_option(name: str, options: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="expected"):
         executor(name, **options)

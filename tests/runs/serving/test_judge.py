@@ -18,9 +18,17 @@ def figures(tokens: int, *, seconds: float = 2.0) -> Any:
     return figures_of([Answer(sent_s=0.0, first_s=0.5, last_s=seconds, output_tokens=tokens)])
 
 
-def point(name: str, tokens: int = 0, error: str | None = None, evidence: str | None = None, seconds: float = 2.0) -> Line:
+def point(
+    name: str,
+    tokens: int = 0,
+    error: str | None = None,
+    evidence: str | None = None,
+    seconds: float = 2.0,
+) -> Line:
     found = figures(tokens, seconds=seconds).to_dict() if error is None else None
-    return Line(kind="point", content={"name": name, "figures": found, "error": error, "evidence": evidence})
+    return Line(
+        kind="point", content={"name": name, "figures": found, "error": error, "evidence": evidence}
+    )
 
 
 READY = Line(kind="ready", content={"ready_s": 3.0, "notes": ["a note"]})
@@ -45,7 +53,11 @@ def test_the_best_load_is_that_of_most_tokens_a_chip_within_the_limits() -> None
 
 
 def test_points_before_a_death_are_kept_and_the_dead_one_says_why() -> None:
-    found = served(READY, point("a", 10), point("b", error="the engine ended with exit code 1 under b", evidence="last words"))
+    found = served(
+        READY,
+        point("a", 10),
+        point("b", error="the engine ended with exit code 1 under b", evidence="last words"),
+    )
     assert [one.load for one in found.measured] == ["a"]
     assert found.points[1].error == "the engine ended with exit code 1 under b"
     assert (found.ready_s, found.notes) == (3.0, ("a note",))
@@ -59,32 +71,60 @@ def write(folder: Path, *, out: str, err: str) -> Path:
 
 
 def test_a_cause_in_the_engines_log_goes_before_what_we_saw_of_it(tmp_path: Path) -> None:
-    log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\nRuntimeError: Engine core initialization failed\n"
-    line = Line(kind="failed", content={"failure_class": "unknown", "message": "the engine ended", "evidence": "RuntimeError: Engine"})
+    log = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\nRuntimeError:"
+        " Engine core initialization failed\n"
+    )
+    line = Line(
+        kind="failed",
+        content={
+            "failure_class": "unknown",
+            "message": "the engine ended",
+            "evidence": "RuntimeError: Engine",
+        },
+    )
     folder = write(tmp_path / "run", out=line.text() + "\n", err=log)
-    found = judge_serving(lambda name: {"run": 4}[name])(JobStatus(state="failed", exit_code=1), folder, None)
+    found = judge_serving(lambda name: {"run": 4}[name])(
+        JobStatus(state="failed", exit_code=1), folder, None
+    )
     assert isinstance(found, Failure)
     assert found.failure_class == "cuda_oom"
     assert found.evidence is not None and "Tried to allocate" in found.evidence
 
 
 def test_a_server_that_never_was_ready_keeps_its_own_words(tmp_path: Path) -> None:
-    line = Line(kind="failed", content={"failure_class": "hang", "message": "the engine was not ready after 9 s", "evidence": "loading"})
+    line = Line(
+        kind="failed",
+        content={
+            "failure_class": "hang",
+            "message": "the engine was not ready after 9 s",
+            "evidence": "loading",
+        },
+    )
     folder = write(tmp_path / "run", out=line.text() + "\n", err="loading\n")
     found = judge_serving(lambda name: 1)(JobStatus(state="failed", exit_code=1), folder, None)
-    assert found == Failure(failure_class="hang", message="the engine was not ready after 9 s", evidence="loading")
+    assert found == Failure(
+        failure_class="hang", message="the engine was not ready after 9 s", evidence="loading"
+    )
 
 
 def test_our_own_line_is_no_cause_of_what_it_tells(tmp_path: Path) -> None:
-    told = "port 8000 cannot be used: Address already in use"  # as torchrun would say of its rendezvous
-    line = Line(kind="failed", content={"failure_class": "launcher_error", "message": told, "evidence": None})
+    told = (  # as torchrun would say of its rendezvous
+        "port 8000 cannot be used: Address already in use"
+    )
+    line = Line(
+        kind="failed",
+        content={"failure_class": "launcher_error", "message": told, "evidence": None},
+    )
     folder = write(tmp_path / "run", out=line.text() + "\n", err="")
     found = judge_serving(lambda name: 1)(JobStatus(state="failed", exit_code=1), folder, None)
     assert found == Failure(failure_class="launcher_error", message=told)
 
 
 def test_a_run_that_its_limit_ended_keeps_what_it_had_measured(tmp_path: Path) -> None:
-    folder = write(tmp_path / "run", out="\n".join(line.text() for line in (READY, point("a", 10))), err="")
+    folder = write(
+        tmp_path / "run", out="\n".join(line.text() for line in (READY, point("a", 10))), err=""
+    )
     found = judge_serving(lambda name: 1)(JobStatus(state="timed_out"), folder, None)
     assert isinstance(found, Served) and [one.load for one in found.measured] == ["a"]
     empty = write(tmp_path / "other", out=READY.text(), err="")
@@ -106,7 +146,8 @@ def test_what_was_served_is_read_back_from_an_event() -> None:
 
 
 def test_noise_by_hand() -> None:
-    # p90 / p50 = e: one standard deviation of a request is 1 / 1.2816; of the mean of 4 half of that
+    # p90 / p50 = e: one standard deviation of a request is 1 / 1.2816; of the mean of 4 half of
+    # that
     answers = [Answer(sent_s=0.0, first_s=0.1, last_s=1.0, output_tokens=2)] * 4
     quiet = served(READY, point("a", 10))
     assert noise_of(quiet.measured) == 0.0

@@ -1,4 +1,5 @@
-"""Studies of serving on this machine, with an engine that stands in: what is measured, what fails, what is kept, what goes on."""
+"""Studies of serving on this machine, with an engine that stands in: what is measured, what fails,
+what is kept, what goes on."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ from meshwright.runs.serving.tune import PreparedServing, ServingTuning, tune_se
 from meshwright.runs.store import read_store
 
 STANDIN = Path(__file__).parents[2] / "loads" / "standin.py"
-LOADS = tuple(closed_loop(clients, Lengths(input_len=16, output_len=4), requests=2 * clients) for clients in (1, 4))
+LOADS = tuple(
+    closed_loop(clients, Lengths(input_len=16, output_len=4), requests=2 * clients)
+    for clients in (1, 4)
+)
 
 
 def stands_in(word_of: dict[int, str]) -> Any:
@@ -34,7 +38,9 @@ def stands_in(word_of: dict[int, str]) -> Any:
 
     def command(served: ServedWorker) -> EngineCommand:
         word = word_of.get(served.worker.tp, "")
-        return EngineCommand(words=(sys.executable, str(STANDIN), served.port, *([word] if word else [])))
+        return EngineCommand(
+            words=(sys.executable, str(STANDIN), served.port, *([word] if word else []))
+        )
 
     return command
 
@@ -42,12 +48,20 @@ def stands_in(word_of: dict[int, str]) -> Any:
 def prepared(folder: Path, **changes: Any) -> PreparedServing:
     place = serving_place("local:2", folder=folder)
     # The stand-in takes any deployment; pipelines, which transformers does not, are left out here.
-    values: dict[str, Any] = {"engine": "transformers", "loads": LOADS, "ready_s": 20.0, "pins": {"pp": (1,)}, **changes}
+    values: dict[str, Any] = {
+        "engine": "transformers",
+        "loads": LOADS,
+        "ready_s": 20.0,
+        "pins": {"pp": (1,)},
+        **changes,
+    }
     return prepare_serving_study(named_model("tiny-llama"), place, **values)
 
 
 def tuning(folder: Path, **limits: Any) -> ServingTuning:
-    return ServingTuning(folder=folder, limits=StudyLimits(strategy="grid", minutes_per_run=2.0, **limits))
+    return ServingTuning(
+        folder=folder, limits=StudyLimits(strategy="grid", minutes_per_run=2.0, **limits)
+    )
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -65,7 +79,8 @@ def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of two deployments one is measured in full, and one dies under its second load; then the same command again."""
+    """Of two deployments one is measured in full, and one dies under its second load; then the same
+    command again."""
     folder = tmp_path_factory.mktemp("study") / "serving"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "engine_command", stands_in({2: "dies"}))
@@ -80,7 +95,12 @@ def test_every_load_that_was_measured_is_a_row(study: Path) -> None:
     found = {(row["tp"], row["load"]): row for row in rows(study / "results.csv")}
     assert set(found) == {("1", "concurrency=1"), ("1", "concurrency=4"), ("2", "concurrency=1")}
     row = found["1", "concurrency=4"]
-    assert (row["requests"], row["output_tokens"], row["gpus"], row["keeps_limits"]) == ("8", "32", "1", "yes")
+    assert (row["requests"], row["output_tokens"], row["gpus"], row["keeps_limits"]) == (
+        "8",
+        "32",
+        "1",
+        "yes",
+    )
     assert float(row["tokens_per_s"]) > 0 and float(row["predicted_tokens_per_s"]) > 0
 
 
@@ -93,13 +113,19 @@ def test_the_load_that_killed_its_engine_is_a_failed_point_with_its_evidence(stu
 
 def test_the_best_is_kept_with_the_files_that_ran(study: Path) -> None:
     best = yaml.safe_load((study / "best.yaml").read_text())
-    most = max(rows(study / "results.csv"), key=lambda row: float(row["tokens_per_s"]) / int(row["gpus"]))
+    most = max(
+        rows(study / "results.csv"), key=lambda row: float(row["tokens_per_s"]) / int(row["gpus"])
+    )
     assert (str(best["deployment"]["worker"]["tp"]), best["load"]) == (most["tp"], most["load"])
     assert sorted(path.name for path in (study / "best").iterdir()) == ["config.json", "serve.json"]
 
 
 def test_nothing_is_left_running(study: Path) -> None:
-    assert not [process for process in psutil.process_iter(["cmdline"]) if str(STANDIN) in (process.info["cmdline"] or [])]
+    assert not [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(STANDIN) in (process.info["cmdline"] or [])
+    ]
 
 
 def test_another_question_in_the_same_folder_is_refused(study: Path) -> None:
@@ -108,11 +134,15 @@ def test_another_question_in_the_same_folder_is_refused(study: Path) -> None:
 
 
 def test_those_who_read_studies_of_training_say_what_this_is(study: Path) -> None:
-    with pytest.raises(ConfigError, match="a run of a study of serving, which `meshwright serving tune` reads"):
+    with pytest.raises(
+        ConfigError, match="a run of a study of serving, which `meshwright serving tune` reads"
+    ):
         read_store(study).records()
 
 
-def test_when_every_engine_fails_the_study_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_every_engine_fails_the_study_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trial, "engine_command", stands_in({1: "exits"}))
     folder = tmp_path / "serving"
     found = tune_serving(prepared(folder, pins={"tp": (1,), "pp": (1,)}), tuning(folder))
@@ -133,7 +163,9 @@ def test_when_every_engine_fails_the_study_says_so(tmp_path: Path, monkeypatch: 
         ({"limits": Limits(ttft_s=1.0), "port": 70000}, "port=70000: expected 1 to 65535"),
     ],
 )
-def test_what_cannot_be_run_is_said_before_anything_starts(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_run_is_said_before_anything_starts(
+    tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
     with pytest.raises(ConfigError) as error:
         prepared(tmp_path, **changes)
     assert says in str(error.value)

@@ -1,4 +1,5 @@
-"""A small model on transformers' continuous batching, by one process and by two: what is served, and what is refused."""
+"""A small model on transformers' continuous batching, by one process and by two: what is served,
+and what is refused."""
 
 from __future__ import annotations
 
@@ -39,17 +40,41 @@ class Servers:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     config = tmp_path_factory.mktemp("model") / "config.json"
-    small = {"num_layers": 2, "hidden": 64, "ffn": 128, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "vocab": 256}
+    small = {
+        "num_layers": 2,
+        "hidden": 64,
+        "ffn": 128,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 16,
+        "vocab": 256,
+    }
     model = replace(named_model("tiny-llama"), **small)  # type: ignore[arg-type]  # fields by name
     details = complete_details(ModelDetails(), model=model, work=Workload(seq_len=256))
-    config.write_text(json.dumps(decoder_config(model, details, max_positions=256, name="transformers")))
-    ours = ["-m", "meshwright.trainer.serving", str(config), "--port", "{port}", "--dtype", "fp32", "--device", "cpu"]
+    config.write_text(
+        json.dumps(decoder_config(model, details, max_positions=256, name="transformers"))
+    )
+    ours = [
+        "-m",
+        "meshwright.trainer.serving",
+        str(config),
+        "--port",
+        "{port}",
+        "--dtype",
+        "fp32",
+        "--device",
+        "cpu",
+    ]
     ours += ["--max-model-len", "64", "--max-num-seqs", "4"]
     several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}
     with ExitStack() as stack:
         started = [
-            stack.enter_context(running_engine([sys.executable, *words, *ours], port=free_port(), environment=environment))
+            stack.enter_context(
+                running_engine(
+                    [sys.executable, *words, *ours], port=free_port(), environment=environment
+                )
+            )
             for words in ([], several)
         ]
         for engine in started:
@@ -59,7 +84,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 def tokens(engine: EngineProcess, prompt: list[int], count: int) -> list[int]:
     body = {"model": "meshwright", "prompt": prompt, "max_tokens": count, "stream": True}
-    with httpx.stream("POST", f"{engine.url}/v1/completions", json=body, trust_env=False, timeout=60.0) as answer:
+    with httpx.stream(
+        "POST", f"{engine.url}/v1/completions", json=body, trust_env=False, timeout=60.0
+    ) as answer:
         lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: {")]
     choices = [choice for line in lines for choice in json.loads(line)["choices"]]
     return [int(word) for choice in choices for word in choice["text"].split()]
@@ -78,8 +105,12 @@ def test_a_load_is_answered_in_full(servers: Servers, which: str) -> None:
     assert find_model(target) == "meshwright"
     dialect = find_dialect(target)
     assert dialect.left_out == ()
-    answers = send_load(target, dialect, closed_loop(4, Lengths(input_len=20, output_len=6), requests=8))
-    assert [(answer.error, answer.prompt_tokens, answer.output_tokens) for answer in answers] == [(None, 20, 6)] * 8
+    answers = send_load(
+        target, dialect, closed_loop(4, Lengths(input_len=20, output_len=6), requests=8)
+    )
+    assert [(answer.error, answer.prompt_tokens, answer.output_tokens) for answer in answers] == [
+        (None, 20, 6)
+    ] * 8
 
 
 @pytest.mark.parametrize(
@@ -93,16 +124,27 @@ def test_a_load_is_answered_in_full(servers: Servers, which: str) -> None:
         ({"best_of": 2}, "best_of: not known here"),
     ],
 )
-def test_what_it_can_not_do_is_refused(servers: Servers, changes: dict[str, Any], says: str) -> None:
+def test_what_it_can_not_do_is_refused(
+    servers: Servers, changes: dict[str, Any], says: str
+) -> None:
     body = {"model": "meshwright", "prompt": [1, 2, 3], "max_tokens": 2, "stream": True, **changes}
     answer = httpx.post(f"{servers.one.url}/v1/completions", json=body, trust_env=False)
     assert answer.status_code == 400
     assert says in answer.json()["error"]["message"]
 
 
-def test_a_model_that_is_not_there_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_is_not_there_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from meshwright.errors import ConfigError
     from meshwright.trainer.serving._engine import open_engine
 
     with pytest.raises(ConfigError, match=r"nowhere\.json: no such file"):
-        open_engine(str(tmp_path / "nowhere.json"), dtype="fp32", device="cpu", max_len=8, max_sequences=1, max_tokens=None)
+        open_engine(
+            str(tmp_path / "nowhere.json"),
+            dtype="fp32",
+            device="cpu",
+            max_len=8,
+            max_sequences=1,
+            max_tokens=None,
+        )

@@ -32,7 +32,8 @@ class Load:
     client_gap_s: float
     """Time between the starts of two clients."""
     front: Literal["engine", "router"]
-    """Who turns text into tokens: the engine's own front process, one request after the other, or a router with many threads before it."""
+    """Who turns text into tokens: the engine's own front process, one request after the other, or a
+    router with many threads before it."""
 
 
 def load_of(input_len: int, output_len: int) -> Load:
@@ -56,28 +57,37 @@ def _rows(file: str) -> tuple[dict[str, str], ...]:
 
 
 def queued(input_len: int, output_len: int) -> int | None:
-    """Return how many requests of these lengths a published run at maximum load queues at once; None where it is untold."""
+    """Return how many requests of these lengths a published run at maximum load queues at once;
+    None where it is untold."""
     lengths, rows = (str(input_len), str(output_len)), _rows("serving_queues.csv")
-    return next((int(row["requests"]) for row in rows if (row["input_len"], row["output_len"]) == lengths), None)
+    return next(
+        (int(row["requests"]) for row in rows if (row["input_len"], row["output_len"]) == lengths),
+        None,
+    )
 
 
 def requests_of(load: Load, *, input_len: int, output_len: int, clients: int) -> Requests:
-    """Return the requests of a closed loop; a thousand clients run fewer rounds, which `mean_of` makes good."""
+    """Return the requests of a closed loop; a thousand clients run fewer rounds, which `mean_of`
+    makes good."""
     count = clients * load.rounds
     if count > _MOST:
         count = min(count, max(_MOST, _LEAST_ROUNDS * clients))
     lengths = np.random.default_rng(_SEED)
-    prompts, outputs = (length * lengths.uniform(load.shortest, 1.0, count) for length in (input_len, output_len))
+    prompts, outputs = (
+        length * lengths.uniform(load.shortest, 1.0, count) for length in (input_len, output_len)
+    )
     return Requests(
-        prompts=np.maximum(prompts.round(), 1).astype(int).tolist(), outputs=np.maximum(outputs.round(), 1).astype(int).tolist()
+        prompts=np.maximum(prompts.round(), 1).astype(int).tolist(),
+        outputs=np.maximum(outputs.round(), 1).astype(int).tolist(),
     )
 
 
 def mean_of(figures: Floats, load: Load, *, clients: int) -> float:
     """Return the mean over the requests of a whole run, where fewer were simulated.
 
-    The first round, whose clients all start at once, and the last, which ends with fewer and fewer, count once, those between as often as
-    the run has them. Requests without the figure are left out.
+    The first round, whose clients all start at once, and the last, which ends with fewer and fewer,
+    count once, those between as often as the run has them. Requests without the figure are left
+    out.
     """
     count = len(figures)
     weights = np.ones(count)
@@ -90,4 +100,5 @@ def mean_of(figures: Floats, load: Load, *, clients: int) -> float:
 
 _LEAST_ROUNDS = 4
 _SEED = 0
-"""One draw for all predictions: requests that end together wait for one another, as in the benchmark, which an even spread would hide."""
+"""One draw for all predictions: requests that end together wait for one another, as in the
+benchmark, which an even spread would hide."""

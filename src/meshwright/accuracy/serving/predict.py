@@ -14,7 +14,13 @@ from meshwright.accuracy.rows import Unanswerable
 from meshwright.accuracy.serving.loads import load_of, mean_of, queued, requests_of
 from meshwright.accuracy.serving.published import Published, published_pools
 from meshwright.accuracy.serving.recipes import as_started
-from meshwright.accuracy.serving.rows import Pools, ServingCase, ServingTable, open_experts, read_serving_row
+from meshwright.accuracy.serving.rows import (
+    Pools,
+    ServingCase,
+    ServingTable,
+    open_experts,
+    read_serving_row,
+)
 from meshwright.csv_text import csv_text
 from meshwright.errors import ConfigError
 from meshwright.hardware.cluster import Pool
@@ -25,13 +31,37 @@ from meshwright.serving.prices import Prices
 from meshwright.serving.quantisation import quantisation
 from meshwright.serving.simulate import Requests, closed_loop
 from meshwright.serving.static import static_batch
-from meshwright.serving.steady import Steady, batched_prompt_s, decode_s, disaggregated, matching_workers, most_running, steady
+from meshwright.serving.steady import (
+    Steady,
+    batched_prompt_s,
+    decode_s,
+    disaggregated,
+    matching_workers,
+    most_running,
+    steady,
+)
 from meshwright.serving.two_pools import Workers, closed_loop_on_two_pools
 from meshwright.units import GIB
 
-__all__ = ["COLUMNS", "ServingAnswers", "ServingPrediction", "predict_case", "predict_serving", "serving_predictions_csv"]
+__all__ = [
+    "COLUMNS",
+    "ServingAnswers",
+    "ServingPrediction",
+    "predict_case",
+    "predict_serving",
+    "serving_predictions_csv",
+]
 
-COLUMNS = ("source", "row_id", "ttft_ms", "tpot_ms", "e2e_latency_ms", "throughput_out_tok_s_per_gpu", "memory_gb", "oom")
+COLUMNS = (
+    "source",
+    "row_id",
+    "ttft_ms",
+    "tpot_ms",
+    "e2e_latency_ms",
+    "throughput_out_tok_s_per_gpu",
+    "memory_gb",
+    "oom",
+)
 _MS = 1e3
 
 
@@ -51,10 +81,18 @@ class ServingPrediction:
     @property
     def cells(self) -> tuple[str, ...]:
         """The line of the predictions file."""
-        times = (None if value is None else value * _MS for value in (self.ttft_s, self.tpot_s, self.e2e_s))
+        times = (
+            None if value is None else value * _MS
+            for value in (self.ttft_s, self.tpot_s, self.e2e_s)
+        )
         figures = (*times, self.tokens_per_s_per_chip, self.memory_gib)
         verdict = "" if self.oom is None else str(int(self.oom))
-        return (self.source, self.row_id, *("" if value is None else f"{value:.6g}" for value in figures), verdict)
+        return (
+            self.source,
+            self.row_id,
+            *("" if value is None else f"{value:.6g}" for value in figures),
+            verdict,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +114,11 @@ class ServingAnswers:
 def predict_serving(tables: Sequence[ServingTable]) -> ServingAnswers:
     """Predict every row of every table."""
     once = cache(_answer)
-    found = [_once(once, read_serving_row(row, source=table.name)) for table in tables for row in table.rows]
+    found = [
+        _once(once, read_serving_row(row, source=table.name))
+        for table in tables
+        for row in table.rows
+    ]
     return ServingAnswers(
         predictions=tuple(p for p in found if isinstance(p, ServingPrediction)),
         unanswered=tuple(p for p in found if isinstance(p, Unanswerable)),
@@ -84,12 +126,15 @@ def predict_serving(tables: Sequence[ServingTable]) -> ServingAnswers:
 
 
 def _once(
-    once: Callable[[ServingCase], ServingPrediction | Unanswerable], case: ServingCase | Unanswerable
+    once: Callable[[ServingCase], ServingPrediction | Unanswerable],
+    case: ServingCase | Unanswerable,
 ) -> ServingPrediction | Unanswerable:
     """Tables repeat runs."""
     if isinstance(case, Unanswerable):
         return case
-    return replace(once(replace(case, source="", row_id="")), source=case.source, row_id=case.row_id)
+    return replace(
+        once(replace(case, source="", row_id="")), source=case.source, row_id=case.row_id
+    )
 
 
 def _answer(case: ServingCase) -> ServingPrediction | Unanswerable:
@@ -103,8 +148,16 @@ def predict_case(case: ServingCase) -> ServingPrediction:
     """Predict one run; ConfigError where its model, chip and engine can't be priced."""
     if case.pools is not None:
         return _disaggregated(case)
-    how = {"static": _static, "first_token": _static, "closed_loop": _closed_loop, "max_load": _max_load}[case.kind]
-    return max((how(case, worker) for worker in case.workers), key=lambda one: one.tokens_per_s_per_chip or 0.0)
+    how = {
+        "static": _static,
+        "first_token": _static,
+        "closed_loop": _closed_loop,
+        "max_load": _max_load,
+    }[case.kind]
+    return max(
+        (how(case, worker) for worker in case.workers),
+        key=lambda one: one.tokens_per_s_per_chip or 0.0,
+    )
 
 
 def _prices(case: ServingCase, worker: Worker) -> Prices:
@@ -119,7 +172,9 @@ def _prices(case: ServingCase, worker: Worker) -> Prices:
 
 
 def _static(case: ServingCase, worker: Worker) -> ServingPrediction:
-    found = static_batch(_prices(case, worker), batch=case.load, input_len=case.input_len, output_len=case.output_len)
+    found = static_batch(
+        _prices(case, worker), batch=case.load, input_len=case.input_len, output_len=case.output_len
+    )
     first_alone = case.kind == "first_token"
     return ServingPrediction(
         source=case.source,
@@ -127,7 +182,9 @@ def _static(case: ServingCase, worker: Worker) -> ServingPrediction:
         ttft_s=found.first_token_s,
         tpot_s=None if first_alone or case.output_len == 1 else found.tpot_s,
         e2e_s=None if first_alone else found.latency_s,
-        tokens_per_s_per_chip=None if first_alone else case.load * case.output_len / found.latency_s / case.chips,
+        tokens_per_s_per_chip=(
+            None if first_alone else case.load * case.output_len / found.latency_s / case.chips
+        ),
         memory_gib=found.memory_bytes / GIB,
         oom=not found.fits,
     )
@@ -154,24 +211,36 @@ def _closed_loop(case: ServingCase, worker: Worker) -> ServingPrediction:
     case = as_started(case, load, tp=worker.tp)
     clock = _clock(_prices(case, worker), case.input_len + case.output_len, drafting(case.drafted))
     clients = max(1, round(case.load / worker.attention_dp))
-    requests = requests_of(load, input_len=case.input_len, output_len=case.output_len, clients=clients)
+    requests = requests_of(
+        load, input_len=case.input_len, output_len=case.output_len, clients=clients
+    )
     requests = replace(requests, distinct=case.distinct_prompts)
     needed = (clients + 1) * (case.input_len + case.output_len)
     room = _cache_tokens(clock)
     room = room if room > _LEAST_ROOM * needed else needed
     slots = case.engine.max_sequences
-    found = closed_loop(clock, requests, concurrency=clients, slots=slots, cache_tokens=room, gap_s=load.client_gap_s)
+    found = closed_loop(
+        clock,
+        requests,
+        concurrency=clients,
+        slots=slots,
+        cache_tokens=room,
+        gap_s=load.client_gap_s,
+    )
     ttft_s = mean_of(found.ttft_s, load, clients=clients)
-    return _loop_figures(case, ttft_s, mean_of(found.tpot_s, load, clients=clients) if case.output_len > 1 else 0.0)
+    return _loop_figures(
+        case, ttft_s, mean_of(found.tpot_s, load, clients=clients) if case.output_len > 1 else 0.0
+    )
 
 
 _LEAST_ROOM = 0.1
-"""Share of a published load that the cache holds at least; where our memory says less, the run shows that it is our memory that is wrong.
-Errors are the same from 0.1 to 0.5."""
+"""Share of a published load that the cache holds at least; where our memory says less, the run
+shows that it is our memory that is wrong. Errors are the same from 0.1 to 0.5."""
 
 
 def _loop_figures(case: ServingCase, ttft_s: float, tpot_s: float) -> ServingPrediction:
-    """The tables' definitions: e2e = ttft + (output - 1) * tpot, throughput = concurrency * output / e2e / chips."""
+    """The tables' definitions: e2e = ttft + (output - 1) * tpot, throughput = concurrency * output
+    / e2e / chips."""
     e2e = ttft_s + (case.output_len - 1) * tpot_s
     return ServingPrediction(
         source=case.source,
@@ -184,25 +253,38 @@ def _loop_figures(case: ServingCase, ttft_s: float, tpot_s: float) -> ServingPre
 
 
 def _max_load(case: ServingCase, worker: Worker) -> ServingPrediction:
-    """As many requests as fit until the queue is empty; all the time where its length is untold or stages overlap."""
+    """As many requests as fit until the queue is empty; all the time where its length is untold or
+    stages overlap."""
     clock = _clock(_prices(case, worker), case.input_len + case.output_len)
     room = _cache_tokens(clock)
-    most = most_running(clock, input_len=case.input_len, output_len=case.output_len, cache_tokens=room)
+    most = most_running(
+        clock, input_len=case.input_len, output_len=case.output_len, cache_tokens=room
+    )
     if most == 0:
         return ServingPrediction(source=case.source, row_id=case.row_id, oom=True)
     count = queued(case.input_len, case.output_len)
     if count is None or worker.pp > 1:
-        each = most / steady(clock, concurrency=float(most), input_len=case.input_len, output_len=case.output_len).tpot_s
+        each = (
+            most
+            / steady(
+                clock, concurrency=float(most), input_len=case.input_len, output_len=case.output_len
+            ).tpot_s
+        )
     else:
         share = max(1, round(count / worker.attention_dp))
         requests = Requests(prompts=[case.input_len] * share, outputs=[case.output_len] * share)
-        each = closed_loop(clock, requests, concurrency=share, slots=most, cache_tokens=room).tokens_per_s
+        each = closed_loop(
+            clock, requests, concurrency=share, slots=most, cache_tokens=room
+        ).tokens_per_s
     rate = each * worker.attention_dp / case.chips
-    return ServingPrediction(source=case.source, row_id=case.row_id, tokens_per_s_per_chip=rate, oom=False)
+    return ServingPrediction(
+        source=case.source, row_id=case.row_id, tokens_per_s_per_chip=rate, oom=False
+    )
 
 
 def _disaggregated(case: ServingCase) -> ServingPrediction:
-    """The row's pools; where it gives the chips alone, the fastest split and attention that they allow."""
+    """The row's pools; where it gives the chips alone, the fastest split and attention that they
+    allow."""
     assert case.pools is not None
     if published := published_pools(case):
         return _mean([_as_published(case, one) for one in published])
@@ -212,7 +294,8 @@ def _disaggregated(case: ServingCase) -> ServingPrediction:
 
 
 def _mean(found: Sequence[ServingPrediction]) -> ServingPrediction:
-    """The geometric mean of what several entries of a benchmark's configuration, of which one ran, would have done."""
+    """The geometric mean of what several entries of a benchmark's configuration, of which one ran,
+    would have done."""
     return replace(
         found[0],
         ttft_s=_geometric(one.ttft_s for one in found),
@@ -237,55 +320,92 @@ def _as_published(case: ServingCase, entry: Published) -> ServingPrediction:
     if entry.prefill_tokens is not None:
         first = replace(case, engine=replace(case.engine, chunk_tokens=entry.prefill_tokens))
     prompts = _clock(_prices(first, pools.prefill), context)
-    answers = _clock(_prices(case, pools.decode), context, drafting(_COMMON_DRAFT if entry.drafted is None else entry.drafted))
+    answers = _clock(
+        _prices(case, pools.decode),
+        context,
+        drafting(_COMMON_DRAFT if entry.drafted is None else entry.drafted),
+    )
     most = case.engine.max_sequences * pools.decode.attention_dp
     found = closed_loop_on_two_pools(
-        Workers(clock=prompts, count=pools.prefill_workers, sequences=(entry.prefill_batch or most) * pools.prefill.attention_dp),
-        Workers(clock=answers, count=pools.decode_workers, sequences=entry.decode_sequences or most),
+        Workers(
+            clock=prompts,
+            count=pools.prefill_workers,
+            sequences=(entry.prefill_batch or most) * pools.prefill.attention_dp,
+        ),
+        Workers(
+            clock=answers, count=pools.decode_workers, sequences=entry.decode_sequences or most
+        ),
         requests_of(load, input_len=case.input_len, output_len=case.output_len, clients=case.load),
         concurrency=case.load,
         transfer_s=_transfer_s(case, answers, pools),
     )
-    ttft_s, tpot_s = (mean_of(figures, load, clients=case.load) for figures in (found.ttft_s, found.tpot_s))
+    ttft_s, tpot_s = (
+        mean_of(figures, load, clients=case.load) for figures in (found.ttft_s, found.tpot_s)
+    )
     return _loop_figures(case, ttft_s, tpot_s)
 
 
 _COMMON_DRAFT = 2
-"""Tokens drafted where an entry drafts and does not say how many: what srt-slurm's recipes for SGLang set most often on two pools."""
+"""Tokens drafted where an entry drafts and does not say how many: what srt-slurm's recipes for
+SGLang set most often on two pools."""
 
 
 def _transfer_s(case: ServingCase, answers: Clock, pools: Pools) -> float:
-    sent, link = case.input_len * cache_bytes_per_token(answers.prices) * pools.decode.tp, case.node.network_link
-    return link.latency_s + sent / (min(pools.prefill.tp, pools.decode.tp) * link.bytes_per_s * link.efficiency)
+    sent, link = (
+        case.input_len * cache_bytes_per_token(answers.prices) * pools.decode.tp,
+        case.node.network_link,
+    )
+    return link.latency_s + sent / (
+        min(pools.prefill.tp, pools.decode.tp) * link.bytes_per_s * link.efficiency
+    )
 
 
 def _options(case: ServingCase) -> list[tuple[Worker, int | None, Worker, int]]:
-    """Workers for prompts, how many (None: as many as the answers need), workers for answers, how many."""
+    """Workers for prompts, how many (None: as many as the answers need), workers for answers, how
+    many."""
     pools = case.pools
     assert pools is not None
     if pools.prefill_workers and pools.decode_workers:
         return [(pools.prefill, pools.prefill_workers, pools.decode, pools.decode_workers)]
     rest = max(case.chips - pools.prefill.chips, pools.decode.chips)
-    answers = (pools.decode,) if pools.decode.attention_dp > 1 else open_experts(pools.decode, case.model)
+    answers = (
+        (pools.decode,) if pools.decode.attention_dp > 1 else open_experts(pools.decode, case.model)
+    )
     return [(pools.prefill, None, worker, max(1, rest // worker.chips)) for worker in answers]
 
 
-def _network(case: ServingCase, first: Worker, first_count: int | None, second: Worker, second_count: int) -> Steady:
+def _network(
+    case: ServingCase, first: Worker, first_count: int | None, second: Worker, second_count: int
+) -> Steady:
     pools = case.pools
     assert pools is not None
     context = case.input_len + case.output_len
     load = load_of(case.input_len, case.output_len)
     case = as_started(case, load, tp=second.tp)
     mean = 0.5 * (1.0 + load.shortest)
-    input_len, output_len = max(1, round(mean * case.input_len)), max(2, round(mean * case.output_len))
+    input_len, output_len = (
+        max(1, round(mean * case.input_len)),
+        max(2, round(mean * case.output_len)),
+    )
     prompts = _clock(_prices(case, first), context)
-    priced, running = _prices(case, second), case.load / (second_count * second.attention_dp * second.pp)
+    priced, running = (
+        _prices(case, second),
+        case.load / (second_count * second.attention_dp * second.pp),
+    )
     clocks = [_clock(priced, context, drafting(count)) for count in _drafts(case)]
-    answers = min(clocks, key=lambda one: decode_s(one, min(running, one.most_tokens), input_len + 0.5 * output_len))
+    answers = min(
+        clocks,
+        key=lambda one: decode_s(one, min(running, one.most_tokens), input_len + 0.5 * output_len),
+    )
     transfer_s = _transfer_s(case, answers, replace(pools, prefill=first, decode=second))
     if first_count is None:
         first_count = matching_workers(
-            prompts, answers, decode_workers=second_count, concurrency=float(case.load), input_len=input_len, output_len=output_len
+            prompts,
+            answers,
+            decode_workers=second_count,
+            concurrency=float(case.load),
+            input_len=input_len,
+            output_len=output_len,
         )
     found = disaggregated(
         prompts,
@@ -298,11 +418,16 @@ def _network(case: ServingCase, first: Worker, first_count: int | None, second: 
         transfer_s=transfer_s,
         slots=_slots(case),
     )
-    return _with_first_wave(case, found, batched_prompt_s(prompts, new=input_len) / (first_count * first.attention_dp * first.pp))
+    return _with_first_wave(
+        case,
+        found,
+        batched_prompt_s(prompts, new=input_len) / (first_count * first.attention_dp * first.pp),
+    )
 
 
 def _with_first_wave(case: ServingCase, found: Steady, each_s: float) -> Steady:
-    """All clients start at once: of each client's rounds one waits for half of all prompts, `each_s` apart."""
+    """All clients start at once: of each client's rounds one waits for half of all prompts,
+    `each_s` apart."""
     rounds = load_of(case.input_len, case.output_len).rounds
     wait = 0.5 * case.load * each_s / rounds
     return replace(found, ttft_s=found.ttft_s + wait, e2e_s=found.e2e_s + wait)
@@ -311,15 +436,19 @@ def _with_first_wave(case: ServingCase, found: Steady, each_s: float) -> Steady:
 def _slots(case: ServingCase) -> int | None:
     """Answers that run at once, where the clients are a few more.
 
-    Recipes of TensorRT-LLM on two pools give every worker for answers room for a power of two of sequences, and send up to half as many
-    clients more: 1229 for 1024, 563 for 512, 27 for 3 workers of 8. Where the row doesn't count the workers, one or three are taken;
-    clients in round tens are no such numbers.
+    Recipes of TensorRT-LLM on two pools give every worker for answers room for a power of two of
+    sequences, and send up to half as many clients more: 1229 for 1024, 563 for 512, 27 for 3
+    workers of 8. Where the row doesn't count the workers, one or three are taken; clients in round
+    tens are no such numbers.
     """
     assert case.pools is not None
     if case.engine.name != "trtllm" or case.load % 10 == 0:
         return None
     workers = (case.pools.decode_workers,) if case.pools.decode_workers else (1, 3)
-    least = max((count << int(log2(case.load / count)) for count in workers if count <= case.load), default=case.load)
+    least = max(
+        (count << int(log2(case.load / count)) for count in workers if count <= case.load),
+        default=case.load,
+    )
     return least if least < case.load < _MOST_CLIENTS_PER_SLOT * least else None
 
 
@@ -329,8 +458,9 @@ _MOST_CLIENTS_PER_SLOT = 1.5
 def _drafts(case: ServingCase) -> range:
     """Numbers of tokens that may be drafted, of which the fastest is taken.
 
-    Published runs on two pools draft tokens wherever the model has layers for it, more at small loads than at large ones, and tables don't
-    say so; runs whose pools are told in full, workers counted, draft none.
+    Published runs on two pools draft tokens wherever the model has layers for it, more at small
+    loads than at large ones, and tables don't say so; runs whose pools are told in full, workers
+    counted, draft none.
     """
     told = case.pools is not None and case.pools.decode_workers is not None
     return range(1) if told or not case.model.mtp_layers else range(_MOST_DRAFTED + 1)
@@ -341,12 +471,18 @@ _MOST_DRAFTED = 3
 
 
 def drafting(count: int) -> Speculation | None:
-    """So many tokens drafted, each right as often as the one before it was: accepted = share + share^2 + ..."""
-    return Speculation(drafted=count, accepted=sum(_RIGHT**place for place in range(1, count + 1))) if count else None
+    """So many tokens drafted, each right as often as the one before it was: accepted = share +
+    share^2 + ..."""
+    return (
+        Speculation(drafted=count, accepted=sum(_RIGHT**place for place in range(1, count + 1)))
+        if count
+        else None
+    )
 
 
 _RIGHT = 0.664
-"""With it three drafted tokens give 2.4 an iteration, as TensorRT-LLM's blog on R1's latency has it."""
+"""With it three drafted tokens give 2.4 an iteration, as TensorRT-LLM's blog on R1's latency has
+it."""
 
 
 def serving_predictions_csv(answers: ServingAnswers) -> str:
@@ -355,7 +491,9 @@ def serving_predictions_csv(answers: ServingAnswers) -> str:
     return csv_text(COLUMNS, (*(prediction.cells for prediction in answers.predictions), *blank))
 
 
-def count_by_table(answers: ServingAnswers, tables: Iterable[ServingTable]) -> dict[str, tuple[int, int]]:
+def count_by_table(
+    answers: ServingAnswers, tables: Iterable[ServingTable]
+) -> dict[str, tuple[int, int]]:
     """Return (answered, rows) by table."""
     answered = Counter(prediction.source for prediction in answers.predictions)
     return {table.name: (answered[table.name], len(table.rows)) for table in tables}

@@ -21,7 +21,8 @@ _NARROW = {"nvfp4": "fp4", "mxfp4": "fp4", "fp8": "fp8", "fp8-blockwise": "fp8"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """The pools of one entry of a benchmark's configuration; None where the entry leaves it open."""
+    """The pools of one entry of a benchmark's configuration; None where the entry leaves it
+    open."""
 
     pools: Pools
     prefill_tokens: int | None
@@ -34,13 +35,22 @@ class Published:
 
 
 def published_pools(case: ServingCase) -> tuple[Published, ...]:
-    """Return the entries that fit a run on two pools: its engine, model, weights, chip, lengths, clients, chips of a worker, and the
-    numbers of workers where it tells them; of those the ones that stood on its day, else on the nearest. Runs that tell their workers
-    draft nothing, as far as an entry without drafts fits them."""
+    """Return the entries that fit a run on two pools: its engine, model, weights, chip, lengths,
+    clients, chips of a worker, and the numbers of workers where it tells them; of those the ones
+    that stood on its day, else on the nearest. Runs that tell their workers draft nothing, as far
+    as an entry without drafts fits them."""
     weights = _NARROW.get(case.weights)
     if case.pools is None or weights is None:
         return ()
-    key = (case.engine.name, case.model.name, weights, case.node.chip.name, str(case.input_len), str(case.output_len), case.load)
+    key = (
+        case.engine.name,
+        case.model.name,
+        weights,
+        case.node.chip.name,
+        str(case.input_len),
+        str(case.output_len),
+        case.load,
+    )
     fits = [row for row in _by_key().get(key, ()) if _told(row, case.pools)]
     away = [_days(row, case.date) for row in fits]
     near = [_entry(row) for row, days in zip(fits, away, strict=True) if days == min(away)]
@@ -60,9 +70,14 @@ def _priced(entry: Published, model: ModelSpec) -> bool:
 
 
 def _told(row: dict[str, str], pools: Pools) -> bool:
-    sides = (("prefill", pools.prefill, pools.prefill_workers), ("decode", pools.decode, pools.decode_workers))
+    sides = (
+        ("prefill", pools.prefill, pools.prefill_workers),
+        ("decode", pools.decode, pools.decode_workers),
+    )
     return all(
-        int(row[f"{side}_chips"]) == worker.chips and (not count or count == int(row[f"{side}_workers"])) for side, worker, count in sides
+        int(row[f"{side}_chips"]) == worker.chips
+        and (not count or count == int(row[f"{side}_workers"]))
+        for side, worker, count in sides
     )
 
 
@@ -109,11 +124,23 @@ def _by_key() -> dict[tuple[str, str, str, str, str, str, int], list[dict[str, s
     found: dict[tuple[str, str, str, str, str, str, int], list[dict[str, str]]] = {}
     for row in _rows():
         for clients in row["clients"].split():
-            key = (row["engine"], row["model"], row["weights"], row["chip"], row["input_len"], row["output_len"], int(clients))
+            key = (
+                row["engine"],
+                row["model"],
+                row["weights"],
+                row["chip"],
+                row["input_len"],
+                row["output_len"],
+                int(clients),
+            )
             found.setdefault(key, []).append(row)
     return found
 
 
 def _rows() -> Iterator[dict[str, str]]:
-    text = resources.files("meshwright").joinpath("presets", "serving_pools.csv").read_text(encoding="utf-8")
+    text = (
+        resources.files("meshwright")
+        .joinpath("presets", "serving_pools.csv")
+        .read_text(encoding="utf-8")
+    )
     return csv.DictReader(text.splitlines())

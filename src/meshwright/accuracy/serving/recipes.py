@@ -23,7 +23,8 @@ _SPARE_TOKENS = 64
 def as_started(case: ServingCase, load: Load, *, tp: int) -> ServingCase:
     """Return the run with its engine, cache, prompts and drafts as the benchmark starts them.
 
-    Every row of the preset that fits counts, a later one over an earlier. A cache whose precision the run tells stays.
+    Every row of the preset that fits counts, a later one over an earlier. A cache whose precision
+    the run tells stays.
     """
     changes: dict[str, Any] = {"token_s": 0.0} if load.front == "router" else {}
     stored, distinct, drafted = case.cache, case.distinct_prompts, case.drafted
@@ -82,5 +83,9 @@ def _chunk(cell: str, case: ServingCase) -> int:
 
 @cache
 def _rows() -> tuple[dict[str, str], ...]:
-    text = resources.files("meshwright").joinpath("presets", "serving_recipes.csv").read_text(encoding="utf-8")
+    text = (
+        resources.files("meshwright")
+        .joinpath("presets", "serving_recipes.csv")
+        .read_text(encoding="utf-8")
+    )
     return tuple(csv.DictReader(text.splitlines()))

@@ -22,9 +22,25 @@ from meshwright.serving.deployment import Worker, check_worker
 from meshwright.serving.engine import Engine, find_engine
 from meshwright.serving.quantisation import Cache, Weights, published_fp8
 
-__all__ = ["MEASURED", "Pools", "ServingCase", "ServingTable", "open_experts", "read_serving_row", "read_serving_table"]
+__all__ = [
+    "MEASURED",
+    "Pools",
+    "ServingCase",
+    "ServingTable",
+    "open_experts",
+    "read_serving_row",
+    "read_serving_table",
+]
 
-MEASURED = ("ttft_ms", "tpot_ms", "e2e_latency_ms", "throughput_out_tok_s", "throughput_out_tok_s_per_gpu", "memory_gb", "oom")
+MEASURED = (
+    "ttft_ms",
+    "tpot_ms",
+    "e2e_latency_ms",
+    "throughput_out_tok_s",
+    "throughput_out_tok_s_per_gpu",
+    "memory_gb",
+    "oom",
+)
 """Columns that a prediction must not look at."""
 _UNREAD = (*MEASURED, "provenance", "note")
 _REQUIRED = ("row_id", "model", "gpu", "engine", "measure_kind", "input_len", "output_len")
@@ -56,10 +72,17 @@ _WEIGHTS: Mapping[str, Weights] = {
     "nvfp4": "nvfp4",
     "mxfp4": "mxfp4",
 }
-"""Words of tables and of engines' options (`auto`: as the checkpoint, which is bf16 where nothing else is said)."""
+"""Words of tables and of engines' options (`auto`: as the checkpoint, which is bf16 where nothing
+else is said)."""
 _ENGINE_WORDS = ("tensorrt-llm", "trtllm", "trt-llm", "sglang", "vllm", "transformers")
 """Names that stand within others: `dynamo-vllm`, `vllm-ascend`, `HF transformers`."""
-_CACHES: Mapping[str, Cache] = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8"}
+_CACHES: Mapping[str, Cache] = {
+    "fp32": "fp32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp8": "fp8",
+    "int8": "int8",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +95,8 @@ class ServingTable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pools:
-    """Workers for prompts and for answers; counts are None where the row gives the chips of all alone."""
+    """Workers for prompts and for answers; counts are None where the row gives the chips of all
+    alone."""
 
     prefill: Worker
     decode: Worker
@@ -107,9 +131,11 @@ class ServingCase:
     """Of the run, as YYYY-MM-DD; blank where it is not told."""
     engine_version: str = ""
     distinct_prompts: int | None = None
-    """Prompts after which the load repeats itself, into a prefix cache; None: all differ, or there is no such cache."""
+    """Prompts after which the load repeats itself, into a prefix cache; None: all differ, or there
+    is no such cache."""
     drafted: int = 0
-    """Tokens drafted ahead per iteration, where the benchmark's habit is known and the table does not tell."""
+    """Tokens drafted ahead per iteration, where the benchmark's habit is known and the table does
+    not tell."""
 
 
 def read_serving_table(path: Path) -> ServingTable:
@@ -117,12 +143,15 @@ def read_serving_table(path: Path) -> ServingTable:
     columns, rows = read_cells(path)
     missing = [name for name in _REQUIRED if name not in columns]
     if missing:
-        raise ConfigError(f"{path}: column {', '.join(missing)} is missing; expected a table of serving runs")
+        raise ConfigError(
+            f"{path}: column {', '.join(missing)} is missing; expected a table of serving runs"
+        )
     return ServingTable(name=path.stem, rows=require_rows(rows, path))
 
 
 def read_serving_row(row: Mapping[str, str], *, source: str) -> ServingCase | Unanswerable:
-    """Return the run that a row describes, or why it can't be told; measured columns are dropped first."""
+    """Return the run that a row describes, or why it can't be told; measured columns are dropped
+    first."""
     cells = Cells({k: v.strip() for k, v in row.items() if k not in _UNREAD})
     row_id = cells.text("row_id") or ""
     try:
@@ -162,17 +191,22 @@ def _case(cells: Cells, *, source: str, row_id: str) -> ServingCase:
 
 
 def _day(cells: Cells) -> str:
-    """The run's day; the first of a month or a year that is told alone, and blank where the cell holds no date."""
+    """The run's day; the first of a month or a year that is told alone, and blank where the cell
+    holds no date."""
     found = re.match(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?(?!\d)", cells.text("date") or "")
     try:
-        return "" if found is None else date(*(int(part or 1) for part in found.groups())).isoformat()
+        return (
+            "" if found is None else date(*(int(part or 1) for part in found.groups())).isoformat()
+        )
     except ValueError:
         return ""
 
 
 def _load(cells: Cells, kind: Kind, chips: int) -> int:
-    """Requests under way; 0 is as many as fit. Of closed loops `batch_size` is what one attention rank runs: where the clients are as many
-    times that as no chips of the row could be ranks, they are those of several copies, and the load is one copy's."""
+    """Requests under way; 0 is as many as fit. Of closed loops `batch_size` is what one attention
+    rank runs: where the clients are as many times that as no chips of the row could be ranks, they
+    are those of several copies, and the load is one copy's.
+    """
     if kind == "max_load":
         return 0
     if kind == "closed_loop":
@@ -217,15 +251,17 @@ def _engine(cells: Cells) -> Engine:
     try:
         return find_engine(name)
     except UnknownNameError:
-        within = next((word for word in _ENGINE_WORDS if word in name.lower().replace("_", "-")), None)
+        within = next(
+            (word for word in _ENGINE_WORDS if word in name.lower().replace("_", "-")), None
+        )
         if within is None:
             raise
         return find_engine(within)
 
 
 def _weights(cells: Cells, model: ModelSpec) -> Weights:
-    """What the precision column means for this make of model: models with experts are published with block scales in fp8, and those
-    with biases in their experts (gpt-oss) in mxfp4."""
+    """What the precision column means for this make of model: models with experts are published
+    with block scales in fp8, and those with biases in their experts (gpt-oss) in mxfp4."""
     word = cells.words("precision").replace("_", "-")
     weights = _WEIGHTS.get(word) if word else "bf16"
     if weights is None:
@@ -243,7 +279,11 @@ def _cache(cells: Cells, engine: Engine, weights: Weights) -> Cache:
             raise UnansweredError(f"kv_precision: {word!r} is not known")
         return found
     narrow = weights not in ("fp32", "bf16", "fp16")
-    return "fp8" if narrow and engine.cache_follows_weights else ("fp16" if weights == "fp16" else "bf16")
+    return (
+        "fp8"
+        if narrow and engine.cache_follows_weights
+        else ("fp16" if weights == "fp16" else "bf16")
+    )
 
 
 def _axis(cells: Cells, column: str) -> int:
@@ -260,11 +300,13 @@ def _workers(cells: Cells, model: ModelSpec) -> tuple[Worker, ...]:
 
 
 _SERVER_CHIPS = 8
-"""A latent that every rank keeps whole is not cut over more chips than a server has: such a `tp` counts the chips of attention ranks."""
+"""A latent that every rank keeps whole is not cut over more chips than a server has: such a `tp`
+counts the chips of attention ranks."""
 
 
 def open_experts(worker: Worker, model: ModelSpec) -> tuple[Worker, ...]:
-    """Each expert over all chips or on one; an attention on every chip where key heads (or the latent) would be kept several times."""
+    """Each expert over all chips or on one; an attention on every chip where key heads (or the
+    latent) would be kept several times."""
     size = worker.stage_chips
     if model.moe is None or size == 1 or model.moe.num_experts % size:
         return (worker,)
@@ -276,7 +318,8 @@ def open_experts(worker: Worker, model: ModelSpec) -> tuple[Worker, ...]:
 def _worker(cells: Cells, model: ModelSpec, pool: str) -> Worker:
     """Axes of the row, with two slips of the published tables put right: axes counted twice.
 
-    `tp` and `attention_dp` both at the worker's size, and `ep` times `expert tp` at its square, name the same chips twice.
+    `tp` and `attention_dp` both at the worker's size, and `ep` times `expert tp` at its square,
+    name the same chips twice.
     """
     tp, ep, dp = (_axis(cells, f"{pool}{name}") for name in ("tp", "ep", "attention_dp"))
     if model.moe is None:

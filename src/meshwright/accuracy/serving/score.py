@@ -1,4 +1,5 @@
-"""Compare predictions of serving runs with measurements, by the rules of the reference script beside the published tables."""
+"""Compare predictions of serving runs with measurements, by the rules of the reference script
+beside the published tables."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from meshwright.accuracy.serving.predict import COLUMNS, ServingAnswers
 from meshwright.accuracy.serving.rows import ServingTable
 from meshwright.errors import ConfigError
 
-__all__ = ["QUANTITIES", "Errors", "ServingFigures", "guesses_of_answers", "read_guesses", "score_serving"]
+__all__ = [
+    "QUANTITIES",
+    "Errors",
+    "ServingFigures",
+    "guesses_of_answers",
+    "read_guesses",
+    "score_serving",
+]
 
 QUANTITIES = ("ttft_ms", "tpot_ms", "e2e_latency_ms", "throughput_out_tok_s_per_gpu", "memory_gb")
 _ALIKE = ("model", "gpu", "engine", "precision", "input_len", "output_len", "measure_kind", "mode")
@@ -53,14 +61,24 @@ class ServingFigures:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
-        errors = {name: {"n": e.n, "mape": e.mape, "medape": e.medape, "bias": e.bias} for name, e in self.errors.items()}
-        rest = {"oom_f1": self.oom_f1, "groups": self.groups, "spearman": self.spearman, "best_tp": self.best_tp}
+        errors = {
+            name: {"n": e.n, "mape": e.mape, "medape": e.medape, "bias": e.bias}
+            for name, e in self.errors.items()
+        }
+        rest = {
+            "oom_f1": self.oom_f1,
+            "groups": self.groups,
+            "spearman": self.spearman,
+            "best_tp": self.best_tp,
+        }
         return {"rows": self.rows, "answered": self.answered, **errors, **rest}
 
 
 def guesses_of_answers(answers: ServingAnswers) -> Guesses:
     """Return the predictions as cells."""
-    return {(p.source, p.row_id): dict(zip(COLUMNS, p.cells, strict=True)) for p in answers.predictions}
+    return {
+        (p.source, p.row_id): dict(zip(COLUMNS, p.cells, strict=True)) for p in answers.predictions
+    }
 
 
 def read_guesses(path: Path) -> Guesses:
@@ -68,9 +86,13 @@ def read_guesses(path: Path) -> Guesses:
     try:
         rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from None
     if not rows or not {"source", "row_id"} <= set(rows[0]):
-        raise ConfigError(f"{path}: columns source, row_id expected, as `meshwright serving predict` writes them")
+        raise ConfigError(
+            f"{path}: columns source, row_id expected, as `meshwright serving predict` writes them"
+        )
     return {(row["source"], row["row_id"]): row for row in rows}
 
 
@@ -81,7 +103,11 @@ def score_serving(tables: Sequence[ServingTable], guesses: Guesses) -> dict[str,
         for row in table.rows:
             pair = (row, guesses.get((table.name, row["row_id"]), {}))
             kind = "moe" if row.get("n_experts") else "dense"
-            for name in (table.name, f"{table.name} {kind}", f"{table.name} {row['engine']} {row['gpu']} {kind}"):
+            for name in (
+                table.name,
+                f"{table.name} {kind}",
+                f"{table.name} {row['engine']} {row['gpu']} {kind}",
+            ):
                 parts[name].append(pair)
     return {name: _figures(pairs) for name, pairs in sorted(parts.items())}
 
@@ -90,7 +116,9 @@ def _figures(pairs: Sequence[tuple[Mapping[str, str], Guess]]) -> ServingFigures
     correlations, best = _ranks(pairs)
     return ServingFigures(
         rows=len(pairs),
-        answered=statistics.fmean(any(g.get(q) for q in QUANTITIES) or bool(g.get("oom")) for _, g in pairs),
+        answered=statistics.fmean(
+            any(g.get(q) for q in QUANTITIES) or bool(g.get("oom")) for _, g in pairs
+        ),
         errors={q: found for q in QUANTITIES if (found := _errors(pairs, q)) is not None},
         oom_f1=_oom_f1(pairs),
         groups=len(correlations),
@@ -109,11 +137,17 @@ def _errors(pairs: Iterable[tuple[Mapping[str, str], Guess]], quantity: str) -> 
         return None
     errors = [abs(ratio - 1.0) for ratio in ratios]
     bias = math.exp(statistics.fmean(map(math.log, ratios))) - 1.0
-    return Errors(n=len(ratios), mape=statistics.fmean(errors), medape=statistics.median(errors), bias=bias)
+    return Errors(
+        n=len(ratios), mape=statistics.fmean(errors), medape=statistics.median(errors), bias=bias
+    )
 
 
 def _oom_f1(pairs: Iterable[tuple[Mapping[str, str], Guess]]) -> float | None:
-    told = [(_is_oom(row), guess["oom"] == "1") for row, guess in pairs if guess.get("oom") in ("0", "1") and row.get("oom")]
+    told = [
+        (_is_oom(row), guess["oom"] == "1")
+        for row, guess in pairs
+        if guess.get("oom") in ("0", "1") and row.get("oom")
+    ]
     if not any(true for true, _ in told):
         return None
     right = sum(true and said for true, said in told)
@@ -121,16 +155,24 @@ def _oom_f1(pairs: Iterable[tuple[Mapping[str, str], Guess]]) -> float | None:
 
 
 def _ranks(pairs: Iterable[tuple[Mapping[str, str], Guess]]) -> tuple[list[float], list[bool]]:
-    """Rank correlation of every group that is large enough, and whether the best tp is right where there are several."""
+    """Rank correlation of every group that is large enough, and whether the best tp is right where
+    there are several."""
     groups: dict[tuple[str, ...], list[tuple[float, float, str]]] = defaultdict(list)
     for row, guess in pairs:
-        measured, predicted = (_number(cells.get("throughput_out_tok_s_per_gpu")) for cells in (row, guess))
+        measured, predicted = (
+            _number(cells.get("throughput_out_tok_s_per_gpu")) for cells in (row, guess)
+        )
         if measured and predicted and not _is_oom(row):
-            groups[tuple(row.get(name, "") for name in _ALIKE)].append((measured, predicted, row.get("tp", "")))
+            groups[tuple(row.get(name, "") for name in _ALIKE)].append(
+                (measured, predicted, row.get("tp", ""))
+            )
     large = [group for group in groups.values() if len(group) >= _SMALLEST_GROUP]
     found = [spearman([one[0] for one in group], [one[1] for one in group]) for group in large]
     several = [group for group in groups.values() if len({one[2] for one in group}) > 1]
-    best = [max(group, key=lambda one: one[0])[2] == max(group, key=lambda one: one[1])[2] for group in several]
+    best = [
+        max(group, key=lambda one: one[0])[2] == max(group, key=lambda one: one[1])[2]
+        for group in several
+    ]
     return [value for value in found if value is not None], best
 
 

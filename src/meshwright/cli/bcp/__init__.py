@@ -1,4 +1,5 @@
-"""Workspaces, datasets and results on NVIDIA Base Command Platform, through NGC CLI up to 4.19.1."""
+"""Workspaces, datasets and results on NVIDIA Base Command Platform, through NGC CLI up to
+4.19.1."""
 
 from __future__ import annotations
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from meshwright.cli.bcp._flags import AceFlag, DryRunFlag, JsonFlag, OrgFlag, TargetArgument, TeamFlag, storage
+from meshwright.cli.bcp._flags import (
+    AceFlag,
+    DryRunFlag,
+    JsonFlag,
+    OrgFlag,
+    TargetArgument,
+    TeamFlag,
+    storage,
+)
 
 __all__ = ["create"]
 
@@ -17,7 +25,8 @@ def create(
 ) -> None:
     """Make a workspace. One of that name that is there is not made again.
 
-    Jobs mount it by `--mount workspace=ID:/mount/data`. A dataset is made by its upload, a result by its job.
+    Jobs mount it by `--mount workspace=ID:/mount/data`. A dataset is made by its upload, a result
+    by its job.
 
     Prints its id and name.
 
@@ -40,4 +49,7 @@ def create(
     elif dry_run:
         print(shlex.join(made["command"]))
     else:
-        print(f"{made.get('id')}  {made.get('name')}{'' if made['created'] else ': was there already'}")
+        print(
+            f"{made.get('id')} "
+            f" {made.get('name')}{'' if made['created'] else ': was there already'}"
+        )

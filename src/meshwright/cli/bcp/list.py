@@ -15,8 +15,13 @@ _KINDS = {"workspaces": "workspace", "datasets": "dataset", "results": "result"}
 
 
 def list(  # the command's name
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="workspaces, datasets or results.", show_default=False)],
-    name: Annotated[str | None, typer.Option(metavar="PATTERN", help="Only of this name; * and ? are taken.")] = None,
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help="workspaces, datasets or results.", show_default=False),
+    ],
+    name: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Only of this name; * and ? are taken.")
+    ] = None,
     owned: Annotated[bool, typer.Option("--owned", help="Only your own.")] = False,
     org: OrgFlag = None,
     team: TeamFlag = None,
@@ -25,9 +30,11 @@ def list(  # the command's name
 ) -> None:
     """List workspaces, datasets, or the results of the jobs that ended in the last 30 days.
 
-    Workspaces are written by jobs and by you, datasets are read only once they are sent, and each replica of a job has a result.
+    Workspaces are written by jobs and by you, datasets are read only once they are sent, and each
+    replica of a job has a result.
 
-    Prints a line for each with its id, name and size; of a result the job's number, name and end. Exit code 1 where there is none.
+    Prints a line for each with its id, name and size; of a result the job's number, name and end.
+    Exit code 1 where there is none.
 
     Examples:
 
@@ -58,7 +65,11 @@ def _stored(row: Mapping[str, Any]) -> str:
     from meshwright.data.progress import format_size
 
     size = row.get("sizeInBytes", row.get("size"))
-    words = [str(row.get("id", row.get("datasetUuid", ""))), str(row.get("name") or ""), "" if size is None else format_size(int(size))]
+    words = [
+        str(row.get("id", row.get("datasetUuid", ""))),
+        str(row.get("name") or ""),
+        "" if size is None else format_size(int(size)),
+    ]
     return "  ".join([*words, str(row.get("aceName") or "")]).rstrip()
 
 

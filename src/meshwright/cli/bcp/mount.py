@@ -7,25 +7,43 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.bcp._flags import AceFlag, DryRunFlag, JsonFlag, OrgFlag, TargetArgument, TeamFlag, show, storage
+from meshwright.cli.bcp._flags import (
+    AceFlag,
+    DryRunFlag,
+    JsonFlag,
+    OrgFlag,
+    TargetArgument,
+    TeamFlag,
+    show,
+    storage,
+)
 
 __all__ = ["mount"]
 
 
 def mount(
     target: TargetArgument,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Empty, or made.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Empty, or made.", show_default=False)
+    ],
     rw: Annotated[bool, typer.Option("--rw", help="To write too; without it, to read.")] = False,
-    remote: Annotated[str | None, typer.Option("--remote-path", metavar="PATH", help="A folder of the workspace [default: all].")] = None,
+    remote: Annotated[
+        str | None,
+        typer.Option(
+            "--remote-path", metavar="PATH", help="A folder of the workspace [default: all]."
+        ),
+    ] = None,
     dry_run: DryRunFlag = False,
     org: OrgFlag = None,
     team: TeamFlag = None,
     ace: AceFlag = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Mount a workspace on this machine, to read unless --rw is given. NGC CLI does it by sshfs, which must be installed.
+    """Mount a workspace on this machine, to read unless --rw is given. NGC CLI does it by sshfs,
+    which must be installed.
 
-    A folder with files in it is refused, for they would be hidden. Jobs mount workspaces by `--mount workspace=NAME:/PATH`.
+    A folder with files in it is refused, for they would be hidden. Jobs mount workspaces by
+    `--mount workspace=NAME:/PATH`.
 
     Prints what NGC CLI says. Exit code 3 where it fails.
 
@@ -40,5 +58,7 @@ def mount(
     from meshwright.basecommand import Target
 
     asked = storage(org=org, team=team, ace=ace, dry_run=dry_run)
-    transfer = asked.mount(Target.of(target), folder, mode="RW" if rw else "RO", remote=remote, quiet=json_output)
+    transfer = asked.mount(
+        Target.of(target), folder, mode="RW" if rw else "RO", remote=remote, quiet=json_output
+    )
     show(transfer, dry_run=dry_run, json_output=json_output)

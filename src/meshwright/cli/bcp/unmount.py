@@ -13,7 +13,9 @@ __all__ = ["unmount"]
 
 
 def unmount(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it is mounted.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where it is mounted.", show_default=False)
+    ],
     dry_run: DryRunFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
@@ -31,5 +33,7 @@ def unmount(
 
       meshwright bcp unmount ~/slimpajama --json
     """
-    transfer = storage(org=None, team=None, ace=None, dry_run=dry_run).unmount(folder, quiet=json_output)
+    transfer = storage(org=None, team=None, ace=None, dry_run=dry_run).unmount(
+        folder, quiet=json_output
+    )
     show(transfer, dry_run=dry_run, json_output=json_output)

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from meshwright.cli.bcp._flags import AceFlag, DryRunFlag, JsonFlag, OrgFlag, TargetArgument, TeamFlag, show, storage
+from meshwright.cli.bcp._flags import (
+    AceFlag,
+    DryRunFlag,
+    JsonFlag,
+    OrgFlag,
+    TargetArgument,
+    TeamFlag,
+    show,
+    storage,
+)
 from meshwright.units import counted
 
 __all__ = ["upload"]
@@ -17,9 +26,17 @@ _SHOWN = 50
 
 def upload(
     target: TargetArgument,
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A file or a folder.", show_default=False)],
-    remote: Annotated[str | None, typer.Option("--to", metavar="PATH", help="Folder of the workspace [default: /].")] = None,
-    exclude: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Left out: *.tmp, raw/part_*; may be given often.")] = None,
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A file or a folder.", show_default=False)
+    ],
+    remote: Annotated[
+        str | None,
+        typer.Option("--to", metavar="PATH", help="Folder of the workspace [default: /]."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Left out: *.tmp, raw/part_*; may be given often."),
+    ] = None,
     dry_run: DryRunFlag = False,
     org: OrgFlag = None,
     team: TeamFlag = None,
@@ -28,11 +45,13 @@ def upload(
 ) -> None:
     """Send a file or a folder to a workspace or a dataset, without what patterns leave out.
 
-    A pattern without a slash is one for names of files and folders anywhere, one with a slash for paths from SOURCE. What is listed is what
-    is sent: NGC CLI gets a folder of links to exactly those files, since it has no patterns for datasets. Links are followed. A dataset of
-    that name that is there is added to.
+    A pattern without a slash is one for names of files and folders anywhere, one with a slash for
+    paths from SOURCE. What is listed is what is sent: NGC CLI gets a folder of links to exactly
+    those files, since it has no patterns for datasets. Links are followed. A dataset of that name
+    that is there is added to.
 
-    Prints files and bytes; --dry-run lists the files. Exit code 3 where NGC CLI fails; the same command goes on.
+    Prints files and bytes; --dry-run lists the files. Exit code 3 where NGC CLI fails; the same
+    command goes on.
 
     Examples:
 
@@ -53,9 +72,20 @@ def upload(
         if dry_run and len(chosen.files) > _SHOWN:
             print(f"... and {len(chosen.files) - _SHOWN:,} more")
         left = f", {chosen.excluded:,} left out" if chosen.excluded else ""
-        print(f"{counted(len(chosen.files), 'file')}, {format_size(chosen.size_bytes)}{left}", flush=True)
+        print(
+            f"{counted(len(chosen.files), 'file')}, {format_size(chosen.size_bytes)}{left}",
+            flush=True,
+        )
     if dry_run and chosen.excluded:
-        typer.echo("note: in place of SOURCE the command gets a folder of links to these files", err=True)
-    transfer = storage(org=org, team=team, ace=ace, dry_run=dry_run).upload(found, chosen, to=remote, quiet=json_output)
-    more = {"files": list(chosen.files), "size_bytes": chosen.size_bytes, "excluded": chosen.excluded}
+        typer.echo(
+            "note: in place of SOURCE the command gets a folder of links to these files", err=True
+        )
+    transfer = storage(org=org, team=team, ace=ace, dry_run=dry_run).upload(
+        found, chosen, to=remote, quiet=json_output
+    )
+    more = {
+        "files": list(chosen.files),
+        "size_bytes": chosen.size_bytes,
+        "excluded": chosen.excluded,
+    }
     show(transfer, dry_run=dry_run, json_output=json_output, more=more)

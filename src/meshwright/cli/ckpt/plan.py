@@ -22,22 +22,50 @@ from meshwright.cli._training_flags import MtbfFlag, RestartFlag, WriteFlag
 
 __all__ = ["plan"]
 
-OptionalSeqFlag = Annotated[int | None, typer.Option("--seq", help="Tokens in one sequence; with --gbs the best plan's step is taken.")]
+OptionalSeqFlag = Annotated[
+    int | None,
+    typer.Option("--seq", help="Tokens in one sequence; with --gbs the best plan's step is taken."),
+]
 StepFlag = Annotated[float | None, typer.Option("--step-s", help="Seconds of one step.")]
 StepsFlag = Annotated[int | None, typer.Option("--steps", help="Of the whole run.")]
-TokensFlag = Annotated[str | None, typer.Option("--tokens", help="Of the whole run, 300B, instead of --steps; needs --seq and --gbs.")]
-SaveEveryFlag = Annotated[int | None, typer.Option("--save-every", help="Steps between checkpoints [default: 2000].")]
-BestFlag = Annotated[int | None, typer.Option("--best", help="As many are kept with the least validation loss [default: 10].")]
-LastFlag = Annotated[int | None, typer.Option("--last", help="As many of the newest are kept [default: 1].")]
-KeepEveryFlag = Annotated[int | None, typer.Option("--keep-every", help="Each at a multiple of so many steps is kept for ever.")]
-DropFlag = Annotated[bool, typer.Option("--drop-states", help="All but the newest lose their optimizer states.")]
+TokensFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--tokens", help="Of the whole run, 300B, instead of --steps; needs --seq and --gbs."
+    ),
+]
+SaveEveryFlag = Annotated[
+    int | None, typer.Option("--save-every", help="Steps between checkpoints [default: 2000].")
+]
+BestFlag = Annotated[
+    int | None,
+    typer.Option("--best", help="As many are kept with the least validation loss [default: 10]."),
+]
+LastFlag = Annotated[
+    int | None, typer.Option("--last", help="As many of the newest are kept [default: 1].")
+]
+KeepEveryFlag = Annotated[
+    int | None,
+    typer.Option("--keep-every", help="Each at a multiple of so many steps is kept for ever."),
+]
+DropFlag = Annotated[
+    bool, typer.Option("--drop-states", help="All but the newest lose their optimizer states.")
+]
 OptimizerFlag = Annotated[
-    str | None, typer.Option("--optimizer", help="adam, adam-bf16, adam-8bit, muon, lion, sgd-momentum or sgd [default: adam].")
+    str | None,
+    typer.Option(
+        "--optimizer",
+        help="adam, adam-bf16, adam-8bit, muon, lion, sgd-momentum or sgd [default: adam].",
+    ),
 ]
 LossesFlag = Annotated[
     str | None,
     typer.Option(
-        "--losses", help="Validation losses to simulate, one a save: 2.9,2.7,2.8, a file of lines `LOSS` or `STEP LOSS`, or a log."
+        "--losses",
+        help=(
+            "Validation losses to simulate, one a save: 2.9,2.7,2.8, a file of lines `LOSS` or"
+            " `STEP LOSS`, or a log."
+        ),
     ),
 ]
 QuotaFlag = Annotated[float | None, typer.Option("--quota-gib", help="Disk that there is.")]
@@ -70,12 +98,14 @@ def plan(
 ) -> None:
     """Size, interval and disk of a training's checkpoints.
 
-    A checkpoint holds weights, their fp32 copy and the optimizer's states: 14 bytes a parameter for bf16 with Adam. The interval that loses
-    least balances the time to write against the work that a failure undoes (Young 1974, Daly 2006). The disk holds the best by validation
-    loss, the newest, and the one that is being written, which is whole before an older one goes.
+    A checkpoint holds weights, their fp32 copy and the optimizer's states: 14 bytes a parameter for
+    bf16 with Adam. The interval that loses least balances the time to write against the work that a
+    failure undoes (Young 1974, Daly 2006). The disk holds the best by validation loss, the newest,
+    and the one that is being written, which is whole before an older one goes.
 
-    Prints size by part, write time, the best interval beside the asked one, the peak of the disk, and with --losses which checkpoints
-    stay after each save. Where --quota-gib is too small the exit code is 1, and what would fit is said.
+    Prints size by part, write time, the best interval beside the asked one, the peak of the disk,
+    and with --losses which checkpoints stay after each save. Where --quota-gib is too small the
+    exit code is 1, and what would fit is said.
 
     Examples:
 
@@ -84,7 +114,7 @@ def plan(
       meshwright ckpt plan gpt3-175b --cluster a100-80:1024 --step-s 12 --steps 100000 --keep-every 10000 --drop-states --quota-gib 20000
 
       meshwright ckpt plan gpt3-5b --cluster a100-80:64 --best 2 --losses 2.91,2.74,2.78,2.69 --json
-    """
+    """  # noqa: E501
     from meshwright import ckpt
     from meshwright.checkpoints.plan import SAVE_EVERY, Schedule
     from meshwright.checkpoints.retention import Retention
@@ -99,9 +129,15 @@ def plan(
         raise UnknownNameError("optimizer", optimizer, OPTIMIZERS)
     alone = [flag for flag, value in (("--seq", seq), ("--gbs", gbs)) if value is not None]
     if len(alone) == 1:
-        raise ConfigError(f"{alone[0]}: --seq and --gbs go together: the best plan's step is taken with them, and --tokens needs them")
+        raise ConfigError(
+            f"{alone[0]}: --seq and --gbs go together: the best plan's step is taken with them, and"
+            " --tokens needs them"
+        )
     if alone and step_s is not None and tokens is None:
-        raise ConfigError("--seq and --gbs: of no effect with --step-s, which says the step's time; give one of them, or --tokens too")
+        raise ConfigError(
+            "--seq and --gbs: of no effect with --step-s, which says the step's time; give one of"
+            " them, or --tokens too"
+        )
     if tokens is not None and (steps is not None or seq is None or gbs is None):
         raise ConfigError("--tokens: needs --seq and --gbs, and goes without --steps")
     if tokens is not None and seq is not None and gbs is not None:
@@ -109,7 +145,13 @@ def plan(
             raise ConfigError(f"--tokens with --seq {seq} --gbs {gbs}: expected 1 or more of each")
         steps = -(-parse_count(tokens, name="tokens") // (seq * gbs))
     reliability = training_of(
-        1, eval_interval=None, eval_steps=None, mtbf_hours=chip_mtbf_hours, restart=restart, save_every=None, write_gb_per_s=write_gb_per_s
+        1,
+        eval_interval=None,
+        eval_steps=None,
+        mtbf_hours=chip_mtbf_hours,
+        restart=restart,
+        save_every=None,
+        write_gb_per_s=write_gb_per_s,
     ).reliability
     if quota_gib is not None and not 0 < quota_gib < float("inf"):
         raise ConfigError(f"--quota-gib {quota_gib:g}: expected a positive number")
@@ -117,11 +159,18 @@ def plan(
     found = ckpt.ckpt_plan(
         model=model_words(model, hf),
         cluster=cluster,
-        schedule=Schedule(save_every=SAVE_EVERY if save_every is None else save_every, step_s=step_s, steps=steps),
-        retention=Retention(drop_states=drop_states, **{name: value for name, value in rule.items() if value is not None}),
+        schedule=Schedule(
+            save_every=SAVE_EVERY if save_every is None else save_every, step_s=step_s, steps=steps
+        ),
+        retention=Retention(
+            drop_states=drop_states,
+            **{name: value for name, value in rule.items() if value is not None},
+        ),
         reliability=reliability,
         optimizer=optimizer or "adam",
-        losses=() if losses is None else ckpt.read_losses(losses, save_every=save_every or SAVE_EVERY),
+        losses=(
+            () if losses is None else ckpt.read_losses(losses, save_every=save_every or SAVE_EVERY)
+        ),
         quota_bytes=None if quota_gib is None else quota_gib * GIB,
         **{
             name: value

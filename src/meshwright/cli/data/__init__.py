@@ -1,4 +1,5 @@
-"""Corpora to Megatron's .bin/.idx: every step shared by ranks and workers, resumable after a kill at any moment."""
+"""Corpora to Megatron's .bin/.idx: every step shared by ranks and workers, resumable after a kill
+at any moment."""
 
 from __future__ import annotations
 

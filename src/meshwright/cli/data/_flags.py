@@ -10,16 +10,44 @@ import typer
 if TYPE_CHECKING:
     from meshwright.data.results import StepResult
 
-__all__ = ["ConsumeFlag", "InputsArgument", "JsonFlag", "OutputFileFlag", "OutputFlag", "WorkersFlag", "show", "write_json"]
+__all__ = [
+    "ConsumeFlag",
+    "InputsArgument",
+    "JsonFlag",
+    "OutputFileFlag",
+    "OutputFlag",
+    "WorkersFlag",
+    "show",
+    "write_json",
+]
 
 InputsArgument = Annotated[
     list[str],
-    typer.Argument(metavar="INPUT...", help="Files, folders, quoted patterns, or @FILE with a path per line.", show_default=False),
+    typer.Argument(
+        metavar="INPUT...",
+        help="Files, folders, quoted patterns, or @FILE with a path per line.",
+        show_default=False,
+    ),
 ]
-OutputFlag = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the results go.", show_default=False)]
-WorkersFlag = Annotated[int, typer.Option("--workers", "-j", metavar="N", help="Processes of this rank.")]
-ConsumeFlag = Annotated[bool, typer.Option("--consume", help="Remove each input once what replaces it was read back and is the same.")]
-OutputFileFlag = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the JSON object here too.")]
+OutputFlag = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", metavar="FOLDER", help="Where the results go.", show_default=False
+    ),
+]
+WorkersFlag = Annotated[
+    int, typer.Option("--workers", "-j", metavar="N", help="Processes of this rank.")
+]
+ConsumeFlag = Annotated[
+    bool,
+    typer.Option(
+        "--consume", help="Remove each input once what replaces it was read back and is the same."
+    ),
+]
+OutputFileFlag = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write the JSON object here too."),
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")]
 
 

@@ -41,9 +41,13 @@ def tokenizer_spec(
     from meshwright.data.encoders.encoder import EncoderSpec
 
     if tokenizer is None and vocab_file is None:
-        raise ConfigError("which tokenizer? give --tokenizer FILE, or --vocab-file and --merge-file for GPT-2's")
+        raise ConfigError(
+            "which tokenizer? give --tokenizer FILE, or --vocab-file and --merge-file for GPT-2's"
+        )
     if tokenizer is not None and vocab_file is not None:
-        raise ConfigError(f"--tokenizer {tokenizer} and --vocab-file {vocab_file}: give one of them")
+        raise ConfigError(
+            f"--tokenizer {tokenizer} and --vocab-file {vocab_file}: give one of them"
+        )
     kind = _kind(tokenizer_type, tokenizer, merge_file)
     if merge_file is not None and kind != "gpt2":
         raise ConfigError(f"--merge-file {merge_file}: has no meaning for this tokenizer")
@@ -68,7 +72,8 @@ def _kind(tokenizer_type: str | None, tokenizer: str | None, merge_file: str | N
     if tokenizer is None:
         if merge_file is None:
             raise ConfigError(
-                "--vocab-file alone: give --merge-file with it (GPT-2), or --tokenizer-type BertWordPieceLowerCase or ...Case"
+                "--vocab-file alone: give --merge-file with it (GPT-2), or --tokenizer-type"
+                " BertWordPieceLowerCase or ...Case"
             )
         return "gpt2"
     suffix = Path(tokenizer).suffix

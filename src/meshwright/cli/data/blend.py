@@ -12,21 +12,43 @@ __all__ = ["blend"]
 
 
 def blend(
-    inputs: Annotated[list[str], typer.Argument(metavar="PAIRS...", help="Prefixes, folders, quoted patterns.", show_default=False)],
-    by: Annotated[str, typer.Option(metavar="WHAT", help="What weights follow: tokens, documents or equal.")] = "tokens",
-    temperature: Annotated[float, typer.Option(metavar="T", help="Sizes to the power 1/T: above 1, small corpora weigh more.")] = 1.0,
-    weights: Annotated[str | None, typer.Option(metavar="W,W,... | PREFIX=W,...", help="A mixture of your own.")] = None,
-    train_tokens: Annotated[str | None, typer.Option(metavar="TOKENS", help="Say how often each corpus is read, such as 300B.")] = None,
-    form: Annotated[str | None, typer.Option("--to", metavar="PROGRAM", help="Only its line: megatron, nemo or bridge.")] = None,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PAIRS...", help="Prefixes, folders, quoted patterns.", show_default=False
+        ),
+    ],
+    by: Annotated[
+        str, typer.Option(metavar="WHAT", help="What weights follow: tokens, documents or equal.")
+    ] = "tokens",
+    temperature: Annotated[
+        float,
+        typer.Option(
+            metavar="T", help="Sizes to the power 1/T: above 1, small corpora weigh more."
+        ),
+    ] = 1.0,
+    weights: Annotated[
+        str | None, typer.Option(metavar="W,W,... | PREFIX=W,...", help="A mixture of your own.")
+    ] = None,
+    train_tokens: Annotated[
+        str | None,
+        typer.Option(metavar="TOKENS", help="Say how often each corpus is read, such as 300B."),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option("--to", metavar="PROGRAM", help="Only its line: megatron, nemo or bridge."),
+    ] = None,
     output: OutputFileFlag = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Weigh corpora by their tokens or by a mixture of your own; the weights sum to 1 as they are printed.
+    """Weigh corpora by their tokens or by a mixture of your own; the weights sum to 1 as they are
+    printed.
 
-    A weight is the share of the training's samples that come from a corpus. Rounding to six digits gives what is left to those that lost
-    the most by it.
+    A weight is the share of the training's samples that come from a corpus. Rounding to six digits
+    gives what is left to those that lost the most by it.
 
-    Prints each corpus with its weight, and the words of Megatron-LM (--data-path), NeMo 1.x (data_prefix) and Megatron-Bridge (blend).
+    Prints each corpus with its weight, and the words of Megatron-LM (--data-path), NeMo 1.x
+    (data_prefix) and Megatron-Bridge (blend).
 
     Examples:
 
@@ -51,11 +73,23 @@ def blend(
     train = None if train_tokens is None else parse_count(train_tokens, name="--train-tokens")
     if train == 0:
         raise ConfigError(f"--train-tokens {train_tokens}: expected 1 or more")
-    mixture = run(inputs, by=by, temperature=temperature, weights=None if weights is None else _weights(weights))  # type: ignore[arg-type]
+    mixture = run(
+        inputs,
+        by=by,  # type: ignore[arg-type]
+        temperature=temperature,
+        weights=None if weights is None else _weights(weights),
+    )
     epochs = None if train is None else mixture.epochs(train)
     rows = [
-        {"prefix": prefix, "weight": weight, "tokens": tokens, "epochs": None if epochs is None else epochs[place]}
-        for place, (prefix, weight, tokens) in enumerate(zip(mixture.prefixes, mixture.weights, mixture.tokens, strict=True))
+        {
+            "prefix": prefix,
+            "weight": weight,
+            "tokens": tokens,
+            "epochs": None if epochs is None else epochs[place],
+        }
+        for place, (prefix, weight, tokens) in enumerate(
+            zip(mixture.prefixes, mixture.weights, mixture.tokens, strict=True)
+        )
     ]
     record = {"blend": rows, "forms": mixture.forms()}
     if output is not None:
@@ -66,8 +100,13 @@ def blend(
     if form is not None:
         print(mixture.forms()[form])
         return
-    for place, (prefix, word, tokens) in enumerate(zip(mixture.prefixes, mixture.words(), mixture.tokens, strict=True)):
-        print(f"{word}  {prefix}: {format_count(tokens)} tokens" + ("" if epochs is None else f", read {epochs[place]:.2f} times"))
+    for place, (prefix, word, tokens) in enumerate(
+        zip(mixture.prefixes, mixture.words(), mixture.tokens, strict=True)
+    ):
+        print(
+            f"{word}  {prefix}: {format_count(tokens)} tokens"
+            + ("" if epochs is None else f", read {epochs[place]:.2f} times")
+        )
     print()
     for name, text in mixture.forms().items():
         print(f"{name}: {text}")
@@ -85,4 +124,7 @@ def _weights(text: str) -> list[float] | dict[str, float]:
             return [float(number) for _, _, number in parts]
     except ValueError:
         pass
-    raise ConfigError(f"--weights {text}: expected numbers (0.7,0.3), or a prefix with each (data/en=0.7,data/de=0.3)")
+    raise ConfigError(
+        f"--weights {text}: expected numbers (0.7,0.3), or a prefix with each"
+        " (data/en=0.7,data/de=0.3)"
+    )

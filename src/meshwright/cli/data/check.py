@@ -13,13 +13,26 @@ __all__ = ["check"]
 
 
 def check(
-    inputs: Annotated[list[str], typer.Argument(metavar="FOLDER...", help="With a manifest.json, or manifests.", show_default=False)],
-    corpus: Annotated[str | None, typer.Option(metavar="NAME", help="All files of this corpus must be named: slimpajama.")] = None,
-    chunks: Annotated[int | None, typer.Option(metavar="N", help="Of the corpus: its first chunks.")] = None,
-    workers: Annotated[int, typer.Option("--workers", "-j", metavar="N", help="Threads that read.")] = 4,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FOLDER...", help="With a manifest.json, or manifests.", show_default=False
+        ),
+    ],
+    corpus: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="All files of this corpus must be named: slimpajama."),
+    ] = None,
+    chunks: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the corpus: its first chunks.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", "-j", metavar="N", help="Threads that read.")
+    ] = 4,
     json_output: JsonFlag = False,
 ) -> None:
-    """Read back every file that a step made: it is there, with the size and the sha256 of the manifest.
+    """Read back every file that a step made: it is there, with the size and the sha256 of the
+    manifest.
 
     Pairs of .bin and .idx have a check of their own, `verify`, which also looks into them.
 

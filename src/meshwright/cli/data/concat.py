@@ -7,7 +7,14 @@ from typing import Annotated
 import typer
 
 from meshwright.cli._terminal import QuietFlag
-from meshwright.cli.data._flags import ConsumeFlag, InputsArgument, JsonFlag, OutputFlag, WorkersFlag, show
+from meshwright.cli.data._flags import (
+    ConsumeFlag,
+    InputsArgument,
+    JsonFlag,
+    OutputFlag,
+    WorkersFlag,
+    show,
+)
 
 __all__ = ["concat"]
 
@@ -15,9 +22,15 @@ __all__ = ["concat"]
 def concat(
     inputs: InputsArgument,
     output: OutputFlag,
-    min_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Of a shard: 500MB, bytes [default: 12GiB].")] = None,
-    max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Of a shard [default: 16GiB].")] = None,
-    shards: Annotated[int | None, typer.Option(metavar="N", help="So many even shards, instead of sizes.")] = None,
+    min_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of a shard: 500MB, bytes [default: 12GiB].")
+    ] = None,
+    max_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of a shard [default: 16GiB].")
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(metavar="N", help="So many even shards, instead of sizes.")
+    ] = None,
     workers: WorkersFlag = 1,
     consume: ConsumeFlag = False,
     quiet: QuietFlag = False,
@@ -25,11 +38,13 @@ def concat(
 ) -> None:
     """Join files of one document per line into shards between two sizes.
 
-    Files follow each other in natural order (part_2 before part_10) and are cut at line ends only, so every shard can be written on its
-    own: ranks and workers share them. Between two documents is exactly one line end, also where a file ends without one.
+    Files follow each other in natural order (part_2 before part_10) and are cut at line ends only,
+    so every shard can be written on its own: ranks and workers share them. Between two documents is
+    exactly one line end, also where a file ends without one.
 
-    Prints files and bytes; manifest.json has size, sha256 and documents of each shard. With --consume an input goes when every shard that
-    holds a part of it was read back; until then both need disk.
+    Prints files and bytes; manifest.json has size, sha256 and documents of each shard. With
+    --consume an input goes when every shard that holds a part of it was read back; until then both
+    need disk.
 
     Examples:
 
@@ -38,14 +53,16 @@ def concat(
       meshwright data concat 'plain/**/*.jsonl' -o shards --min-size 500MB --max-size 1GB --workers 8
 
       meshwright data concat plain -o shards --shards 74 --consume
-    """
+    """  # noqa: E501
     from meshwright.data.join import MAX_BYTES, MIN_BYTES
     from meshwright.data.join import concat as run
     from meshwright.data.sizes import parse_size
     from meshwright.errors import ConfigError
 
     if shards is not None and (min_size or max_size):
-        raise ConfigError("--shards: their sizes follow from it; leave --min-size and --max-size out")
+        raise ConfigError(
+            "--shards: their sizes follow from it; leave --min-size and --max-size out"
+        )
     result = run(
         inputs,
         output=output,

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from meshwright.cli._terminal import QuietFlag
-from meshwright.cli.data._flags import ConsumeFlag, InputsArgument, JsonFlag, OutputFlag, WorkersFlag, show
+from meshwright.cli.data._flags import (
+    ConsumeFlag,
+    InputsArgument,
+    JsonFlag,
+    OutputFlag,
+    WorkersFlag,
+    show,
+)
 
 __all__ = ["extract"]
 
@@ -18,11 +25,13 @@ def extract(
 ) -> None:
     """Extract .zst, .gz, .bz2 and .xz files.
 
-    Ranks share the files by size. Archives of several members or frames are read to the end, and one that is cut off is named and not
-    written. `tokenize` reads archives as they are, so this step is for tools that don't.
+    Ranks share the files by size. Archives of several members or frames are read to the end, and
+    one that is cut off is named and not written. `tokenize` reads archives as they are, so this
+    step is for tools that don't.
 
-    A second start does what is left. Prints files and bytes, and what failed with the reason; manifest.json has size and sha256 of each
-    file. Exit code 3 where an archive is damaged or missing.
+    A second start does what is left. Prints files and bytes, and what failed with the reason;
+    manifest.json has size and sha256 of each file. Exit code 3 where an archive is damaged or
+    missing.
 
     Examples:
 
@@ -34,4 +43,7 @@ def extract(
     """
     from meshwright.data.unpack import extract as run
 
-    show(run(inputs, output=output, workers=workers, consume=consume, progress=not quiet), json_output=json_output)
+    show(
+        run(inputs, output=output, workers=workers, consume=consume, progress=not quiet),
+        json_output=json_output,
+    )

@@ -14,17 +14,30 @@ __all__ = ["merge"]
 
 def merge(
     inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[PAIRS]...", help="Prefixes, folders, quoted patterns, @FILE lists.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[PAIRS]...",
+            help="Prefixes, folders, quoted patterns, @FILE lists.",
+            show_default=False,
+        ),
     ] = None,
-    input_words: Annotated[list[str] | None, typer.Option("--input", metavar="FOLDER", help="The same, as Megatron names it.")] = None,
-    output_prefix: Annotated[str, typer.Option("--output-prefix", "-o", metavar="PREFIX", help="Of the merged pair.")] = "",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a pair that exists.")] = False,
+    input_words: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="FOLDER", help="The same, as Megatron names it."),
+    ] = None,
+    output_prefix: Annotated[
+        str, typer.Option("--output-prefix", "-o", metavar="PREFIX", help="Of the merged pair.")
+    ] = "",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a pair that exists.")
+    ] = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Merge pairs of .bin and .idx in the order given; folders and patterns in natural order.
 
-    The ids are copied one pair after the other and the indices shifted, as Megatron's merge_datasets.py does, but after a kill it goes on
-    behind the last pair that was whole. Pairs with other types of ids are refused. One process does it; other ranks have nothing to do.
+    The ids are copied one pair after the other and the indices shifted, as Megatron's
+    merge_datasets.py does, but after a kill it goes on behind the last pair that was whole. Pairs
+    with other types of ids are refused. One process does it; other ranks have nothing to do.
 
     Prints documents and tokens; PREFIX.manifest.json has sizes and sha256.
 
@@ -55,5 +68,9 @@ def merge(
     if json_output:
         print(json.dumps({**asdict(report), "manifest": report.manifest.to_dict()}, indent=2))
     else:
-        of = ((len(report.sources), "pair"), (report.documents, "document"), (report.tokens, "token"))
+        of = (
+            (len(report.sources), "pair"),
+            (report.documents, "document"),
+            (report.tokens, "token"),
+        )
         print(f"{report.prefix}: {', '.join(counted(number, noun) for number, noun in of)}")

@@ -12,21 +12,42 @@ __all__ = ["plan"]
 
 
 def plan(
-    inputs: Annotated[list[str] | None, typer.Argument(metavar="[INPUT...]", help="Files that are there.")] = None,
-    corpus: Annotated[str | None, typer.Option(metavar="NAME", help="A corpus known by name: slimpajama.")] = None,
-    chunks: Annotated[int | None, typer.Option(metavar="N", help="Its first N chunks [default: all].")] = None,
-    strategy: Annotated[str | None, typer.Option(metavar="NAME", help="chunks, direct, text or recipe [default: any that runs].")] = None,
-    quota: Annotated[str | None, typer.Option(metavar="SIZE", help="Disk that there is: 2TB, 1.5TiB.")] = None,
-    vocab_size: Annotated[int, typer.Option(metavar="N", help="Of the tokenizer: 65,500 and more take 4 bytes a token.")] = 50_257,
-    bytes_per_token: Annotated[float | None, typer.Option(metavar="X", help="Of plain INPUT [default: 3.99, GPT-2, English].")] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="[INPUT...]", help="Files that are there.")
+    ] = None,
+    corpus: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A corpus known by name: slimpajama.")
+    ] = None,
+    chunks: Annotated[
+        int | None, typer.Option(metavar="N", help="Its first N chunks [default: all].")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="chunks, direct, text or recipe [default: any that runs]."
+        ),
+    ] = None,
+    quota: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Disk that there is: 2TB, 1.5TiB.")
+    ] = None,
+    vocab_size: Annotated[
+        int,
+        typer.Option(metavar="N", help="Of the tokenizer: 65,500 and more take 4 bytes a token."),
+    ] = 50_257,
+    bytes_per_token: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Of plain INPUT [default: 3.99, GPT-2, English]."),
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Say what a corpus takes on disk at each stage, and which strategy fits a quota.
 
-    A step's inputs and outputs are on the disk together unless it consumes as it goes, so the order of steps decides the peak, not the
-    result: the usual recipe for SlimPajama takes 5.08 TB for 1.28 TB of tokens.
+    A step's inputs and outputs are on the disk together unless it consumes as it goes, so the order
+    of steps decides the peak, not the result: the usual recipe for SlimPajama takes 5.08 TB for
+    1.28 TB of tokens.
 
-    Prints files and bytes by stage, and the peak of each strategy. Exit code 1 where the quota is too small, with what would fit.
+    Prints files and bytes by stage, and the peak of each strategy. Exit code 1 where the quota is
+    too small, with what would fit.
 
     Examples:
 

@@ -24,14 +24,33 @@ __all__ = ["run"]
 
 
 def run(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A YAML file: docs/data.md has one of each kind.", show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, and do nothing.")] = False,
+    recipe: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A YAML file: docs/data.md has one of each kind.",
+            show_default=False,
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the commands, and do nothing.")
+    ] = False,
     launcher: Annotated[
         str | None,
-        typer.Option(metavar="PLATFORM", help="Write a job script instead: slurm, k8s-jobset, bcp, runai, lepton, sky or pai-dlc."),
+        typer.Option(
+            metavar="PLATFORM",
+            help=(
+                "Write a job script instead: slurm, k8s-jobset, bcp, runai, lepton, sky or pai-dlc."
+            ),
+        ),
     ] = None,
-    nodes: Annotated[int, typer.Option(metavar="N", help="Of the job: one rank on each; workers are the recipe's.")] = 1,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the job script goes.")] = Path("."),
+    nodes: Annotated[
+        int,
+        typer.Option(metavar="N", help="Of the job: one rank on each; workers are the recipe's."),
+    ] = 1,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the job script goes.")
+    ] = Path("."),
     job_name: JobNameFlag = None,
     time: TimeFlag = None,
     image: ImageFlag = None,
@@ -45,13 +64,14 @@ def run(
 ) -> None:
     """Make a corpus by a recipe: slimpajama, wikipedia, or steps of your own.
 
-    Ranks do a step together and begin the next when all have ended. The same command again goes on after a failure or a kill; what is done
-    is not done again. Raw data is removed only where the recipe's strategy says so, when every file of what replaces it was read back
-    and has its sha256.
+    Ranks do a step together and begin the next when all have ended. The same command again goes on
+    after a failure or a kill; what is done is not done again. Raw data is removed only where the
+    recipe's strategy says so, when every file of what replaces it was read back and has its sha256.
 
-    Prints each step with its command line; --json prints one object with the state and seconds of each, and the steps' own words go to
-    stderr. Exit code 1 where the recipe's quota is too small, with what fits, 3 where a step is partly
-    done. With --launcher nothing is run: a job script is written that starts one rank on each node, without GPUs.
+    Prints each step with its command line; --json prints one object with the state and seconds of
+    each, and the steps' own words go to stderr. Exit code 1 where the recipe's quota is too small,
+    with what fits, 3 where a step is partly done. With --launcher nothing is run: a job script is
+    written that starts one rank on each node, without GPUs.
 
     Examples:
 
@@ -74,7 +94,14 @@ def run(
     }
     flags = {key: value for key, value in given.items() if value is not None}
     if launcher is not None:
-        _write_job(recipe, launcher=launcher, nodes=nodes, output=output, flags=flags, json_output=json_output)
+        _write_job(
+            recipe,
+            launcher=launcher,
+            nodes=nodes,
+            output=output,
+            flags=flags,
+            json_output=json_output,
+        )
         return
     import json
     import sys
@@ -90,7 +117,12 @@ def run(
 
         steps = read_recipe(recipe).steps
         if json_output:
-            print(json.dumps({"steps": [{"name": step.name, "line": step.line()} for step in steps]}, indent=2))
+            print(
+                json.dumps(
+                    {"steps": [{"name": step.name, "line": step.line()} for step in steps]},
+                    indent=2,
+                )
+            )
             return
         for step in steps:
             print(step.line())
@@ -108,7 +140,15 @@ def run(
         raise typer.Exit(report.code)
 
 
-def _write_job(recipe: Path, *, launcher: str, nodes: int, output: Path, flags: dict[str, Any], json_output: bool) -> None:
+def _write_job(
+    recipe: Path,
+    *,
+    launcher: str,
+    nodes: int,
+    output: Path,
+    flags: dict[str, Any],
+    json_output: bool,
+) -> None:
     import json
 
     from meshwright.data.jobs import recipe_job

@@ -18,15 +18,22 @@ _BAR = 40
 
 
 def stats(
-    inputs: Annotated[list[str], typer.Argument(metavar="PAIRS...", help="Prefixes, folders, quoted patterns.", show_default=False)],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PAIRS...", help="Prefixes, folders, quoted patterns.", show_default=False
+        ),
+    ],
     output: OutputFileFlag = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Count documents and tokens, with quantiles and a histogram of the documents' lengths.
 
-    The index alone is read. A quantile is exact: the smallest length that at least this share of the documents does not exceed.
+    The index alone is read. A quantile is exact: the smallest length that at least this share of
+    the documents does not exceed.
 
-    Prints one block for each pair, and with several one for all of them together; the bars are shares of the tokens.
+    Prints one block for each pair, and with several one for all of them together; the bars are
+    shares of the tokens.
 
     Examples:
 
@@ -56,10 +63,14 @@ def _print(entry: LengthStats) -> None:
     from meshwright.data.progress import format_size
 
     print(
-        f"{entry.prefix}: {counted(entry.documents, 'document')}, {counted(entry.sequences, 'sequence')}, {counted(entry.tokens, 'token')}"
-        f", {format_size(entry.size_bytes)}, {entry.mean:,.1f} tokens a document"
+        f"{entry.prefix}: {counted(entry.documents, 'document')},"
+        f" {counted(entry.sequences, 'sequence')}, {counted(entry.tokens, 'token')},"
+        f" {format_size(entry.size_bytes)}, {entry.mean:,.1f} tokens a document"
     )
     print("  " + ", ".join(f"{share:.0%} {length:,}" for share, length in entry.quantiles.items()))
     for start, below, documents, tokens in entry.histogram:
         share = tokens / entry.tokens if entry.tokens else 0.0
-        print(f"  {f'{start:,} to {below - 1:,}':>21} tokens {documents:>13,} documents {share:>6.1%} {'#' * round(share * _BAR)}".rstrip())
+        print(
+            f"  {f'{start:,} to {below - 1:,}':>21} tokens {documents:>13,} documents {share:>6.1%}"
+            f" {'#' * round(share * _BAR)}".rstrip()
+        )

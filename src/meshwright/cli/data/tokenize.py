@@ -17,65 +17,142 @@ __all__ = ["tokenize"]
 
 def tokenize(
     inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[INPUTS]...", help="Files, folders, quoted patterns, @FILE lists.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[INPUTS]...",
+            help="Files, folders, quoted patterns, @FILE lists.",
+            show_default=False,
+        ),
     ] = None,
-    input_words: Annotated[list[str] | None, typer.Option("--input", metavar="PATH", help="The same, as Megatron names it.")] = None,
-    output_prefix: Annotated[str, typer.Option("--output-prefix", "-o", metavar="PREFIX", help="Files are PREFIX_KEY_document.bin.")] = "",
+    input_words: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="PATH", help="The same, as Megatron names it."),
+    ] = None,
+    output_prefix: Annotated[
+        str,
+        typer.Option(
+            "--output-prefix", "-o", metavar="PREFIX", help="Files are PREFIX_KEY_document.bin."
+        ),
+    ] = "",
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", "--tokenizer-model", metavar="FILE", help="tokenizer.json, SentencePiece .model, .tiktoken."),
+        typer.Option(
+            "--tokenizer",
+            "--tokenizer-model",
+            metavar="FILE",
+            help="tokenizer.json, SentencePiece .model, .tiktoken.",
+        ),
     ] = None,
-    tokenizer_type: Annotated[str | None, typer.Option(help="Megatron's name of it [default: by the file].")] = None,
-    vocab_file: Annotated[str | None, typer.Option(metavar="FILE", help="Of GPT-2 or BERT.")] = None,
+    tokenizer_type: Annotated[
+        str | None, typer.Option(help="Megatron's name of it [default: by the file].")
+    ] = None,
+    vocab_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Of GPT-2 or BERT.")
+    ] = None,
     merge_file: Annotated[str | None, typer.Option(metavar="FILE", help="Of GPT-2.")] = None,
-    append_eod: Annotated[bool, typer.Option("--append-eod", help="End each document with the tokenizer's token for that.")] = False,
-    eod: Annotated[str | None, typer.Option(metavar="TOKEN", help="That token, or its id [default: the tokenizer's own].")] = None,
-    json_keys: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Of the text in each object [default: text].")] = None,
-    split_sentences: Annotated[bool, typer.Option("--split-sentences", help="One sequence per sentence (BERT, T5), by NLTK.")] = False,
-    keep_newlines: Annotated[bool, typer.Option("--keep-newlines", help="Sentences keep the white space behind them.")] = False,
+    append_eod: Annotated[
+        bool,
+        typer.Option("--append-eod", help="End each document with the tokenizer's token for that."),
+    ] = False,
+    eod: Annotated[
+        str | None,
+        typer.Option(metavar="TOKEN", help="That token, or its id [default: the tokenizer's own]."),
+    ] = None,
+    json_keys: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Of the text in each object [default: text]."),
+    ] = None,
+    split_sentences: Annotated[
+        bool,
+        typer.Option("--split-sentences", help="One sequence per sentence (BERT, T5), by NLTK."),
+    ] = False,
+    keep_newlines: Annotated[
+        bool, typer.Option("--keep-newlines", help="Sentences keep the white space behind them.")
+    ] = False,
     lang: Annotated[str, typer.Option(help="Language of the sentences.")] = "english",
-    form: Annotated[str | None, typer.Option("--format", metavar="FORM", help="json, text or parquet [default: by the names].")] = None,
-    text_unit: Annotated[str, typer.Option(metavar="UNIT", help="What is a document of a text: file, line or paragraph.")] = "file",
-    on_error: Annotated[str, typer.Option(metavar="POLICY", help="With what is no document: fail, skip or quarantine.")] = "fail",
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="FORM", help="json, text or parquet [default: by the names]."
+        ),
+    ] = None,
+    text_unit: Annotated[
+        str,
+        typer.Option(metavar="UNIT", help="What is a document of a text: file, line or paragraph."),
+    ] = "file",
+    on_error: Annotated[
+        str,
+        typer.Option(metavar="POLICY", help="With what is no document: fail, skip or quarantine."),
+    ] = "fail",
     max_document_mib: Annotated[int, typer.Option(help="A longer document is none: memory.")] = 64,
-    workers: Annotated[int | None, typer.Option(help="Processes [default: one per core; one where there are several ranks].")] = None,
-    engine: Annotated[str | None, typer.Option(metavar="NAME", help="gigatoken or library [default: the faster that is exact].")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes [default: one per core; one where there are several ranks]."),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="gigatoken or library [default: the faster that is exact]."
+        ),
+    ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Remove what an earlier run with this prefix made, and begin anew.")
+        bool,
+        typer.Option(
+            "--overwrite", help="Remove what an earlier run with this prefix made, and begin anew."
+        ),
     ] = False,
     no_special_tokens: Annotated[
         bool,
         typer.Option(
             "--no-special-tokens",
             "--tokenizer-hf-no-include-special-tokens",
-            help="Leave out what a tokenizer.json puts around each text (such as <|begin_of_text|>).",
+            help=(
+                "Leave out what a tokenizer.json puts around each text (such as <|begin_of_text|>)."
+            ),
         ),
     ] = False,
-    vocab_size: Annotated[int | None, typer.Option(help="Of TikTokenizer: cut the vocabulary to it.")] = None,
-    tiktoken_pattern: Annotated[str | None, typer.Option(metavar="P", help="v1, v2 or a regular expression.")] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Of TikTokenizer: cut the vocabulary to it.")
+    ] = None,
+    tiktoken_pattern: Annotated[
+        str | None, typer.Option(metavar="P", help="v1, v2 or a regular expression.")
+    ] = None,
     tiktoken_num_special_tokens: Annotated[int, typer.Option(help="Of TikTokenizer.")] = 1000,
     dataset_impl: Annotated[str, typer.Option(help="mmap is the only one.")] = "mmap",
     chunk_size: Annotated[int | None, typer.Option(help="Megatron's; has no effect here.")] = None,
-    log_interval: Annotated[int | None, typer.Option(help="Megatron's; has no effect here.")] = None,
+    log_interval: Annotated[
+        int | None, typer.Option(help="Megatron's; has no effect here.")
+    ] = None,
     partitions: Annotated[int | None, typer.Option(help="Megatron's; has no effect here.")] = None,
     keep_sequential_samples: Annotated[
-        bool, typer.Option("--keep-sequential-samples", help="Megatron's; here documents are always in their order.")
+        bool,
+        typer.Option(
+            "--keep-sequential-samples",
+            help="Megatron's; here documents are always in their order.",
+        ),
     ] = False,
     quiet: QuietFlag = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
 ) -> None:
     """Tokenize JSON lines, JSON, text or Parquet, also compressed, to Megatron's .bin/.idx.
 
-    The list of inputs is frozen at the first start and cut into segments of equal bytes, which ranks (RANK and WORLD_SIZE, Slurm,
-    Kubernetes, Base Command) and workers share. After a kill the same command goes on where it was; the bytes of the output are the same
-    for any number of ranks and workers. The rank that ends last joins the segments. gigatoken does the work where a sample shows that its
-    ids are those of the tokenizer's own library, and is held against it all along; otherwise the library does.
+    The list of inputs is frozen at the first start and cut into segments of equal bytes, which
+    ranks (RANK and WORLD_SIZE, Slurm, Kubernetes, Base Command) and workers share. After a kill the
+    same command goes on where it was; the bytes of the output are the same for any number of ranks
+    and workers. The rank that ends last joins the segments. gigatoken does the work where a sample
+    shows that its ids are those of the tokenizer's own library, and is held against it all along;
+    otherwise the library does.
 
-    What is no document (bad JSON, a missing key, bad UTF-8, an empty text, an empty file, an archive that ends too early) ends the run
-    with file, line and reason and exit code 3 (fail), is left out and counted (skip), or is put into PREFIX.rejected.jsonl as well
-    (quarantine). A second start with another policy keeps what is done. A file that is left out whole makes the exit code 3.
+    What is no document (bad JSON, a missing key, bad UTF-8, an empty text, an empty file, an
+    archive that ends too early) ends the run with file, line and reason and exit code 3 (fail), is
+    left out and counted (skip), or is put into PREFIX.rejected.jsonl as well (quarantine). A second
+    start with another policy keeps what is done. A file that is left out whole makes the exit code
+    3.
 
-    Flags of Megatron's preprocess_data.py are taken as they are; its --json-keys may be followed by several words.
+    Flags of Megatron's preprocess_data.py are taken as they are; its --json-keys may be followed by
+    several words.
 
     Examples:
 
@@ -85,7 +162,7 @@ def tokenize(
 
       meshwright data tokenize --input wiki.json --output-prefix my-bert --vocab-file vocab.txt --tokenizer-type BertWordPieceLowerCase
       --split-sentences --dataset-impl mmap --workers 8
-    """
+    """  # noqa: E501
     import os
 
     from meshwright.cli.data._choices import choice
@@ -101,12 +178,26 @@ def tokenize(
     from meshwright.units import MIB
 
     if dataset_impl != "mmap":
-        raise ConfigError(f"--dataset-impl {dataset_impl}: expected mmap, the one that Megatron-Core reads")
-    for flag, value in (("--chunk-size", chunk_size), ("--log-interval", log_interval), ("--partitions", partitions)):
+        raise ConfigError(
+            f"--dataset-impl {dataset_impl}: expected mmap, the one that Megatron-Core reads"
+        )
+    for flag, value in (
+        ("--chunk-size", chunk_size),
+        ("--log-interval", log_interval),
+        ("--partitions", partitions),
+    ):
         if value is not None:
-            typer.echo(f"note: {flag} {value} has no effect here: work is shared by bytes, not by documents", err=True)
+            typer.echo(
+                f"note: {flag} {value} has no effect here: work is shared by bytes, not by"
+                " documents",
+                err=True,
+            )
     if keep_sequential_samples:
-        typer.echo("note: --keep-sequential-samples has no effect here: documents are always in their order", err=True)
+        typer.echo(
+            "note: --keep-sequential-samples has no effect here: documents are always in their"
+            " order",
+            err=True,
+        )
     words, keys = _words(inputs or [], input_words or [], json_keys or [])
     spec = tokenizer_spec(
         tokenizer_type=tokenizer_type,
@@ -145,8 +236,11 @@ def tokenize(
     raise typer.Exit(report.exit_code)
 
 
-def _words(inputs: list[str], input_words: list[str], json_keys: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Tell inputs from keys: with --input, loose words are what follows --json-keys, as in Megatron's command lines."""
+def _words(
+    inputs: list[str], input_words: list[str], json_keys: list[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Tell inputs from keys: with --input, loose words are what follows --json-keys, as in
+    Megatron's command lines."""
     if input_words and json_keys:
         return tuple(input_words), (*json_keys, *inputs)
     return (*input_words, *inputs), tuple(json_keys) or ("text",)
@@ -179,13 +273,17 @@ def _print(report: TokenizeReport) -> None:
     print(report.note)
     for file in report.manifest.files if report.manifest is not None else ():
         held = (
-            f", {counted(file.documents, 'document')}, {format_count(file.tokens or 0)} token{'' if file.tokens == 1 else 's'}"
+            f", {counted(file.documents, 'document')}, {format_count(file.tokens or 0)}"
+            f" token{'' if file.tokens == 1 else 's'}"
             if file.documents is not None
             else ""
         )
         print(f"{file.name}: {format_size(file.size_bytes)}{held}")
     if report.rejects:
-        print(f"left out: {report.rejects:,}, by the policy; {counted(len(report.files_out), 'whole file')} among it")
+        print(
+            f"left out: {report.rejects:,}, by the policy;"
+            f" {counted(len(report.files_out), 'whole file')} among it"
+        )
     for name in report.files_out[:10]:
         typer.echo(f"left out whole: {name}", err=True)
     for failed in report.failed[:20]:
@@ -193,10 +291,15 @@ def _print(report: TokenizeReport) -> None:
     if len(report.failed) > 20:
         typer.echo(f"and {len(report.failed) - 20} more; all of them in --json", err=True)
     if report.failed:
-        typer.echo("mend them and give --overwrite, or start again with --on-error skip or quarantine, which keeps what is done", err=True)
+        typer.echo(
+            "mend them and give --overwrite, or start again with --on-error skip or quarantine,"
+            " which keeps what is done",
+            err=True,
+        )
     for problem in report.problems:
         typer.echo(f"problem: {problem}", err=True)
     if report.manifest is None and not report.failed and not report.problems:
         print(
-            f"this rank's share is done; {counted(report.open_segments, 'segment')} left to other ranks, of which the last to end joins all"
+            f"this rank's share is done; {counted(report.open_segments, 'segment')} left to other"
+            " ranks, of which the last to end joins all"
         )

@@ -14,20 +14,40 @@ __all__ = ["train_tokenizer"]
 
 def train_tokenizer(
     inputs: InputsArgument,
-    output_prefix: Annotated[str, typer.Option("--output-prefix", "-o", metavar="PREFIX", help="Of the model.", show_default=False)],
+    output_prefix: Annotated[
+        str,
+        typer.Option(
+            "--output-prefix", "-o", metavar="PREFIX", help="Of the model.", show_default=False
+        ),
+    ],
     vocab_size: Annotated[int, typer.Option(help="Pieces, special ones among them.")] = 32_000,
-    model_type: Annotated[str, typer.Option(metavar="TYPE", help="bpe, unigram, char or word.")] = "bpe",
-    no_byte_fallback: Annotated[bool, typer.Option("--no-byte-fallback", help="Characters without a piece become <unk>.")] = False,
-    character_coverage: Annotated[float, typer.Option(help="Share of the characters that get a piece.")] = 0.9995,
+    model_type: Annotated[
+        str, typer.Option(metavar="TYPE", help="bpe, unigram, char or word.")
+    ] = "bpe",
+    no_byte_fallback: Annotated[
+        bool, typer.Option("--no-byte-fallback", help="Characters without a piece become <unk>.")
+    ] = False,
+    character_coverage: Annotated[
+        float, typer.Option(help="Share of the characters that get a piece.")
+    ] = 0.9995,
     sentences: Annotated[int, typer.Option(help="Lines to train on, drawn from all.")] = 1_000_000,
-    json_key: Annotated[str, typer.Option(metavar="KEY", help="Of the text in each object.")] = "text",
-    form: Annotated[str | None, typer.Option("--format", metavar="FORM", help="json, text or parquet [default: by the names].")] = None,
+    json_key: Annotated[
+        str, typer.Option(metavar="KEY", help="Of the text in each object.")
+    ] = "text",
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="FORM", help="json, text or parquet [default: by the names]."
+        ),
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Train a SentencePiece model on the lines of a corpus, for `tokenize --tokenizer PREFIX.model`.
+    """Train a SentencePiece model on the lines of a corpus, for `tokenize --tokenizer
+    PREFIX.model`.
 
-    Byte fallback (the default) writes a character without a piece as its bytes, so that no text is lost. What is no document is passed
-    over and counted; `tokenize` names it. One process does it; other ranks have nothing to do.
+    Byte fallback (the default) writes a character without a piece as its bytes, so that no text is
+    lost. What is no document is passed over and counted; `tokenize` names it. One process does it;
+    other ranks have nothing to do.
 
     Prints the model and its pieces.
 
@@ -38,7 +58,7 @@ def train_tokenizer(
       meshwright data train-tokenizer 'shards/*.jsonl.zst' -o tokenizers/mine --vocab-size 64000 --sentences 5000000
 
       meshwright data train-tokenizer wiki.txt -o tokenizers/t5 --model-type unigram --no-byte-fallback --json
-    """
+    """  # noqa: E501
     import json
     import os
     from dataclasses import asdict
@@ -67,4 +87,7 @@ def train_tokenizer(
         print(json.dumps(asdict(trained), indent=2))
     else:
         left = f", {trained.rejects:,} passed over" if trained.rejects else ""
-        print(f"{trained.model}: {trained.vocab_size:,} pieces, from {counted(trained.documents, 'document')}{left}")
+        print(
+            f"{trained.model}: {trained.vocab_size:,} pieces, from"
+            f" {counted(trained.documents, 'document')}{left}"
+        )

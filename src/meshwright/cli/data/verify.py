@@ -12,24 +12,41 @@ __all__ = ["verify"]
 
 
 def verify(
-    inputs: Annotated[list[str], typer.Argument(metavar="PAIRS...", help="Prefixes, folders, quoted patterns.", show_default=False)],
-    vocab_size: Annotated[int | None, typer.Option(help="Ids must be below it [default: of tokenizer or manifest].")] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option("--tokenizer", "--tokenizer-model", metavar="FILE", help="To decode samples with.")
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PAIRS...", help="Prefixes, folders, quoted patterns.", show_default=False
+        ),
+    ],
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Ids must be below it [default: of tokenizer or manifest].")
     ] = None,
-    tokenizer_type: Annotated[str | None, typer.Option(help="Megatron's name of it [default: by the file].")] = None,
-    vocab_file: Annotated[str | None, typer.Option(metavar="FILE", help="Of GPT-2 or BERT.")] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer", "--tokenizer-model", metavar="FILE", help="To decode samples with."
+        ),
+    ] = None,
+    tokenizer_type: Annotated[
+        str | None, typer.Option(help="Megatron's name of it [default: by the file].")
+    ] = None,
+    vocab_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Of GPT-2 or BERT.")
+    ] = None,
     merge_file: Annotated[str | None, typer.Option(metavar="FILE", help="Of GPT-2.")] = None,
     samples: Annotated[int, typer.Option(help="Documents of each pair that are decoded.")] = 3,
     json_output: JsonFlag = False,
 ) -> None:
     """Verify pairs of .bin and .idx, byte by byte.
 
-    Looks at magic, version, type, counts and sizes; that every length is positive, every pointer the sum of the lengths before it, and the
-    bounds of the documents rise from 0 to the last sequence; that the .bin file has exactly the tokens that the index names, all within
-    the vocabulary; and that documents, tokens, hashes and ends of documents are what the manifest beside the pair says.
+    Looks at magic, version, type, counts and sizes; that every length is positive, every pointer
+    the sum of the lengths before it, and the bounds of the documents rise from 0 to the last
+    sequence; that the .bin file has exactly the tokens that the index names, all within the
+    vocabulary; and that documents, tokens, hashes and ends of documents are what the manifest
+    beside the pair says.
 
-    Prints each check, and with a tokenizer the beginnings of some documents. Exit code 1 where a check fails.
+    Prints each check, and with a tokenizer the beginnings of some documents. Exit code 1 where a
+    check fails.
 
     Examples:
 
@@ -38,7 +55,7 @@ def verify(
       meshwright data verify data/ --vocab-size 50257
 
       meshwright data verify data/my-gpt_text_document --vocab-file encoder.json --merge-file vocab.bpe --samples 5
-    """
+    """  # noqa: E501
     import json
     from dataclasses import asdict
 
@@ -48,7 +65,12 @@ def verify(
 
     encoder = None
     if tokenizer is not None or vocab_file is not None:
-        spec = tokenizer_spec(tokenizer_type=tokenizer_type, tokenizer=tokenizer, vocab_file=vocab_file, merge_file=merge_file)
+        spec = tokenizer_spec(
+            tokenizer_type=tokenizer_type,
+            tokenizer=tokenizer,
+            vocab_file=vocab_file,
+            merge_file=merge_file,
+        )
         encoder = open_reference(spec)
     found = run(inputs, vocab_size=vocab_size, encoder=encoder, samples=samples)
     if json_output:

@@ -16,18 +16,21 @@ def wiki(
     inputs: InputsArgument,
     output: OutputFlag,
     workers: WorkersFlag = 1,
-    piece_size: Annotated[str, typer.Option(metavar="SIZE", help="Of a dump per output file.")] = "32MiB",
+    piece_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Of a dump per output file.")
+    ] = "32MiB",
     quiet: QuietFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Turn MediaWiki dumps into JSON lines of plain text.
 
-    A line is an article with id, revid, url, title and text, as WikiExtractor writes them. Templates, tables, references, files and
-    categories are left out, in the wiki's own language. Plain XML and `multistream.xml.bz2` dumps are cut into pieces that ranks and
-    workers share; any other archive is one piece.
+    A line is an article with id, revid, url, title and text, as WikiExtractor writes them.
+    Templates, tables, references, files and categories are left out, in the wiki's own language.
+    Plain XML and `multistream.xml.bz2` dumps are cut into pieces that ranks and workers share; any
+    other archive is one piece.
 
-    Prints files and bytes, and how many pages were left out: redirects, other namespaces, without text. Needs mwparserfromhell:
-    pip install 'meshwright[data]'.
+    Prints files and bytes, and how many pages were left out: redirects, other namespaces, without
+    text. Needs mwparserfromhell: pip install 'meshwright[data]'.
 
     Examples:
 
@@ -40,5 +43,11 @@ def wiki(
     from meshwright.data.articles import wiki as run
     from meshwright.data.sizes import parse_size
 
-    result = run(inputs, output=output, workers=workers, piece_bytes=parse_size(piece_size, name="--piece-size"), progress=not quiet)
+    result = run(
+        inputs,
+        output=output,
+        workers=workers,
+        piece_bytes=parse_size(piece_size, name="--piece-size"),
+        progress=not quiet,
+    )
     show(result, json_output=json_output)

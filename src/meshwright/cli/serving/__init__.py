@@ -1,4 +1,5 @@
-"""Serve a model: plan its deployment, simulate a load on it, measure a server, and see how right predictions of published runs are."""
+"""Serve a model: plan its deployment, simulate a load on it, measure a server, and see how right
+predictions of published runs are."""
 
 from __future__ import annotations
 

@@ -13,9 +13,16 @@ __all__ = ["limits_of", "loads_of", "numbers"]
 
 
 def loads_of(
-    *, lengths: Lengths, concurrency: str | None, rate: str | None, trace: Path | None, requests: int | None, default: tuple[int, ...]
+    *,
+    lengths: Lengths,
+    concurrency: str | None,
+    rate: str | None,
+    trace: Path | None,
+    requests: int | None,
+    default: tuple[int, ...],
 ) -> tuple[Load, ...]:
-    """Return the loads that flags make: clients, rates or a trace, one kind of them; ConfigError where there are two."""
+    """Return the loads that flags make: clients, rates or a trace, one kind of them; ConfigError
+    where there are two."""
     from meshwright.errors import ConfigError
     from meshwright.loads.load import closed_loop, poisson, read_trace
 
@@ -26,8 +33,14 @@ def loads_of(
             raise ConfigError("--requests has no effect with --trace, which names every request")
         return (read_trace(trace, seed=lengths.seed),)
     if rate is not None:
-        return tuple(poisson(value, lengths, requests=requests) for value in numbers("--rate", rate))
-    clients = [float(count) for count in default] if concurrency is None else numbers("--concurrency", concurrency)
+        return tuple(
+            poisson(value, lengths, requests=requests) for value in numbers("--rate", rate)
+        )
+    clients = (
+        [float(count) for count in default]
+        if concurrency is None
+        else numbers("--concurrency", concurrency)
+    )
     if fraction := next((value for value in clients if value != int(value)), None):
         raise ConfigError(f"--concurrency {fraction:g}: expected whole numbers of clients")
     return tuple(closed_loop(int(count), lengths, requests=requests) for count in clients)
@@ -57,4 +70,6 @@ def limits_of(*, ttft_ms: float | None, tpot_ms: float | None, e2e_ms: float | N
     for name, value in given.items():
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"--{name} {value:g}: expected a positive number of milliseconds")
-    return Limits(**{f"{name}_s": None if value is None else value / 1e3 for name, value in given.items()})
+    return Limits(
+        **{f"{name}_s": None if value is None else value / 1e3 for name, value in given.items()}
+    )

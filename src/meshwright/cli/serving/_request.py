@@ -41,7 +41,9 @@ def request_of(
 
     if cluster is None:
         raise ConfigError("give --cluster, such as h100:8")
-    limits: dict[str, Any] = {name: None if value is None else value / 1e3 for name, value in limits_ms.items()}
+    limits: dict[str, Any] = {
+        name: None if value is None else value / 1e3 for name, value in limits_ms.items()
+    }
     return ServingRequest(
         model=model_of(model, hf),
         cluster=cluster_from_flag(cluster, gpus_per_node=gpus_per_node),
@@ -98,7 +100,9 @@ def _speculation(text: str | None) -> Speculation | None:
     except ValueError as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"--speculate {text!r}: expected tokens drafted and how many are right, such as 3,1.4") from None
+        raise ConfigError(
+            f"--speculate {text!r}: expected tokens drafted and how many are right, such as 3,1.4"
+        ) from None
 
 
 def worker_of(text: str) -> Worker:

@@ -13,50 +13,110 @@ __all__ = ["plan"]
 def plan(
     model: Annotated[
         str | None,
-        typer.Argument(help="A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...", show_default=False),
+        typer.Argument(
+            help=(
+                "A model's name (`meshwright models` lists them), or its dims:"
+                " layers=32,hidden=4096,..."
+            ),
+            show_default=False,
+        ),
     ] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:8, a YAML file, or local.")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:8, a YAML file, or local."),
+    ] = None,
     input_len: Annotated[int, typer.Option("--input-len", help="Tokens of a prompt.")] = 1024,
-    output_len: Annotated[int, typer.Option("--output-len", help="New tokens of an answer.")] = 1024,
-    ttft: Annotated[float | None, typer.Option(metavar="MS", help="Most milliseconds to the first token, mean.")] = None,
-    tpot: Annotated[float | None, typer.Option(metavar="MS", help="Most milliseconds between later tokens, mean.")] = None,
-    e2e: Annotated[float | None, typer.Option(metavar="MS", help="Most milliseconds of a whole request, mean.")] = None,
-    latency: Annotated[bool, typer.Option("--latency", help="Rank by the time of a request instead of throughput.")] = False,
-    target_rate: Annotated[float | None, typer.Option(metavar="REQ/S", help="Rank by the fewest GPUs that carry this rate.")] = None,
+    output_len: Annotated[
+        int, typer.Option("--output-len", help="New tokens of an answer.")
+    ] = 1024,
+    ttft: Annotated[
+        float | None, typer.Option(metavar="MS", help="Most milliseconds to the first token, mean.")
+    ] = None,
+    tpot: Annotated[
+        float | None,
+        typer.Option(metavar="MS", help="Most milliseconds between later tokens, mean."),
+    ] = None,
+    e2e: Annotated[
+        float | None, typer.Option(metavar="MS", help="Most milliseconds of a whole request, mean.")
+    ] = None,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Rank by the time of a request instead of throughput.")
+    ] = False,
+    target_rate: Annotated[
+        float | None,
+        typer.Option(metavar="REQ/S", help="Rank by the fewest GPUs that carry this rate."),
+    ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(metavar="REQ/S", help="Poisson arrivals at this mean rate: rank by the time of a request, with percentiles."),
+        typer.Option(
+            metavar="REQ/S",
+            help=(
+                "Poisson arrivals at this mean rate: rank by the time of a request, with"
+                " percentiles."
+            ),
+        ),
     ] = None,
-    engine: Annotated[str, typer.Option(help="vllm, sglang, trtllm, fastertransformer or transformers.")] = "vllm",
+    engine: Annotated[
+        str, typer.Option(help="vllm, sglang, trtllm, fastertransformer or transformers.")
+    ] = "vllm",
     mode: Annotated[
         str, typer.Option(help="Of aggregated, disaggregated, static: which to search, by commas.")
     ] = "aggregated,disaggregated",
     weights: Annotated[
-        str | None, typer.Option(help="Types of weights to try, by commas [default: 16 bits and what the chip has].")
+        str | None,
+        typer.Option(
+            help="Types of weights to try, by commas [default: 16 bits and what the chip has]."
+        ),
     ] = None,
-    cache: Annotated[str | None, typer.Option(help="Types of cache to try, by commas [default: 16 bits, fp8 with narrow weights].")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Requests under way per worker [default: searched].")] = None,
-    prefix_hits: Annotated[float, typer.Option(help="Share of every prompt that the prefix cache holds.")] = 0.0,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            help="Types of cache to try, by commas [default: 16 bits, fp8 with narrow weights]."
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Requests under way per worker [default: searched].")
+    ] = None,
+    prefix_hits: Annotated[
+        float, typer.Option(help="Share of every prompt that the prefix cache holds.")
+    ] = 0.0,
     speculate: Annotated[
-        str | None, typer.Option(metavar="N,ACCEPTED", help="Tokens drafted per step by the model's own layers, and how many are right.")
+        str | None,
+        typer.Option(
+            metavar="N,ACCEPTED",
+            help="Tokens drafted per step by the model's own layers, and how many are right.",
+        ),
     ] = None,
-    chunk: Annotated[int | None, typer.Option(help="Tokens of prompts in one iteration [default: the engine's].")] = None,
+    chunk: Annotated[
+        int | None, typer.Option(help="Tokens of prompts in one iteration [default: the engine's].")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Deployments to print.")] = 10,
-    usd_per_hour: Annotated[float | None, typer.Option(help="Price of one chip [default: the catalogue's].")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
-    hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    usd_per_hour: Annotated[
+        float | None, typer.Option(help="Price of one chip [default: the catalogue's].")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")
+    ] = None,
+    hf: Annotated[
+        Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
 ) -> None:
     """Find deployments of a model: how to cut it, how many copies, how many requests at once.
 
-    Every worker that holds the model (tensor, pipeline and expert parallelism, attention on every chip; types of weights and of
-    cache) is priced at every load from measured kernels of the chosen engine: iterations of prompts and running sequences in their
-    steady state. Disaggregated deployments pair workers for prompts with workers for answers, as many as match. Nothing that you
-    give is changed; several modes or types are given with commas between them.
+    Every worker that holds the model (tensor, pipeline and expert parallelism, attention on every
+    chip; types of weights and of cache) is priced at every load from measured kernels of the chosen
+    engine: iterations of prompts and running sequences in their steady state. Disaggregated
+    deployments pair workers for prompts with workers for answers, as many as match. Nothing that
+    you give is changed; several modes or types are given with commas between them.
 
-    Prints deployments that keep the limits, best first: requests under way, TTFT, TPOT and end-to-end time (means), new tokens/s
-    per GPU and per user, cost per million new tokens, and memory; then the Pareto front. Where nothing keeps the limits, the
-    nearest on each axis, exit code 1. With --rate the best few are simulated request by request: p50, p90 and p99 of each time.
+    Prints deployments that keep the limits, best first: requests under way, TTFT, TPOT and
+    end-to-end time (means), new tokens/s per GPU and per user, cost per million new tokens, and
+    memory; then the Pareto front. Where nothing keeps the limits, the nearest on each axis, exit
+    code 1. With --rate the best few are simulated request by request: p50, p90 and p99 of each
+    time.
 
     Examples:
 
@@ -65,7 +125,7 @@ def plan(
       meshwright serving plan deepseek-v3 --cluster h200:16 --input-len 8192 --output-len 1024 --engine sglang --latency
 
       meshwright serving plan llama3.1-8b --cluster l40s:8 --input-len 1000 --output-len 200 --target-rate 20 --json
-    """
+    """  # noqa: E501
     from meshwright.cli.serving._request import request_of
     from meshwright.serving.search import plan as search
 

@@ -16,22 +16,38 @@ __all__ = ["predict"]
 
 def predict(
     rows: Annotated[
-        list[Path], typer.Argument(metavar="ROWS.csv...", help="Tables of serving runs, one run per line.", show_default=False)
+        list[Path],
+        typer.Argument(
+            metavar="ROWS.csv...",
+            help="Tables of serving runs, one run per line.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="PREDICTIONS.csv", help="Where the predictions go.", show_default=False)
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PREDICTIONS.csv",
+            help="Where the predictions go.",
+            show_default=False,
+        ),
     ],
-    json_output: Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object for programs.")] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the counts as one JSON object for programs.")
+    ] = False,
 ) -> None:
     """Predict latency, throughput and memory for every serving run of a table.
 
-    A row names model, chips, engine, layout, precision, lengths and load in the columns of the published serving runs; measured
-    columns are never read and may be absent. Static batches are priced step by step; closed loops run request by request through the
-    simulator; runs at an infinite rate and runs on two pools are priced in their steady state.
+    A row names model, chips, engine, layout, precision, lengths and load in the columns of the
+    published serving runs; measured columns are never read and may be absent. Static batches are
+    priced step by step; closed loops run request by request through the simulator; runs at an
+    infinite rate and runs on two pools are priced in their steady state.
 
-    Writes a line per row: source (the file's name without .csv), row_id, ttft_ms, tpot_ms, e2e_latency_ms,
-    throughput_out_tok_s_per_gpu, memory_gb (GiB), oom; a row that cannot be answered has blank figures. TPOT is
-    (finish - first token) / (output tokens - 1); throughput is new tokens alone, per chip. Exit code 1 where nothing was answered.
+    Writes a line per row: source (the file's name without .csv), row_id, ttft_ms, tpot_ms,
+    e2e_latency_ms, throughput_out_tok_s_per_gpu, memory_gb (GiB), oom; a row that cannot be
+    answered has blank figures. TPOT is (finish - first token) / (output tokens - 1); throughput is
+    new tokens alone, per chip. Exit code 1 where nothing was answered.
 
     Examples:
 
@@ -68,7 +84,10 @@ def _print(tables: list[ServingTable], answers: ServingAnswers, output: Path | N
     reasons = answers.reasons
     counts = count_by_table(answers, tables)
     if output is not None:
-        found = {name: {"rows": rows, "answered": n, "unanswered": reasons.get(name, {})} for name, (n, rows) in counts.items()}
+        found = {
+            name: {"rows": rows, "answered": n, "unanswered": reasons.get(name, {})}
+            for name, (n, rows) in counts.items()
+        }
         print(json.dumps({"output": str(output), "tables": found}, indent=2))
         return
     width = max(len(name) for name in counts)

@@ -15,17 +15,27 @@ __all__ = ["read"]
 
 def read(
     files: Annotated[
-        list[Path], typer.Argument(metavar="RESULT.json...", help="What vllm bench serve, guidellm or aiperf wrote.", show_default=False)
+        list[Path],
+        typer.Argument(
+            metavar="RESULT.json...",
+            help="What vllm bench serve, guidellm or aiperf wrote.",
+            show_default=False,
+        ),
     ],
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
 ) -> None:
-    """Read results of vllm bench serve, guidellm and aiperf in the figures of `meshwright serving measure`.
+    """Read results of vllm bench serve, guidellm and aiperf in the figures of `meshwright serving
+    measure`.
 
-    The tools share words that mean different things: what guidellm and aiperf call inter-token latency is the TPOT of this table, and
-    guidellm's time per output token, which has the first token in it, is not shown. Percentiles that a file lacks are dashes; with
-    `vllm bench serve --save-detailed` all are computed from its requests.
+    The tools share words that mean different things: what guidellm and aiperf call inter-token
+    latency is the TPOT of this table, and guidellm's time per output token, which has the first
+    token in it, is not shown. Percentiles that a file lacks are dashes; with `vllm bench serve
+    --save-detailed` all are computed from its requests.
 
-    Prints a line per load: requests answered and failed, throughput, and mean and p99 of TTFT, TPOT and end-to-end time.
+    Prints a line per load: requests answered and failed, throughput, and mean and p99 of TTFT, TPOT
+    and end-to-end time.
 
     Examples:
 
@@ -45,7 +55,15 @@ def _print(found: list[ReadLoad], *, json_output: bool) -> None:
     if json_output:
         import json
 
-        loads = [{"tool": load.tool, "file": load.file, "load": load.name, "figures": load.figures.to_dict()} for load in found]
+        loads = [
+            {
+                "tool": load.tool,
+                "file": load.file,
+                "load": load.name,
+                "figures": load.figures.to_dict(),
+            }
+            for load in found
+        ]
         print(json.dumps({"loads": loads}, indent=2))
         return
     from meshwright.report.loads_table import DEFINITIONS, load_lines

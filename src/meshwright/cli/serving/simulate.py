@@ -16,43 +16,90 @@ __all__ = ["simulate"]
 def simulate(
     model: Annotated[
         str | None,
-        typer.Argument(help="A model's name (`meshwright models` lists them), or its dims: layers=32,hidden=4096,...", show_default=False),
+        typer.Argument(
+            help=(
+                "A model's name (`meshwright models` lists them), or its dims:"
+                " layers=32,hidden=4096,..."
+            ),
+            show_default=False,
+        ),
     ] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:8, a YAML file, or local.")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="KIND:COUNT", help="Chips, such as h100:8, a YAML file, or local."),
+    ] = None,
     layout: Annotated[
-        str, typer.Option(metavar="tp=8[,pp=..,ep=..,attention_dp=..]", help="One copy; the chips hold as many as fit.")
+        str,
+        typer.Option(
+            metavar="tp=8[,pp=..,ep=..,attention_dp=..]",
+            help="One copy; the chips hold as many as fit.",
+        ),
     ] = "tp=8",
-    input_len: Annotated[int | None, typer.Option("--input-len", help="Mean tokens of a prompt [default: 1024].")] = None,
-    output_len: Annotated[int | None, typer.Option("--output-len", help="Mean new tokens of an answer [default: 1024].")] = None,
-    spread: Annotated[
-        float | None, typer.Option(help="Lengths lie evenly within this share of the mean on both sides [default: 0.2].")
+    input_len: Annotated[
+        int | None, typer.Option("--input-len", help="Mean tokens of a prompt [default: 1024].")
     ] = None,
-    rate: Annotated[float | None, typer.Option(metavar="REQ/S", help="Poisson arrivals at this mean rate.")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Instead: this many clients, each waiting for its answer.")] = None,
+    output_len: Annotated[
+        int | None,
+        typer.Option("--output-len", help="Mean new tokens of an answer [default: 1024]."),
+    ] = None,
+    spread: Annotated[
+        float | None,
+        typer.Option(
+            help="Lengths lie evenly within this share of the mean on both sides [default: 0.2]."
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(metavar="REQ/S", help="Poisson arrivals at this mean rate.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Instead: this many clients, each waiting for its answer.")
+    ] = None,
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead: a CSV with sent_s, input_len, output_len, one request per line.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead: a CSV with sent_s, input_len, output_len, one request per line.",
+        ),
     ] = None,
     requests: Annotated[int | None, typer.Option(help="Requests to send [default: 1000].")] = None,
-    engine: Annotated[str, typer.Option(help="vllm, sglang, trtllm, fastertransformer or transformers.")] = "vllm",
+    engine: Annotated[
+        str, typer.Option(help="vllm, sglang, trtllm, fastertransformer or transformers.")
+    ] = "vllm",
     weights: Annotated[str, typer.Option(help="Type of the weights.")] = "bf16",
     cache: Annotated[str, typer.Option(help="Type of the cache.")] = "bf16",
-    prefix_hits: Annotated[float, typer.Option(help="Share of every prompt that the prefix cache holds.")] = 0.0,
+    prefix_hits: Annotated[
+        float, typer.Option(help="Share of every prompt that the prefix cache holds.")
+    ] = 0.0,
     speculate: Annotated[
-        str | None, typer.Option(metavar="N,ACCEPTED", help="Tokens drafted per step by the model's own layers, and how many are right.")
+        str | None,
+        typer.Option(
+            metavar="N,ACCEPTED",
+            help="Tokens drafted per step by the model's own layers, and how many are right.",
+        ),
     ] = None,
-    chunk: Annotated[int | None, typer.Option(help="Tokens of prompts in one iteration [default: the engine's].")] = None,
+    chunk: Annotated[
+        int | None, typer.Option(help="Tokens of prompts in one iteration [default: the engine's].")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of arrivals and lengths [default: 0].")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")] = None,
-    hf: Annotated[Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="Chips in one server [default: as the chip is sold].")
+    ] = None,
+    hf: Annotated[
+        Path | None, typer.Option(help="A Hugging Face config.json to take the model from.")
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
 ) -> None:
     """Simulate requests on one deployment: TTFT, TPOT and end-to-end time, mean and percentiles.
 
-    Every request goes through a queue, a cache with limited room and iterations that are priced from measured kernels: chunks of
-    prompts beside running sequences, or before them, as the engine does. Copies of the model and attention ranks get requests in turn.
+    Every request goes through a queue, a cache with limited room and iterations that are priced
+    from measured kernels: chunks of prompts beside running sequences, or before them, as the engine
+    does. Copies of the model and attention ranks get requests in turn.
 
-    Prints mean, p50, p90 and p99 of TTFT (from sending to the first token), TPOT ((finish - first token) / (output tokens - 1)) and
-    end-to-end time over all requests, and new tokens per second over the whole run.
+    Prints mean, p50, p90 and p99 of TTFT (from sending to the first token), TPOT ((finish - first
+    token) / (output tokens - 1)) and end-to-end time over all requests, and new tokens per second
+    over the whole run.
 
     Examples:
 
@@ -61,11 +108,17 @@ def simulate(
       meshwright serving simulate llama3.1-8b --cluster l40s:1 --layout tp=1 --concurrency 32 --requests 500
 
       meshwright serving simulate llama3.1-8b --cluster h100:2 --layout tp=1 --trace requests.csv --json
-    """
+    """  # noqa: E501
     from meshwright.cli.serving._request import request_of, worker_of
     from meshwright.serving.load import simulate_load
 
-    said = {"requests": requests, "input_len": input_len, "output_len": output_len, "spread": spread, "seed": seed}
+    said = {
+        "requests": requests,
+        "input_len": input_len,
+        "output_len": output_len,
+        "spread": spread,
+        "seed": seed,
+    }
     asked, sent = _load(trace, rate, concurrency, said)
     request = request_of(
         model=model,
@@ -84,11 +137,18 @@ def simulate(
         speculate=speculate,
         usd_per_hour=None,
     )
-    found = simulate_load(request, worker=worker_of(layout), requests=asked, sent_s=sent, concurrency=concurrency)
+    found = simulate_load(
+        request, worker=worker_of(layout), requests=asked, sent_s=sent, concurrency=concurrency
+    )
     if json_output:
         import json
 
-        print(json.dumps({"request": request.to_dict(), **found.to_dict(), "definitions": _definitions()}, indent=2))
+        print(
+            json.dumps(
+                {"request": request.to_dict(), **found.to_dict(), "definitions": _definitions()},
+                indent=2,
+            )
+        )
         return
     from rich.console import Console
 
@@ -103,8 +163,11 @@ def _definitions() -> dict[str, str]:
     return {name: DEFINITIONS[name] for name in ("ttft", "tpot", "e2e", "throughput")}
 
 
-def _load(trace: Path | None, rate: float | None, concurrency: int | None, said: dict[str, Any]) -> tuple[Requests, list[float] | None]:
-    """Requests, and when they are sent (None: by clients that wait); `said` is what flags say of those that are drawn."""
+def _load(
+    trace: Path | None, rate: float | None, concurrency: int | None, said: dict[str, Any]
+) -> tuple[Requests, list[float] | None]:
+    """Requests, and when they are sent (None: by clients that wait); `said` is what flags say of
+    those that are drawn."""
     from meshwright.errors import ConfigError
     from meshwright.loads.load import Lengths, closed_loop, poisson, read_trace
     from meshwright.serving.simulate import Requests
@@ -120,10 +183,22 @@ def _load(trace: Path | None, rate: float | None, concurrency: int | None, said:
     else:
         asked = {**_USUAL, **given}
         count, lengths = asked.pop("requests"), Lengths(**asked)
-        load = poisson(rate, lengths, requests=count) if rate is not None else closed_loop(concurrency or 0, lengths, requests=count)
-    requests = Requests(prompts=[ask.input_len for ask in load.asks], outputs=[ask.output_len for ask in load.asks])
+        load = (
+            poisson(rate, lengths, requests=count)
+            if rate is not None
+            else closed_loop(concurrency or 0, lengths, requests=count)
+        )
+    requests = Requests(
+        prompts=[ask.input_len for ask in load.asks], outputs=[ask.output_len for ask in load.asks]
+    )
     return requests, None if load.clients is not None else [ask.sent_s or 0.0 for ask in load.asks]
 
 
-_USUAL: dict[str, Any] = {"requests": 1000, "input_len": 1024, "output_len": 1024, "spread": 0.2, "seed": 0}
+_USUAL: dict[str, Any] = {
+    "requests": 1000,
+    "input_len": 1024,
+    "output_len": 1024,
+    "spread": 0.2,
+    "seed": 0,
+}
 """What is drawn where flags say nothing."""

@@ -17,18 +17,34 @@ __all__ = ["validate"]
 
 
 def validate(
-    truth: Annotated[list[Path], typer.Argument(metavar="TRUTH.csv...", help="Tables of measured serving runs.", show_default=False)],
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="PAGE.md", help="Also write the page with all figures.")] = None,
-    predictions: Annotated[Path | None, typer.Option(metavar="CSV", help="Score these predictions instead of making them.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object for programs.")] = False,
+    truth: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRUTH.csv...", help="Tables of measured serving runs.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="PAGE.md", help="Also write the page with all figures."
+        ),
+    ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Score these predictions instead of making them."),
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for programs.")
+    ] = False,
 ) -> None:
     """Predict published serving runs and compare the predictions with what was measured.
 
-    Errors are |predicted / measured - 1| of TTFT, TPOT, end-to-end latency, new tokens per second and chip, and memory; each cell holds
-    mean / median (bias). Rank correlation and best tp say whether better configurations are told from worse ones.
+    Errors are |predicted / measured - 1| of TTFT, TPOT, end-to-end latency, new tokens per second
+    and chip, and memory; each cell holds mean / median (bias). Rank correlation and best tp say
+    whether better configurations are told from worse ones.
 
-    Prints a line per table, for dense models and those with experts apart, and for each engine and chip; with -o it writes the page
-    docs/serving_accuracy.md.
+    Prints a line per table, for dense models and those with experts apart, and for each engine and
+    chip; with -o it writes the page docs/serving_accuracy.md.
 
     Examples:
 
@@ -60,22 +76,46 @@ def validate(
     _print(figures, reasons, as_json=json_output)
 
 
-def _print(figures: Mapping[str, ServingFigures], reasons: Mapping[str, Mapping[str, int]], *, as_json: bool) -> None:
+def _print(
+    figures: Mapping[str, ServingFigures],
+    reasons: Mapping[str, Mapping[str, int]],
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
         import json
 
-        print(json.dumps({"tables": {name: found.to_dict() for name, found in figures.items()}, "unanswered": reasons}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "tables": {name: found.to_dict() for name, found in figures.items()},
+                    "unanswered": reasons,
+                },
+                indent=2,
+            )
+        )
         return
     from rich.console import Console
 
     from meshwright.accuracy.serving.page import HEADINGS, cells_of
     from meshwright.report.columns import Column, print_columns
 
-    columns = [Column(heading="table", justify="left"), *(Column(heading=heading) for heading in HEADINGS)]
+    columns = [
+        Column(heading="table", justify="left"),
+        *(Column(heading=heading) for heading in HEADINGS),
+    ]
     console = Console()
-    print_columns(console, columns, [(name, *cells_of(found)) for name, found in figures.items()], more="--json has them")
+    print_columns(
+        console,
+        columns,
+        [(name, *cells_of(found)) for name, found in figures.items()],
+        more="--json has them",
+    )
     for name, found_reasons in reasons.items():
         for reason, count in found_reasons.items():
             console.print(
-                f"{name}: {counted(count, 'row')} not answered: {reason}", highlight=False, markup=False, soft_wrap=not console.is_terminal
+                f"{name}: {counted(count, 'row')} not answered: {reason}",
+                highlight=False,
+                markup=False,
+                soft_wrap=not console.is_terminal,
             )

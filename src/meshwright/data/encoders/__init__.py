@@ -1,4 +1,5 @@
-"""Texts to token ids: one encoder per tokenizer library, and gigatoken in the place of one where it gives the same ids."""
+"""Texts to token ids: one encoder per tokenizer library, and gigatoken in the place of one where it
+gives the same ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which encoder does the work: the tokenizer's own library, or gigatoken where a sample shows that its ids are the same."""
+"""Which encoder does the work: the tokenizer's own library, or gigatoken where a sample shows that
+its ids are the same."""
 
 from __future__ import annotations
 
@@ -22,14 +23,21 @@ PROBES = (
     "a",
     "Hello, world!  Two  spaces,\ttab,\r\nlines\n\n\nand the end \n",
     "    indented = {'key': [1, 22, 333, 4444, 55555]}  # don't, they'll, we've, I'M, it'S\n",
-    "\u00a0no-break\u2003em\u3000ideographic\u200bzero width\ufeffmark\u0085next line\u2028separator",
-    "Grüße, naïve façade, Ελληνικά, русский текст, עברית, العربية ١٢٣, हिन्दी क्षि, ไทย, 한국어, 日本語のテキスト、中文字符。",
+    (
+        "\u00a0no-break\u2003em\u3000ideographic\u200bzero width\ufeffmark\u0085next"
+        " line\u2028separator"
+    ),
+    (
+        "Grüße, naïve façade, Ελληνικά, русский текст, עברית, العربية ١٢٣, हिन्दी क्षि, ไทย,"
+        " 한국어, 日本語のテキスト、中文字符。"
+    ),
     "🙂👩‍👩‍👧‍👦🏳️‍🌈 e\u0301 \u212b ﬁ ½ ² Ⅻ ǅ İ ß",
     "x" * 300 + " " * 300 + "\n" * 40 + "=-" * 60 + "7" * 50,
     "\x00\x01\x7f\x80 control",
     "<s></s><unk><pad><|endoftext|><|begin_of_text|>[CLS][SEP]",
 )
-"""Texts at which implementations are apt to differ: kinds of space, runs, contractions, scripts, marks, emoji, controls, special tokens."""
+"""Texts at which implementations are apt to differ: kinds of space, runs, contractions, scripts,
+marks, emoji, controls, special tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +59,8 @@ def open_reference(spec: EncoderSpec) -> Encoder:
 
 
 def open_encoder(reference: Encoder, engine: Engine) -> Encoder:
-    """Open the engine that was chosen for a tokenizer; ConfigError where it can't be had on this machine."""
+    """Open the engine that was chosen for a tokenizer; ConfigError where it can't be had on this
+    machine."""
     if engine == "library":
         return reference
     try:
@@ -60,14 +69,21 @@ def open_encoder(reference: Encoder, engine: Engine) -> Encoder:
         raise ConfigError(f"the run was begun with gigatoken, and here {error}") from None
 
 
-def choose_engine(reference: Encoder, texts: Sequence[str], *, wanted: Engine | None = None) -> Choice:
-    """Say whether gigatoken gives the ids of `reference` for hard texts and for a sample of the user's own.
+def choose_engine(
+    reference: Encoder, texts: Sequence[str], *, wanted: Engine | None = None
+) -> Choice:
+    """Say whether gigatoken gives the ids of `reference` for hard texts and for a sample of the
+    user's own.
 
     ConfigError where the user asked for gigatoken and it does not.
     """
     if wanted == "library":
         return Choice(engine="library", note=f"{reference.name}, as asked")
-    sample = [*PROBES, *(f"a{special} {special}b\n{special}" for special in list(reference.specials())[:64]), *texts]
+    sample = [
+        *PROBES,
+        *(f"a{special} {special}b\n{special}" for special in list(reference.specials())[:64]),
+        *texts,
+    ]
     try:
         fast = open_gigatoken(reference)
         difference = first_difference(fast, reference, sample)
@@ -76,7 +92,9 @@ def choose_engine(reference: Encoder, texts: Sequence[str], *, wanted: Engine | 
     except NotTheSame as error:
         if wanted == "gigatoken":
             raise ConfigError(f"--engine gigatoken: {error}") from None
-        return Choice(engine="library", note=f"{reference.name}; gigatoken is left out, since {error}")
+        return Choice(
+            engine="library", note=f"{reference.name}; gigatoken is left out, since {error}"
+        )
     return Choice(engine="gigatoken", note=f"{fast.name}; the same ids for {len(sample)} texts")
 
 
@@ -88,6 +106,12 @@ def first_difference(fast: Encoder, reference: Encoder, texts: Sequence[str]) ->
         left = ours.ids[ends_ours[place] - ours.lengths[place] : ends_ours[place]]
         right = theirs.ids[ends_theirs[place] - theirs.lengths[place] : ends_theirs[place]]
         if not np.array_equal(left, right):
-            at = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
-            return f"{text[:40]!r} differs at token {at}: {left[at : at + 3].tolist()} for {right[at : at + 3].tolist()}"
+            at = next(
+                (i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b),
+                min(len(left), len(right)),
+            )
+            return (
+                f"{text[:40]!r} differs at token {at}: {left[at : at + 3].tolist()} for"
+                f" {right[at : at + 3].tolist()}"
+            )
     return None

@@ -25,13 +25,15 @@ class EncoderSpec:
 
     kind: Kind
     model: str | None = None
-    """tokenizer.json or its folder, SentencePiece model, .tiktoken file, Megatron's TikTokenizer's .json, name of a tiktoken encoding."""
+    """tokenizer.json or its folder, SentencePiece model, .tiktoken file, Megatron's TikTokenizer's
+    .json, name of a tiktoken encoding."""
     vocab_file: str | None = None
     merge_file: str | None = None
     eod: str | None = None
     """Text or id of the token that ends a document; None: what the tokenizer itself calls so."""
     special_tokens: bool = True
-    """Whether what a tokenizer.json puts around each text (a begin-of-text token) is kept, as Megatron's HuggingFaceTokenizer does."""
+    """Whether what a tokenizer.json puts around each text (a begin-of-text token) is kept, as
+    Megatron's HuggingFaceTokenizer does."""
     tiktoken_pattern: str | None = None
     tiktoken_num_special: int = 1000
     vocab_size: int | None = None
@@ -77,17 +79,24 @@ class Encoder(Protocol):
         """Return the text of ids."""
 
     def specials(self) -> Sequence[str]:
-        """Return the texts of special tokens; where they stand in a document they become their ids."""
+        """Return the texts of special tokens; where they stand in a document they become their
+        ids."""
 
 
 def flattened(rows: Sequence[Sequence[int]]) -> Encoded:
     """Return lists of ids as one array."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    return Encoded(ids=np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(lengths.sum())), lengths=lengths)
+    return Encoded(
+        ids=np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(lengths.sum())),
+        lengths=lengths,
+    )
 
 
-def eod_of(wanted: str | None, ids: dict[str, int], names: Sequence[str], *, vocab_size: int) -> int | None:
-    """Return the id of the end of a document: the token or the number that the user gave, else the first of `names` that exists.
+def eod_of(
+    wanted: str | None, ids: dict[str, int], names: Sequence[str], *, vocab_size: int
+) -> int | None:
+    """Return the id of the end of a document: the token or the number that the user gave, else the
+    first of `names` that exists.
 
     ConfigError where the user's is no token.
     """
@@ -98,4 +107,6 @@ def eod_of(wanted: str | None, ids: dict[str, int], names: Sequence[str], *, voc
     if wanted.isdecimal() and int(wanted) < vocab_size:
         return int(wanted)
     near = ", ".join(repr(name) for name in names if name in ids) or "none of the usual ones"
-    raise ConfigError(f"--eod {wanted!r}: no token of this tokenizer, nor an id below {vocab_size}; it has {near}")
+    raise ConfigError(
+        f"--eod {wanted!r}: no token of this tokenizer, nor an id below {vocab_size}; it has {near}"
+    )

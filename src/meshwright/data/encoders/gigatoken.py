@@ -17,7 +17,8 @@ from meshwright.data.encoders.tiktoken import TiktokenEncoder
 __all__ = ["GigatokenEncoder", "NotTheSame", "open_gigatoken"]
 
 CACHE_BYTES = 400 << 20
-"""Growth of this process beyond which the encoder's cache of words is thrown away: a worker stays under 1 GiB."""
+"""Growth of this process beyond which the encoder's cache of words is thrown away: a worker stays
+under 1 GiB."""
 
 
 class NotTheSame(Exception):
@@ -29,7 +30,11 @@ class GigatokenEncoder:
 
     def __init__(self, reference: Encoder, open_backend: Callable[[], Any]) -> None:
         self.reference, self._open_backend = reference, open_backend
-        self.vocab_size, self.eod, self.around = reference.vocab_size, reference.eod, reference.around
+        self.vocab_size, self.eod, self.around = (
+            reference.vocab_size,
+            reference.eod,
+            reference.around,
+        )
         self._backend = open_backend()
         self._base_bytes = _resident_bytes()
 
@@ -39,14 +44,17 @@ class GigatokenEncoder:
         return f"gigatoken {_version()} for {self.reference.name}"
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the ids of texts, on this thread alone; one by one, which is as fast, and `encode_batch` imports awkward (0.3 s)."""
+        """Return the ids of texts, on this thread alone; one by one, which is as fast, and
+        `encode_batch` imports awkward (0.3 s)."""
         if _resident_bytes() > self._base_bytes + CACHE_BYTES:
             del self._backend
             self._backend = self._open_backend()
             self._base_bytes = _resident_bytes()
         rows = [self._backend.encode(text) for text in texts]
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        return Encoded(ids=np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint32), lengths=lengths)
+        return Encoded(
+            ids=np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint32), lengths=lengths
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""
@@ -59,7 +67,8 @@ class GigatokenEncoder:
 
 @lru_cache(maxsize=1)
 def open_gigatoken(reference: Encoder) -> GigatokenEncoder:
-    """Open gigatoken for a tokenizer, once, unchecked; NotTheSame where it is not installed or does not know such tokenizers."""
+    """Open gigatoken for a tokenizer, once, unchecked; NotTheSame where it is not installed or does
+    not know such tokenizers."""
     try:
         import gigatoken
     except ImportError:
@@ -76,7 +85,9 @@ def open_gigatoken(reference: Encoder) -> GigatokenEncoder:
         raise NotTheSame("it does not know how this tokenizer cuts text")
     try:
         return GigatokenEncoder(reference, lambda: opener(source).backend)
-    except Exception as error:  # the library raises what it likes for tokenizers that it does not know
+    except (
+        Exception
+    ) as error:  # the library raises what it likes for tokenizers that it does not know
         raise NotTheSame(" ".join(f"it can't open this tokenizer: {error}".split())) from None
 
 

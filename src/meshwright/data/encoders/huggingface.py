@@ -1,4 +1,5 @@
-"""Tokenizers of the library `tokenizers`: a tokenizer.json, GPT-2's vocabulary and merges, BERT's word pieces."""
+"""Tokenizers of the library `tokenizers`: a tokenizer.json, GPT-2's vocabulary and merges, BERT's
+word pieces."""
 
 from __future__ import annotations
 
@@ -20,8 +21,11 @@ _ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 class HuggingFaceEncoder:
     """A tokenizer of `tokenizers`."""
 
-    def __init__(self, tokenizer: Any, *, eod: str | None, special_tokens: bool, named_end: str | None = None) -> None:
-        """Wrap a `tokenizers.Tokenizer`; it is told to cut and to pad nothing, whatever its file says."""
+    def __init__(
+        self, tokenizer: Any, *, eod: str | None, special_tokens: bool, named_end: str | None = None
+    ) -> None:
+        """Wrap a `tokenizers.Tokenizer`; it is told to cut and to pad nothing, whatever its file
+        says."""
         import tokenizers
 
         tokenizer.no_truncation()
@@ -37,7 +41,14 @@ class HuggingFaceEncoder:
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the ids of texts."""
-        return flattened([encoding.ids for encoding in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)])
+        return flattened(
+            [
+                encoding.ids
+                for encoding in self.tokenizer.encode_batch_fast(
+                    list(texts), add_special_tokens=False
+                )
+            ]
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""
@@ -59,12 +70,17 @@ def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     for start in range(len(whole) - len(bare) + 1):
         if whole[start : start + len(bare)] == bare:
             return tuple(whole[:start]), tuple(whole[start + len(bare) :])
-    raise ConfigError("the tokenizer's post-processor changes the ids of the text itself; give --no-special-tokens to leave it out")
+    raise ConfigError(
+        "the tokenizer's post-processor changes the ids of the text itself; give"
+        " --no-special-tokens to leave it out"
+    )
 
 
 def open_huggingface(spec: EncoderSpec) -> HuggingFaceEncoder:
     """Open the tokenizer of a spec; ConfigError where a file is absent or no tokenizer."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is one process; its threads would take the others' cores
+    os.environ["TOKENIZERS_PARALLELISM"] = (
+        "false"  # a worker is one process; its threads would take the others' cores
+    )
     try:
         import tokenizers  # noqa: F401
     except ImportError:
@@ -80,20 +96,31 @@ def _from_json(spec: EncoderSpec) -> HuggingFaceEncoder:
     from tokenizers import Tokenizer
 
     if spec.model is None:
-        raise ConfigError("a Hugging Face tokenizer needs --tokenizer with a tokenizer.json or its folder")
+        raise ConfigError(
+            "a Hugging Face tokenizer needs --tokenizer with a tokenizer.json or its folder"
+        )
     path = Path(spec.model)
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; give a tokenizer.json or its folder (names of the Hub are not fetched here)")
+        raise ConfigError(
+            f"{path}: no such file; give a tokenizer.json or its folder (names of the Hub are not"
+            " fetched here)"
+        )
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises Exception itself
         raise ConfigError(f"{path}: no tokenizer.json that `tokenizers` reads ({error})") from None
-    return HuggingFaceEncoder(tokenizer, eod=spec.eod, special_tokens=spec.special_tokens, named_end=_named_end(path.parent))
+    return HuggingFaceEncoder(
+        tokenizer,
+        eod=spec.eod,
+        special_tokens=spec.special_tokens,
+        named_end=_named_end(path.parent),
+    )
 
 
 def _named_end(folder: Path) -> str | None:
-    """Return the end-of-sequence token that the tokenizer_config.json beside names: what Megatron and NeMo end documents with."""
+    """Return the end-of-sequence token that the tokenizer_config.json beside names: what Megatron
+    and NeMo end documents with."""
     try:
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -110,7 +137,9 @@ def _gpt2(spec: EncoderSpec) -> HuggingFaceEncoder:
     try:
         tokenizer = Tokenizer(models.BPE.from_file(vocab, merges))
     except Exception as error:  # the library raises Exception itself
-        raise ConfigError(f"{vocab}, {merges}: no vocabulary and merges of a byte-pair encoding ({error})") from None
+        raise ConfigError(
+            f"{vocab}, {merges}: no vocabulary and merges of a byte-pair encoding ({error})"
+        ) from None
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
@@ -126,7 +155,9 @@ def _bert(spec: EncoderSpec) -> HuggingFaceEncoder:
         wrapped = BertWordPieceTokenizer(vocab, lowercase=spec.kind == "bert-lower")
     except Exception as error:  # the library raises Exception itself
         raise ConfigError(f"{vocab}: no vocabulary of word pieces ({error})") from None
-    return HuggingFaceEncoder(wrapped._tokenizer, eod=spec.eod, special_tokens=False, named_end="[SEP]")
+    return HuggingFaceEncoder(
+        wrapped._tokenizer, eod=spec.eod, special_tokens=False, named_end="[SEP]"
+    )
 
 
 def _file(path: str | None, flag: str) -> str:

@@ -20,11 +20,23 @@ class SentencePieceEncoder:
     def __init__(self, processor: Any, path: str, *, eod: str | None) -> None:
         import sentencepiece
 
-        self.processor, self.path, self.name = processor, path, f"sentencepiece {sentencepiece.__version__}"
+        self.processor, self.path, self.name = (
+            processor,
+            path,
+            f"sentencepiece {sentencepiece.__version__}",
+        )
         self.vocab_size: int = processor.get_piece_size()
         end = processor.eos_id()
-        pieces = {} if eod is None else {processor.id_to_piece(number): number for number in range(self.vocab_size)}
-        self.eod = (end if end >= 0 else None) if eod is None else eod_of(eod, pieces, ("</s>",), vocab_size=self.vocab_size)
+        pieces = (
+            {}
+            if eod is None
+            else {processor.id_to_piece(number): number for number in range(self.vocab_size)}
+        )
+        self.eod = (
+            (end if end >= 0 else None)
+            if eod is None
+            else eod_of(eod, pieces, ("</s>",), vocab_size=self.vocab_size)
+        )
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the ids of texts."""
@@ -35,9 +47,14 @@ class SentencePieceEncoder:
         return str(self.processor.decode([int(token) for token in ids]))
 
     def specials(self) -> Sequence[str]:
-        """Return the texts of the model's own special pieces: ordinary text, which a stand-in must treat alike."""
+        """Return the texts of the model's own special pieces: ordinary text, which a stand-in must
+        treat alike."""
         numbers = range(min(self.vocab_size, 16))
-        return [self.processor.id_to_piece(number) for number in numbers if self.processor.is_control(number)]
+        return [
+            self.processor.id_to_piece(number)
+            for number in numbers
+            if self.processor.is_control(number)
+        ]
 
 
 def open_sentencepiece(spec: EncoderSpec) -> SentencePieceEncoder:

@@ -1,1 +1,2 @@
-"""The door for users of NVIDIA's AutoConfigurator for NeMo 1.x: its Hydra words in, its folders out."""
+"""The door for users of NVIDIA's AutoConfigurator for NeMo 1.x: its Hydra words in, its folders
+out."""

@@ -21,19 +21,34 @@ __all__ = ["closed_form_days", "inference_answer", "predicted_days", "training_a
 
 def closed_form_days(search: Search) -> float:
     """Days of the training by the old tool's formula."""
-    return classic_seconds(search.size_in_b * 1e9, search.settings.budget, series=search.settings.series) / DAY_S
+    return (
+        classic_seconds(
+            search.size_in_b * 1e9, search.settings.budget, series=search.settings.series
+        )
+        / DAY_S
+    )
 
 
 def predicted_days(search: Search, member: Candidate) -> float:
-    """Days of the training's steps with a candidate, evaluation, checkpoints and failures left out."""
+    """Days of the training's steps with a candidate, evaluation, checkpoints and failures left
+    out."""
     tokens = search.settings.num_tokens_in_b * 1e9
-    return tokens / (member.layout.gbs * search.settings.seq_length) * member.predicted.step_s / DAY_S
+    return (
+        tokens / (member.layout.gbs * search.settings.seq_length) * member.predicted.step_s / DAY_S
+    )
 
 
-def training_answer(search: Search, *, other_forms: Sequence[Path], result: StudyResult | None) -> dict[str, Any]:
-    """Return the size, the candidates, the fastest predicted first, and the study; its place is null where nothing was started."""
+def training_answer(
+    search: Search, *, other_forms: Sequence[Path], result: StudyResult | None
+) -> dict[str, Any]:
+    """Return the size, the candidates, the fastest predicted first, and the study; its place is
+    null where nothing was started."""
     settings = search.settings
-    budget = {"num_tokens_in_b": settings.num_tokens_in_b, "tflops_per_gpu": settings.tflops_per_gpu, "num_gpus": settings.num_gpus}
+    budget = {
+        "num_tokens_in_b": settings.num_tokens_in_b,
+        "tflops_per_gpu": settings.tflops_per_gpu,
+        "num_gpus": settings.num_gpus,
+    }
     return {
         "folder": str(search.folder),
         "model_size_in_b": search.size_in_b,
@@ -55,12 +70,19 @@ def _candidate(search: Search, member: Candidate) -> dict[str, Any]:
         "run_id": member.run_id,
         "file": str(search.folder / CANDIDATES / f"{name}.yaml"),
         "layout": asdict(member.layout),
-        "predicted": {"step_s": predicted.step_s, "training_days": predicted_days(search, member), "mfu": predicted.mfu},
+        "predicted": {
+            "step_s": predicted.step_s,
+            "training_days": predicted_days(search, member),
+            "mfu": predicted.mfu,
+        },
     }
 
 
-def inference_answer(table: PointTable, *, notes: Sequence[str], file: Path, study: ServingStudy | None) -> dict[str, Any]:
-    """Return the points of the grid, predicted or measured, and those that can't run or did not; the study is null where none was run."""
+def inference_answer(
+    table: PointTable, *, notes: Sequence[str], file: Path, study: ServingStudy | None
+) -> dict[str, Any]:
+    """Return the points of the grid, predicted or measured, and those that can't run or did not;
+    the study is null where none was run."""
     return {
         "file": str(file),
         "chip": table.chip,

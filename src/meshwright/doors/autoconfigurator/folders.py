@@ -1,4 +1,5 @@
-"""The folders that AutoConfigurator leaves: base and candidate configurations, logs of each run, final results; a view of the study."""
+"""The folders that AutoConfigurator leaves: base and candidate configurations, logs of each run,
+final results; a view of the study."""
 
 from __future__ import annotations
 
@@ -24,7 +25,15 @@ from meshwright.training.limits import LEAST_MARGIN_S, written
 from meshwright.units import DAY_S, MINUTE_S
 from meshwright.yaml_text import read_yaml, write_yaml
 
-__all__ = ["base_name", "earlier_candidates", "write_candidates", "write_final", "write_first_job", "write_job", "write_other_forms"]
+__all__ = [
+    "base_name",
+    "earlier_candidates",
+    "write_candidates",
+    "write_final",
+    "write_first_job",
+    "write_job",
+    "write_other_forms",
+]
 
 CANDIDATES, LOGS, FINAL, FIRST = "candidate_configs", "training_logs", "final_results", "first_job"
 
@@ -35,7 +44,8 @@ def base_name(search: Search) -> str:
 
 
 def write_candidates(search: Search) -> list[Path]:
-    """Write the base configuration and one file (of several, a folder) per candidate; return the candidates' paths."""
+    """Write the base configuration and one file (of several, a folder) per candidate; return the
+    candidates' paths."""
     for name in (CANDIDATES, LOGS, FINAL):
         _make(search.folder / name)
     write_whole(search.folder / base_name(search), _text(search, search.members[0], whole_run=True))
@@ -50,11 +60,14 @@ def write_candidates(search: Search) -> list[Path]:
 def earlier_candidates(search: Search) -> list[str]:
     """Return the names of files beside the candidates that are none of this search."""
     names = set(search.names.values())
-    return sorted(path.name for path in (search.folder / CANDIDATES).iterdir() if path.stem not in names)
+    return sorted(
+        path.name for path in (search.folder / CANDIDATES).iterdir() if path.stem not in names
+    )
 
 
 def write_other_forms(search: Search) -> dict[Path, str]:
-    """Write the base configuration for NeMo 2.0 and Megatron-Bridge; return by file what it is, or why there is none.
+    """Write the base configuration for NeMo 2.0 and Megatron-Bridge; return by file what it is, or
+    why there is none.
 
     Nothing is written where the candidates are the embedded trainer's.
     """
@@ -68,7 +81,9 @@ def write_other_forms(search: Search) -> dict[Path, str]:
             exported = exported_of(trial, search.prepared.problem, search.members[0].layout)
         except ConfigError as error:
             path.unlink(missing_ok=True)
-            found[path] = f"not written: {error.reason if isinstance(error, CannotExpress) else error}"
+            found[path] = (
+                f"not written: {error.reason if isinstance(error, CannotExpress) else error}"
+            )
             continue
         write_whole(path, _main_file(exported).text)
         found[path] = f"the same for {find_target(target).title}"
@@ -76,7 +91,8 @@ def write_other_forms(search: Search) -> dict[Path, str]:
 
 
 def write_first_job(search: Search) -> tuple[Path, str]:
-    """Write what would be sent first, with the files that it reads; return its own, and the command that sends it."""
+    """Write what would be sent first, with the files that it reads; return its own, and the command
+    that sends it."""
     member, _, text = first_job(search.prepared, search.tuning)
     files = exported_of(search.tuning.trial, search.prepared.problem, member.layout).files
     return write_job(search.folder, text, files=files), text.submit
@@ -94,8 +110,12 @@ def write_job(folder: Path, text: JobText, *, files: Sequence[ExportedFile]) -> 
 def _whole_run(search: Search, member: Candidate) -> Trial:
     """A trial as long as the training."""
     settings, trial = search.settings, search.tuning.trial
-    steps = max(1, round(settings.num_tokens_in_b * 1e9 / (settings.seq_length * member.layout.gbs)))
-    return replace(trial, settings={**trial.settings, "train_steps": steps}, steps=max(trial.steps, steps))
+    steps = max(
+        1, round(settings.num_tokens_in_b * 1e9 / (settings.seq_length * member.layout.gbs))
+    )
+    return replace(
+        trial, settings={**trial.settings, "train_steps": steps}, steps=max(trial.steps, steps)
+    )
 
 
 def _make(folder: Path) -> None:
@@ -114,9 +134,20 @@ def _text(search: Search, member: Candidate, *, whole_run: bool) -> str:
     exported = exported_of(trial, search.prepared.problem, member.layout)
     file = _main_file(exported)
     if not file.name.endswith(".yaml"):
-        return write_yaml({"meshwright": {"command": list(exported.command), "files": {f.name: f.text for f in exported.files}}})
+        return write_yaml(
+            {
+                "meshwright": {
+                    "command": list(exported.command),
+                    "files": {f.name: f.text for f in exported.files},
+                }
+            }
+        )
     values = read_yaml(file.text, what=file.name)
-    seconds = round(settings.max_training_days * DAY_S) if whole_run else settings.max_minutes_per_run * MINUTE_S
+    seconds = (
+        round(settings.max_training_days * DAY_S)
+        if whole_run
+        else settings.max_minutes_per_run * MINUTE_S
+    )
     name = f"{settings.family}_{search.size_in_b:g}b" if whole_run else search.names[member.run_id]
     return write_yaml({"run": _run_section(search, name, seconds), **_limited(values, seconds)})
 
@@ -126,26 +157,38 @@ def _main_file(exported: Exported) -> ExportedFile:
 
 
 def _run_section(search: Search, name: str, seconds: int) -> dict[str, Any]:
-    """NeMo 1.x's `run`, with the limit of time in Slurm's form; the folder is whole, for a job starts elsewhere."""
+    """NeMo 1.x's `run`, with the limit of time in Slurm's form; the folder is whole, for a job
+    starts elsewhere."""
     results = str((search.folder / LOGS / name).resolve())
     time_limit = written(seconds, "days-hours:minutes:seconds")
-    return {"name": name, "results_dir": results, "time_limit": time_limit, "dependency": "singleton"}
+    return {
+        "name": name,
+        "results_dir": results,
+        "time_limit": time_limit,
+        "dependency": "singleton",
+    }
 
 
 def _limited(values: dict[str, Any], seconds: int) -> dict[str, Any]:
     """The framework stops before the platform does, early enough to end by itself."""
     margin = min(LEAST_MARGIN_S, seconds // 10)
-    trainer = {**values.get("trainer", {}), "max_time": written(seconds - margin, "days:hours:minutes:seconds")}
+    trainer = {
+        **values.get("trainer", {}),
+        "max_time": written(seconds - margin, "days:hours:minutes:seconds"),
+    }
     return {**values, "trainer": trainer}
 
 
 def write_final(search: Search, result: StudyResult) -> list[str]:
-    """Write the summary, the failures, the log of the fastest and the best configuration; return the lines of the log.
+    """Write the summary, the failures, the log of the fastest and the best configuration; return
+    the lines of the log.
 
     The CSVs have one row per run, joined by its id; NeMo's own headings come first, to the letter.
     """
     final, nodes = search.folder / FINAL, search.settings.num_nodes
-    tables = StudyTables(facts=result.facts, model=search.prepared.problem.setting.model, records=result.view.records)
+    tables = StudyTables(
+        facts=result.facts, model=search.prepared.problem.setting.model, records=result.view.records
+    )
     log = tables.top_log(top=search.settings.output_top_n)
     write_whole(final / f"final_summary_{nodes}nodes.csv", tables.results_csv())
     write_whole(final / f"failed_jobs_{nodes}nodes.csv", tables.failed_csv())
@@ -161,7 +204,8 @@ def write_final(search: Search, result: StudyResult) -> list[str]:
 
 
 def _link_logs(search: Search, record: RunRecord, study: Path) -> None:
-    """Show a run's output under the candidate's name: as links, or as copies where links can't be."""
+    """Show a run's output under the candidate's name: as links, or as copies where links can't
+    be."""
     folder = search.folder / LOGS / search.names[record.run_id]
     _make(folder)
     for name, shown in (("stdout.log", "log.out"), ("stderr.log", "log.err")):

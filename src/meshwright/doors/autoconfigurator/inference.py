@@ -1,4 +1,5 @@
-"""The inference part of AutoConfigurator: static batches on a grid of tensor and pipeline parallelism, predicted, and its tables."""
+"""The inference part of AutoConfigurator: static batches on a grid of tensor and pipeline
+parallelism, predicted, and its tables."""
 
 from __future__ import annotations
 
@@ -27,11 +28,21 @@ __all__ = ["PREDICTED", "InferenceSearch", "inference_of", "predict_points"]
 PREDICTED = "fastertransformer"
 """The engine whose static batches are predicted."""
 
-_RUN, _BENCHMARK = "search_config.inference_settings.run", "search_config.inference_settings.benchmark"
+_RUN, _BENCHMARK = (
+    "search_config.inference_settings.run",
+    "search_config.inference_settings.benchmark",
+)
 _TYPES: tuple[Weights, ...] = ("fp32", "fp16", "bf16")
 _LISTS = {"tensor_parallel_sizes": _RUN, "pipeline_parallel_sizes": _RUN, "batch_sizes": _BENCHMARK}
 _USUAL = {"topk": 4, "topp": 0.0}
-_IN_RUN = ("model_train_name", "gpus_per_node", "data_type", "results_dir", "tensor_parallel_sizes", "pipeline_parallel_sizes")
+_IN_RUN = (
+    "model_train_name",
+    "gpus_per_node",
+    "data_type",
+    "results_dir",
+    "tensor_parallel_sizes",
+    "pipeline_parallel_sizes",
+)
 _IN_BENCHMARK = ("input_len", "output_len", "batch_sizes", "beam_width", *_USUAL)
 
 
@@ -53,7 +64,8 @@ class InferenceSearch:
     engine: str
     """What is measured; predicted is FasterTransformer."""
     model_path: str | None
-    """The checkpoint that the engine loads; None: random weights of the model's shape, which transformers makes."""
+    """The checkpoint that the engine loads; None: random weights of the model's shape, which
+    transformers makes."""
     container: str | None
     """Image of the runs; None: `training_container`."""
     minutes_per_run: float
@@ -69,7 +81,13 @@ class InferenceSearch:
         """Whether there are runs of an earlier start."""
         return self.study.exists()
 
-    def table(self, points: Sequence[Point], refused: Sequence[Refused], *, source: Literal["predicted", "measured"]) -> PointTable:
+    def table(
+        self,
+        points: Sequence[Point],
+        refused: Sequence[Refused],
+        *,
+        source: Literal["predicted", "measured"],
+    ) -> PointTable:
         """Return the tables' content."""
         return PointTable(
             points=points,
@@ -90,13 +108,22 @@ def inference_of(config: Mapping[str, Any]) -> InferenceSearch:
     """Read `inference_settings`; ConfigError names the key whose value can't be."""
     train = TrainSettings.of(config)
     settings = config["search_config"]["inference_settings"]
-    run, benchmark = (_section(settings, word, names) for word, names in (("run", _IN_RUN), ("benchmark", _IN_BENCHMARK)))
+    run, benchmark = (
+        _section(settings, word, names)
+        for word, names in (("run", _IN_RUN), ("benchmark", _IN_BENCHMARK))
+    )
     model = model_of_settings(train)
-    lists = [_sizes(f"{where}.{name}", (run if where == _RUN else benchmark)[name]) for name, where in _LISTS.items()]
+    lists = [
+        _sizes(f"{where}.{name}", (run if where == _RUN else benchmark)[name])
+        for name, where in _LISTS.items()
+    ]
     if run["data_type"] not in _TYPES:
         raise UnknownNameError(f"{_RUN}.data_type", str(run["data_type"]), _TYPES)
     if _count(f"{_BENCHMARK}.beam_width", benchmark["beam_width"]) > 1:
-        raise ConfigError(f"{_BENCHMARK}.beam_width={benchmark['beam_width']}: batches of one beam are modelled; expected 1")
+        raise ConfigError(
+            f"{_BENCHMARK}.beam_width={benchmark['beam_width']}: batches of one beam are modelled;"
+            " expected 1"
+        )
     output_len = _count(f"{_BENCHMARK}.output_len", benchmark["output_len"])
     return InferenceSearch(
         model=model,
@@ -120,16 +147,28 @@ def _section(settings: Any, word: str, names: Sequence[str]) -> Mapping[str, Any
     section = settings.get(word) if isinstance(settings, Mapping) else None
     missing = [name for name in names if not isinstance(section, Mapping) or name not in section]
     if missing:
-        raise ConfigError(f"search_config.inference_settings.{word}.{missing[0]}: missing; run_inference_hp_search=False does without")
+        raise ConfigError(
+            f"search_config.inference_settings.{word}.{missing[0]}: missing;"
+            " run_inference_hp_search=False does without"
+        )
     assert isinstance(section, Mapping), "else every name is missing"
     return section
 
 
 def _notes(model: ModelSpec, benchmark: Mapping[str, Any]) -> list[str]:
-    idle = [f"{_BENCHMARK}.{name}={benchmark[name]}" for name, usual in _USUAL.items() if benchmark[name] != usual]
-    notes = [f"{', '.join(idle)}: how a token is drawn takes no time that is modelled"] if idle else []
+    idle = [
+        f"{_BENCHMARK}.{name}={benchmark[name]}"
+        for name, usual in _USUAL.items()
+        if benchmark[name] != usual
+    ]
+    notes = (
+        [f"{', '.join(idle)}: how a token is drawn takes no time that is modelled"] if idle else []
+    )
     if model.family == "encoder":
-        notes.append(f"{_BENCHMARK}.output_len: an encoder writes nothing; the latency is that of one pass over the input")
+        notes.append(
+            f"{_BENCHMARK}.output_len: an encoder writes nothing; the latency is that of one pass"
+            " over the input"
+        )
     return notes
 
 
@@ -140,17 +179,24 @@ def _engine(word: Any) -> str:
 
 def _minutes(limit: Any) -> float:
     """Of `time_limit`, H:MM:SS; a YAML file without quotes makes seconds of it."""
-    seconds = limit if isinstance(limit, int) and not isinstance(limit, bool) else parse_duration(str(limit), name=f"{_RUN}.time_limit")
+    seconds = (
+        limit
+        if isinstance(limit, int) and not isinstance(limit, bool)
+        else parse_duration(str(limit), name=f"{_RUN}.time_limit")
+    )
     return seconds / MINUTE_S
 
 
 def predict_points(search: InferenceSearch) -> tuple[list[Point], list[Refused]]:
-    """Price every point as FasterTransformer runs it: the whole batch together, from the first prompt token to the last new one."""
+    """Price every point as FasterTransformer runs it: the whole batch together, from the first
+    prompt token to the last new one."""
     most = max(tp * pp for tp, pp, _ in search.grid)
     nodes = -(-most // search.gpus_per_node)
     request = ServingRequest(
         model=search.model,
-        cluster=parse_cluster(f"{search.chip}:{nodes * search.gpus_per_node}", gpus_per_node=search.gpus_per_node),
+        cluster=parse_cluster(
+            f"{search.chip}:{nodes * search.gpus_per_node}", gpus_per_node=search.gpus_per_node
+        ),
         engine=find_engine(PREDICTED),
         input_len=search.input_len,
         output_len=search.output_len,
@@ -167,17 +213,23 @@ def predict_points(search: InferenceSearch) -> tuple[list[Point], list[Refused]]
     return done, refused
 
 
-def _point(request: ServingRequest, search: InferenceSearch, *, tp: int, pp: int, batch: int) -> Point | Refused:
+def _point(
+    request: ServingRequest, search: InferenceSearch, *, tp: int, pp: int, batch: int
+) -> Point | Refused:
     try:
         held = _candidate(request, search, Worker(tp=tp, pp=pp))
-        found = static_batch(held.prices, batch=batch, input_len=search.input_len, output_len=search.output_len)
+        found = static_batch(
+            held.prices, batch=batch, input_len=search.input_len, output_len=search.output_len
+        )
     except LayoutError as error:
         return Refused(tp=tp, pp=pp, batch=batch, kind="rule", reason=str(error))
     except ConfigError as error:
         return Refused(tp=tp, pp=pp, batch=batch, kind="oom", reason=str(error))
     if not found.fits:
         over = (found.memory_bytes - held.memory.limit) / GIB
-        return Refused(tp=tp, pp=pp, batch=batch, kind="oom", reason=f"{over:.1f} GiB short at the last token")
+        return Refused(
+            tp=tp, pp=pp, batch=batch, kind="oom", reason=f"{over:.1f} GiB short at the last token"
+        )
     return Point(
         tp=tp,
         pp=pp,
@@ -192,9 +244,18 @@ def _point(request: ServingRequest, search: InferenceSearch, *, tp: int, pp: int
 
 def _candidate(request: ServingRequest, search: InferenceSearch, worker: Worker) -> Candidate:
     if search.model.num_layers % worker.pp:
-        able = ", ".join(str(n) for n in range(1, search.model.num_layers + 1) if search.model.num_layers % n == 0)
-        raise LayoutError(f"num_layers={search.model.num_layers} is not divisible by pp={worker.pp}; pp may be {able}")
-    return candidate_of(request, request.cluster.pools[0], worker, search.data_type, cast("Cache", search.data_type))
+        able = ", ".join(
+            str(n)
+            for n in range(1, search.model.num_layers + 1)
+            if search.model.num_layers % n == 0
+        )
+        raise LayoutError(
+            f"num_layers={search.model.num_layers} is not divisible by pp={worker.pp}; pp may be"
+            f" {able}"
+        )
+    return candidate_of(
+        request, request.cluster.pools[0], worker, search.data_type, cast("Cache", search.data_type)
+    )
 
 
 def _sizes(name: str, value: Any) -> list[int]:

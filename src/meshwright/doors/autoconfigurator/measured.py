@@ -1,4 +1,5 @@
-"""The inference part measured: each tensor and pipeline size of the grid as a server under load, by the runs of `serving tune`."""
+"""The inference part measured: each tensor and pipeline size of the grid as a server under load, by
+the runs of `serving tune`."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ from meshwright.runs.served import ServedPoint
 from meshwright.runs.serving.asked import prepare_serving_study, serving_place
 from meshwright.runs.serving.record import ServedRecord
 from meshwright.runs.serving.trial import OWN_ENGINE
-from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning, first_serving_job, tune_serving
+from meshwright.runs.serving.tune import (
+    PreparedServing,
+    ServingStudy,
+    ServingTuning,
+    first_serving_job,
+    tune_serving,
+)
 from meshwright.serving.deployment import Worker
 
 __all__ = ["MeasuredInference", "measured_points", "prepare_inference"]
@@ -48,7 +55,8 @@ class MeasuredInference:
         return self.prepared.request.cluster.pools[0].node.chip.name
 
     def write_first_job(self) -> tuple[Path, str]:
-        """Write what would be sent first, with the files that it reads; return its own and the command that sends it."""
+        """Write what would be sent first, with the files that it reads; return its own and the
+        command that sends it."""
         _, _, text, job = first_serving_job(self.prepared, self.tuning)
         return write_job(self.search.folder, text, files=job.files), text.submit
 
@@ -57,7 +65,9 @@ class MeasuredInference:
         return tune_serving(self.prepared, self.tuning, starter=self.platform.executor(), show=show)
 
 
-def prepare_inference(search: InferenceSearch, platform: Platform, *, chip: str | None) -> MeasuredInference:
+def prepare_inference(
+    search: InferenceSearch, platform: Platform, *, chip: str | None
+) -> MeasuredInference:
     """Prepare a study of the whole grid; ConfigError says why nothing of it can be measured.
 
     `chip` is the one that was named; on this machine None takes what is here.
@@ -75,7 +85,9 @@ def prepare_inference(search: InferenceSearch, platform: Platform, *, chip: str 
         search.model,
         place,
         engine=search.engine,
-        loads=[closed_loop(batch, lengths) for batch in sorted({batch for _, _, batch in search.grid})],
+        loads=[
+            closed_loop(batch, lengths) for batch in sorted({batch for _, _, batch in search.grid})
+        ],
         weights=(search.data_type,),
         workers=[Worker(tp=tp, pp=pp) for tp, pp in _pairs(search)],
         model_path=search.model_path,
@@ -86,7 +98,9 @@ def prepare_inference(search: InferenceSearch, platform: Platform, *, chip: str 
         minutes_per_run=search.minutes_per_run,
         strategy="grid",
     )
-    job = platform.job if search.container is None else replace(platform.job, image=search.container)
+    job = (
+        platform.job if search.container is None else replace(platform.job, image=search.container)
+    )
     tuning = ServingTuning(folder=search.study, limits=limits, launcher=platform.launcher, job=job)
     return MeasuredInference(search=search, prepared=prepared, tuning=tuning, platform=platform)
 
@@ -95,15 +109,27 @@ def _pairs(search: InferenceSearch) -> list[tuple[int, int]]:
     return list(dict.fromkeys((tp, pp) for tp, pp, _ in search.grid))
 
 
-def measured_points(measured: MeasuredInference, records: Sequence[ServedRecord]) -> tuple[list[Point], list[Refused]]:
-    """Return the points of the grid as they were measured, and the others with why; none is left out."""
-    found = {(record.deployment.worker.tp, record.deployment.worker.pp): record for record in records}
-    refused = {(worker.tp, worker.pp): reason for worker, reason in measured.prepared.candidates.refused.items()}
+def measured_points(
+    measured: MeasuredInference, records: Sequence[ServedRecord]
+) -> tuple[list[Point], list[Refused]]:
+    """Return the points of the grid as they were measured, and the others with why; none is left
+    out."""
+    found = {
+        (record.deployment.worker.tp, record.deployment.worker.pp): record for record in records
+    }
+    refused = {
+        (worker.tp, worker.pp): reason
+        for worker, reason in measured.prepared.candidates.refused.items()
+    }
     points: list[Point] = []
     failed: list[Refused] = []
     for tp, pp, batch in measured.search.grid:
         at: dict[str, Any] = {"tp": tp, "pp": pp, "batch": batch}
-        one = _of_record(found[tp, pp], at) if (tp, pp) in found else _not_run(refused.get((tp, pp)), at)
+        one = (
+            _of_record(found[tp, pp], at)
+            if (tp, pp) in found
+            else _not_run(refused.get((tp, pp)), at)
+        )
         if isinstance(one, Point):
             points.append(one)
         else:
@@ -112,24 +138,39 @@ def measured_points(measured: MeasuredInference, records: Sequence[ServedRecord]
 
 
 def _not_run(reason: str | None, at: Mapping[str, Any]) -> Refused:
-    return Refused(**at, kind="never_started" if reason is None else "rule", reason=reason or "the study ended before its run")
+    return Refused(
+        **at,
+        kind="never_started" if reason is None else "rule",
+        reason=reason or "the study ended before its run",
+    )
 
 
 def _of_record(record: ServedRecord, at: Mapping[str, Any]) -> Point | Refused:
     if record.failure is not None:
         failure = record.failure
-        return Refused(**at, kind=failure.failure_class, reason=failure.message, evidence=failure.evidence)
+        return Refused(
+            **at, kind=failure.failure_class, reason=failure.message, evidence=failure.evidence
+        )
     load = _LOAD.format(batch=at["batch"])
-    point = next((point for point in record.served.points if point.load == load), None) if record.served else None
+    point = (
+        next((point for point in record.served.points if point.load == load), None)
+        if record.served
+        else None
+    )
     if point is None:
         return Refused(**at, kind="never_started", reason="the run ended before this load")
     if point.error is not None or point.figures is None:
-        return Refused(**at, kind="load", reason=point.error or "no figures", evidence=point.evidence)
+        return Refused(
+            **at, kind="load", reason=point.error or "no figures", evidence=point.evidence
+        )
     return _measured(record, point, at)
 
 
 def _measured(record: ServedRecord, point: ServedPoint, at: Mapping[str, Any]) -> Point:
-    figures, predicted = point.figures, next((one for one in record.predicted.points if one.load == point.load), None)
+    figures, predicted = (
+        point.figures,
+        next((one for one in record.predicted.points if one.load == point.load), None),
+    )
     assert figures is not None, "a point without figures is a failed one"
     tpot_ms = figures.tpot_s.mean * 1e3
     return Point(

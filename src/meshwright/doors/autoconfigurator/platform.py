@@ -1,4 +1,5 @@
-"""Where a configuration's runs are started: its cluster's words as a launcher, options of its jobs, and what changes nothing."""
+"""Where a configuration's runs are started: its cluster's words as a launcher, options of its jobs,
+and what changes nothing."""
 
 from __future__ import annotations
 
@@ -41,11 +42,16 @@ class Platform:
 
 
 def platform_of(config: Mapping[str, Any]) -> Platform:
-    """Return the platform of a composed configuration; ConfigError for words that a job has no place for."""
+    """Return the platform of a composed configuration; ConfigError for words that a job has no
+    place for."""
     cluster, launcher = config["cluster"], _LAUNCHERS[str(config["cluster_type"])]
     if launcher == "local":
-        return Platform(launcher=launcher, job=JobOptions(), starter={}, parallel=1, notes=tuple(_idle(cluster)))
-    memory = [f"--mem={cluster['mem']}"] if cluster.get("mem") not in (None, 0) else []  # a job of ours has all of its nodes
+        return Platform(
+            launcher=launcher, job=JobOptions(), starter={}, parallel=1, notes=tuple(_idle(cluster))
+        )
+    memory = (
+        [f"--mem={cluster['mem']}"] if cluster.get("mem") not in (None, 0) else []
+    )  # a job of ours has all of its nodes
     more = {"slurm": memory, "bcp": ["--team", str(cluster["team"])] if cluster.get("team") else []}
     job = JobOptions(
         image=config.get("training_container"),
@@ -55,27 +61,60 @@ def platform_of(config: Mapping[str, Any]) -> Platform:
         instance=cluster.get("instance"),
         words=tuple(more.get(launcher, ())),
     )
-    starter = {"namespace": cluster["namespace"]} if launcher == "k8s" and cluster.get("namespace") else {}
-    return Platform(launcher=launcher, job=job, starter=starter, parallel=config["parallel_runs"], notes=tuple(_idle(cluster)))
+    starter = (
+        {"namespace": cluster["namespace"]}
+        if launcher == "k8s" and cluster.get("namespace")
+        else {}
+    )
+    return Platform(
+        launcher=launcher,
+        job=job,
+        starter=starter,
+        parallel=config["parallel_runs"],
+        notes=tuple(_idle(cluster)),
+    )
 
 
 def _mounts(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the container sees: the user's mounts, and the tool's, results and data folders under their own names."""
+    """What the container sees: the user's mounts, and the tool's, results and data folders under
+    their own names."""
     given = [str(mount) for mount in config["container_mounts"] or () if mount]
-    own = [str(config[key]) for key in ("auto_configurator_path", "base_results_dir", "data_dir") if config.get(key)]
+    own = [
+        str(config[key])
+        for key in ("auto_configurator_path", "base_results_dir", "data_dir")
+        if config.get(key)
+    ]
     cluster = config["cluster"]
-    if config["cluster_type"] == "bcp":  # it has no folders of a host: results come back with the log
-        return (*([f"workspace={cluster['workspace']}:/workspace"] if cluster.get("workspace") is not None else []), *given)
+    if (
+        config["cluster_type"] == "bcp"
+    ):  # it has no folders of a host: results come back with the log
+        return (
+            *(
+                [f"workspace={cluster['workspace']}:/workspace"]
+                if cluster.get("workspace") is not None
+                else []
+            ),
+            *given,
+        )
     absolute = [str(Path(folder).resolve()) for folder in own]
     pairs = [mount if ":" in mount else f"{mount}:{mount}" for mount in (*given, *absolute)]
-    return tuple(dict.fromkeys(pairs if cluster.get("volume") is None else [_claim(str(cluster["volume"])), *pairs[: len(given)]]))
+    return tuple(
+        dict.fromkeys(
+            pairs
+            if cluster.get("volume") is None
+            else [_claim(str(cluster["volume"])), *pairs[: len(given)]]
+        )
+    )
 
 
 def _claim(volume: str) -> str:
     """A claim of Kubernetes, NAME:/path; it takes the place of the node's own folders."""
     name, colon, target = volume.partition(":")
     if not colon or not target.startswith("/"):
-        raise ConfigError(f"cluster.volume={volume}: expected NAME:/path, a volume claim and where the container sees it")
+        raise ConfigError(
+            f"cluster.volume={volume}: expected NAME:/path, a volume claim and where the container"
+            " sees it"
+        )
     return f"pvc={name}:{target}"
 
 
@@ -83,13 +122,25 @@ def _idle(cluster: Mapping[str, Any]) -> list[str]:
     """Say which words were set and change nothing here."""
     found = []
     if cluster.get("srun_args") not in (None, ["--no-container-mount-home"]):
-        found.append("cluster.srun_args has no effect: jobs are started by sbatch scripts of ours; put options for sbatch into a job file")
+        found.append(
+            "cluster.srun_args has no effect: jobs are started by sbatch scripts of ours; put"
+            " options for sbatch into a job file"
+        )
     if cluster.get("exclusive") is False:
-        found.append("cluster.exclusive=False has no effect: a run holds whole nodes, else its times are not its own")
+        found.append(
+            "cluster.exclusive=False has no effect: a run holds whole nodes, else its times are not"
+            " its own"
+        )
     if cluster.get("gpus_per_task") is not None:
         found.append("cluster.gpus_per_task has no effect: each process has one GPU")
     if cluster.get("job_name_prefix") not in (None, JOB_NAME_PREFIX):
-        found.append("cluster.job_name_prefix has no effect: a job is named by its study and its run, so that it is found again")
+        found.append(
+            "cluster.job_name_prefix has no effect: a job is named by its study and its run, so"
+            " that it is found again"
+        )
     if cluster.get("nfs_server") is not None or cluster.get("nfs_path") is not None:
-        found.append("cluster.nfs_server and nfs_path have no effect: give cluster.volume=NAME:/path, a volume claim over them")
+        found.append(
+            "cluster.nfs_server and nfs_path have no effect: give cluster.volume=NAME:/path, a"
+            " volume claim over them"
+        )
     return found

@@ -16,8 +16,24 @@ __all__ = ["Point", "PointTable", "Refused", "write_points"]
 THEIRS = ("TP", "PP", "BS", "Latency [ms]", "Throughput per GPU [samples/sec/gpu]")
 """NeMo's headings, to the letter."""
 OURS = (
-    *("GPUs", "Nodes", "First Token [ms]", "TPOT [ms]", "Output Tokens per GPU [tokens/sec/gpu]", "Memory [GiB]"),
-    *("Model", "GPU", "Data Type", "Input Len", "Output Len", "Source", "Engine", "Predicted Latency [ms]"),
+    *(
+        "GPUs",
+        "Nodes",
+        "First Token [ms]",
+        "TPOT [ms]",
+        "Output Tokens per GPU [tokens/sec/gpu]",
+        "Memory [GiB]",
+    ),
+    *(
+        "Model",
+        "GPU",
+        "Data Type",
+        "Input Len",
+        "Output Len",
+        "Source",
+        "Engine",
+        "Predicted Latency [ms]",
+    ),
 )
 FINAL, BESIDE = "final_summary", "predicted_summary"
 FAILED = ("TP", "PP", "BS", "Class", "Reason", "Evidence")
@@ -31,7 +47,8 @@ class Point:
     pp: int
     batch: int
     latency_ms: float
-    """Of a static batch, predicted: from its first prompt token to its last new one. Measured: of a request, mean, with as many clients."""
+    """Of a static batch, predicted: from its first prompt token to its last new one. Measured: of a
+    request, mean, with as many clients."""
     samples_per_s_per_gpu: float
     """NeMo's throughput."""
     first_token_ms: float
@@ -76,7 +93,8 @@ class PointTable:
 
 
 def write_points(table: PointTable, *, beside: bool = False) -> Path:
-    """Write `final_output.csv`, `all_points.csv` and `failed_points.csv`; return the first. Every row says what it is of.
+    """Write `final_output.csv`, `all_points.csv` and `failed_points.csv`; return the first. Every
+    row says what it is of.
 
     They are the final summary, unless they lie `beside` one that is measured.
     """
@@ -85,11 +103,17 @@ def write_points(table: PointTable, *, beside: bool = False) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror or error}") from None
-    rows = [[p.tp, p.pp, p.batch, round(p.latency_ms, 3), round(p.samples_per_s_per_gpu, 3)] for p in table.points]
+    rows = [
+        [p.tp, p.pp, p.batch, round(p.latency_ms, 3), round(p.samples_per_s_per_gpu, 3)]
+        for p in table.points
+    ]
     more = [_more(table, point) for point in table.points]
     failed = [[p.tp, p.pp, p.batch, p.kind, p.reason, p.evidence] for p in table.refused]
     write_whole(folder / "final_output.csv", csv_text(THEIRS, rows))
-    write_whole(folder / "all_points.csv", csv_text((*THEIRS, *OURS), [[*row, *rest] for row, rest in zip(rows, more, strict=True)]))
+    write_whole(
+        folder / "all_points.csv",
+        csv_text((*THEIRS, *OURS), [[*row, *rest] for row, rest in zip(rows, more, strict=True)]),
+    )
     write_whole(folder / "failed_points.csv", csv_text(FAILED, failed))
     return folder / "final_output.csv"
 
@@ -97,9 +121,25 @@ def write_points(table: PointTable, *, beside: bool = False) -> Path:
 def _more(table: PointTable, point: Point) -> list[Any]:
     gpus = point.tp * point.pp
     return [
-        *(gpus, -(-gpus // table.gpus_per_node), _rounded(point.first_token_ms, 3), _rounded(point.tpot_ms, 3)),
-        *(_rounded(point.samples_per_s_per_gpu * table.output_len, 3), _rounded(point.memory_gib, 2)),
-        *(table.model, table.chip, table.data_type, table.input_len, table.output_len, table.source, table.engine),
+        *(
+            gpus,
+            -(-gpus // table.gpus_per_node),
+            _rounded(point.first_token_ms, 3),
+            _rounded(point.tpot_ms, 3),
+        ),
+        *(
+            _rounded(point.samples_per_s_per_gpu * table.output_len, 3),
+            _rounded(point.memory_gib, 2),
+        ),
+        *(
+            table.model,
+            table.chip,
+            table.data_type,
+            table.input_len,
+            table.output_len,
+            table.source,
+            table.engine,
+        ),
         _rounded(point.predicted_ms, 3),
     ]
 

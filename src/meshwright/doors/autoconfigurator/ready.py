@@ -1,4 +1,5 @@
-"""Which software and which batch a search is done with, and the layouts of it that are asked for."""
+"""Which software and which batch a search is done with, and the layouts of it that are asked
+for."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from meshwright.units import GIB
 __all__ = ["NothingFits", "Ready", "prepare_search", "software_of"]
 
 _SOFTWARE = ("nemo1-script", "megatron-lm")
-"""What candidates are written for, in the order of preference; Megatron-LM takes models that NeMo 1.x has no words for."""
+"""What candidates are written for, in the order of preference; Megatron-LM takes models that NeMo
+1.x has no words for."""
 _TRIES = 24
 """Batches that are tried, nearest first, where the tool's own divides on no layout."""
 
@@ -33,7 +35,8 @@ class NothingFits(ConfigError):
 
 
 class _NoneLeft(ConfigError):
-    """Layouts fit, but none within the bounds of model parallelism; the message says which there are."""
+    """Layouts fit, but none within the bounds of model parallelism; the message says which there
+    are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,25 +50,40 @@ class Ready:
 
 
 def software_of(word: str, *, program: str | None, local: bool) -> tuple[str, ...]:
-    """Return what candidates may be written for, in the order of preference; UnknownNameError for another word."""
+    """Return what candidates may be written for, in the order of preference; UnknownNameError for
+    another word."""
     if word not in ("auto", *_SOFTWARE):
         raise UnknownNameError("software", word, ("auto", *_SOFTWARE))
     if local and program is None:
         if word != "auto":
-            raise ConfigError(f"software={word}: give program= as well, where its script is on this machine")
+            raise ConfigError(
+                f"software={word}: give program= as well, where its script is on this machine"
+            )
         return (OWN_TRAINER,)
     return _SOFTWARE if word == "auto" else (word,)
 
 
 def prepare_search(
-    settings: TrainSettings, model: ModelSpec, *, software: tuple[str, ...], program: str | None, gbs: int, given: bool, local: bool
+    settings: TrainSettings,
+    model: ModelSpec,
+    *,
+    software: tuple[str, ...],
+    program: str | None,
+    gbs: int,
+    given: bool,
+    local: bool,
 ) -> Ready:
-    """Prepare with the first batch that works and the first software that takes the model; a batch that is given is never changed."""
+    """Prepare with the first batch that works and the first software that takes the model; a batch
+    that is given is never changed."""
     first: ConfigError | None = None
     for batch in (gbs,) if given else _near(gbs):
         fields = request_fields(settings, model, gbs=batch, local=local)
         for name in software:
-            trial = Trial(software=name, steps=settings.max_steps_per_run, program=None if name == OWN_TRAINER else program)
+            trial = Trial(
+                software=name,
+                steps=settings.max_steps_per_run,
+                program=None if name == OWN_TRAINER else program,
+            )
             try:
                 return _ready(settings, trial, fields)
             except _NoneLeft:
@@ -83,13 +101,21 @@ def _ready(settings: TrainSettings, trial: Trial, fields: Mapping[str, Any]) -> 
     bounds = _Bounds(settings)
 
     def find(problem: Problem, refusal: Refusal) -> Candidates:
-        return fitting_candidates(problem, lambda layout: bounds.refusal(layout) or refusal(layout), count=settings.limit_search_runs)
+        return fitting_candidates(
+            problem,
+            lambda layout: bounds.refusal(layout) or refusal(layout),
+            count=settings.limit_search_runs,
+        )
 
     try:
-        prepared = api.prepare_study(fields, Tuning(folder=Path(settings.logs), trial=trial), find=find)
+        prepared = api.prepare_study(
+            fields, Tuning(folder=Path(settings.logs), trial=trial), find=find
+        )
     except ConfigError:
         if bounds.outside:
-            raise _NoneLeft(f"no candidate is left with {bounds.words}: layouts that fit have {bounds.sizes}") from None
+            raise _NoneLeft(
+                f"no candidate is left with {bounds.words}: layouts that fit have {bounds.sizes}"
+            ) from None
         raise
     return Ready(prepared=prepared, trial=trial, gbs=fields["gbs"])
 
@@ -125,7 +151,9 @@ def _require_room(fields: Mapping[str, Any]) -> None:
         return
     larger = [remedy for remedy in miss.remedies if remedy.change.startswith("more chips")]
     needs = f"; needs at least {larger[0].num_chips} GPUs" if larger else ""
-    raise NothingFits(f"does not fit: {miss.over_bytes / GIB:.1f} GiB too much on the fullest GPU{needs}")
+    raise NothingFits(
+        f"does not fit: {miss.over_bytes / GIB:.1f} GiB too much on the fullest GPU{needs}"
+    )
 
 
 def _near(gbs: int) -> Iterator[int]:

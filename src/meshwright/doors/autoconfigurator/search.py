@@ -1,4 +1,5 @@
-"""A search as AutoConfigurator runs it: a base configuration, candidates that are valid and fit, and a study over them."""
+"""A search as AutoConfigurator runs it: a base configuration, candidates that are valid and fit,
+and a study over them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from typing import Any
 
 from meshwright.doors.autoconfigurator.platform import Platform, platform_of
 from meshwright.doors.autoconfigurator.ready import Ready, prepare_search, software_of
-from meshwright.doors.autoconfigurator.settings import TrainSettings, model_of_settings, wanted_batch
+from meshwright.doors.autoconfigurator.settings import (
+    TrainSettings,
+    model_of_settings,
+    wanted_batch,
+)
 from meshwright.layout import Layout
 from meshwright.models.params import model_params
 from meshwright.runs.candidates import Candidate
@@ -53,7 +58,8 @@ class Search:
 
 
 def search_of(config: Mapping[str, Any]) -> Search:
-    """Return the search of a composed configuration; ConfigError where nothing can be run, with the nearest that can."""
+    """Return the search of a composed configuration; ConfigError where nothing can be run, with the
+    nearest that can."""
     settings = TrainSettings.of(config)
     model = model_of_settings(settings)
     platform = platform_of(config)
@@ -61,7 +67,9 @@ def search_of(config: Mapping[str, Any]) -> Search:
     gbs, given = wanted_batch(settings, model)
     program = config.get("program")
     software = software_of(str(config.get("software", "auto")), program=program, local=local)
-    ready = prepare_search(settings, model, software=software, program=program, gbs=gbs, given=given, local=local)
+    ready = prepare_search(
+        settings, model, software=software, program=program, gbs=gbs, given=given, local=local
+    )
     size = settings.model_size_in_b or round(model_params(model).total / 1e9, 2)
     return Search(
         settings=settings,
@@ -74,7 +82,9 @@ def search_of(config: Mapping[str, Any]) -> Search:
     )
 
 
-def _tuning(settings: TrainSettings, config: Mapping[str, Any], trial: Trial, platform: Platform) -> Tuning:
+def _tuning(
+    settings: TrainSettings, config: Mapping[str, Any], trial: Trial, platform: Platform
+) -> Tuning:
     limits = StudyLimits(
         max_runs=settings.limit_search_runs,
         parallel=platform.parallel,
@@ -91,11 +101,15 @@ def _tuning(settings: TrainSettings, config: Mapping[str, Any], trial: Trial, pl
 
 
 def _tracking(words: Mapping[str, Any]) -> Tracking:
-    """Where runs are shown: Weights & Biases where the `wandb` block enables it, its key on the first line of a file."""
+    """Where runs are shown: Weights & Biases where the `wandb` block enables it, its key on the
+    first line of a file."""
     if not words.get("enable"):
         return Tracking()
     key_file = words.get("api_key_file")
-    return Tracking(wandb_project=str(words["project"]), wandb_key=None if key_file is None else read_key(Path(key_file)))
+    return Tracking(
+        wandb_project=str(words["project"]),
+        wandb_key=None if key_file is None else read_key(Path(key_file)),
+    )
 
 
 def _batch_notes(wanted: int, used: int, given: bool) -> list[str]:
@@ -103,33 +117,48 @@ def _batch_notes(wanted: int, used: int, given: bool) -> list[str]:
         return []
     if used == wanted:
         return [
-            f"global batch {used}: the rule of AutoConfigurator for this size and length; train_settings.global_batch_size sets another"
+            f"global batch {used}: the rule of AutoConfigurator for this size and length;"
+            " train_settings.global_batch_size sets another"
         ]
-    return [f"global batch {used} in place of {wanted}, the rule of AutoConfigurator, which no layout of these GPUs divides"]
+    return [
+        f"global batch {used} in place of {wanted}, the rule of AutoConfigurator, which no layout"
+        " of these GPUs divides"
+    ]
 
 
 def _faster_elsewhere(ready: Ready) -> list[str]:
-    """Say where a layout that this software can't run is predicted to be clearly faster than the fastest candidate."""
+    """Say where a layout that this software can't run is predicted to be clearly faster than the
+    fastest candidate."""
     problem, first = ready.prepared.problem, ready.prepared.candidates.members[0]
     request = problem.request.model_copy(update={"top": 1})
     best = next(iter(search_problem(replace(problem, request=request)).plans), None)
     if best is None or best.fits != "yes" or first.predicted.step_s <= best.step_s * WORTH_SAYING:
         return []
     gain = first.predicted.step_s / best.step_s - 1
-    other = "; software=megatron-lm searches with those of Megatron-LM" if ready.trial.software == "nemo1-script" else ""
-    return [f"{best.layout.words()}, which {ready.trial.software} can't run, is predicted {gain:.0%} faster than all candidates{other}"]
+    other = (
+        "; software=megatron-lm searches with those of Megatron-LM"
+        if ready.trial.software == "nemo1-script"
+        else ""
+    )
+    return [
+        f"{best.layout.words()}, which {ready.trial.software} can't run, is predicted {gain:.0%}"
+        f" faster than all candidates{other}"
+    ]
 
 
 def _names(members: Sequence[Candidate], settings: TrainSettings, size: float) -> dict[str, str]:
     names: dict[str, str] = {}
     for member in members:
-        name = candidate_name(member.layout, family=settings.family, size_in_b=size, nodes=settings.num_nodes)
+        name = candidate_name(
+            member.layout, family=settings.family, size_in_b=size, nodes=settings.num_nodes
+        )
         names[member.run_id] = name if name not in names.values() else f"{name}_{member.run_id}"
     return names
 
 
 def candidate_name(layout: Layout, *, family: str, size_in_b: float, nodes: int) -> str:
-    """Return the name that AutoConfigurator gives a candidate, with what it does not search behind it."""
+    """Return the name that AutoConfigurator gives a candidate, with what it does not search behind
+    it."""
     act = None if layout.recompute != "full" else layout.recompute_layers or 1
     more = f"_vp_{layout.vpp}" if layout.vpp > 1 else ""
     more += "_selective" if layout.recompute == "selective" else ""

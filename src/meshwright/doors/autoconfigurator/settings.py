@@ -22,7 +22,14 @@ from meshwright.sizing.closed_form import Budget, classic_params
 from meshwright.sizing.shapes import shape_of
 from meshwright.units import DAY_S, TERA
 
-__all__ = ["Sizes", "TrainSettings", "chip_of", "model_of_settings", "request_fields", "wanted_batch"]
+__all__ = [
+    "Sizes",
+    "TrainSettings",
+    "chip_of",
+    "model_of_settings",
+    "request_fields",
+    "wanted_batch",
+]
 
 Sizes = tuple[int, ...] | Literal["auto"]
 _WHERE = "search_config.train_settings"
@@ -106,7 +113,9 @@ class TrainSettings:
         values |= {name: _positive(name, given.pop(name)) for name in _POSITIVE}
         size = given.pop("model_size_in_b")
         values["model_size_in_b"] = None if size is None else _positive("model_size_in_b", size)
-        values["sizes"] = {axis: _sizes(name, given.pop(name, "auto"), least=1) for name, axis in _LISTS.items()}
+        values["sizes"] = {
+            axis: _sizes(name, given.pop(name, "auto"), least=1) for name, axis in _LISTS.items()
+        }
         values["act_ckpt_layers"] = _sizes("act_ckpt_layers", given.pop("act_ckpt_layers"), least=0)
         for name in ("min_model_parallel_size", "max_model_parallel_size", "global_batch_size"):
             value = given.pop(name, "auto")
@@ -114,11 +123,22 @@ class TrainSettings:
         family = str(config["search_config_value"]).partition("/")[0]
         values |= {
             name: given.pop(name, default)
-            for name, default in (("model", None), ("series", family), ("chip", "auto"), ("precision", "auto"))
+            for name, default in (
+                ("model", None),
+                ("series", family),
+                ("chip", "auto"),
+                ("precision", "auto"),
+            )
         }
-        values |= {"family": family, "custom_config": given.pop("custom_config", None), "logs": str(given.pop("logs"))}
+        values |= {
+            "family": family,
+            "custom_config": given.pop("custom_config", None),
+            "logs": str(given.pop("logs")),
+        }
         if given:
-            raise UnknownNameError(f"key of {_WHERE}", next(iter(given)), [*_COUNTS, *_POSITIVE, *_LISTS])
+            raise UnknownNameError(
+                f"key of {_WHERE}", next(iter(given)), [*_COUNTS, *_POSITIVE, *_LISTS]
+            )
         return TrainSettings(**values)
 
 
@@ -138,32 +158,47 @@ def _sizes(name: str, value: Any, *, least: int) -> Sizes:
     if value is None or value == "auto":
         return "auto"
     found = value if isinstance(value, list) else [value]
-    if not found or not all(isinstance(size, int) and not isinstance(size, bool) and least <= size < 2**40 for size in found):
-        raise ConfigError(f"{_WHERE}.{name}={value}: expected auto or a list of whole numbers of {least} or more, such as [1,2,4]")
+    if not found or not all(
+        isinstance(size, int) and not isinstance(size, bool) and least <= size < 2**40
+        for size in found
+    ):
+        raise ConfigError(
+            f"{_WHERE}.{name}={value}: expected auto or a list of whole numbers of {least} or more,"
+            " such as [1,2,4]"
+        )
     return tuple(dict.fromkeys(found))
 
 
 def chip_of(settings: TrainSettings) -> str:
-    """Return the chip: the one named, else the usual one with this memory (`presets/nemo1_chips.csv`)."""
+    """Return the chip: the one named, else the usual one with this memory
+    (`presets/nemo1_chips.csv`)."""
     if settings.chip != "auto":
         return find_chip(settings.chip).name
     rows = _table("nemo1_chips.csv")
-    found = next((row["chip"] for row in rows if float(row["gpu_memory_gb"]) == settings.gpu_memory_gb), None)
+    found = next(
+        (row["chip"] for row in rows if float(row["gpu_memory_gb"]) == settings.gpu_memory_gb), None
+    )
     if found is None:
         sizes = ", ".join(row["gpu_memory_gb"] for row in rows)
         raise ConfigError(
-            f"{_WHERE}.gpu_memory_gb={settings.gpu_memory_gb:g}: no card is known by this memory ({sizes} are); name it: {_WHERE}.chip=h100"
+            f"{_WHERE}.gpu_memory_gb={settings.gpu_memory_gb:g}: no card is known by this memory"
+            f" ({sizes} are); name it: {_WHERE}.chip=h100"
         )
     return find_chip(found).name
 
 
 def model_of_settings(settings: TrainSettings) -> ModelSpec:
-    """Return the model that is searched: of the custom configuration, by name, or of a shape of this size."""
+    """Return the model that is searched: of the custom configuration, by name, or of a shape of
+    this size."""
     if settings.custom_config is not None:
         return _imported(settings.custom_config).model
     if settings.model is not None:
         return replace(find_model(settings.model), vocab=settings.vocab_size)
-    size = classic_params(settings.budget, series=settings.series) if settings.model_size_in_b is None else settings.model_size_in_b * 1e9
+    size = (
+        classic_params(settings.budget, series=settings.series)
+        if settings.model_size_in_b is None
+        else settings.model_size_in_b * 1e9
+    )
     return shape_of(size, series=settings.series, vocab=settings.vocab_size).model
 
 
@@ -171,12 +206,16 @@ def _imported(path: str) -> Imported:
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{_WHERE}.custom_config={path}: {getattr(error, 'strerror', None) or 'not a text in UTF-8'}") from None
+        raise ConfigError(
+            f"{_WHERE}.custom_config={path}:"
+            f" {getattr(error, 'strerror', None) or 'not a text in UTF-8'}"
+        ) from None
     return import_text(text, source=NEMO1_SOURCE)
 
 
 def wanted_batch(settings: TrainSettings, model: ModelSpec) -> tuple[int, bool]:
-    """Return the batch in sequences, and whether the user set it (`global_batch_size`, the custom configuration) or the tool's rule did."""
+    """Return the batch in sequences, and whether the user set it (`global_batch_size`, the custom
+    configuration) or the tool's rule did."""
     if settings.global_batch_size != "auto":
         return settings.global_batch_size, True
     if settings.custom_config is not None:
@@ -184,22 +223,37 @@ def wanted_batch(settings: TrainSettings, model: ModelSpec) -> tuple[int, bool]:
         assert given is not None, "the reader has a default"
         return given, True
     size = model_params(model).total / 1e9
-    rows = [row for row in _table("nemo1_batches.csv") if settings.family in row["families"].split()]
+    rows = [
+        row for row in _table("nemo1_batches.csv") if settings.family in row["families"].split()
+    ]
     if not rows:
-        raise ConfigError(f"{settings.family}: no rule for its batch; give {_WHERE}.global_batch_size")
-    tokens = next(int(row["tokens_per_step"]) for row in rows if not row["up_to_b"] or size <= float(row["up_to_b"]))
+        raise ConfigError(
+            f"{settings.family}: no rule for its batch; give {_WHERE}.global_batch_size"
+        )
+    tokens = next(
+        int(row["tokens_per_step"])
+        for row in rows
+        if not row["up_to_b"] or size <= float(row["up_to_b"])
+    )
     return max(1, tokens // settings.seq_length), False
 
 
-def request_fields(settings: TrainSettings, model: ModelSpec, *, gbs: int, local: bool) -> dict[str, Any]:
-    """Return the request whose layouts are the candidates; `local` is this machine, unless a chip is named."""
-    pins: dict[str, list[int | str]] = {axis: list(sizes) for axis, sizes in settings.sizes.items() if sizes != "auto"}
+def request_fields(
+    settings: TrainSettings, model: ModelSpec, *, gbs: int, local: bool
+) -> dict[str, Any]:
+    """Return the request whose layouts are the candidates; `local` is this machine, unless a chip
+    is named."""
+    pins: dict[str, list[int | str]] = {
+        axis: list(sizes) for axis, sizes in settings.sizes.items() if sizes != "auto"
+    }
     if model.moe is None:
         pins.pop("ep", None)
     on_this = local and settings.chip == "auto"
     fields: dict[str, Any] = {
         "model": dims_of(model),
-        "cluster": f"local:{settings.num_gpus}" if on_this else f"{chip_of(settings)}:{settings.num_gpus}",
+        "cluster": (
+            f"local:{settings.num_gpus}" if on_this else f"{chip_of(settings)}:{settings.num_gpus}"
+        ),
         "seq_len": settings.seq_length,
         "gbs": gbs,
         "pins": pins | _recompute_pins(settings.act_ckpt_layers),
@@ -210,11 +264,14 @@ def request_fields(settings: TrainSettings, model: ModelSpec, *, gbs: int, local
 
 
 def _recompute_pins(layers: Sizes) -> dict[str, list[int | str]]:
-    """Layers of a chunk whose activations are recomputed, one by one (`block`); 0 recomputes none."""
+    """Layers of a chunk whose activations are recomputed, one by one (`block`); 0 recomputes
+    none."""
     if layers == "auto":
         return {}
     some: list[int | str] = [count for count in layers if count]
-    pins: dict[str, list[int | str]] = {"recompute": [*(["none"] if 0 in layers else []), *(["full"] if some else [])]}
+    pins: dict[str, list[int | str]] = {
+        "recompute": [*(["none"] if 0 in layers else []), *(["full"] if some else [])]
+    }
     return pins | ({"recompute_method": ["block"], "recompute_layers": some} if some else {})
 
 

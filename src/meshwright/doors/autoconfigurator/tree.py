@@ -1,8 +1,9 @@
-"""The tree of configurations that `key=value` words override: `config`, `cluster/*`, `search_config/<family>/<size>`.
-
-Keys, interpolations and values are those of NVIDIA's AutoConfigurator (NeMo-Framework-Launcher, auto_configurator/conf); the rows of
-`presets/nemo1_searches.csv` become `search_config` entries. Keys of ours are `model`, `series`, `chip`, `precision` and
-`global_batch_size` of `train_settings`, `engine`, `model_path` and `container` of `inference_settings.run`, and `parallel_runs`, `program`,
+"""The tree of configurations that `key=value` words override: `config`, `cluster/*`,
+`search_config/<family>/<size>`.
+ Keys, interpolations and values are those of NVIDIA's AutoConfigurator (NeMo-Framework-Launcher,
+auto_configurator/conf); the rows of `presets/nemo1_searches.csv` become `search_config` entries.
+Keys of ours are `model`, `series`, `chip`, `precision` and `global_batch_size` of `train_settings`,
+`engine`, `model_path` and `container` of `inference_settings.run`, and `parallel_runs`, `program`,
 `software` and `dry_run`.
 """
 
@@ -19,11 +20,20 @@ __all__ = ["CLUSTERS", "clusters", "root", "search_names", "searches"]
 JOB_NAME_PREFIX = "nemo_megatron_autoconfig:"
 """The old tool's."""
 CLUSTERS = ("bcm", "bcp", "k8s", "interactive")
-"""Kinds of clusters: Slurm (Base Command Manager), Base Command Platform, Kubernetes, and this machine."""
+"""Kinds of clusters: Slurm (Base Command Manager), Base Command Platform, Kubernetes, and this
+machine."""
 _AUTO = "auto"
 _LAPTOP = "tiny"
 """The family whose searches are for one machine with two processes."""
-_COUNTS = ("num_nodes", "limit_search_runs", "output_top_n", "max_steps_per_run", "max_minutes_per_run", "vocab_size", "seq_length")
+_COUNTS = (
+    "num_nodes",
+    "limit_search_runs",
+    "output_top_n",
+    "max_steps_per_run",
+    "max_minutes_per_run",
+    "vocab_size",
+    "seq_length",
+)
 _NUMBERS = ("model_size_in_b", "max_training_days", "tflops_per_gpu", "num_tokens_in_b")
 
 
@@ -62,8 +72,21 @@ def clusters() -> dict[str, dict[str, Any]]:
             "mem": 0,
             "srun_args": ["--no-container-mount-home"],
         },
-        "bcp": {"ace": None, "org": None, "team": None, "instance": "dgxa100.80g.8.norm", "workspace": None, **common},
-        "k8s": {"namespace": "default", "volume": None, "nfs_server": None, "nfs_path": None, **common},
+        "bcp": {
+            "ace": None,
+            "org": None,
+            "team": None,
+            "instance": "dgxa100.80g.8.norm",
+            "workspace": None,
+            **common,
+        },
+        "k8s": {
+            "namespace": "default",
+            "volume": None,
+            "nfs_server": None,
+            "nfs_path": None,
+            **common,
+        },
         "interactive": {**common},
     }
 
@@ -73,7 +96,10 @@ def searches() -> dict[str, dict[str, Any]]:
     """Return every `search_config` by its name, `gpt3/5b`."""
     table = pkgutil.get_data("meshwright", "presets/nemo1_searches.csv")
     assert table is not None, "the package is installed without presets/nemo1_searches.csv"
-    return {f"{row['family']}/{row['size']}": _search(row) for row in csv.DictReader(table.decode().splitlines())}
+    return {
+        f"{row['family']}/{row['size']}": _search(row)
+        for row in csv.DictReader(table.decode().splitlines())
+    }
 
 
 def search_names() -> tuple[str, ...]:
@@ -124,7 +150,9 @@ def _inference(row: dict[str, str]) -> dict[str, Any]:
             "model_path": None,
             "container": None,
             "time_limit": "0:30:00",
-            "results_dir": "${base_results_dir}/${search_config_value}_${search_config.train_settings.gpu_memory_gb}gb",
+            "results_dir": (
+                "${base_results_dir}/${search_config_value}_${search_config.train_settings.gpu_memory_gb}gb"
+            ),
             "tensor_parallel_sizes": _sizes(row["inference_tensor_parallel_sizes"], [1, 2, 4, 8]),
             "pipeline_parallel_sizes": _sizes(row["inference_pipeline_parallel_sizes"], [1]),
         },

@@ -1,4 +1,5 @@
-"""Hydra words, `search_config=gpt3/5b search_config.train_settings.num_nodes=8`, composed over the tree into plain values."""
+"""Hydra words, `search_config=gpt3/5b search_config.train_settings.num_nodes=8`, composed over the
+tree into plain values."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from meshwright.errors import ConfigError, MissingExtraError, UnknownNameError, 
 
 __all__ = ["compose", "write_tree"]
 
-_ASSIGNMENT = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_ASSIGNMENT = re.compile(
+    r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL
+)
 _GROUPS = {"cluster": CLUSTERS}
 _MISSING = "???"
 _MAY_MISS = ("auto_configurator_path",)
@@ -22,10 +25,11 @@ _MAY_MISS = ("auto_configurator_path",)
 
 
 def compose(words: Sequence[str], *, config_dir: Path | None = None) -> dict[str, Any]:
-    """Return the configuration of some words, every interpolation resolved; ConfigError names a wrong key, value or missing `???`.
+    """Return the configuration of some words, every interpolation resolved; ConfigError names a
+    wrong key, value or missing `???`.
 
-    `config_dir` holds more of `cluster/` and `search_config/`, as Hydra's `--config-dir`. The cluster follows `cluster_type` unless a word
-    chooses one.
+    `config_dir` holds more of `cluster/` and `search_config/`, as Hydra's `--config-dir`. The
+    cluster follows `cluster_type` unless a word chooses one.
     """
     try:
         import hydra
@@ -98,7 +102,9 @@ def _require_complete(config: Any) -> None:
     own = {key: value for key, value in plain.items() if key != "hydra"}
     for key in (path for path, value in _entries(own) if value == _MISSING):
         if f"${{{key}}}" in str(own) or key not in _MAY_MISS:
-            raise ConfigError(f"{key}: a value is missing ({_MISSING} in config.yaml); give it as {key}=VALUE")
+            raise ConfigError(
+                f"{key}: a value is missing ({_MISSING} in config.yaml); give it as {key}=VALUE"
+            )
 
 
 def _with_cluster(words: Sequence[str]) -> list[str]:
@@ -113,7 +119,9 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     for word in words:
         found = _ASSIGNMENT.fullmatch(word)
         if found is None or (found["value"] is None and found["sign"] != "~"):
-            raise ConfigError(f"{word}: expected key=value, such as search_config.train_settings.num_nodes=8")
+            raise ConfigError(
+                f"{word}: expected key=value, such as search_config.train_settings.num_nodes=8"
+            )
         yield found["key"], found["value"] or ""
 
 
@@ -126,9 +134,19 @@ def _check_words(words: Sequence[str], config_dir: Path | None) -> None:
     kind = given.get("cluster_type", CLUSTERS[0])
     if kind not in CLUSTERS:
         raise UnknownNameError("cluster_type", kind, CLUSTERS)
-    own = [] if config_dir is None else [path.relative_to(config_dir).with_suffix("").as_posix() for path in config_dir.rglob("*.yaml")]
+    own = (
+        []
+        if config_dir is None
+        else [
+            path.relative_to(config_dir).with_suffix("").as_posix()
+            for path in config_dir.rglob("*.yaml")
+        ]
+    )
     for group, names in (("search_config", search_names()), ("cluster", CLUSTERS)):
-        known = [*names, *(name.removeprefix(f"{group}/") for name in own if name.startswith(f"{group}/"))]
+        known = [
+            *names,
+            *(name.removeprefix(f"{group}/") for name in own if name.startswith(f"{group}/")),
+        ]
         if group in given and given[group] not in known:
             raise UnknownNameError(group, given[group], known)
     if config_dir is None:
@@ -137,12 +155,18 @@ def _check_words(words: Sequence[str], config_dir: Path | None) -> None:
 
 def _check_keys(given: Mapping[str, str]) -> None:
     kind = given.get("cluster", given.get("cluster_type", CLUSTERS[0]))
-    values = {**root(), "cluster": clusters()[kind], "search_config": searches()[given.get("search_config", "gpt3/5b")]}
+    values = {
+        **root(),
+        "cluster": clusters()[kind],
+        "search_config": searches()[given.get("search_config", "gpt3/5b")],
+    }
     known = {path for path, _ in _entries(values)}
     for key in given:
         if key not in known and not key.startswith("hydra"):
             last = {path.rsplit(".", 1)[-1]: path for path in sorted(known, reverse=True)}
-            near = nearest_names(key, known) or [last[name] for name in nearest_names(key.rsplit(".", 1)[-1], last)]
+            near = nearest_names(key, known) or [
+                last[name] for name in nearest_names(key.rsplit(".", 1)[-1], last)
+            ]
             raise UnknownNameError("key", key, near or known)
 
 
@@ -155,5 +179,9 @@ def _entries(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith("Set the env")]
+    lines = [
+        line.strip()
+        for line in str(error).splitlines()
+        if line.strip() and not line.strip().startswith("Set the env")
+    ]
     return " ".join(lines)[:400]

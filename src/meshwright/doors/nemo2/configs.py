@@ -13,17 +13,21 @@ __all__ = ["generate_configs"]
 
 
 def generate_configs(runner_config: AutoConfigurator) -> tuple[Any, dict[str, Any]]:
-    """Return the base configuration and the candidates by name, the fastest predicted first; ConfigError where nothing fits.
+    """Return the base configuration and the candidates by name, the fastest predicted first;
+    ConfigError where nothing fits.
 
-    Each candidate is valid, fits by prediction, uses all the recipe's GPUs and is another run than any other: of each tensor, pipeline,
-    context and expert size and micro batch the fastest chunks and recomputation. A recipe object comes back as changed copies, a mapping
-    as mappings, a name as whole recipes in the YAML of nemo_run. The base configuration is the recipe (with the calculated size), or of
-    a name the fastest candidate for the whole training.
+    Each candidate is valid, fits by prediction, uses all the recipe's GPUs and is another run than
+    any other: of each tensor, pipeline, context and expert size and micro batch the fastest chunks
+    and recomputation. A recipe object comes back as changed copies, a mapping as mappings, a name
+    as whole recipes in the YAML of nemo_run. The base configuration is the recipe (with the
+    calculated size), or of a name the fastest candidate for the whole training.
     """
     runner, given = runner_config, runner_config.given
     print(opening(runner))
     named = given.recipe is None
-    configs = {chosen.name: (_named if named else _changed)(runner, chosen) for chosen in runner.chosen}
+    configs = {
+        chosen.name: (_named if named else _changed)(runner, chosen) for chosen in runner.chosen
+    }
     return _base(runner), configs
 
 
@@ -33,9 +37,11 @@ def opening(runner: AutoConfigurator) -> str:
     tokens = runner.num_tokens_in_b * 1e9
     days = tokens / (best.layout.gbs * given.work.seq_len) * best.predicted.step_s / DAY_S
     return (
-        f"You can train a {runner.model_size_in_b:g}B parameter model in {runner.training_days:.2f} days using {given.num_gpus} GPUs. This "
-        f"result assumes you are training to {runner.num_tokens_in_b:g}B tokens, and each GPU achieves {runner.tflops_per_gpu:g} TFLOPS.\n"
-        f"Predicted: {days:.2f} days of steps on {runner.card.words} with {best.layout.words()}, {best.predicted.step_s:.4g} s a step."
+        f"You can train a {runner.model_size_in_b:g}B parameter model in {runner.training_days:.2f}"
+        f" days using {given.num_gpus} GPUs. This result assumes you are training to"
+        f" {runner.num_tokens_in_b:g}B tokens, and each GPU achieves {runner.tflops_per_gpu:g}"
+        f" TFLOPS.\nPredicted: {days:.2f} days of steps on {runner.card.words} with"
+        f" {best.layout.words()}, {best.predicted.step_s:.4g} s a step."
     )
 
 
@@ -76,4 +82,11 @@ def _base(runner: AutoConfigurator) -> Any:
     best = runner.chosen[0].layout
     steps = max(1, round(runner.num_tokens_in_b * 1e9 / (best.gbs * given.work.seq_len)))
     minutes = runner.max_training_days * DAY_S / 60
-    return named_recipe(runner.problem, best, steps=steps, restore_from=runner.restore_from, logs=None, minutes=minutes)
+    return named_recipe(
+        runner.problem,
+        best,
+        steps=steps,
+        restore_from=runner.restore_from,
+        logs=None,
+        minutes=minutes,
+    )

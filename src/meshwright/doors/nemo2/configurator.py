@@ -1,4 +1,5 @@
-"""AutoConfigurator of NeMo 2.0: a recipe and limits, checked, and the layouts that are worth a run."""
+"""AutoConfigurator of NeMo 2.0: a recipe and limits, checked, and the layouts that are worth a
+run."""
 
 from __future__ import annotations
 
@@ -45,12 +46,15 @@ class Chosen:
 
 
 class AutoConfigurator:
-    """Takes the arguments of NeMo 2.0's class, with its defaults, and checks them; `generate_configs` has the rest.
+    """Takes the arguments of NeMo 2.0's class, with its defaults, and checks them;
+    `generate_configs` has the rest.
 
-    `recipe` is a recipe of NeMo 2.0 (an object of nemo_run, or its YAML as a mapping), or a model's name with `seq_length` and
-    `global_batch_size`. Every list of sizes may be "auto". The arguments after `calculate_model_size` are ours: `chip` names the card
-    (`gpu_memory_gb` alone means the usual one with that memory, or the next larger one held to it), `limit_search_runs` is the most
-    configurations that come back, `restore_from` and `lora_rank` (0 trains all weights) are for fine-tuning a model by name.
+    `recipe` is a recipe of NeMo 2.0 (an object of nemo_run, or its YAML as a mapping), or a model's
+    name with `seq_length` and `global_batch_size`. Every list of sizes may be "auto". The arguments
+    after `calculate_model_size` are ours: `chip` names the card (`gpu_memory_gb` alone means the
+    usual one with that memory, or the next larger one held to it), `limit_search_runs` is the most
+    configurations that come back, `restore_from` and `lora_rank` (0 trains all weights) are for
+    fine-tuning a model by name.
     """
 
     def __init__(
@@ -85,7 +89,10 @@ class AutoConfigurator:
     ) -> None:
         """Check everything; ConfigError names the argument, what was given and what may be."""
         if recipe is None or path_to_logs is None:
-            raise ConfigError(f"{'recipe' if recipe is None else 'path_to_logs'}: missing; give recipe and path_to_logs")
+            raise ConfigError(
+                f"{'recipe' if recipe is None else 'path_to_logs'}: missing; give recipe and"
+                " path_to_logs"
+            )
         if mode not in _MODES:
             raise UnknownNameError("mode", mode, _MODES)
         self.mode: Mode = mode
@@ -128,18 +135,31 @@ class AutoConfigurator:
 
     def _require_mode(self, given: Given, *, calculate_model_size: bool) -> None:
         if self.mode == "finetune" and calculate_model_size:
-            raise ConfigError("calculate_model_size: a model that is fine-tuned has its size; leave it out with mode='finetune'")
+            raise ConfigError(
+                "calculate_model_size: a model that is fine-tuned has its size; leave it out with"
+                " mode='finetune'"
+            )
         if self.mode == "finetune" and given.recipe is None and self.restore_from is None:
-            raise ConfigError("restore_from: missing; the checkpoint that is fine-tuned, such as nemo://meta-llama/Meta-Llama-3-8B")
+            raise ConfigError(
+                "restore_from: missing; the checkpoint that is fine-tuned, such as"
+                " nemo://meta-llama/Meta-Llama-3-8B"
+            )
         if self.restore_from is not None and (self.mode != "finetune" or given.recipe is not None):
-            raise ConfigError("restore_from: of no effect here; it goes with mode='finetune' and a recipe by name")
+            raise ConfigError(
+                "restore_from: of no effect here; it goes with mode='finetune' and a recipe by name"
+            )
 
     def _sized(self, given: Given) -> Given:
         """The same with a model of the size that the days allow."""
         if not given.series:
-            raise ConfigError(f"calculate_model_size: {given.model.name} is of no series whose shapes are known; give one by its name")
+            raise ConfigError(
+                f"calculate_model_size: {given.model.name} is of no series whose shapes are known;"
+                " give one by its name"
+            )
         params = classic_params(self.budget_of(given), series=given.series)
-        return replace(given, model=shape_of(params, series=given.series, vocab=self.vocab_size).model)
+        return replace(
+            given, model=shape_of(params, series=given.series, vocab=self.vocab_size).model
+        )
 
     def budget_of(self, given: Given) -> Budget:
         """Return what the closed form of a size or a time is asked with."""
@@ -168,13 +188,20 @@ class AutoConfigurator:
     @property
     def training_days(self) -> float:
         """By the closed form."""
-        return classic_seconds(model_params(self.model).total, self.budget_of(self.given), series=self.given.series) / DAY_S
+        return (
+            classic_seconds(
+                model_params(self.model).total, self.budget_of(self.given), series=self.given.series
+            )
+            / DAY_S
+        )
 
     @property
     def problem(self) -> Problem:
         """What is searched; ConfigError where a name is unknown."""
         given = self.given
-        pins: dict[str, list[int | str]] = {axis: list(sizes) for axis, sizes in self.sizes.items() if sizes != "auto"}
+        pins: dict[str, list[int | str]] = {
+            axis: list(sizes) for axis, sizes in self.sizes.items() if sizes != "auto"
+        }
         if given.model.moe is None:
             pins.pop("ep")
         request = PlanRequest.of(
@@ -196,7 +223,8 @@ class AutoConfigurator:
 
     @property
     def chosen(self) -> tuple[Chosen, ...]:
-        """The fastest layout of each size that may be set, the fastest predicted first; found once."""
+        """The fastest layout of each size that may be set, the fastest predicted first; found
+        once."""
         if self._chosen is None:
             self._chosen = self._found()
         return self._chosen
@@ -209,11 +237,18 @@ class AutoConfigurator:
 
         def asked(layout: Layout) -> str | None:
             size = layout.tp * layout.pp * layout.cp * layout.ep
-            return refusal(layout) if low <= size <= high else f"model parallelism {size}: the bounds are {low} and {high:g}"
+            return (
+                refusal(layout)
+                if low <= size <= high
+                else f"model parallelism {size}: the bounds are {low} and {high:g}"
+            )
 
         members = each_cut(problem, asked, count=self.limit_search_runs).members
         if not members:
-            raise ConfigError(f"nothing fits {self.given.num_gpus} GPUs of {self.card.words} with the usual headroom; {_nearest(problem)}")
+            raise ConfigError(
+                f"nothing fits {self.given.num_gpus} GPUs of {self.card.words} with the usual"
+                f" headroom; {_nearest(problem)}"
+            )
         return tuple(Chosen(name=self._name(member.layout), candidate=member) for member in members)
 
     def _name(self, at: Layout) -> str:
@@ -229,7 +264,9 @@ def _nearest(problem: Problem) -> str:
 
     miss = search_problem(problem).nearest_miss
     return (
-        "the smallest that can be run needs a part of it" if miss is None else f"the nearest is {miss.over_bytes / GIB:.1f} GiB too large"
+        "the smallest that can be run needs a part of it"
+        if miss is None
+        else f"the nearest is {miss.over_bytes / GIB:.1f} GiB too large"
     )
 
 
@@ -237,8 +274,13 @@ def _sizes(name: str, value: Any) -> tuple[int, ...] | Literal["auto"]:
     if value is None or value == "auto":
         return "auto"
     found = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    if not found or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in found):
-        raise ConfigError(f"{name}={value!r}: expected 'auto' or a list of whole numbers of 1 or more, such as [1, 2, 4]")
+    if not found or not all(
+        isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in found
+    ):
+        raise ConfigError(
+            f"{name}={value!r}: expected 'auto' or a list of whole numbers of 1 or more, such as"
+            " [1, 2, 4]"
+        )
     return tuple(dict.fromkeys(found))
 
 

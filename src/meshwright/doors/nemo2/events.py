@@ -17,14 +17,18 @@ _MOST_BYTES = 2**26
 
 
 def read_events(files: Sequence[Path]) -> tuple[Report, ...]:
-    """Return a report for each step whose time was written; MissingExtraError without tensorboardX, which knows the format."""
+    """Return a report for each step whose time was written; MissingExtraError without tensorboardX,
+    which knows the format."""
     found = read_scalars(files)
     times, losses = found.get(_TIMING, {}), found.get(_LOSS, {})
-    return tuple(Report(step=step + 1, step_s=times[step], loss=losses.get(step)) for step in sorted(times))
+    return tuple(
+        Report(step=step + 1, step_s=times[step], loss=losses.get(step)) for step in sorted(times)
+    )
 
 
 def read_scalars(files: Sequence[Path]) -> dict[str, dict[int, float]]:
-    """Return values by name and step, of a step that was written twice the later; a file that breaks off says what came before."""
+    """Return values by name and step, of a step that was written twice the later; a file that
+    breaks off says what came before."""
     if not files:
         return {}
     try:

@@ -1,4 +1,5 @@
-"""What a recipe says of a training, whatever form it comes in: an object of nemo_run, a mapping, or a name."""
+"""What a recipe says of a training, whatever form it comes in: an object of nemo_run, a mapping, or
+a name."""
 
 from __future__ import annotations
 
@@ -22,7 +23,19 @@ from meshwright.yaml_text import write_yaml
 __all__ = ["Given", "Mode", "given_of"]
 
 Mode = Literal["pretrain", "finetune"]
-_TYPES = ("gpt3", "bert", "mt5", "t5", "llama", "mixtral", "mistral", "gemma", "nemotron", "starcoder", "qwen")
+_TYPES = (
+    "gpt3",
+    "bert",
+    "mt5",
+    "t5",
+    "llama",
+    "mixtral",
+    "mistral",
+    "gemma",
+    "nemotron",
+    "starcoder",
+    "qwen",
+)
 """NeMo's words for families of models, which its files are called by; others go by our own."""
 
 
@@ -61,10 +74,14 @@ def given_of(
     global_batch_size: int | None,
     lora_rank: int,
 ) -> Given:
-    """Read a recipe; ConfigError says what it lacks. The sizes and `lora_rank` are those of a recipe that is given by name."""
+    """Read a recipe; ConfigError says what it lacks. The sizes and `lora_rank` are those of a
+    recipe that is given by name."""
     if isinstance(recipe, str):
         if seq_length is None or global_batch_size is None:
-            raise ConfigError(f"recipe={recipe!r}: a name alone has no batch; give seq_length and global_batch_size, or a recipe object")
+            raise ConfigError(
+                f"recipe={recipe!r}: a name alone has no batch; give seq_length and"
+                " global_batch_size, or a recipe object"
+            )
         model = find_model(recipe)
         rank = lora_rank if mode == "finetune" else 0
         return Given(
@@ -80,10 +97,14 @@ def given_of(
         )
     if not isinstance(recipe, Mapping) and not is_object(recipe):
         raise ConfigError(
-            f"recipe: expected a recipe of NeMo 2.0, its YAML as a mapping, or a name such as 'llama3-8b'; got {recipe!r:.60}"
+            "recipe: expected a recipe of NeMo 2.0, its YAML as a mapping, or a name such as"
+            f" 'llama3-8b'; got {recipe!r:.60}"
         )
     if (seq_length, global_batch_size, num_nodes, num_gpus_per_node) != (None, None, 1, 8):
-        raise ConfigError("seq_length, global_batch_size, num_nodes, num_gpus_per_node: the recipe says them; they go with a name")
+        raise ConfigError(
+            "seq_length, global_batch_size, num_nodes, num_gpus_per_node: the recipe says them;"
+            " they go with a name"
+        )
     return _of_tree(recipe, mode=mode, vocab_size=vocab_size)
 
 
@@ -121,7 +142,10 @@ def _precision(imported: Imported, rank: int) -> Any:
     """Return what the recipe computes in; adapters are priced over half-precision weights."""
     precision = imported.work.precision
     if rank and precision in ("fp32", "tf32"):
-        raise ConfigError(f"recipe: peft with precision={precision}: adapters are priced over half-precision weights")
+        raise ConfigError(
+            f"recipe: peft with precision={precision}: adapters are priced over half-precision"
+            " weights"
+        )
     return precision
 
 
@@ -153,5 +177,12 @@ def _rank(peft: Any) -> int:
 
 def _type_of(name: str) -> str:
     """NeMo's word for a family, by the beginning of a model's or a class's name."""
-    known = next((word for word in _TYPES if name.startswith(word.removesuffix("3") if word == "gpt3" else word)), None)
+    known = next(
+        (
+            word
+            for word in _TYPES
+            if name.startswith(word.removesuffix("3") if word == "gpt3" else word)
+        ),
+        None,
+    )
     return known or re.split(r"[^a-z]", name.lower())[0] or name

@@ -1,4 +1,5 @@
-"""What one configuration of a fine-tuning grid is as a job: NeMo's own script, or the embedded trainer in its place."""
+"""What one configuration of a fine-tuning grid is as a job: NeMo's own script, or the embedded
+trainer in its place."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _NO_CHECKPOINTS: Mapping[str, Any] = {"save_dir": None, "load_dir": None, "save_
 
 
 def exported_config(config: Mapping[str, Any], *, name: str, program: str | None) -> Exported:
-    """Return what runs it: `program`, a script of NeMo that reads it, or the embedded trainer; ConfigError where that can't."""
+    """Return what runs it: `program`, a script of NeMo that reads it, or the embedded trainer;
+    ConfigError where that can't."""
     if program is None:
         return _embedded(config)
     file = ExportedFile(name=f"{name}.yaml", text=write_yaml(dict(config)))
@@ -45,19 +47,37 @@ def exported_config(config: Mapping[str, Any], *, name: str, program: str | None
 def _embedded(config: Mapping[str, Any]) -> Exported:
     _refuse_elsewhere(config)
     found = _imported(config)
-    layout = complete_layout(found.layout, model=found.model, work=found.work, num_chips=_ranks(config), stack=find_stack(found.stack))
+    layout = complete_layout(
+        found.layout,
+        model=found.model,
+        work=found.work,
+        num_chips=_ranks(config),
+        stack=find_stack(found.stack),
+    )
     data = tuple(replace(part, path=str(Path(part.path).resolve())) for part in found.settings.data)
-    settings = complete_settings(replace(found.settings, data=data, **_NO_CHECKPOINTS), model=found.model, work=found.work)
+    settings = complete_settings(
+        replace(found.settings, data=data, **_NO_CHECKPOINTS), model=found.model, work=found.work
+    )
     if held_out(settings) is None:
         raise ConfigError(
-            "base_config: without data whose split holds out a part (data_prefix, splits_string, limit_val_batches) there is no validation "
-            "loss to compare; program= runs NeMo's own script"
+            "base_config: without data whose split holds out a part (data_prefix, splits_string,"
+            " limit_val_batches) there is no validation loss to compare; program= runs NeMo's own"
+            " script"
         )
     if found.work.precision not in ("bf16", "fp32"):
-        raise ConfigError(f"base_config: precision={found.work.precision}: the embedded trainer computes in bf16 or fp32")
-    job = TrainJob(model=found.model, layout=layout, seq_len=found.work.seq_len, precision=found.work.precision)
+        raise ConfigError(
+            f"base_config: precision={found.work.precision}: the embedded trainer computes in bf16"
+            " or fp32"
+        )
+    job = TrainJob(
+        model=found.model, layout=layout, seq_len=found.work.seq_len, precision=found.work.precision
+    )
     require_trainable(job, num_processes=_ranks(config))
-    request = {"model": dims_of(found.model), "seq_len": found.work.seq_len, "precision": found.work.precision}
+    request = {
+        "model": dims_of(found.model),
+        "seq_len": found.work.seq_len,
+        "precision": found.work.precision,
+    }
     text = json.dumps({"request": request, "plans": [{"layout": asdict(layout)}]}, indent=1) + "\n"
     words = [word for word in trainer_words(settings, best=0) if not word.startswith("save.")]
     return Exported(
@@ -74,14 +94,19 @@ def _refuse_elsewhere(config: Mapping[str, Any]) -> None:
             part: Any = config
             for key in at.split("."):
                 part = part.get(key) if isinstance(part, Mapping) else None
-            if part not in (None, "", {}) and not (isinstance(part, Mapping) and part.get("peft_scheme", "") in (None, "none")):
+            if part not in (None, "", {}) and not (
+                isinstance(part, Mapping) and part.get("peft_scheme", "") in (None, "none")
+            ):
                 raise ConfigError(
-                    f"base_config: {at} is set, and the embedded trainer trains all weights from the beginning; program= runs NeMo's script"
+                    f"base_config: {at} is set, and the embedded trainer trains all weights from"
+                    " the beginning; program= runs NeMo's script"
                 )
 
 
 def _imported(config: Mapping[str, Any]) -> Imported:
-    return import_text(write_yaml(dict(config)), source=NEMO2_SOURCE if "_target_" in config else NEMO1_SOURCE)
+    return import_text(
+        write_yaml(dict(config)), source=NEMO2_SOURCE if "_target_" in config else NEMO1_SOURCE
+    )
 
 
 def _ranks(config: Mapping[str, Any]) -> int:
@@ -91,14 +116,21 @@ def _ranks(config: Mapping[str, Any]) -> int:
 
 def _size(config: Mapping[str, Any]) -> tuple[int, int]:
     trainer = config.get("trainer")
-    found = [trainer.get(key, 1) if isinstance(trainer, Mapping) else 1 for key in ("num_nodes", "devices")]
+    found = [
+        trainer.get(key, 1) if isinstance(trainer, Mapping) else 1
+        for key in ("num_nodes", "devices")
+    ]
     for key, value in zip(("num_nodes", "devices"), found, strict=True):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"base_config: trainer.{key}={value}: expected a whole number of 1 or more")
+            raise ConfigError(
+                f"base_config: trainer.{key}={value}: expected a whole number of 1 or more"
+            )
     return found[0], found[1]
 
 
-def job_of_config(config: Mapping[str, Any], exported: Exported, *, options: JobOptions, seconds: int) -> Job:
+def job_of_config(
+    config: Mapping[str, Any], exported: Exported, *, options: JobOptions, seconds: int
+) -> Job:
     """Return the job of one configuration on the nodes that its trainer names."""
     nodes, devices = _size(config)
     return Job(
@@ -119,8 +151,11 @@ def job_of_config(config: Mapping[str, Any], exported: Exported, *, options: Job
 
 
 def work_of_config(config: Mapping[str, Any]) -> RunWork:
-    """Return what one step is, by which a log is read; of a configuration whose batch stands elsewhere one sequence of one token."""
-    found = [_found(config, key) for key in ("global_batch_size", "encoder_seq_length", "seq_length")]
+    """Return what one step is, by which a log is read; of a configuration whose batch stands
+    elsewhere one sequence of one token."""
+    found = [
+        _found(config, key) for key in ("global_batch_size", "encoder_seq_length", "seq_length")
+    ]
     return RunWork(seq_len=found[1] or found[2] or 1, gbs=found[0] or 1, num_chips=_ranks(config))
 
 
@@ -131,4 +166,6 @@ def _found(part: Any, key: str) -> int | None:
     value = part.get(key)
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    return next((found for entry in part.values() if (found := _found(entry, key)) is not None), None)
+    return next(
+        (found for entry in part.values() if (found := _found(entry, key)) is not None), None
+    )

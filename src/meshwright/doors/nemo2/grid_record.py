@@ -1,4 +1,5 @@
-"""One run of a fine-tuning grid in a study's folder: its hyperparameters, from its choice to its end."""
+"""One run of a fine-tuning grid in a study's folder: its hyperparameters, from its choice to its
+end."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class GridRecord(Course):
 
     @property
     def cost_s(self) -> float | None:
-        """Seconds of a step, which says nothing of a grid's best: that is the least validation loss."""
+        """Seconds of a step, which says nothing of a grid's best: that is the least validation
+        loss."""
         return self.outcome.step_s if isinstance(self.outcome, Measured) else None
 
     @property
@@ -59,7 +61,9 @@ class GridMember:
     @staticmethod
     def of(name: str, values: Mapping[str, Any], *, content: Any) -> GridMember:
         """Name a combination by what runs: another program or length is another run."""
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:DIGITS]
+        digest = hashlib.sha256(
+            json.dumps(content, sort_keys=True, default=str).encode()
+        ).hexdigest()[:DIGITS]
         return GridMember(name=name, values=values, digest=digest)
 
     @property
@@ -69,11 +73,20 @@ class GridMember:
 
     def planned(self, *, number: int, because: str) -> GridRecord:
         """Return the record of its run."""
-        return GridRecord(run_id=self.run_id, number=number, name=self.name, values=self.values, chosen_because=because)
+        return GridRecord(
+            run_id=self.run_id,
+            number=number,
+            name=self.name,
+            values=self.values,
+            chosen_because=because,
+        )
 
 
-def grid_record_of(content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str) -> GridRecord:
-    """Read a run back from the content of its two files; ConfigError names the file that is no run of a grid."""
+def grid_record_of(
+    content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str
+) -> GridRecord:
+    """Read a run back from the content of its two files; ConfigError names the file that is no run
+    of a grid."""
     names = ("run_id", "number", "name", "values", "chosen_because")
     try:
         record = GridRecord(**{name: content[name] for name in names})
@@ -85,7 +98,8 @@ def grid_record_of(content: Mapping[str, Any], events: Iterable[Mapping[str, Any
 
 
 def grid_options(members: Sequence[GridMember]) -> Options:
-    """Return options in the order of the grid, of which nothing is believed: all of them are run."""
+    """Return options in the order of the grid, of which nothing is believed: all of them are
+    run."""
     count = len(members)
     even = Prior(mean=np.zeros(count), shared=np.zeros((count, count)), own=1.0)
     return Options(step=even, fill=even, axes=np.arange(count, dtype=float)[:, None])

@@ -1,7 +1,8 @@
-"""Recipes as NeMo 2.0 has them, `run.Partial` and `run.Config` of nemo_run, read and changed without importing either.
-
-Both are Buildables of fiddle: `__fn_or_cls__` is what is called, `__arguments__` what was given; attributes read as given, else as the
-default of the callable. Mappings with `_target_`, the YAML of nemo_run, are the same tree.
+"""Recipes as NeMo 2.0 has them, `run.Partial` and `run.Config` of nemo_run, read and changed
+without importing either.
+ Both are Buildables of fiddle: `__fn_or_cls__` is what is called, `__arguments__` what was given;
+attributes read as given, else as the default of the callable. Mappings with `_target_`, the YAML of
+nemo_run, are the same tree.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from meshwright.errors import ConfigError
 __all__ = ["changed", "is_object", "part_of", "tree_of"]
 
 _DIMS = ("num_layers", "hidden_size")
-"""Where one is set by hand, the class's name does not say the model any more, and all fields are read."""
+"""Where one is set by hand, the class's name does not say the model any more, and all fields are
+read."""
 _PLAIN = (bool, int, float, str)
 
 
@@ -26,7 +28,8 @@ def is_object(recipe: Any) -> bool:
 
 
 def tree_of(recipe: Any) -> dict[str, Any]:
-    """Return a recipe as the mapping that nemo_run writes; of the model's configuration every dim, where any was set by hand."""
+    """Return a recipe as the mapping that nemo_run writes; of the model's configuration every dim,
+    where any was set by hand."""
     if isinstance(recipe, Mapping):
         return copy.deepcopy(dict(recipe))
     tree = _tree(recipe)
@@ -39,7 +42,10 @@ def tree_of(recipe: Any) -> dict[str, Any]:
 
 def _tree(value: Any) -> Any:
     if is_object(value):
-        return {"_target_": _name(value.__fn_or_cls__), **{key: _tree(entry) for key, entry in value.__arguments__.items()}}
+        return {
+            "_target_": _name(value.__fn_or_cls__),
+            **{key: _tree(entry) for key, entry in value.__arguments__.items()},
+        }
     if isinstance(value, list | tuple):
         return [_tree(entry) for entry in value]
     if isinstance(value, Mapping):
@@ -51,17 +57,25 @@ def _tree(value: Any) -> Any:
 
 def _name(target: Any) -> str:
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
-    return f"{module}.{name}" if module and name else str(target)  # a dtype has neither, and reads torch.bfloat16
+    return (
+        f"{module}.{name}" if module and name else str(target)
+    )  # a dtype has neither, and reads torch.bfloat16
 
 
 def _wants_dims(config: Any) -> bool:
     """Whether dims are set by hand, here or in a class of the user's own."""
-    return any(name in config.__arguments__ for name in _DIMS) or not config.__fn_or_cls__.__module__.startswith("nemo.")
+    return any(
+        name in config.__arguments__ for name in _DIMS
+    ) or not config.__fn_or_cls__.__module__.startswith("nemo.")
 
 
 def _dims(config: Any) -> dict[str, Any]:
     """Every plain field of a configuration, with its default where it was not given."""
-    names = [field.name for field in fields(config.__fn_or_cls__)] if is_dataclass(config.__fn_or_cls__) else list(config.__arguments__)
+    names = (
+        [field.name for field in fields(config.__fn_or_cls__)]
+        if is_dataclass(config.__fn_or_cls__)
+        else list(config.__arguments__)
+    )
     found = {}
     for name in names:
         try:
@@ -74,7 +88,8 @@ def _dims(config: Any) -> dict[str, Any]:
 
 
 def part_of(recipe: Any, path: str) -> Any:
-    """Return the part at a dotted path, itself where it is empty; ConfigError where there is none."""
+    """Return the part at a dotted path, itself where it is empty; ConfigError where there is
+    none."""
     part = recipe
     for name in path.split(".") if path else ():
         part = part.get(name) if isinstance(part, Mapping) else getattr(part, name, None)
@@ -84,7 +99,8 @@ def part_of(recipe: Any, path: str) -> Any:
 
 
 def changed(recipe: Any, values: Mapping[str, Any]) -> Any:
-    """Return a copy of a recipe, object or mapping, with some dotted keys set; ConfigError where a part on the way is missing."""
+    """Return a copy of a recipe, object or mapping, with some dotted keys set; ConfigError where a
+    part on the way is missing."""
     found = copy.deepcopy(recipe)
     for path, value in values.items():
         above, _, last = path.rpartition(".")
@@ -100,4 +116,6 @@ def _set(part: Any, name: str, value: Any, *, path: str) -> None:
         setattr(part, name, value)
     except AttributeError:  # fiddle's, of a parameter that the class has not
         if value is not None:
-            raise ConfigError(f"recipe: {path}={value}: {_name(part.__fn_or_cls__)} has no such parameter") from None
+            raise ConfigError(
+                f"recipe: {path}={value}: {_name(part.__fn_or_cls__)} has no such parameter"
+            ) from None

@@ -1,4 +1,5 @@
-"""What runs of NeMo 2.0 measured: each joined to its configuration by its name, never by its place in a list."""
+"""What runs of NeMo 2.0 measured: each joined to its configuration by its name, never by its place
+in a list."""
 
 from __future__ import annotations
 
@@ -23,10 +24,29 @@ from meshwright.units import TERA
 __all__ = ["Result", "get_results"]
 
 _SHARED = (
-    *("Model Name", "Model Size", "Seq Length", "TP", "PP", "CP", "EP", "MBS", "VP", "Num Layers", "Hidden Size", "FFN Hidden Size"),
+    *(
+        "Model Name",
+        "Model Size",
+        "Seq Length",
+        "TP",
+        "PP",
+        "CP",
+        "EP",
+        "MBS",
+        "VP",
+        "Num Layers",
+        "Hidden Size",
+        "FFN Hidden Size",
+    ),
     *("GBS", "Nodes", "GPUs per Node"),
 )
-RESULT_COLUMNS = (*_SHARED, "Time per Step", "Samples per Second", "Model TFLOPS / GPU", "Model TFLOPS Aggregate")
+RESULT_COLUMNS = (
+    *_SHARED,
+    "Time per Step",
+    "Samples per Second",
+    "Model TFLOPS / GPU",
+    "Model TFLOPS Aggregate",
+)
 ERROR_COLUMNS = (*_SHARED, "Error Message")
 """NeMo's headings, to the letter; ours follow them."""
 OURS = ("Run", "Predicted Time per Step", "Steps Measured")
@@ -50,30 +70,59 @@ def get_results(
     output_top_n: int = 10,
     log_file_prefix: str = "log-",
 ) -> tuple[Result, ...]:
-    """Write `final_summary_<n>nodes.csv` and `failed_jobs_<n>nodes.csv` of the runs below `path_to_save`, and print the fastest.
+    """Write `final_summary_<n>nodes.csv` and `failed_jobs_<n>nodes.csv` of the runs below
+    `path_to_save`, and print the fastest.
 
-    `base_config` is NeMo's argument, which nothing here needs. A run is known by its configuration's name, as a folder or in a file's
-    name; its logs are the files that begin with `log_file_prefix`, other texts beside them, and TensorBoard's events. A run without logs,
-    out of memory, or too short to measure is a row of the second file. Returns all, the fastest first, those that failed last.
+    `base_config` is NeMo's argument, which nothing here needs. A run is known by its
+    configuration's name, as a folder or in a file's name; its logs are the files that begin with
+    `log_file_prefix`, other texts beside them, and TensorBoard's events. A run without logs, out of
+    memory, or too short to measure is a row of the second file. Returns all, the fastest first,
+    those that failed last.
     """
     if train_config is None or path_to_save is None:
-        raise ConfigError(f"{'train_config' if train_config is None else 'path_to_save'}: missing; get_results(base_cfg, runner, path)")
+        raise ConfigError(
+            f"{'train_config' if train_config is None else 'path_to_save'}: missing;"
+            " get_results(base_cfg, runner, path)"
+        )
     folder = Path(path_to_save)
     if not folder.is_dir():
         raise ConfigError(f"path_to_save={folder}: no such folder")
     del base_config
-    found = sorted((_result(train_config, chosen, folder, log_file_prefix) for chosen in train_config.chosen), key=_rank)
+    found = sorted(
+        (_result(train_config, chosen, folder, log_file_prefix) for chosen in train_config.chosen),
+        key=_rank,
+    )
     nodes = train_config.given.num_nodes
-    measured = [_row(train_config, one, one.outcome) for one in found if isinstance(one.outcome, Measured)]
-    failed = [_failed_row(train_config, one, one.outcome) for one in found if isinstance(one.outcome, Failure)]
-    write_whole(folder / f"final_summary_{nodes}nodes.csv", csv_text((*RESULT_COLUMNS, *OURS), measured))
-    write_whole(folder / f"failed_jobs_{nodes}nodes.csv", csv_text((*ERROR_COLUMNS, *OURS_FAILED), failed))
-    print("\n".join(_said(found, output_top_n, flops=_step_flops(train_config) / train_config.given.num_gpus)))
+    measured = [
+        _row(train_config, one, one.outcome) for one in found if isinstance(one.outcome, Measured)
+    ]
+    failed = [
+        _failed_row(train_config, one, one.outcome)
+        for one in found
+        if isinstance(one.outcome, Failure)
+    ]
+    write_whole(
+        folder / f"final_summary_{nodes}nodes.csv", csv_text((*RESULT_COLUMNS, *OURS), measured)
+    )
+    write_whole(
+        folder / f"failed_jobs_{nodes}nodes.csv", csv_text((*ERROR_COLUMNS, *OURS_FAILED), failed)
+    )
+    print(
+        "\n".join(
+            _said(
+                found, output_top_n, flops=_step_flops(train_config) / train_config.given.num_gpus
+            )
+        )
+    )
     return tuple(found)
 
 
 def _rank(result: Result) -> tuple[int, float]:
-    return (0, result.outcome.step_s) if isinstance(result.outcome, Measured) else (1, result.chosen.candidate.predicted.step_s)
+    return (
+        (0, result.outcome.step_s)
+        if isinstance(result.outcome, Measured)
+        else (1, result.chosen.candidate.predicted.step_s)
+    )
 
 
 def _result(runner: AutoConfigurator, chosen: Chosen, folder: Path, prefix: str) -> Result:
@@ -82,11 +131,19 @@ def _result(runner: AutoConfigurator, chosen: Chosen, folder: Path, prefix: str)
     events = [file for file in files if file.name.startswith(_EVENTS)]
     if not texts and not events:
         return Result(
-            chosen=chosen, outcome=Failure(failure_class="never_started", message=f"no log below {folder} has its name", step=None)
+            chosen=chosen,
+            outcome=Failure(
+                failure_class="never_started",
+                message=f"no log below {folder} has its name",
+                step=None,
+            ),
         )
     logs = read_run_logs(sorted(texts))
     if logs.reading is None and events:
-        logs = RunLogs(reading=LogReading(framework="nemo-2", reports=read_events(events)), evidence=logs.evidence)
+        logs = RunLogs(
+            reading=LogReading(framework="nemo-2", reports=read_events(events)),
+            evidence=logs.evidence,
+        )
     done = logs.reading is not None and (logs.reading.last_step or 0) >= runner.max_steps_per_run
     state = JobStatus(state="failed" if logs.evidence and not done else "succeeded")
     given = runner.given
@@ -125,7 +182,12 @@ def _shared(runner: AutoConfigurator, result: Result) -> list[Any]:
 def _row(runner: AutoConfigurator, result: Result, measured: Measured) -> list[Any]:
     tflops = _step_flops(runner) / measured.step_s / TERA
     each = tflops / runner.given.num_gpus
-    theirs = [round(measured.step_s, 4), round(measured.samples_per_s, 2), round(each, 2), round(tflops, 2)]
+    theirs = [
+        round(measured.step_s, 4),
+        round(measured.samples_per_s, 2),
+        round(each, 2),
+        round(tflops, 2),
+    ]
     predicted = round(result.chosen.candidate.predicted.step_s, 4)
     return [*_shared(runner, result), *theirs, result.chosen.name, predicted, measured.steps]
 
@@ -135,12 +197,19 @@ def _failed_row(runner: AutoConfigurator, result: Result, failure: Failure) -> l
 
 
 def _said(found: Sequence[Result], top: int, *, flops: float) -> Iterable[str]:
-    done = [(result.chosen.name, result.outcome) for result in found if isinstance(result.outcome, Measured)]
+    done = [
+        (result.chosen.name, result.outcome)
+        for result in found
+        if isinstance(result.outcome, Measured)
+    ]
     if not done:
         yield f"No run finished; {len(found)} are in the list of failures."
         return
     yield f"Top {min(top, len(done))} configs sorted from fastest to slowest:"
     for place, (_, measured) in enumerate(done[:top], start=1):
-        yield f"Config #{place}: {flops / measured.step_s / TERA:.2f} TFLOPS per GPU with {measured.step_s:.4f}s per global step."
+        yield (
+            f"Config #{place}: {flops / measured.step_s / TERA:.2f} TFLOPS per GPU with"
+            f" {measured.step_s:.4f}s per global step."
+        )
     name, best = done[0]
     yield f"Optimal config: {name} with {best.step_s:.4f}s per global step."

@@ -1,4 +1,5 @@
-"""A layout in a NeMo 2.0 recipe: what is set in one that was given, or a whole one of a model by name."""
+"""A layout in a NeMo 2.0 recipe: what is set in one that was given, or a whole one of a model by
+name."""
 
 from __future__ import annotations
 
@@ -25,7 +26,12 @@ from meshwright.units import MINUTE_S
 __all__ = ["layout_values", "named_recipe", "refusal_for", "size_values"]
 
 _NAME = "NeMo 2.0"
-_RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
+_RECOMPUTE = (
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
+    "recompute_modules",
+)
 
 
 def refusal_for(given: Given, problem: Problem) -> Callable[[Layout], str | None]:
@@ -48,11 +54,15 @@ def refusal_for(given: Given, problem: Problem) -> Callable[[Layout], str | None
 def _of_encoders(model: ModelSpec, layout: Layout) -> str | None:
     """Say why T5 or BERT can't be cut so.
 
-    Source: NeMo 2.5, nemo/lightning/megatron_init.py, which asserts that an encoder has no stages of its own, as T5Config wants them
+    Source: NeMo 2.5, nemo/lightning/megatron_init.py, which asserts that an encoder has no stages
+            of its own, as T5Config wants them
     under a pipeline, and T5Config.configure_model, which takes no virtual stages.
     """
     if model.family == "encoder-decoder" and (layout.pp > 1 or layout.vpp > 1):
-        return f"{_NAME}: its T5 runs under no pipeline, pp={layout.pp} (nemo/lightning/megatron_init.py)"
+        return (
+            f"{_NAME}: its T5 runs under no pipeline, pp={layout.pp}"
+            " (nemo/lightning/megatron_init.py)"
+        )
     if model.family != "decoder" and layout.cp > 1:
         return f"{_NAME}: the sequence of T5 and BERT is not cut there, cp={layout.cp}"
     return None
@@ -79,7 +89,11 @@ def layout_values(plan: TrainingPlan) -> dict[str, Any]:
 
 def given_values(problem: Problem, layout: Layout, *, steps: int) -> dict[str, Any]:
     """Return what makes a recipe that was given a short run of a layout."""
-    return {**layout_values(_plan(problem, layout, steps=steps)), "trainer.max_steps": steps, "trainer.log_every_n_steps": 1}
+    return {
+        **layout_values(_plan(problem, layout, steps=steps)),
+        "trainer.max_steps": steps,
+        "trainer.log_every_n_steps": 1,
+    }
 
 
 def size_values(model: ModelSpec) -> dict[str, Any]:
@@ -90,21 +104,39 @@ def size_values(model: ModelSpec) -> dict[str, Any]:
         "num_attention_heads": model.num_heads,
         "kv_channels": model.head_dim,
         "ffn_hidden_size": model.ffn,
-        **({"num_query_groups": model.num_kv_heads} if model.num_kv_heads != model.num_heads else {}),
-        **({"encoder_num_layers": model.encoder_layers, "gated_linear_unit": model.gated} if model.encoder_layers else {}),
+        **(
+            {"num_query_groups": model.num_kv_heads}
+            if model.num_kv_heads != model.num_heads
+            else {}
+        ),
+        **(
+            {"encoder_num_layers": model.encoder_layers, "gated_linear_unit": model.gated}
+            if model.encoder_layers
+            else {}
+        ),
     }
     return {f"model.config.{name}": value for name, value in words.items()}
 
 
 def named_recipe(
-    problem: Problem, layout: Layout, *, steps: int, restore_from: str | None, logs: Path | None, minutes: float
+    problem: Problem,
+    layout: Layout,
+    *,
+    steps: int,
+    restore_from: str | None,
+    logs: Path | None,
+    minutes: float,
 ) -> dict[str, Any]:
-    """Return a whole recipe as the mapping that nemo_run writes; `restore_from` makes it fine-tune."""
+    """Return a whole recipe as the mapping that nemo_run writes; `restore_from` makes it
+    fine-tune."""
     tree = recipe(completed(_plan(problem, layout, steps=steps)))
     if restore_from is not None:
         tree = finetuned(tree, restore_from=restore_from, lora_rank=problem.setting.work.lora_rank)
     values: dict[str, Any] = recipe_values(tree)
-    values["trainer"] |= {"max_time": time_words(minutes), "callbacks": [{"_target_": "nemo.utils.exp_manager.TimingCallback"}]}
+    values["trainer"] |= {
+        "max_time": time_words(minutes),
+        "callbacks": [{"_target_": "nemo.utils.exp_manager.TimingCallback"}],
+    }
     if logs is not None:
         values["log"] |= {"log_dir": str(logs)}
     return values

@@ -1,4 +1,5 @@
-"""Plans as recipes of Megatron-Bridge: Python, a YAML of overrides, words; and such YAML read back."""
+"""Plans as recipes of Megatron-Bridge: Python, a YAML of overrides, words; and such YAML read
+back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Classes of Megatron-Bridge for models whose layers its general one has no words for: Gemma 2 and 3."""
+"""Classes of Megatron-Bridge for models whose layers its general one has no words for: Gemma 2 and
+3."""
 
 from __future__ import annotations
 
@@ -29,8 +30,12 @@ class Provider:
 PROVIDERS = {
     "general": Provider(name="GPTModelProvider", module="gpt_provider"),
     "latent": Provider(name="MLAModelProvider", module="mla_provider"),
-    "gemma2": Provider(name="Gemma2ModelProvider", module="gemma.gemma2_provider", own_activation=True),
-    "gemma3": Provider(name="Gemma3ModelProvider", module="gemma.gemma3_provider", own_activation=True),
+    "gemma2": Provider(
+        name="Gemma2ModelProvider", module="gemma.gemma2_provider", own_activation=True
+    ),
+    "gemma3": Provider(
+        name="Gemma3ModelProvider", module="gemma.gemma3_provider", own_activation=True
+    ),
 }
 
 
@@ -44,7 +49,8 @@ def provider_of(model: dict[str, Any]) -> Provider:
 
 
 def bridge_model(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
-    """Return the fields of the model's class, its activation function left out; CannotExpress where no class has such a model."""
+    """Return the fields of the model's class, its activation function left out; CannotExpress where
+    no class has such a model."""
     if plan.model.norms_per_layer != _NORMS:
         return model_words(plan, name=name, sinks=True)
     _require_gemma(plan, name)
@@ -98,30 +104,52 @@ def _require_gemma(plan: TrainingPlan, name: str) -> None:
         ("details.rope_scaling", details.rope_scaling, None),
         ("details.score_cap", details.score_cap, details.score_cap if first else None),
         ("details.logit_cap", details.logit_cap, details.logit_cap if first else None),
-        ("details.window_rope_base", details.window_rope_base, None if first else details.window_rope_base),
+        (
+            "details.window_rope_base",
+            details.window_rope_base,
+            None if first else details.window_rope_base,
+        ),
     )
     for path, given, has in wanted:
         if given != has:
-            reason = f"{path}={given} with norms_per_layer={_NORMS}: its Gemma {'2' if first else '3'} has {has}"
+            reason = (
+                f"{path}={given} with norms_per_layer={_NORMS}: its Gemma {'2' if first else '3'}"
+                f" has {has}"
+            )
             raise CannotExpress(name, reason, nearest=f"a model with {path}={has}")
     if first and layout.cp > 1:
-        raise CannotExpress(name, f"cp={layout.cp}: its attention of Gemma 2 refuses context parallelism", nearest="cp=1")
+        raise CannotExpress(
+            name,
+            f"cp={layout.cp}: its attention of Gemma 2 refuses context parallelism",
+            nearest="cp=1",
+        )
 
 
 def take_family(words: Taken) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Put the words of a Gemma's class into those of the general one; return what the model and its details have beside them."""
+    """Put the words of a Gemma's class into those of the general one; return what the model and its
+    details have beside them."""
     if words.has("model.interleaved_attn_pattern"):
         return {"norms_per_layer": _NORMS}, _take_gemma3(words)
     if words.has("model.query_pre_attn_scalar"):
         words.put("model.window_attn_skip_freq", 2)
-        caps = {name: words.number(f"model.{name}_logit_softcapping", 0.0) or None for name in ("attn", "final")}
+        caps = {
+            name: words.number(f"model.{name}_logit_softcapping", 0.0) or None
+            for name in ("attn", "final")
+        }
         scale = words.number("model.query_pre_attn_scalar", 0.0)
-        return {"norms_per_layer": _NORMS}, {"query_scale": scale, "score_cap": caps["attn"], "logit_cap": caps["final"]}
+        return {"norms_per_layer": _NORMS}, {
+            "query_scale": scale,
+            "score_cap": caps["attn"],
+            "logit_cap": caps["final"],
+        }
     return {}, {}
 
 
 def _take_gemma3(words: Taken) -> dict[str, Any]:
-    pattern, bases = words.take("model.interleaved_attn_pattern", None), words.take("model.rotary_base", [10_000, 1_000_000])
+    pattern, bases = (
+        words.take("model.interleaved_attn_pattern", None),
+        words.take("model.rotary_base", [10_000, 1_000_000]),
+    )
     try:
         (local, behind), (window_base, base) = pattern, bases
         words.put("model.window_attn_skip_freq", local + behind)
@@ -130,6 +158,12 @@ def _take_gemma3(words: Taken) -> dict[str, Any]:
         behind = 0
     if behind != 1:
         words_given = f"model.interleaved_attn_pattern={pattern}, model.rotary_base={bases}"
-        raise ConfigError(f"{words_given}: expected layers with a window before one without, [5, 1], and the bases of both")
+        raise ConfigError(
+            f"{words_given}: expected layers with a window before one without, [5, 1], and the"
+            " bases of both"
+        )
     words.put("model.rotary_base", base)
-    return {"window_rope_base": window_base, "query_scale": round(words.number("model.softmax_scale", 256**-0.5) ** -2, 6)}
+    return {
+        "window_rope_base": window_base,
+        "query_scale": round(words.number("model.softmax_scale", 256**-0.5) ** -2, 6),
+    }

@@ -1,4 +1,5 @@
-"""Megatron-Bridge's MixedPrecisionConfig: it decides over gradients' precision too, whatever `ddp` says."""
+"""Megatron-Bridge's MixedPrecisionConfig: it decides over gradients' precision too, whatever `ddp`
+says."""
 
 from __future__ import annotations
 
@@ -22,9 +23,13 @@ RECIPES: dict[str, Precision] = {
     "bf16_with_mxfp8_mixed": "mxfp8",
     "bf16_with_nvfp4_mixed": "nvfp4",
 }
-"""Named recipes of megatron/bridge/training/mixed_precision.py. Each but fp16's sums gradients in fp32, and `setup` writes that over
-`ddp.grad_reduce_in_fp32`."""
-_ENDS_IN_BF16 = {"first_last_layers_bf16": True, "num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 1}
+"""Named recipes of megatron/bridge/training/mixed_precision.py. Each but fp16's sums gradients in
+fp32, and `setup` writes that over `ddp.grad_reduce_in_fp32`."""
+_ENDS_IN_BF16 = {
+    "first_last_layers_bf16": True,
+    "num_layers_at_start_in_bf16": 1,
+    "num_layers_at_end_in_bf16": 1,
+}
 KINDS: dict[Precision, dict[str, Any]] = {
     "bf16": {"bf16": True},
     "fp16": {"fp16": True},
@@ -65,18 +70,37 @@ def mixed_precision(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def read_mixed_precision(words: Taken) -> tuple[str, bool] | None:
-    """Take the fields of a written configuration: the name of the recipe that has its formats, and whether gradients are summed in fp32;
-    None where it names a recipe or nothing."""
+    """Take the fields of a written configuration: the name of the recipe that has its formats, and
+    whether gradients are summed in fp32; None where it names a recipe or nothing."""
     if not words.has("mixed_precision._target_"):
         return None
     words.take("mixed_precision._target_", None)
     wide = words.flag("mixed_precision.grad_reduce_in_fp32", True)
-    given = {name: words.take(f"mixed_precision.{name}", default) for name, default in _NOTHING.items()}
-    words.drop_under(("mixed_precision.params_dtype", "mixed_precision.pipeline_dtype", "mixed_precision.autocast_enabled"))
+    given = {
+        name: words.take(f"mixed_precision.{name}", default) for name, default in _NOTHING.items()
+    }
+    words.drop_under(
+        (
+            "mixed_precision.params_dtype",
+            "mixed_precision.pipeline_dtype",
+            "mixed_precision.autocast_enabled",
+        )
+    )
     words.take("mixed_precision.fp4_recipe", None)
-    shown = ", ".join(f"{name}={given[name]}" for name in ("bf16", "fp16", "fp8", "fp8_recipe", "fp4"))
+    shown = ", ".join(
+        f"{name}={given[name]}" for name in ("bf16", "fp16", "fp8", "fp8_recipe", "fp4")
+    )
     for precision, kind in KINDS.items():
-        formats = {name: given[name] for name in ("bf16", "fp16", "fp8", "fp4", *(("fp8_recipe",) if "fp8_recipe" in kind else ()))}
+        formats = {
+            name: given[name]
+            for name in (
+                "bf16",
+                "fp16",
+                "fp8",
+                "fp4",
+                *(("fp8_recipe",) if "fp8_recipe" in kind else ()),
+            )
+        }
         if {**_NOTHING, **kind}.items() >= formats.items():
             return next(name for name, ours in RECIPES.items() if ours == precision), wide
     raise ConfigError(f"mixed_precision: {shown}: expected the formats of {', '.join(RECIPES)}")

@@ -30,21 +30,30 @@ def _read(text: str) -> Imported:
     words = Taken(read_yaml(text, what=NAME), what=NAME)
     if not words.has("model.num_layers"):
         raise ConfigError(
-            f"{NAME}: model.num_layers is not given: overrides of a recipe by name leave its dims to code; give the whole model"
+            f"{NAME}: model.num_layers is not given: overrides of a recipe by name leave its dims"
+            " to code; give the whole model"
         )
     words.drop({"train.eval_iters": 0})
     more_of_model, more_details = take_family(words)
     model, details = read_model(words, prefix="model.", what=NAME, activation=_activation(text))
     model, details = replace(model, **more_of_model), replace(details, **more_details)
-    layout = read_parallel(words, prefix="model.", what=NAME) | read_recompute(words, prefix="model.")
+    layout = read_parallel(words, prefix="model.", what=NAME) | read_recompute(
+        words, prefix="model."
+    )
     layout |= read_ddp(words, prefix="ddp.", layout=layout)
     precision, wide = _precision(words)
     words.take("ddp.grad_reduce_in_fp32", None)  # written over by the mixed precision's
     stack = "megatron" if wide else BF16_GRADIENTS[0]
     take_loss(words, find_stack(stack), precision, prefix="model.")
-    given: frozenset[Feature] = frozenset(("tp_overlap",) if words.flag("comm_overlap.tp_comm_overlap", False) else ())
+    given: frozenset[Feature] = frozenset(
+        ("tp_overlap",) if words.flag("comm_overlap.tp_comm_overlap", False) else ()
+    )
     missing = left_off(
-        find_stack(stack).in_precision(precision), model, layout, switches={"tp_overlap": "comm_overlap.tp_comm_overlap"}, given=given
+        find_stack(stack).in_precision(precision),
+        model,
+        layout,
+        switches={"tp_overlap": "comm_overlap.tp_comm_overlap"},
+        given=given,
     )
     words.flag("optimizer.use_distributed_optimizer", True)
     layout["mbs"] = words.count("train.micro_batch_size", 1)
@@ -70,8 +79,11 @@ def _read(text: str) -> Imported:
 
 
 def _activation(text: str) -> Activation | None:
-    """Return what an export's comment says of the activation function, for which YAML has no word."""
-    match = re.search(r"^#.*activation_func \((silu|gelu|relu|squared-relu|quick-gelu)\)", text, re.MULTILINE)
+    """Return what an export's comment says of the activation function, for which YAML has no
+    word."""
+    match = re.search(
+        r"^#.*activation_func \((silu|gelu|relu|squared-relu|quick-gelu)\)", text, re.MULTILINE
+    )
     return cast("Activation", match[1]) if match is not None else None
 
 
@@ -92,7 +104,11 @@ def _settings(words: Taken) -> TrainingSettings:
     steps = words.count("train.train_iters", 300000)
     decay_weight = words.number("optimizer.weight_decay", 0.1)
     words.drop(
-        {"scheduler.start_weight_decay": decay_weight, "scheduler.end_weight_decay": decay_weight, "scheduler.lr_decay_iters": steps}
+        {
+            "scheduler.start_weight_decay": decay_weight,
+            "scheduler.end_weight_decay": decay_weight,
+            "scheduler.lr_decay_iters": steps,
+        }
     )
     kind = words.text("tokenizer.tokenizer_type", "NullTokenizer")
     kinds = {name: ours for ours, name in TOKENIZERS.items()}
@@ -133,10 +149,16 @@ def _data(words: Taken) -> dict[str, Any]:
         return {}
     try:
         paths, weights = blend
-        data = tuple(Dataset(path=path, weight=float(weight)) for path, weight in zip(paths, weights or [1.0] * len(paths), strict=True))
+        data = tuple(
+            Dataset(path=path, weight=float(weight))
+            for path, weight in zip(paths, weights or [1.0] * len(paths), strict=True)
+        )
         shares = None if split is None else tuple(float(share) for share in str(split).split(","))
     except (TypeError, ValueError):
-        raise ConfigError(f"{NAME}: dataset.blend, dataset.split: expected [[paths], [weights]] and shares such as 99,1,0") from None
+        raise ConfigError(
+            f"{NAME}: dataset.blend, dataset.split: expected [[paths], [weights]] and shares such"
+            " as 99,1,0"
+        ) from None
     return {"data": data, "split": shares}
 
 
@@ -149,4 +171,6 @@ def _matches(name: str, text: str) -> bool:
     )
 
 
-BRIDGE_SOURCE = ImportSource(name=NAME, title="Megatron-Bridge's YAML", matches=_matches, read=_read)
+BRIDGE_SOURCE = ImportSource(
+    name=NAME, title="Megatron-Bridge's YAML", matches=_matches, read=_read
+)

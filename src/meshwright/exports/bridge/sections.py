@@ -22,20 +22,39 @@ TOKENIZERS = {
     "tiktoken": "TikTokenizer",
     "null": "NullTokenizer",
 }
-DECAYS = {"constant": "constant", "linear": "linear", "cosine": "cosine", "inverse-square-root": "inverse-square-root"}
+DECAYS = {
+    "constant": "constant",
+    "linear": "linear",
+    "cosine": "cosine",
+    "inverse-square-root": "inverse-square-root",
+}
 
-_CLEARED = {"pipeline_model_parallel_layout": None, "recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None}
+_CLEARED = {
+    "pipeline_model_parallel_layout": None,
+    "recompute_granularity": None,
+    "recompute_method": None,
+    "recompute_num_layers": None,
+}
 """Fields that recipes set and that a plan without uneven stages or recompute must take back."""
 
 
 def sections(plan: TrainingPlan) -> dict[str, Any]:
-    """Return the container's sections by name; the activation function, which is code, is not among them."""
+    """Return the container's sections by name; the activation function, which is code, is not among
+    them."""
     settings = plan.settings
     if plan.work.precision not in KINDS:
-        reason = f"precision={plan.work.precision}: its recipes of mixed precision start from half-precision weights"
+        reason = (
+            f"precision={plan.work.precision}: its recipes of mixed precision start from"
+            " half-precision weights"
+        )
         raise CannotExpress(NAME, reason, nearest="precision=bf16")
     loss = loss_words(plan.stack, plan.work.precision)
-    model = {**bridge_model(plan, name=NAME), **parallel_words(plan), **recompute_words(plan), **loss}
+    model = {
+        **bridge_model(plan, name=NAME),
+        **parallel_words(plan),
+        **recompute_words(plan),
+        **loss,
+    }
     steps = train_steps(settings, plan.work)
     return {
         "model": {**_CLEARED, **model},
@@ -92,7 +111,10 @@ def _dataset(plan: TrainingPlan) -> dict[str, Any]:
     settings = plan.settings
     words: dict[str, Any] = {"sequence_length": plan.work.seq_len}
     if settings.data:
-        words["blend"] = [[entry.path for entry in settings.data], [entry.weight for entry in settings.data]]
+        words["blend"] = [
+            [entry.path for entry in settings.data],
+            [entry.weight for entry in settings.data],
+        ]
         words["split"] = ",".join(f"{share:g}" for share in settings.split or ())
     return words
 
@@ -102,11 +124,19 @@ def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
     if settings.tokenizer_kind not in TOKENIZERS:
         reason = f"tokenizer_kind={settings.tokenizer_kind}: it has {', '.join(TOKENIZERS)}"
         raise CannotExpress(NAME, reason, nearest="tokenizer_kind=huggingface")
-    words: dict[str, Any] = {"tokenizer_type": TOKENIZERS[settings.tokenizer_kind], "tokenizer_model": settings.tokenizer}
+    words: dict[str, Any] = {
+        "tokenizer_type": TOKENIZERS[settings.tokenizer_kind],
+        "tokenizer_model": settings.tokenizer,
+    }
     if settings.tokenizer_kind == "null":
         words["vocab_size"] = plan.model.vocab
     return words | {
-        name: value for name, value in (("vocab_file", settings.vocab_file), ("merge_file", settings.merge_file)) if value is not None
+        name: value
+        for name, value in (
+            ("vocab_file", settings.vocab_file),
+            ("merge_file", settings.merge_file),
+        )
+        if value is not None
     }
 
 

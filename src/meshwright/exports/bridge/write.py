@@ -39,7 +39,7 @@ from megatron.bridge.training.gpt_step import forward_step
 from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
 from megatron.bridge.training.pretrain import pretrain
 from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
-'''
+'''  # noqa: E501
 _IMPORTS = {
     "squared_relu": "from megatron.core.activations import squared_relu\n",
     "quick_gelu": "from megatron.core.fusions.fused_bias_geglu import quick_gelu\n",
@@ -48,7 +48,7 @@ _TAIL = """
 
 if __name__ == "__main__":
     pretrain(process_config_with_overrides(recipe(), cli_overrides=sys.argv[1:]), forward_step_func=forward_step)
-"""
+"""  # noqa: E501
 
 
 def _write(plan: TrainingPlan) -> Exported:
@@ -68,9 +68,17 @@ def _write(plan: TrainingPlan) -> Exported:
         environment=environment(plan),
         notes=(
             *loss_notes(plan),
-            f"{_SCRIPT} is complete by itself; overrides.yaml and overrides.txt say the same for a recipe of Megatron-Bridge's own",
+            (
+                f"{_SCRIPT} is complete by itself; overrides.yaml and overrides.txt say the same"
+                " for a recipe of Megatron-Bridge's own"
+            ),
             *(
-                ("fp8 keeps the first and the last layer in bf16, as Megatron-Bridge's recipe does",)
+                (
+                    (
+                        "fp8 keeps the first and the last layer in bf16, as Megatron-Bridge's"
+                        " recipe does"
+                    ),
+                )
                 if plan.work.precision == "fp8"
                 else ()
             ),
@@ -90,12 +98,19 @@ def _script(found: dict[str, Any], activation: Code) -> str:
     ]
     for section, values in found.items():
         if section == "comm_overlap":
-            lines.append(f"    cfg.comm_overlap = {python_call('CommOverlapConfig', values, indent=1)}")
+            lines.append(
+                f"    cfg.comm_overlap = {python_call('CommOverlapConfig', values, indent=1)}"
+            )
         elif section == "mixed_precision":
-            lines.append(f"    cfg.mixed_precision = {python_call('MixedPrecisionConfig', _dtypes_as(Code, values), indent=1)}")
+            lines.append(
+                "    cfg.mixed_precision ="
+                f" {python_call('MixedPrecisionConfig', _dtypes_as(Code, values), indent=1)}"
+            )
         elif section != "model":
             lines += [f"    cfg.{section}.{key} = {value!r}" for key, value in values.items()]
-    head = _HEAD.format(folder=provider.module, provider=provider.name) + _IMPORTS.get(str(activation), "")
+    head = _HEAD.format(folder=provider.module, provider=provider.name) + _IMPORTS.get(
+        str(activation), ""
+    )
     return head + "\n".join([*lines, "    return cfg", ""]) + _TAIL
 
 
@@ -104,22 +119,29 @@ def _dtypes_as(form: Callable[[str], Any], values: dict[str, Any]) -> dict[str, 
 
 
 def _override(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the sections with the mixed precision as an object that is made anew, whether the recipe has one or a recipe's name."""
+    """Return the sections with the mixed precision as an object that is made anew, whether the
+    recipe has one or a recipe's name."""
     named = _dtypes_as(lambda name: {"_target_": name, "_call_": False}, found["mixed_precision"])
     return {**found, "mixed_precision": {"_target_": TARGET, **named}}
 
 
 def _words(found: dict[str, Any]) -> list[str]:
-    """Return `model.tensor_model_parallel_size=2` and so on, as Hydra reads them; ++ adds where a section was another kind of value."""
+    """Return `model.tensor_model_parallel_size=2` and so on, as Hydra reads them; ++ adds where a
+    section was another kind of value."""
     words = []
     for section, values in found.items():
-        pairs = {f"++{section}": values} if "_target_" in values else {f"{section}.{key}": value for key, value in values.items()}
+        pairs = (
+            {f"++{section}": values}
+            if "_target_" in values
+            else {f"{section}.{key}": value for key, value in values.items()}
+        )
         words += [f"{path}={_hydra(value)}" for path, value in pairs.items()]
     return words
 
 
 def _hydra(value: Any) -> str:
-    """JSON's null, true, numbers, lists and quoted texts are Hydra's too; keys stand without quotes there."""
+    """JSON's null, true, numbers, lists and quoted texts are Hydra's too; keys stand without quotes
+    there."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{_hydra(part)}" for key, part in value.items()) + "}"
     return json.dumps(value)
@@ -127,8 +149,12 @@ def _hydra(value: Any) -> str:
 
 def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
     """Read the call of the provider in the script."""
-    calls = [node for node in ast.walk(ast.parse(exported.files[0].text)) if isinstance(node, ast.Call)]
-    [provider] = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in _PROVIDERS]
+    calls = [
+        node for node in ast.walk(ast.parse(exported.files[0].text)) if isinstance(node, ast.Call)
+    ]
+    [provider] = [
+        call for call in calls if isinstance(call.func, ast.Name) and call.func.id in _PROVIDERS
+    ]
     values = {
         word.arg: ast.literal_eval(word.value)
         for word in provider.keywords

@@ -1,4 +1,5 @@
-"""A deployment that was chosen of a serving plan, read from what `meshwright serving plan --json` prints."""
+"""A deployment that was chosen of a serving plan, read from what `meshwright serving plan --json`
+prints."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ __all__ = ["ChosenPart", "Role", "ServingChoice", "read_choice"]
 
 Role = Literal["both", "prefill", "decode"]
 """Prompts and answers on the same chips, or on pools of their own."""
-_ROLES: Mapping[str, Role] = {"prompts and answers": "both", "prompts": "prefill", "answers": "decode"}
+_ROLES: Mapping[str, Role] = {
+    "prompts and answers": "both",
+    "prompts": "prefill",
+    "answers": "decode",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +77,11 @@ def read_choice(content: Mapping[str, Any], *, rank: int, what: str) -> ServingC
         request, plans = content["request"], content["plans"]
         found = next((plan for plan in plans if plan["rank"] == rank), None)
         if found is None:
-            raise ConfigError(f"{what}: has plans 1 to {len(plans)}, and none of rank {rank}" if plans else f"{what}: holds no plan")
+            raise ConfigError(
+                f"{what}: has plans 1 to {len(plans)}, and none of rank {rank}"
+                if plans
+                else f"{what}: holds no plan"
+            )
         engine = find_engine(request["engine"])
         return ServingChoice(
             model=model_of(request["dims"]),
@@ -85,15 +94,24 @@ def read_choice(content: Mapping[str, Any], *, rank: int, what: str) -> ServingC
             drafted=request["drafted"],
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{what}: no plan of serving, as `meshwright serving plan --json` prints it ({error!r})") from None
+        raise ConfigError(
+            f"{what}: no plan of serving, as `meshwright serving plan --json` prints it ({error!r})"
+        ) from None
 
 
-def _part(part: Mapping[str, Any], plan: Mapping[str, Any], request: Mapping[str, Any], engine: Engine) -> ChosenPart:
-    """Requests at once are those of the planned load; workers for prompts take as many as the engine does by default."""
+def _part(
+    part: Mapping[str, Any], plan: Mapping[str, Any], request: Mapping[str, Any], engine: Engine
+) -> ChosenPart:
+    """Requests at once are those of the planned load; workers for prompts take as many as the
+    engine does by default."""
     role, worker = _ROLES[part["role"]], Worker(**part["layout"])
     node = request["nodes"][part["chip"]]
     count = int(part["workers"])
-    running = plan["concurrency"] / (count * worker.attention_dp) if role == "both" else part["running_per_rank"]
+    running = (
+        plan["concurrency"] / (count * worker.attention_dp)
+        if role == "both"
+        else part["running_per_rank"]
+    )
     return ChosenPart(
         role=role,
         chip=part["chip"],

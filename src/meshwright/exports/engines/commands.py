@@ -1,4 +1,5 @@
-"""The command that serves one worker, of every engine; what an engine has no words for is refused."""
+"""The command that serves one worker, of every engine; what an engine has no words for is
+refused."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from meshwright.exports.engines.options import check_keys, check_words
 from meshwright.exports.engines.served import ServedWorker
 from meshwright.serving.quantisation import Cache, Weights
 
-__all__ = ["CONFIG_FILE", "ENGINES", "EngineCommand", "engine_command", "sglang_words", "vllm_words"]
+__all__ = [
+    "CONFIG_FILE",
+    "ENGINES",
+    "EngineCommand",
+    "engine_command",
+    "sglang_words",
+    "vllm_words",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,13 +45,19 @@ _VLLM_QUANTISED: Mapping[str, str] = {
     "nvfp4": "modelopt_fp4",
     "mxfp4": "mxfp4",
 }
-_SGLANG_QUANTISED: Mapping[str, str] = {"fp8": "fp8", "fp8-blockwise": "fp8", "nvfp4": "modelopt_fp4", "mxfp4": "mxfp4"}
+_SGLANG_QUANTISED: Mapping[str, str] = {
+    "fp8": "fp8",
+    "fp8-blockwise": "fp8",
+    "nvfp4": "modelopt_fp4",
+    "mxfp4": "mxfp4",
+}
 _FROM_CHECKPOINT = ("fp8-blockwise", "nvfp4", "mxfp4", "int4")
 """Types that a 16-bit checkpoint can't be turned into on the way in."""
 
 
 def engine_command(served: ServedWorker) -> EngineCommand:
-    """Return the command of a worker; CannotExpress where the engine has no words for it, UnknownNameError where no engine is known so."""
+    """Return the command of a worker; CannotExpress where the engine has no words for it,
+    UnknownNameError where no engine is known so."""
     name = served.engine.name
     if name not in ENGINES:
         raise UnknownNameError("engine that can be started", name, ENGINES)
@@ -51,7 +65,15 @@ def engine_command(served: ServedWorker) -> EngineCommand:
 
 
 def _vllm(served: ServedWorker) -> EngineCommand:
-    words = ["vllm", "serve", served.path, *vllm_words(served), "--port", served.port, *served.extra]
+    words = [
+        "vllm",
+        "serve",
+        served.path,
+        *vllm_words(served),
+        "--port",
+        served.port,
+        *served.extra,
+    ]
     check_words(words, engines=("vllm",))
     return EngineCommand(words=tuple(words), notes=_notes(served))
 
@@ -63,20 +85,42 @@ def vllm_words(served: ServedWorker) -> list[str]:
     words += ["--pipeline-parallel-size", str(worker.pp)] if worker.pp > 1 else []
     words += ["--data-parallel-size", str(worker.attention_dp)] if worker.attention_dp > 1 else []
     if worker.ep not in (1, worker.stage_chips):
-        reason = f"ep={worker.ep} on {worker.stage_chips} chips: experts are whole on one chip each, or cut over all"
+        reason = (
+            f"ep={worker.ep} on {worker.stage_chips} chips: experts are whole on one chip each, or"
+            " cut over all"
+        )
         raise CannotExpress("vllm", reason, nearest=f"ep={worker.stage_chips}")
     words += ["--enable-expert-parallel"] if worker.ep > 1 else []
     words += _type_words("vllm", served.weights, _VLLM_QUANTISED)
-    words += ["--kv-cache-dtype", _cache_word("vllm", served, {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"})]
+    words += [
+        "--kv-cache-dtype",
+        _cache_word("vllm", served, {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}),
+    ]
     words += ["--max-model-len", str(served.max_len), "--max-num-seqs", str(served.max_sequences)]
-    words += ["--max-num-batched-tokens", str(served.engine.chunk_tokens)] if served.engine.chunk_tokens else []
+    words += (
+        ["--max-num-batched-tokens", str(served.engine.chunk_tokens)]
+        if served.engine.chunk_tokens
+        else []
+    )
     if served.drafted is not None:
-        words += ["--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": served.drafted})]
+        words += [
+            "--speculative-config",
+            json.dumps({"method": "mtp", "num_speculative_tokens": served.drafted}),
+        ]
     return [*words, "--gpu-memory-utilization", f"{served.engine.memory_share:g}"]
 
 
 def _sglang(served: ServedWorker) -> EngineCommand:
-    words = ["python3", "-m", "sglang.launch_server", "--model-path", served.path, *sglang_words(served), "--port", served.port]
+    words = [
+        "python3",
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        served.path,
+        *sglang_words(served),
+        "--port",
+        served.port,
+    ]
     words += served.extra
     check_words(words[3:], engines=("sglang",))
     return EngineCommand(words=tuple(words), notes=_notes(served))
@@ -90,25 +134,53 @@ def sglang_words(served: ServedWorker) -> list[str]:
     words += ["--attn-dp-size", str(worker.attention_dp)] if worker.attention_dp > 1 else []
     words += ["--ep-size", str(worker.ep)] if worker.ep > 1 else []
     words += _type_words("sglang", served.weights, _SGLANG_QUANTISED)
-    words += ["--kv-cache-dtype", _cache_word("sglang", served, {"bf16": "bf16", "fp8": "fp8_e4m3"})]
+    words += [
+        "--kv-cache-dtype",
+        _cache_word("sglang", served, {"bf16": "bf16", "fp8": "fp8_e4m3"}),
+    ]
     # SGLang divides the requests that it is told among its attention groups.
     running = served.max_sequences * worker.attention_dp
     words += ["--context-length", str(served.max_len), "--max-running-requests", str(running)]
-    words += ["--chunked-prefill-size", str(served.engine.chunk_tokens)] if served.engine.chunk_tokens else []
+    words += (
+        ["--chunked-prefill-size", str(served.engine.chunk_tokens)]
+        if served.engine.chunk_tokens
+        else []
+    )
     if served.drafted is not None:
         chain = ["--speculative-num-steps", str(served.drafted), "--speculative-eagle-topk", "1"]
-        words += ["--speculative-algorithm", "EAGLE", *chain, "--speculative-num-draft-tokens", str(served.drafted + 1)]
+        words += [
+            "--speculative-algorithm",
+            "EAGLE",
+            *chain,
+            "--speculative-num-draft-tokens",
+            str(served.drafted + 1),
+        ]
     return [*words, "--mem-fraction-static", f"{served.engine.memory_share:g}"]
 
 
 def _trtllm(served: ServedWorker) -> EngineCommand:
     worker = served.worker
-    words = ["trtllm-serve", served.path, "--backend", "pytorch", *_trtllm_words(served), "--port", served.port]
+    words = [
+        "trtllm-serve",
+        served.path,
+        "--backend",
+        "pytorch",
+        *_trtllm_words(served),
+        "--port",
+        served.port,
+    ]
     words += ["--extra_llm_api_options", CONFIG_FILE, *served.extra]
     check_words(words, engines=("trtllm",))
     if worker.attention_dp not in (1, worker.stage_chips):
-        reason = f"attention_dp={worker.attention_dp} on {worker.stage_chips} chips: attention is whole on every chip, or cut over all"
-        raise CannotExpress("trtllm", reason, nearest=f"tp=1,attention_dp={worker.stage_chips},ep={worker.stage_chips}")
+        reason = (
+            f"attention_dp={worker.attention_dp} on {worker.stage_chips} chips: attention is whole"
+            " on every chip, or cut over all"
+        )
+        raise CannotExpress(
+            "trtllm",
+            reason,
+            nearest=f"tp=1,attention_dp={worker.stage_chips},ep={worker.stage_chips}",
+        )
     config = _trtllm_config(served)
     check_keys(config, engine="trtllm-yaml")
     return EngineCommand(words=tuple(words), config=config, notes=_notes(served))
@@ -120,7 +192,11 @@ def _trtllm_words(served: ServedWorker) -> list[str]:
     words += ["--pp_size", str(worker.pp)] if worker.pp > 1 else []
     words += ["--ep_size", str(worker.ep)] if worker.ep > 1 else []
     words += ["--max_batch_size", str(served.max_sequences), "--max_seq_len", str(served.max_len)]
-    return [*words, "--max_num_tokens", str(served.engine.chunk_tokens)] if served.engine.chunk_tokens else words
+    return (
+        [*words, "--max_num_tokens", str(served.engine.chunk_tokens)]
+        if served.engine.chunk_tokens
+        else words
+    )
 
 
 def _trtllm_config(served: ServedWorker) -> dict[str, Any]:
@@ -132,7 +208,9 @@ def _trtllm_config(served: ServedWorker) -> dict[str, Any]:
         "kv_cache_config": {"dtype": cache, "free_gpu_memory_fraction": served.engine.memory_share},
         **({"enable_attention_dp": True} if served.worker.attention_dp > 1 else {}),
         "cuda_graph_config": {"enable_padding": True, "max_batch_size": served.max_sequences},
-        **({} if served.drafted is None else {"speculative_config": _trtllm_drafts(served.drafted)}),
+        **(
+            {} if served.drafted is None else {"speculative_config": _trtllm_drafts(served.drafted)}
+        ),
     }
 
 
@@ -141,19 +219,38 @@ def _trtllm_drafts(count: int) -> dict[str, Any]:
 
 
 def _transformers(served: ServedWorker) -> EngineCommand:
-    """Our server around transformers' continuous batching: `meshwright.trainer.serving`, split by torchrun."""
+    """Our server around transformers' continuous batching: `meshwright.trainer.serving`, split by
+    torchrun."""
     worker = served.worker
     if worker.chips != worker.tp:
-        raise CannotExpress("transformers", f"{worker.name}: its plans split tensors alone", nearest=f"tp={worker.tp}")
+        raise CannotExpress(
+            "transformers",
+            f"{worker.name}: its plans split tensors alone",
+            nearest=f"tp={worker.tp}",
+        )
     if served.model.num_kv_heads % worker.tp:
         reason = f"tp={worker.tp} does not divide num_kv_heads={served.model.num_kv_heads}"
         raise CannotExpress("transformers", reason, nearest="tp=1")
     if served.weights not in _HALVES or served.cache != served.weights:
-        reason = f"weights={served.weights}, cache={served.cache}: both are fp32, bf16 or fp16, and the same"
+        reason = (
+            f"weights={served.weights}, cache={served.cache}: both are fp32, bf16 or fp16, and the"
+            " same"
+        )
         raise CannotExpress("transformers", reason, nearest="weights=bf16, cache=bf16")
-    ours = ["meshwright.trainer.serving", served.path, "--port", served.port, "--dtype", served.weights]
+    ours = [
+        "meshwright.trainer.serving",
+        served.path,
+        "--port",
+        served.port,
+        "--dtype",
+        served.weights,
+    ]
     ours += ["--max-model-len", str(served.max_len), "--max-num-seqs", str(served.max_sequences)]
-    split = ["torch.distributed.run", "--standalone", f"--nproc-per-node={worker.tp}", "-m"] if worker.tp > 1 else []
+    split = (
+        ["torch.distributed.run", "--standalone", f"--nproc-per-node={worker.tp}", "-m"]
+        if worker.tp > 1
+        else []
+    )
     return EngineCommand(words=("python3", "-m", *split, *ours, *served.extra), notes=())
 
 
@@ -167,7 +264,10 @@ def _type_words(target: str, weights: Weights, quantised: Mapping[str, str]) -> 
     if weights in _HALVES:
         return ["--dtype", _HALVES[weights]]
     if weights not in quantised:
-        reason = f"{weights} weights: several formats of checkpoints hold such, and nothing says which yours is"
+        reason = (
+            f"{weights} weights: several formats of checkpoints hold such, and nothing says which"
+            " yours is"
+        )
         raise CannotExpress(target, reason, nearest=f"weights={next(iter(quantised))}")
     return ["--quantization", quantised[weights]]
 
@@ -179,10 +279,21 @@ def _cache_word(target: str, served: ServedWorker, words: Mapping[str, str]) -> 
         return words[cache]
     if cache == served.weights:
         return "auto"
-    raise CannotExpress(target, f"a {cache} cache beside {served.weights} weights", nearest=f"cache={next(iter(words))}")
+    raise CannotExpress(
+        target,
+        f"a {cache} cache beside {served.weights} weights",
+        nearest=f"cache={next(iter(words))}",
+    )
 
 
 def _notes(served: ServedWorker) -> tuple[str, ...]:
-    """Quantised weights come with the checkpoint, but for those that vLLM and SGLang make of 16 bits."""
-    reads = served.weights in _FROM_CHECKPOINT or (served.engine.name == "trtllm" and served.weights not in _HALVES)
-    return (f"{served.path} must be a checkpoint that holds {served.weights} weights",) if reads else ()
+    """Quantised weights come with the checkpoint, but for those that vLLM and SGLang make of 16
+    bits."""
+    reads = served.weights in _FROM_CHECKPOINT or (
+        served.engine.name == "trtllm" and served.weights not in _HALVES
+    )
+    return (
+        (f"{served.path} must be a checkpoint that holds {served.weights} weights",)
+        if reads
+        else ()
+    )

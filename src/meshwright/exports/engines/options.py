@@ -1,4 +1,5 @@
-"""The options of inference engines, by engine and version: presets/engine_options.csv, written by scripts/distil_engine_options.py."""
+"""The options of inference engines, by engine and version: presets/engine_options.csv, written by
+scripts/distil_engine_options.py."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ __all__ = ["EngineOption", "check_keys", "check_words", "engine_options", "engin
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineOption:
-    """One flag of a command line (`--tensor-parallel-size`), or one key of a YAML file (`kv_cache_config.dtype`)."""
+    """One flag of a command line (`--tensor-parallel-size`), or one key of a YAML file
+    (`kv_cache_config.dtype`)."""
 
     engine: str
     version: str
@@ -36,7 +38,9 @@ def engine_options(engine: str) -> Mapping[str, EngineOption]:
         if option.engine == engine:
             found |= dict.fromkeys((option.option, *option.aliases), option)
     if not found:
-        raise UnknownNameError("engine with a table of options", engine, sorted({option.engine for option in _table()}))
+        raise UnknownNameError(
+            "engine with a table of options", engine, sorted({option.engine for option in _table()})
+        )
     return found
 
 
@@ -46,11 +50,16 @@ def engine_version(engine: str) -> str:
 
 
 def check_words(words: Sequence[str], *, engines: Sequence[str]) -> None:
-    """Refuse a command line with a flag that none of these engines has, or a value that is none of its choices.
+    """Refuse a command line with a flag that none of these engines has, or a value that is none of
+    its choices.
 
     Several engines where one hands on what it does not know, as Dynamo's workers do.
     """
-    known = {name: option for engine in reversed(engines) for name, option in engine_options(engine).items()}
+    known = {
+        name: option
+        for engine in reversed(engines)
+        for name, option in engine_options(engine).items()
+    }
     said = " and ".join(f"{engine} {engine_version(engine)}" for engine in engines)
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -61,18 +70,24 @@ def check_words(words: Sequence[str], *, engines: Sequence[str]) -> None:
             raise UnknownNameError(f"option of {said}", name, known)
         follows = value if equals else words[at + 1] if at + 1 < len(words) else ""
         if option.choices and follows not in option.choices:
-            raise ConfigError(f"{said}: {name} {follows}: expected one of {', '.join(option.choices)}")
+            raise ConfigError(
+                f"{said}: {name} {follows}: expected one of {', '.join(option.choices)}"
+            )
 
 
 def check_keys(content: Mapping[str, Any], *, engine: str) -> None:
-    """Refuse a YAML file with a key that the engine does not have; keys of a part are `part.key`."""
+    """Refuse a YAML file with a key that the engine does not have; keys of a part are
+    `part.key`."""
     known = engine_options(engine)
     for name, value in _flat(content):
         option = known.get(name)
         if option is None:
             raise UnknownNameError(f"key of {engine} {engine_version(engine)}", name, known)
         if option.choices and str(value) not in option.choices:
-            raise ConfigError(f"{engine} {engine_version(engine)}: {name}: {value}: expected one of {', '.join(option.choices)}")
+            raise ConfigError(
+                f"{engine} {engine_version(engine)}: {name}: {value}: expected one of"
+                f" {', '.join(option.choices)}"
+            )
 
 
 def _flat(content: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
@@ -89,7 +104,11 @@ def _is_number(word: str) -> bool:
 
 @cache
 def _table() -> tuple[EngineOption, ...]:
-    text = resources.files("meshwright").joinpath("presets", "engine_options.csv").read_text(encoding="utf-8")
+    text = (
+        resources.files("meshwright")
+        .joinpath("presets", "engine_options.csv")
+        .read_text(encoding="utf-8")
+    )
     return tuple(
         EngineOption(
             engine=row["engine"],

@@ -1,4 +1,5 @@
-"""One worker of a deployment as an engine is to run it, before it is written in an engine's words."""
+"""One worker of a deployment as an engine is to run it, before it is written in an engine's
+words."""
 
 from __future__ import annotations
 
@@ -40,8 +41,14 @@ class ServedWorker:
         if not self.path.strip() or any(ord(letter) < 32 for letter in self.path):
             raise ConfigError(f"model path {self.path!r}: expected a folder or a name on one line")
         if self.max_len < 2:
-            raise ConfigError(f"max_len={self.max_len}: expected a token of the prompt and one of the answer at least")
+            raise ConfigError(
+                f"max_len={self.max_len}: expected a token of the prompt and one of the answer at"
+                " least"
+            )
         if self.drafted is not None and not self.model.mtp_layers:
-            raise ConfigError(f"drafted={self.drafted}: {self.model.name} has no layers for multi-token prediction")
+            raise ConfigError(
+                f"drafted={self.drafted}: {self.model.name} has no layers for multi-token"
+                " prediction"
+            )
         if self.max_sequences < 1:
             raise ConfigError(f"max_sequences={self.max_sequences}: expected 1 or more")

@@ -1,4 +1,5 @@
-"""Hugging Face Accelerate: a YAML for FSDP2, beside the model's config.json and the words of transformers' run_clm.py."""
+"""Hugging Face Accelerate: a YAML for FSDP2, beside the model's config.json and the words of
+transformers' run_clm.py."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from typing import Any
 
 from meshwright.errors import CannotExpress
 from meshwright.exports.exported import EnvVar, Exported, ExportedFile
-from meshwright.exports.hf.trainer import LAYER_CLASSES, hf_config, notes, require_flat, trained_layers, trainer_words
+from meshwright.exports.hf.trainer import (
+    LAYER_CLASSES,
+    hf_config,
+    notes,
+    require_flat,
+    trained_layers,
+    trainer_words,
+)
 from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.target import ExportTarget
 from meshwright.yaml_text import write_yaml
@@ -19,7 +27,11 @@ _NAME = "accelerate"
 _LAUNCHER = "meshwright_accelerate.py"
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
 _ENVIRONMENT = (
-    EnvVar(name="PYTORCH_CUDA_ALLOC_CONF", value="expandable_segments:True", why="FSDP frees and takes memory in changing sizes"),
+    EnvVar(
+        name="PYTORCH_CUDA_ALLOC_CONF",
+        value="expandable_segments:True",
+        why="FSDP frees and takes memory in changing sizes",
+    ),
 )
 
 
@@ -31,8 +43,14 @@ def _write(plan: TrainingPlan) -> Exported:
     return Exported(
         target=_NAME,
         files=(
-            ExportedFile(name="accelerate.yaml", text="# Written by meshwright for Accelerate 1.10 and later.\n" + write_yaml(values)),
-            ExportedFile(name="config.json", text=json.dumps(config, indent=2, ensure_ascii=False) + "\n"),
+            ExportedFile(
+                name="accelerate.yaml",
+                text="# Written by meshwright for Accelerate 1.10 and later.\n"
+                + write_yaml(values),
+            ),
+            ExportedFile(
+                name="config.json", text=json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+            ),
             ExportedFile(name=_LAUNCHER, text=_launcher(words)),
         ),
         command=(_LAUNCHER,),
@@ -47,7 +65,9 @@ def _config(plan: TrainingPlan, layer: str) -> dict[str, Any]:
     devices = math.gcd(chips, plan.pool.node.chips_per_node)
     words: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "FSDP" if layout.sharding != "none" else "MULTI_GPU" if chips > 1 else "NO",
+        "distributed_type": (
+            "FSDP" if layout.sharding != "none" else "MULTI_GPU" if chips > 1 else "NO"
+        ),
         "mixed_precision": _PRECISIONS[plan.work.precision],
         "num_machines": chips // devices,
         "num_processes": chips,
@@ -59,11 +79,18 @@ def _config(plan: TrainingPlan, layer: str) -> dict[str, Any]:
     }
     if layout.sharding == "none":
         if layout.cp > 1 or layout.recompute == "full":
-            reason = f"cp={layout.cp}, recompute={layout.recompute} with sharding=none: Accelerate has both with FSDP2 only"
+            reason = (
+                f"cp={layout.cp}, recompute={layout.recompute} with sharding=none: Accelerate has"
+                " both with FSDP2 only"
+            )
             raise CannotExpress(_NAME, reason, nearest="sharding=zero2")
         return words
     if layout.sharding == "zero1":
-        raise CannotExpress(_NAME, "sharding=zero1: FSDP2 shards gradients with the optimizer's states", nearest="sharding=zero2")
+        raise CannotExpress(
+            _NAME,
+            "sharding=zero1: FSDP2 shards gradients with the optimizer's states",
+            nearest="sharding=zero2",
+        )
     words["fsdp_config"] = {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": layout.sharding != "zero2",
@@ -78,14 +105,22 @@ def _config(plan: TrainingPlan, layer: str) -> dict[str, Any]:
 
 
 def _mesh(plan: TrainingPlan) -> dict[str, Any]:
-    """Return the mesh where it is more than one group of shards: replicas, or a context that is cut."""
+    """Return the mesh where it is more than one group of shards: replicas, or a context that is
+    cut."""
     layout = plan.layout
     group = layout.dp * layout.cp if layout.shard_size is None else layout.shard_size
     replicas = layout.dp * layout.cp // group
     if replicas == 1 and layout.cp == 1:
         return {}
-    sizes = {"dp_replicate_size": replicas, "dp_shard_size": group // layout.cp, "tp_size": 1, "cp_size": layout.cp}
-    return {"parallelism_config": {f"parallelism_config_{name}": size for name, size in sizes.items()}}
+    sizes = {
+        "dp_replicate_size": replicas,
+        "dp_shard_size": group // layout.cp,
+        "tp_size": 1,
+        "cp_size": layout.cp,
+    }
+    return {
+        "parallelism_config": {f"parallelism_config_{name}": size for name, size in sizes.items()}
+    }
 
 
 def _launcher(words: tuple[str, ...]) -> str:
@@ -106,7 +141,7 @@ if __name__ == "__main__":
     ]
     command = ["accelerate", "launch", "--config_file", "accelerate.yaml", *place, *WORDS, *sys.argv[1:]]
     os.execvp(command[0], command)
-'''
+'''  # noqa: E501
 
 
 ACCELERATE = ExportTarget(

@@ -1,4 +1,5 @@
-"""DeepSpeed: a JSON of ZeRO, beside the model's config.json and the words of transformers' run_clm.py."""
+"""DeepSpeed: a JSON of ZeRO, beside the model's config.json and the words of transformers'
+run_clm.py."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ from typing import Any
 
 from meshwright.errors import CannotExpress
 from meshwright.exports.exported import EnvVar, Exported, ExportedFile
-from meshwright.exports.hf.trainer import hf_config, notes, require_flat, trained_layers, trainer_words
+from meshwright.exports.hf.trainer import (
+    hf_config,
+    notes,
+    require_flat,
+    trained_layers,
+    trainer_words,
+)
 from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.target import ExportTarget
 from meshwright.models.params import block_params
@@ -17,7 +24,11 @@ __all__ = ["DEEPSPEED"]
 _NAME = "deepspeed"
 _STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 _ENVIRONMENT = (
-    EnvVar(name="PYTORCH_CUDA_ALLOC_CONF", value="expandable_segments:True", why="ZeRO frees and takes memory in changing sizes"),
+    EnvVar(
+        name="PYTORCH_CUDA_ALLOC_CONF",
+        value="expandable_segments:True",
+        why="ZeRO frees and takes memory in changing sizes",
+    ),
 )
 
 
@@ -25,9 +36,16 @@ def _write(plan: TrainingPlan) -> Exported:
     layout = plan.layout
     require_flat(plan, name=_NAME)
     if layout.cp > 1:
-        raise CannotExpress(_NAME, f"cp={layout.cp}: Ulysses is set up in a program of its own, not in the JSON", nearest="cp=1")
+        raise CannotExpress(
+            _NAME,
+            f"cp={layout.cp}: Ulysses is set up in a program of its own, not in the JSON",
+            nearest="cp=1",
+        )
     if layout.sharding not in _STAGES:
-        reason = f"sharding={layout.sharding}, shard_size={layout.shard_size}: groups with replicas need MiCS, which Trainer does not start"
+        reason = (
+            f"sharding={layout.sharding}, shard_size={layout.shard_size}: groups with replicas need"
+            " MiCS, which Trainer does not start"
+        )
         raise CannotExpress(_NAME, reason, nearest="sharding=zero3")
     recompute = ("--gradient_checkpointing",) if layout.recompute == "full" else ()
     return Exported(
@@ -45,7 +63,8 @@ def _write(plan: TrainingPlan) -> Exported:
 def _config(plan: TrainingPlan) -> dict[str, Any]:
     """Return batch, precision and ZeRO; optimizer and schedule are Trainer's, by its arguments.
 
-    With stage 3 two layers are gathered at a time, the one in work and the one behind it, as memory is counted.
+    With stage 3 two layers are gathered at a time, the one in work and the one behind it, as memory
+    is counted.
     """
     layout, stack = plan.layout, plan.stack
     stage = _STAGES[layout.sharding]
@@ -57,7 +76,12 @@ def _config(plan: TrainingPlan) -> dict[str, Any]:
         "reduce_bucket_size": int(stack.bucket_bytes / 2),
     }
     if stage == 3:
-        layer = int(max(sum(count * block_params(plan.model, block).total for block, count in part.blocks) for part in plan.model.segments))
+        layer = int(
+            max(
+                sum(count * block_params(plan.model, block).total for block, count in part.blocks)
+                for part in plan.model.segments
+            )
+        )
         zero |= {
             "stage3_prefetch_bucket_size": layer,
             "stage3_max_live_parameters": 2 * layer,

@@ -12,7 +12,15 @@ from meshwright.exports.plan import TrainingPlan
 from meshwright.exports.settings import ModelDetails
 from meshwright.models.spec import ModelSpec
 
-__all__ = ["LAYER_CLASSES", "decoder_config", "hf_config", "notes", "require_flat", "trained_layers", "trainer_words"]
+__all__ = [
+    "LAYER_CLASSES",
+    "decoder_config",
+    "hf_config",
+    "notes",
+    "require_flat",
+    "trained_layers",
+    "trainer_words",
+]
 
 LAYER_CLASSES = {
     "llama": "LlamaDecoderLayer",
@@ -21,7 +29,8 @@ LAYER_CLASSES = {
     "mixtral": "MixtralDecoderLayer",
     "qwen3_moe": "Qwen3MoeDecoderLayer",
 }
-"""By model_type: the class of one layer in transformers, which is sharded and recomputed as a unit."""
+"""By model_type: the class of one layer in transformers, which is sharded and recomputed as a
+unit."""
 
 
 def hf_config(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
@@ -30,15 +39,21 @@ def hf_config(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
         reason = f"work.lora_rank={plan.work.lora_rank}: the models of this export have 0"
         raise CannotExpress(name, reason, nearest="a model with work.lora_rank=0")
     words = decoder_config(plan.model, plan.details, max_positions=plan.work.seq_len, name=name)
-    words |= {"initializer_range": plan.settings.init_std, "attention_dropout": plan.details.dropout}
+    words |= {
+        "initializer_range": plan.settings.init_std,
+        "attention_dropout": plan.details.dropout,
+    }
     words |= {"use_cache": False, "torch_dtype": "float32"}
     if plan.model.moe is not None:
         words |= {"router_aux_loss_coef": plan.details.aux_loss, "output_router_logits": True}
     return words
 
 
-def decoder_config(model: ModelSpec, details: ModelDetails, *, max_positions: int, name: str) -> dict[str, Any]:
-    """Return what config.json says of a decoder's shape; CannotExpress where transformers' Llama, Qwen and Mixtral differ from it."""
+def decoder_config(
+    model: ModelSpec, details: ModelDetails, *, max_positions: int, name: str
+) -> dict[str, Any]:
+    """Return what config.json says of a decoder's shape; CannotExpress where transformers' Llama,
+    Qwen and Mixtral differ from it."""
     _require_known(model, details, name)
     kind = _kind(model, name)
     words: dict[str, Any] = {
@@ -71,13 +86,24 @@ def decoder_config(model: ModelSpec, details: ModelDetails, *, max_positions: in
 def _kind(model: ModelSpec, name: str) -> str:
     if model.moe is not None:
         if model.qkv_bias:
-            raise CannotExpress(name, "qkv_bias with experts: no model of this export has it", nearest="a model without qkv_bias")
+            raise CannotExpress(
+                name,
+                "qkv_bias with experts: no model of this export has it",
+                nearest="a model without qkv_bias",
+            )
         if not model.qk_norm and model.moe.expert_ffn != model.ffn:
-            reason = f"moe.expert_ffn={model.moe.expert_ffn} beside ffn={model.ffn}: Mixtral has one width"
+            reason = (
+                f"moe.expert_ffn={model.moe.expert_ffn} beside ffn={model.ffn}: Mixtral has one"
+                " width"
+            )
             raise CannotExpress(name, reason, nearest=f"a model with ffn={model.moe.expert_ffn}")
         return "qwen3_moe" if model.qk_norm else "mixtral"
     if model.qkv_bias and model.qk_norm:
-        raise CannotExpress(name, "qkv_bias and qk_norm together: no model of this export has both", nearest="a model without qkv_bias")
+        raise CannotExpress(
+            name,
+            "qkv_bias and qk_norm together: no model of this export has both",
+            nearest="a model without qkv_bias",
+        )
     return "qwen2" if model.qkv_bias else "qwen3" if model.qk_norm else "llama"
 
 
@@ -112,7 +138,11 @@ def _require_known(model: ModelSpec, details: ModelDetails, name: str) -> None:
     )
     for path, given, has in wanted:
         if given != has:
-            raise CannotExpress(name, f"{path}={given}: the models of this export have {has}", nearest=f"a model with {path}={has}")
+            raise CannotExpress(
+                name,
+                f"{path}={given}: the models of this export have {has}",
+                nearest=f"a model with {path}={has}",
+            )
 
 
 def _experts(model: ModelSpec, kind: str) -> dict[str, Any]:
@@ -124,7 +154,14 @@ def _experts(model: ModelSpec, kind: str) -> dict[str, Any]:
         "num_experts_per_tok": moe.top_k,
     }
     return (
-        words if kind == "mixtral" else {**words, "moe_intermediate_size": moe.expert_ffn, "norm_topk_prob": True, "decoder_sparse_step": 1}
+        words
+        if kind == "mixtral"
+        else {
+            **words,
+            "moe_intermediate_size": moe.expert_ffn,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+        }
     )
 
 
@@ -143,9 +180,21 @@ def require_flat(plan: TrainingPlan, *, name: str) -> None:
     )
     for axis, given, has, why in axes:
         if given != has:
-            raise CannotExpress(name, f"{axis}={given}: {why}", nearest=f"{axis}={int(has) if isinstance(has, bool) else has}")
-    if layout.recompute == "selective" or layout.recompute_layers is not None or layout.recompute_method != "uniform":
-        raise CannotExpress(name, f"recompute={layout.recompute}: it recomputes every layer or none", nearest="recompute=full or none")
+            raise CannotExpress(
+                name,
+                f"{axis}={given}: {why}",
+                nearest=f"{axis}={int(has) if isinstance(has, bool) else has}",
+            )
+    if (
+        layout.recompute == "selective"
+        or layout.recompute_layers is not None
+        or layout.recompute_method != "uniform"
+    ):
+        raise CannotExpress(
+            name,
+            f"recompute={layout.recompute}: it recomputes every layer or none",
+            nearest="recompute=full or none",
+        )
 
 
 def trainer_words(plan: TrainingPlan, *, name: str) -> tuple[str, ...]:
@@ -153,23 +202,55 @@ def trainer_words(plan: TrainingPlan, *, name: str) -> tuple[str, ...]:
     settings, layout, work = plan.settings, plan.layout, plan.work
     precisions = {"bf16": ("--bf16",), "fp16": ("--fp16",), "fp32": ()}
     if work.precision not in precisions:
-        raise CannotExpress(name, f"precision={work.precision}: this export has {', '.join(precisions)}", nearest="precision=bf16")
-    styles = {"cosine": "cosine_with_min_lr", "linear": "linear", "constant": "constant_with_warmup"}
+        raise CannotExpress(
+            name,
+            f"precision={work.precision}: this export has {', '.join(precisions)}",
+            nearest="precision=bf16",
+        )
+    styles = {
+        "cosine": "cosine_with_min_lr",
+        "linear": "linear",
+        "constant": "constant_with_warmup",
+    }
     if settings.decay_style not in styles:
-        raise CannotExpress(name, f"decay_style={settings.decay_style}: it has {', '.join(styles)}", nearest="decay_style=cosine")
+        raise CannotExpress(
+            name,
+            f"decay_style={settings.decay_style}: it has {', '.join(styles)}",
+            nearest="decay_style=cosine",
+        )
     schedule: tuple[str, ...] = ("--lr_scheduler_type", styles[settings.decay_style])
     if settings.decay_style == "cosine":
         schedule += ("--lr_scheduler_kwargs", json.dumps({"min_lr": settings.min_learning_rate}))
     if settings.tokenizer_kind not in ("huggingface", "null"):
         raise CannotExpress(
-            name, f"tokenizer_kind={settings.tokenizer_kind}: it takes Hugging Face's", nearest="tokenizer_kind=huggingface"
+            name,
+            f"tokenizer_kind={settings.tokenizer_kind}: it takes Hugging Face's",
+            nearest="tokenizer_kind=huggingface",
         )
     return (
-        *("run_clm.py", "--config_name", "config.json", "--tokenizer_name", settings.tokenizer or "gpt2", "--do_train"),
+        *(
+            "run_clm.py",
+            "--config_name",
+            "config.json",
+            "--tokenizer_name",
+            settings.tokenizer or "gpt2",
+            "--do_train",
+        ),
         *_data(plan, name),
         *("--block_size", str(work.seq_len), "--per_device_train_batch_size", str(layout.mbs)),
-        *("--gradient_accumulation_steps", str(layout.gbs // (layout.mbs * layout.dp)), "--max_steps", str(train_steps(settings, work))),
-        *("--learning_rate", repr(settings.learning_rate), *schedule, "--warmup_steps", str(settings.warmup_steps)),
+        *(
+            "--gradient_accumulation_steps",
+            str(layout.gbs // (layout.mbs * layout.dp)),
+            "--max_steps",
+            str(train_steps(settings, work)),
+        ),
+        *(
+            "--learning_rate",
+            repr(settings.learning_rate),
+            *schedule,
+            "--warmup_steps",
+            str(settings.warmup_steps),
+        ),
         *(
             "--weight_decay",
             repr(settings.weight_decay),
@@ -179,7 +260,14 @@ def trainer_words(plan: TrainingPlan, *, name: str) -> tuple[str, ...]:
             repr(settings.adam_beta2),
         ),
         *("--optim", "adamw_torch_fused"),
-        *("--adam_epsilon", repr(settings.adam_eps), "--max_grad_norm", repr(settings.clip_gradient), "--seed", str(settings.seed)),
+        *(
+            "--adam_epsilon",
+            repr(settings.adam_eps),
+            "--max_grad_norm",
+            repr(settings.clip_gradient),
+            "--seed",
+            str(settings.seed),
+        ),
         *("--logging_steps", str(settings.log_interval)),
         *_checkpoints(plan),
         *precisions[work.precision],
@@ -190,8 +278,16 @@ def trainer_words(plan: TrainingPlan, *, name: str) -> tuple[str, ...]:
 def _data(plan: TrainingPlan, name: str) -> tuple[str, ...]:
     data = plan.settings.data
     if len(data) > 1:
-        raise CannotExpress(name, f"{len(data)} datasets: run_clm.py reads one and has no blend", nearest=f"data={data[0].path}")
-    return ("--dataset_name", data[0].path) if data else ("--dataset_name", "wikitext", "--dataset_config_name", "wikitext-2-raw-v1")
+        raise CannotExpress(
+            name,
+            f"{len(data)} datasets: run_clm.py reads one and has no blend",
+            nearest=f"data={data[0].path}",
+        )
+    return (
+        ("--dataset_name", data[0].path)
+        if data
+        else ("--dataset_name", "wikitext", "--dataset_config_name", "wikitext-2-raw-v1")
+    )
 
 
 def _checkpoints(plan: TrainingPlan) -> tuple[str, ...]:
@@ -199,12 +295,22 @@ def _checkpoints(plan: TrainingPlan) -> tuple[str, ...]:
     resume = () if settings.load_dir is None else ("--resume_from_checkpoint", settings.load_dir)
     if settings.save_dir is None:
         return ("--output_dir", "output", "--save_strategy", "no", *resume)
-    return ("--output_dir", settings.save_dir, "--save_strategy", "steps", "--save_steps", str(settings.save_interval), *resume)
+    return (
+        "--output_dir",
+        settings.save_dir,
+        "--save_strategy",
+        "steps",
+        "--save_steps",
+        str(settings.save_interval),
+        *resume,
+    )
 
 
 def notes(plan: TrainingPlan) -> tuple[str, ...]:
     """Return what a reader must know before the start."""
-    stand_in = "without data it reads wikitext-2, and without a tokenizer GPT-2's: both are downloaded"
+    stand_in = (
+        "without data it reads wikitext-2, and without a tokenizer GPT-2's: both are downloaded"
+    )
     return (
         "run_clm.py is in transformers' repository, under examples/pytorch/language-modeling",
         *(() if plan.settings.data and plan.settings.tokenizer else (stand_in,)),

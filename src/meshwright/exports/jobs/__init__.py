@@ -1,4 +1,5 @@
-"""Job scripts: text that starts a program on every chip of some nodes, a pure function of a frozen job."""
+"""Job scripts: text that starts a program on every chip of some nodes, a pure function of a frozen
+job."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ WITHOUT_GPUS = ("slurm", "k8s-jobset", "bcp", "runai", "lepton", "sky", "pai-dlc
 
 
 def job_text(job: Job, *, launcher: str) -> JobText:
-    """Write a job for a platform; UnknownNameError where there is none of that name, for none stands in for another."""
+    """Write a job for a platform; UnknownNameError where there is none of that name, for none
+    stands in for another."""
     if launcher not in LAUNCHERS:
         raise UnknownNameError("launcher", launcher, LAUNCHERS)
     if job.asks_for == "nodes" and launcher not in WITHOUT_GPUS:

@@ -37,13 +37,16 @@ _SHM = "shm"
 
 
 def as_is(words: Sequence[str]) -> list[str]:
-    """Return words that a container gets unchanged: Kubernetes reads `$$` as `$` and replaces `$(NAME)` in commands and values."""
+    """Return words that a container gets unchanged: Kubernetes reads `$$` as `$` and replaces
+    `$(NAME)` in commands and values."""
     return [re.sub(r"\$(?=[$(])", "$$", word) for word in words]
 
 
 def env(job: Job) -> list[dict[str, str]]:
     """Return the environment of a container."""
-    return [{"name": variable.name, "value": as_is([variable.value])[0]} for variable in job.environment]
+    return [
+        {"name": variable.name, "value": as_is([variable.value])[0]} for variable in job.environment
+    ]
 
 
 def gpu_resources(job: Job, platform: str) -> dict[str, Any]:
@@ -55,17 +58,32 @@ def gpu_resources(job: Job, platform: str) -> dict[str, Any]:
 
 
 def volumes(job: Job, platform: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the volumes of a pod and their places in a container; NCCL needs more shared memory than the 64 MiB of a container."""
+    """Return the volumes of a pod and their places in a container; NCCL needs more shared memory
+    than the 64 MiB of a container."""
     outside: list[dict[str, Any]] = [{"name": _SHM, "emptyDir": {"medium": "Memory"}}]
     inside: list[dict[str, Any]] = [{"name": _SHM, "mountPath": "/dev/shm"}]
     for number, mount in enumerate(job.mounts):
         name = f"mount-{number}"
         mount_of(mount, platform, ("path", "pvc"))
         if ":" in mount.target:
-            raise ConfigError(f"mount {mount.source}:{mount.target}: Kubernetes takes no colon in a path of a container")
+            raise ConfigError(
+                f"mount {mount.source}:{mount.target}: Kubernetes takes no colon in a path of a"
+                " container"
+            )
         claim = {"persistentVolumeClaim": {"claimName": mount.source}}
-        outside.append({"name": name, **(claim if mount.kind == "pvc" else {"hostPath": {"path": mount.source}})})
-        inside.append({"name": name, "mountPath": mount.target, **({"readOnly": True} if mount.read_only else {})})
+        outside.append(
+            {
+                "name": name,
+                **(claim if mount.kind == "pvc" else {"hostPath": {"path": mount.source}}),
+            }
+        )
+        inside.append(
+            {
+                "name": name,
+                "mountPath": mount.target,
+                **({"readOnly": True} if mount.read_only else {}),
+            }
+        )
     return outside, inside
 
 
@@ -93,7 +111,8 @@ def pod_spec(job: Job, platform: str, container: dict[str, Any]) -> dict[str, An
 
 
 def replica(count: int, spec: dict[str, Any]) -> dict[str, Any]:
-    """Return pods of one role, as Kubeflow's operators take them: the restart policy stands beside the template."""
+    """Return pods of one role, as Kubeflow's operators take them: the restart policy stands beside
+    the template."""
     return {"replicas": count, "restartPolicy": "Never", "template": {"spec": spec}}
 
 
@@ -102,17 +121,37 @@ def metadata(job: Job, name: str) -> dict[str, Any]:
     return {"name": name, **({"labels": {QUEUE_LABEL: job.partition}} if job.partition else {})}
 
 
-def node_command(job: Job, *, rank: str, address: str, port: str, options: Sequence[str] = ()) -> list[str]:
-    """Return what one node runs: torchrun, or the program with its place in the environment where it starts its ranks itself."""
-    before = ["bash", "-c", *as_is([f'{STRICT}\n{files(job)}\nexec "$@"']), "start"] if job.files else []
+def node_command(
+    job: Job, *, rank: str, address: str, port: str, options: Sequence[str] = ()
+) -> list[str]:
+    """Return what one node runs: torchrun, or the program with its place in the environment where
+    it starts its ranks itself."""
+    before = (
+        ["bash", "-c", *as_is([f'{STRICT}\n{files(job)}\nexec "$@"']), "start"] if job.files else []
+    )
     if job.runs_on == "node":
-        return [*before, "env", *node_words(job, rank=rank, address=address, port=port), *as_is(job.command)]
-    return [*before, "torchrun", f"--nnodes={job.nodes}", f"--nproc-per-node={job.gpus_per_node}", *options, *as_is(job.command)]
+        return [
+            *before,
+            "env",
+            *node_words(job, rank=rank, address=address, port=port),
+            *as_is(job.command),
+        ]
+    return [
+        *before,
+        "torchrun",
+        f"--nnodes={job.nodes}",
+        f"--nproc-per-node={job.gpus_per_node}",
+        *options,
+        *as_is(job.command),
+    ]
 
 
 def manifest(job: Job, content: dict[str, Any], *, kind: str, comment: str) -> JobText:
-    """Return the file; the reasons of the environment stand at its head, as a pod has no place for them."""
+    """Return the file; the reasons of the environment stand at its head, as a pod has no place for
+    them."""
     file_name = f"job.{kind}.yaml"
     submit = f"kubectl create -f {file_name}"
     lines = [comment, f"# Submit it: {submit}", *([reasons(job)] if job.environment else [])]
-    return JobText(file_name=file_name, text="\n".join([*lines, write_yaml(content)]), submit=submit)
+    return JobText(
+        file_name=file_name, text="\n".join([*lines, write_yaml(content)]), submit=submit
+    )

@@ -35,20 +35,23 @@ _PER_NODE = {
     "node": "One task per node: the program starts one process per GPU itself.",
 }
 KILL_AFTER_S = 60
-"""Time that torchrun gets to stop its workers once the limit is reached; it gives them 30 s itself."""
+"""Time that torchrun gets to stop its workers once the limit is reached; it gives them 30 s
+itself."""
 _WIDTH = 120
 
 
 def quote(word: str) -> str:
     """Return a word as bash reads it back.
 
-    Kubernetes replaces `$(NAME)` and `$$` in the command of a container before any shell sees it; neither occurs in what is returned.
+    Kubernetes replaces `$(NAME)` and `$$` in the command of a container before any shell sees it;
+    neither occurs in what is returned.
     """
     return re.sub(r"\$(?=[$(])", "$''", shlex.quote(word))
 
 
 def lines_of(words: Sequence[str]) -> list[str]:
-    """Return words in lines, each option with its values on one of its own; `python -u -m` stays together."""
+    """Return words in lines, each option with its values on one of its own; `python -u -m` stays
+    together."""
     lines: list[str] = []
     for word in map(quote, words):
         starts = re.match(r"'?--" if len(lines) == 1 else r"'?-(?!\d)", word)
@@ -67,14 +70,17 @@ def command(parts: Iterable[str]) -> str:
 def environment(job: Job) -> str:
     """Return the exports, each behind the reason for it."""
     return "\n".join(
-        f"# {' '.join(variable.why.split())}\n{_literal([variable.value])}export {variable.name}={quote(variable.value)}"
+        f"# {' '.join(variable.why.split())}\n{_literal([variable.value])}export"
+        f" {variable.name}={quote(variable.value)}"
         for variable in job.environment
     )
 
 
 def reasons(job: Job) -> str:
     """Return why the variables are set, for files that have no place for it beside them."""
-    lines = [f"#   {variable.name}: {' '.join(variable.why.split())}" for variable in job.environment]
+    lines = [
+        f"#   {variable.name}: {' '.join(variable.why.split())}" for variable in job.environment
+    ]
     return "\n".join(["# Why the variables are set:", *lines]) if lines else ""
 
 
@@ -89,14 +95,21 @@ def files(job: Job) -> str:
     if not job.files:
         return ""
     folders = sorted({file.name.rpartition("/")[0] for file in job.files} - {""})
-    lines = [f"mkdir -p -- {' '.join(map(quote, [f'/tmp/{job.name}', *(f'/tmp/{job.name}/{folder}' for folder in folders)]))}"]
+    lines = [
+        "mkdir -p --"
+        f" {' '.join(map(quote, [f'/tmp/{job.name}', *(f'/tmp/{job.name}/{folder}' for folder in folders)]))}"  # noqa: E501
+    ]
     lines.append(f"cd -- {quote(f'/tmp/{job.name}')}")
-    lines += [f"{_literal([file.text])}printf %s {quote(file.text)} > {quote(f'./{file.name}')}" for file in job.files]
+    lines += [
+        f"{_literal([file.text])}printf %s {quote(file.text)} > {quote(f'./{file.name}')}"
+        for file in job.files
+    ]
     return "\n".join(lines)
 
 
 def heredoc(name: str, text: str) -> str:
-    """Return the lines that put a text into a variable as it is; `read` ends with 1 at the end of the text, hence the `||`."""
+    """Return the lines that put a text into a variable as it is; `read` ends with 1 at the end of
+    the text, hence the `||`."""
     end = "END"
     while end in text:
         end += "D"
@@ -104,42 +117,76 @@ def heredoc(name: str, text: str) -> str:
 
 
 def rank_words(job: Job) -> list[str]:
-    """Return the command as one rank runs it without torchrun, and without buffers between its output and the log."""
+    """Return the command as one rank runs it without torchrun, and without buffers between its
+    output and the log."""
     return ["python3", "-u", *job.command]
 
 
 def timeout_words(job: Job) -> list[str]:
-    """Return what stops the job at its limit on platforms that have no limit of their own; it ends with 124 then."""
+    """Return what stops the job at its limit on platforms that have no limit of their own; it ends
+    with 124 then."""
     if job.time_limit_s is None:
         return []
     return ["timeout", "--signal=TERM", f"--kill-after={KILL_AFTER_S}", str(job.time_limit_s)]
 
 
-def start(job: Job, *, rank: str, address: str, port: str, before: Sequence[str] = (), options: Sequence[str] = ()) -> str:
-    """Return what one node runs around `"${program[@]}"`: torchrun, or nothing where the program starts its ranks itself.
+def start(
+    job: Job,
+    *,
+    rank: str,
+    address: str,
+    port: str,
+    before: Sequence[str] = (),
+    options: Sequence[str] = (),
+) -> str:
+    """Return what one node runs around `"${program[@]}"`: torchrun, or nothing where the program
+    starts its ranks itself.
 
     Rank, address and port are bash already, and of no use to torchrun on one node.
     """
     if job.runs_on == "node":
         where = node_words(job, rank=rank, address=address, port=port)
         return "\n".join([f"export {' '.join(where)}", " ".join([*before, '"${program[@]}"'])])
-    several = [f"--nnodes={job.nodes}", f"--node-rank={rank}", f"--master-addr={address}", f"--master-port={port}"]
+    several = [
+        f"--nnodes={job.nodes}",
+        f"--node-rank={rank}",
+        f"--master-addr={address}",
+        f"--master-port={port}",
+    ]
     flags = several if job.nodes > 1 else ["--standalone"]
-    return command([" ".join([*before, "torchrun"]), *flags, f"--nproc-per-node={job.gpus_per_node}", *options, '"${program[@]}"'])
+    return command(
+        [
+            " ".join([*before, "torchrun"]),
+            *flags,
+            f"--nproc-per-node={job.gpus_per_node}",
+            *options,
+            '"${program[@]}"',
+        ]
+    )
 
 
 def node_words(job: Job, *, rank: str, address: str, port: str) -> list[str]:
     """Return the variables by which a program that starts its ranks itself knows where it is."""
     if job.nodes == 1:
         rank, address = "0", "127.0.0.1"
-    return [f"NNODES={job.nodes}", f"NODE_RANK={rank}", f"MASTER_ADDR={address}", f"MASTER_PORT={port}"]
+    return [
+        f"NNODES={job.nodes}",
+        f"NODE_RANK={rank}",
+        f"MASTER_ADDR={address}",
+        f"MASTER_PORT={port}",
+    ]
 
 
 def _literal(words: Iterable[str]) -> str:
-    """Tell shellcheck that dollar signs and backslashes in single quotes are meant to stay what they are."""
+    """Tell shellcheck that dollar signs and backslashes in single quotes are meant to stay what
+    they are."""
     signs = set("".join(words))
     codes = [code for code, found in (("SC1003", {"\\"}), ("SC2016", {"$", "`"})) if signs & found]
-    return f"# shellcheck disable={','.join(codes)}  # these values are taken as they are\n" if codes else ""
+    return (
+        f"# shellcheck disable={','.join(codes)}  # these values are taken as they are\n"
+        if codes
+        else ""
+    )
 
 
 def title(job: Job, how: str = "") -> str:
@@ -147,7 +194,10 @@ def title(job: Job, how: str = "") -> str:
     how = how or _PER_NODE[job.runs_on]
     nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
     if job.asks_for == "nodes":
-        return f"# {job.name}: {nodes}, no GPUs. One task per node: the program finds its rank in the environment."
+        return (
+            f"# {job.name}: {nodes}, no GPUs. One task per node: the program finds its rank in the"
+            " environment."
+        )
     return f"# {job.name}: {job.num_gpus} GPU{'' if job.num_gpus == 1 else 's'} on {nodes}. {how}"
 
 

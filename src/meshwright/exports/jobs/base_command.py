@@ -1,4 +1,5 @@
-"""A job of NVIDIA Base Command Platform, for NGC CLI up to 4.19.1: later ones have no `ngc base-command`."""
+"""A job of NVIDIA Base Command Platform, for NGC CLI up to 4.19.1: later ones have no `ngc
+base-command`."""
 
 from __future__ import annotations
 
@@ -27,26 +28,49 @@ __all__ = ["base_command_script", "base_command_time"]
 RESULT_DIR = "/results"
 """Where Base Command's own examples mount the results of a job."""
 LAST_NGC_CLI = "4.19.1"
-_RANKS = "One task per GPU: bcprun starts every process and sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."
+_RANKS = (
+    "One task per GPU: bcprun starts every process and sets RANK, LOCAL_RANK, WORLD_SIZE,"
+    " MASTER_ADDR and MASTER_PORT."
+)
 
 
 def base_command_script(job: Job) -> JobText:
-    """Write a script that submits a job; several nodes are an array of type PYTORCH, whose ranks bcprun starts."""
-    check_fields(job, "bcp", ("image", "mounts", "workdir", "account", "partition", "instance", "log_dir", "port", "words"))
+    """Write a script that submits a job; several nodes are an array of type PYTORCH, whose ranks
+    bcprun starts."""
+    check_fields(
+        job,
+        "bcp",
+        (
+            "image",
+            "mounts",
+            "workdir",
+            "account",
+            "partition",
+            "instance",
+            "log_dir",
+            "port",
+            "words",
+        ),
+    )
     ranks = job.nodes > 1 and job.runs_on == "rank"
     way(job, "bcp", ("ranks",) if ranks else ("torchrun",))
     blocks = [
-        f"#!/usr/bin/env bash\n{title(job, _RANKS if ranks else '')}\n"
-        f"# Needs NGC CLI {LAST_NGC_CLI} or earlier, the last with base-command. Submit it: bash job.sh\n{STRICT}",
+        (
+            f"#!/usr/bin/env bash\n{title(job, _RANKS if ranks else '')}\n# Needs NGC CLI"
+            f" {LAST_NGC_CLI} or earlier, the last with base-command. Submit it: bash"
+            f" job.sh\n{STRICT}"
+        ),
         reasons(job),
-        "# What the first node runs.\n" + heredoc("commandline", _nodes(job) if job.nodes > 1 else _one_node(job)),
+        "# What the first node runs.\n"
+        + heredoc("commandline", _nodes(job) if job.nodes > 1 else _one_node(job)),
         command(_submit(job)),
     ]
     return JobText(file_name="job.sh", text=script(blocks), submit="bash job.sh")
 
 
 def base_command_time(seconds: int) -> str:
-    """Write a limit as nDnHnMnS without the parts that are zero; Base Command takes no bare number."""
+    """Write a limit as nDnHnMnS without the parts that are zero; Base Command takes no bare
+    number."""
     parts = []
     for sign, size in (("D", DAY_S), ("H", HOUR_S), ("M", MINUTE_S), ("S", 1)):
         count, seconds = divmod(seconds, size)
@@ -69,12 +93,18 @@ def _submit(job: Job) -> list[str]:
     ]
     for mount in job.mounts:
         words += _mount_words(mount_of(mount, "bcp", ("workspace", "dataset")))
-    return ["ngc base-command job run", *lines_of([*words, *job.words]), '--commandline "$commandline"']
+    return [
+        "ngc base-command job run",
+        *lines_of([*words, *job.words]),
+        '--commandline "$commandline"',
+    ]
 
 
 def _mount_words(mount: Mount) -> list[str]:
     if ":" in mount.source:
-        raise ConfigError(f"mount {mount.kind}={mount.source}: expected the id of a {mount.kind}, without a colon")
+        raise ConfigError(
+            f"mount {mount.kind}={mount.source}: expected the id of a {mount.kind}, without a colon"
+        )
     if mount.kind == "dataset":
         return ["--datasetid", f"{mount.source}:{mount.target}"]  # datasets are always read only
     return ["--workspace", f"{mount.source}:{mount.target}:{'RO' if mount.read_only else 'RW'}"]
@@ -84,7 +114,9 @@ def _one_node(job: Job) -> str:
     if job.runs_on == "node":
         where = node_words(job, rank="0", address="127.0.0.1", port=str(MASTER_PORT))
         return _line(job, list(job.command), where)
-    return _line(job, ["torchrun", "--standalone", f"--nproc-per-node={job.gpus_per_node}", *job.command])
+    return _line(
+        job, ["torchrun", "--standalone", f"--nproc-per-node={job.gpus_per_node}", *job.command]
+    )
 
 
 def _nodes(job: Job) -> str:
@@ -96,7 +128,9 @@ def _nodes(job: Job) -> str:
 
 
 def _bcprun(job: Job, tasks_per_node: int, line: str) -> str:
-    return command(["bcprun", f"--nnodes {job.nodes}", f"--npernode {tasks_per_node}", f"--cmd {quote(line)}"])
+    return command(
+        ["bcprun", f"--nnodes {job.nodes}", f"--npernode {tasks_per_node}", f"--cmd {quote(line)}"]
+    )
 
 
 def _line(job: Job, words: list[str], where: Sequence[str] = ()) -> str:
@@ -109,14 +143,18 @@ def _line(job: Job, words: list[str], where: Sequence[str] = ()) -> str:
 
 
 def _files(job: Job) -> list[str]:
-    """Return what puts the files of a job into a folder of the node, and goes there: every rank of a node writes each beside its name and
-    moves it there whole, so that none reads another's half."""
+    """Return what puts the files of a job into a folder of the node, and goes there: every rank of
+    a node writes each beside its name and moves it there whole, so that none reads another's
+    half."""
     if not job.files:
         return []
     folder = f"/tmp/{job.name}"
     inside = sorted({file.name.rpartition("/")[0] for file in job.files} - {""})
     lines = [
-        f"mkdir -p -- {' '.join(quote(place) for place in (folder, *(f'{folder}/{name}' for name in inside)))}",
+        (
+            "mkdir -p --"
+            f" {' '.join(quote(place) for place in (folder, *(f'{folder}/{name}' for name in inside)))}"  # noqa: E501
+        ),
         f"cd -- {quote(folder)}",
     ]
     for file in job.files:

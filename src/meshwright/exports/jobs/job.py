@@ -12,9 +12,12 @@ from meshwright.exports.exported import EnvVar, ExportedFile, RunsOn
 __all__ = ["Job", "JobText", "Launch", "Mount", "parse_mount"]
 
 Launch = Literal["torchrun", "ranks"]
-"""`torchrun`: one task per node, in which torchrun starts one process per chip. `ranks`: the platform starts one task per chip."""
+"""`torchrun`: one task per node, in which torchrun starts one process per chip. `ranks`: the
+platform starts one task per chip."""
 
-_MOUNT = re.compile(r"(?:(?P<kind>[a-z][\w:.-]*)=)?(?P<source>.+?):(?P<target>/[^:]*)(?::(?P<mode>ro|rw))?")
+_MOUNT = re.compile(
+    r"(?:(?P<kind>[a-z][\w:.-]*)=)?(?P<source>.+?):(?P<target>/[^:]*)(?::(?P<mode>ro|rw))?"
+)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -23,7 +26,8 @@ class Mount:
     """What a container sees of the world outside."""
 
     kind: str = "path"
-    """`path` of the host; or the platform's word for a volume: `pvc`, `workspace`, `dataset`, a volume of Lepton."""
+    """`path` of the host; or the platform's word for a volume: `pvc`, `workspace`, `dataset`, a
+    volume of Lepton."""
     source: str
     """A path, or the name of the volume."""
     target: str
@@ -35,16 +39,21 @@ class Mount:
         for text in (self.source, self.target):
             _check_line(text, "a mount")
         if not self.target.startswith("/"):
-            raise ConfigError(f"mount {self.source}:{self.target}: expected an absolute path in the container after the colon")
+            raise ConfigError(
+                f"mount {self.source}:{self.target}: expected an absolute path in the container"
+                " after the colon"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """Everything that a job script says. What a platform has no word for is refused there, not dropped."""
+    """Everything that a job script says. What a platform has no word for is refused there, not
+    dropped."""
 
     name: str
     command: tuple[str, ...]
-    """The program and its arguments without interpreter or launcher: `pretrain_gpt.py --bf16 ...`, `-m torchtitan.train ...`."""
+    """The program and its arguments without interpreter or launcher: `pretrain_gpt.py --bf16 ...`,
+    `-m torchtitan.train ...`."""
     nodes: int
     gpus_per_node: int
     runs_on: RunsOn = "rank"
@@ -54,7 +63,8 @@ class Job:
     launch: Launch | None = None
     """None: the platform's usual way."""
     asks_for: Literal["gpus", "nodes"] = "gpus"
-    """`nodes`: work for processors alone, one process on each node; the platform is asked for no chip."""
+    """`nodes`: work for processors alone, one process on each node; the platform is asked for no
+    chip."""
     time_limit_s: int | None = None
     image: str | None = None
     """A container image, or a file of one (.sif, .sqsh)."""
@@ -62,11 +72,13 @@ class Job:
     workdir: str | None = None
     """Where the program starts; in the container where there is one."""
     files: tuple[ExportedFile, ...] = ()
-    """Files that the command names, or that such a file may read. The program starts among them, so there is no other workdir then."""
+    """Files that the command names, or that such a file may read. The program starts among them, so
+    there is no other workdir then."""
     account: str | None = None
     """Who pays: an account of Slurm, an organization of NGC, a project of Run:ai."""
     partition: str | None = None
-    """Where it waits: a partition of Slurm, an ACE, a node pool or group, a queue of Kueue, the infrastructure of SkyPilot."""
+    """Where it waits: a partition of Slurm, an ACE, a node pool or group, a queue of Kueue, the
+    infrastructure of SkyPilot."""
     instance: str | None = None
     """The kind of node, in the platform's words."""
     log_dir: str | None = None
@@ -97,21 +109,43 @@ class Job:
         if not self.command:
             raise ConfigError("command: expected the words of a program")
         if self.runs_on == "once":
-            raise ConfigError(f"{self.command[0]} is run once and starts its processes itself: it needs no job script")
+            raise ConfigError(
+                f"{self.command[0]} is run once and starts its processes itself: it needs no job"
+                " script"
+            )
         if self.runs_on == "node" and self.launch:
-            raise ConfigError(f"{self.command[0]} is run once per node and starts its ranks itself; leave launch={self.launch} out")
+            raise ConfigError(
+                f"{self.command[0]} is run once per node and starts its ranks itself; leave"
+                f" launch={self.launch} out"
+            )
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
-            raise ConfigError(f"name={self.name}: expected letters, digits, dots, dashes and underscores, the first a letter or a digit")
+            raise ConfigError(
+                f"name={self.name}: expected letters, digits, dots, dashes and underscores, the"
+                " first a letter or a digit"
+            )
         for word in self.command:
             _check_text(word, "a word of the program")
         for variable in self.environment:
             _check_variable(variable)
-        for name in ("image", "workdir", "account", "partition", "instance", "log_dir", "memory", "shared_memory", "priority"):
+        for name in (
+            "image",
+            "workdir",
+            "account",
+            "partition",
+            "instance",
+            "log_dir",
+            "memory",
+            "shared_memory",
+            "priority",
+        ):
             _check_line(getattr(self, name) or "", name)
         for word in self.words:
             _check_line(word, "an option for the platform")
         if self.files and self.workdir:
-            raise ConfigError(f"workdir={self.workdir}: the program reads {self.files[0].name} and starts where that is; leave workdir out")
+            raise ConfigError(
+                f"workdir={self.workdir}: the program reads {self.files[0].name} and starts where"
+                " that is; leave workdir out"
+            )
         for file in self.files:
             _check_text(file.name + file.text, f"file {file.name}")
         if len({variable.name for variable in self.environment}) < len(self.environment):
@@ -137,13 +171,24 @@ def parse_mount(text: str) -> Mount:
     """Read `SOURCE:TARGET`, `SOURCE:TARGET:ro` or `KIND=NAME:TARGET`."""
     found = _MOUNT.fullmatch(text)
     if found is None:
-        raise ConfigError(f"mount={text}: expected SOURCE:/TARGET, SOURCE:/TARGET:ro, or KIND=NAME:/TARGET such as pvc=datasets:/data")
-    return Mount(kind=found["kind"] or "path", source=found["source"], target=found["target"], read_only=found["mode"] == "ro")
+        raise ConfigError(
+            f"mount={text}: expected SOURCE:/TARGET, SOURCE:/TARGET:ro, or KIND=NAME:/TARGET such"
+            " as pvc=datasets:/data"
+        )
+    return Mount(
+        kind=found["kind"] or "path",
+        source=found["source"],
+        target=found["target"],
+        read_only=found["mode"] == "ro",
+    )
 
 
 def _check_variable(variable: EnvVar) -> None:
     if not _NAME.fullmatch(variable.name):
-        raise ConfigError(f"{variable.name!r} is no name of an environment variable: expected letters, digits and underscores")
+        raise ConfigError(
+            f"{variable.name!r} is no name of an environment variable: expected letters, digits and"
+            " underscores"
+        )
     _check_text(variable.value, f"the value of {variable.name}")
 
 

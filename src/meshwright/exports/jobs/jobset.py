@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.exports.jobs._pod import KNOWN, container, manifest, metadata, node_command, pod_spec
+from meshwright.exports.jobs._pod import (
+    KNOWN,
+    container,
+    manifest,
+    metadata,
+    node_command,
+    pod_spec,
+)
 from meshwright.exports.jobs._shell import MASTER_PORT, title
 from meshwright.exports.jobs._words import check_fields, dns_label, way
 from meshwright.exports.jobs.job import Job, JobText
@@ -17,7 +24,8 @@ _JOB = "node"
 
 
 def jobset(job: Job) -> JobText:
-    """Write a JobSet. Its pods find the first one by the name that JobSet gives it, and their rank in the index of their Job."""
+    """Write a JobSet. Its pods find the first one by the name that JobSet gives it, and their rank
+    in the index of their Job."""
     platform = "k8s-jobset"
     check_fields(job, platform, (*KNOWN, "port"))
     way(job, platform, ("torchrun",))
@@ -33,7 +41,12 @@ def jobset(job: Job) -> JobText:
         "completionMode": "Indexed",
         "backoffLimit": 0,
         **limit,
-        "template": {"spec": {"restartPolicy": "Never", **pod_spec(job, platform, container(job, platform, name=_JOB, command=words))}},
+        "template": {
+            "spec": {
+                "restartPolicy": "Never",
+                **pod_spec(job, platform, container(job, platform, name=_JOB, command=words)),
+            }
+        },
     }
     content = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",

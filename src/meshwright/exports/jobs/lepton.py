@@ -29,8 +29,11 @@ _LOCAL = "node-local"
 
 
 def lepton_script(job: Job) -> JobText:
-    """Write a script that creates a job with one worker per node; Lepton has no limit on its time, so `timeout` stops it."""
-    check_fields(job, "lepton", ("image", "mounts", "workdir", "partition", "instance", "port", "words"))
+    """Write a script that creates a job with one worker per node; Lepton has no limit on its time,
+    so `timeout` stops it."""
+    check_fields(
+        job, "lepton", ("image", "mounts", "workdir", "partition", "instance", "port", "words")
+    )
     way(job, "lepton", ("torchrun",))
     blocks = [
         f"#!/usr/bin/env bash\n{title(job)}\n# Submit it: bash job.sh\n{STRICT}",
@@ -43,7 +46,10 @@ def lepton_script(job: Job) -> JobText:
 def _submit(job: Job) -> list[str]:
     words = [
         *("--name", dns_label(job, "lepton", _MOST_LETTERS)),
-        *("--container-image", required(job, "lepton", "image", "nvcr.io/nvidia/pytorch:25.04-py3")),
+        *(
+            "--container-image",
+            required(job, "lepton", "image", "nvcr.io/nvidia/pytorch:25.04-py3"),
+        ),
         *("--resource-shape", required(job, "lepton", "instance", "gpu.8xh100-sxm")),
         *("--num-workers", str(job.nodes)),
         *(("--node-group", job.partition) if job.partition else ()),
@@ -66,9 +72,26 @@ def _mount_word(mount: Mount) -> str:
 
 
 def _worker(job: Job) -> str:
-    address = "# The first worker's name, as Lepton makes it.\nMASTER_ADDR=${LEPTON_JOB_WORKER_PREFIX}-0.${LEPTON_SUBDOMAIN}"
+    address = (
+        "# The first worker's name, as Lepton makes"
+        " it.\nMASTER_ADDR=${LEPTON_JOB_WORKER_PREFIX}-0.${LEPTON_SUBDOMAIN}"
+    )
     run = start(
-        job, rank='"$LEPTON_JOB_WORKER_INDEX"', address='"$MASTER_ADDR"', port=str(MASTER_PORT), before=["exec", *timeout_words(job)]
+        job,
+        rank='"$LEPTON_JOB_WORKER_INDEX"',
+        address='"$MASTER_ADDR"',
+        port=str(MASTER_PORT),
+        before=["exec", *timeout_words(job)],
     )
     go = f"cd -- {quote(job.workdir)}" if job.workdir else ""
-    return script([STRICT, environment(job), files(job), address if job.nodes > 1 else "", program(job.command), go, run])
+    return script(
+        [
+            STRICT,
+            environment(job),
+            files(job),
+            address if job.nodes > 1 else "",
+            program(job.command),
+            go,
+            run,
+        ]
+    )

@@ -1,4 +1,5 @@
-"""A job whose program runs inside a script of its node: checks before it, a log of each node's own, results copied once at its end."""
+"""A job whose program runs inside a script of its node: checks before it, a log of each node's own,
+results copied once at its end."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ wait "$!" || code=$?
 if ((stopped)); then
   code=0
   wait "$!" || code=$?
-fi"""
+fi"""  # noqa: E501
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +48,11 @@ def on_nodes(
     """Return the job with its program inside a script that each node runs once.
 
     Args:
-        job: a program for ranks is started by torchrun; its files are written to /tmp/NAME of each node.
+        job: a program for ranks is started by torchrun; its files are written to /tmp/NAME of each
+             node.
         logs: folder that each node appends its output to, as `replica-NUMBER.log`.
-        needs: paths that must be there before the program starts; the first that is not ends the job with code 2.
+        needs: paths that must be there before the program starts; the first that is not ends the
+               job with code 2.
         programs: commands that must be there, after the setup.
         setup: bash that runs before the program, such as an installation.
         copy: what the first node copies at the end.
@@ -72,14 +75,19 @@ def on_nodes(
         _copied(copy) if copy else "",
         'exit "$code"',
     ]
-    return replace(job, command=("bash", "-c", script(blocks)), runs_on="node", files=(), launch=None)
+    return replace(
+        job, command=("bash", "-c", script(blocks)), runs_on="node", files=(), launch=None
+    )
 
 
 def _start(job: Job) -> str:
-    """The shell of the pipeline becomes the program, so that a signal to it is one to the program."""
+    """The shell of the pipeline becomes the program, so that a signal to it is one to the
+    program."""
     if job.runs_on == "node":
         return 'exec "${program[@]}"'
-    return start(job, rank='"$NODE_RANK"', address='"$MASTER_ADDR"', port='"$MASTER_PORT"', before=("exec",))
+    return start(
+        job, rank='"$NODE_RANK"', address='"$MASTER_ADDR"', port='"$MASTER_PORT"', before=("exec",)
+    )
 
 
 def _needs(name: str, paths: Sequence[str]) -> list[str]:
@@ -93,7 +101,9 @@ def _needs(name: str, paths: Sequence[str]) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    lacking = f"{name}: $path is not there: is it mounted, and has the job before this one ended well?"
+    lacking = (
+        f"{name}: $path is not there: is it mounted, and has the job before this one ended well?"
+    )
     return [
         f"needs=(\n{listed}\n)",
         'for path in "${needs[@]}"; do',
@@ -104,19 +114,33 @@ def _needs(name: str, paths: Sequence[str]) -> list[str]:
 
 def _programs(name: str, programs: Sequence[str]) -> list[str]:
     return [
-        f"command -v {quote(word)} > /dev/null || {{ echo {quote(f'{name}: {word} is not in this image')} >&2; exit 2; }}"
+        f"command -v {quote(word)} > /dev/null || {{ echo"
+        f" {quote(f'{name}: {word} is not in this image')} >&2; exit 2; }}"
         for word in programs
     ]
 
 
 def _copied(copy: Copy) -> str:
     source, target = copy.source.rstrip("/") + "/", copy.target.rstrip("/") + "/"
-    words = ["rsync", "-a", *(f"--exclude={quote(pattern)}" for pattern in copy.exclude), "--", quote(source), quote(target)]
+    words = [
+        "rsync",
+        "-a",
+        *(f"--exclude={quote(pattern)}" for pattern in copy.exclude),
+        "--",
+        quote(source),
+        quote(target),
+    ]
     return "\n".join(
         [
-            "# The first node alone copies, and once: what all would write at the same time would be torn.",
+            (
+                "# The first node alone copies, and once: what all would write at the same time"
+                " would be torn."
+            ),
             "if [[ ${NODE_RANK:-0} == 0 ]]; then",
-            f"  {' '.join(words)} || echo {quote(f'{copy.source} is not copied to {copy.target}; it is still where it was')} >&2",
+            (
+                f"  {' '.join(words)} || echo"
+                f" {quote(f'{copy.source} is not copied to {copy.target}; it is still where it was')} >&2"  # noqa: E501
+            ),
             "fi",
         ]
     )

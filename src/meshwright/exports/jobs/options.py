@@ -18,7 +18,8 @@ __all__ = ["JobOptions", "job_of"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobOptions:
-    """Fields of a job file, and flags of `meshwright export`; docs/jobs.md says what each means on a platform."""
+    """Fields of a job file, and flags of `meshwright export`; docs/jobs.md says what each means on
+    a platform."""
 
     name: str | None = None
     """None: the model's."""
@@ -46,13 +47,20 @@ class JobOptions:
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> JobOptions:
-        """Build options from plain values (YAML, flags); an unknown key is an error with the nearest one."""
+        """Build options from plain values (YAML, flags); an unknown key is an error with the
+        nearest one."""
         known = [field.name for field in fields(JobOptions)]
         values: dict[str, Any] = {}
         for key, value in given.items():
             if key not in known:
                 raise UnknownNameError("key of a job", str(key), known)
-            values[key] = _list(key, value) if key in ("mounts", "words") else _number(key, value) if key == "cpus" else _text(key, value)
+            values[key] = (
+                _list(key, value)
+                if key in ("mounts", "words")
+                else _number(key, value)
+                if key == "cpus"
+                else _text(key, value)
+            )
         return JobOptions(**values)
 
 
@@ -78,7 +86,10 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
     """Return the job that runs an export on a pool's chips."""
     per_node = min(pool.node.chips_per_node, pool.num_chips)
     if pool.num_chips % per_node:
-        raise ConfigError(f"{pool.num_chips} chips on nodes of {per_node}: a job starts equally many processes on every node")
+        raise ConfigError(
+            f"{pool.num_chips} chips on nodes of {per_node}: a job starts equally many processes on"
+            " every node"
+        )
     reads = any(_names(word, file.name) for file in exported.files for word in exported.command)
     return Job(
         name=options.name or _name(model),
@@ -107,11 +118,19 @@ def job_of(exported: Exported, *, model: str, pool: Pool, options: JobOptions) -
 
 
 def _names(word: str, file: str) -> bool:
-    """Whether a word of the command is about a file: by its name, as a module of Python, or as a configuration of Hydra."""
+    """Whether a word of the command is about a file: by its name, as a module of Python, or as a
+    configuration of Hydra."""
     module = file.endswith(".py") and word == file.removesuffix(".py").replace("/", ".")
-    return file in word or module or (file.endswith(".yaml") and word == f"--config-name={file.removesuffix('.yaml')}")
+    return (
+        file in word
+        or module
+        or (file.endswith(".yaml") and word == f"--config-name={file.removesuffix('.yaml')}")
+    )
 
 
 def _name(model: str) -> str:
     """Return a name that every platform takes."""
-    return re.sub(r"[^a-z0-9]+", "-", model.lower()).lstrip("-0123456789")[:40].strip("-") or "training"
+    return (
+        re.sub(r"[^a-z0-9]+", "-", model.lower()).lstrip("-0123456789")[:40].strip("-")
+        or "training"
+    )

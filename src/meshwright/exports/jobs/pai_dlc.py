@@ -1,4 +1,5 @@
-"""A job of Deep Learning Containers of Alibaba Cloud's PAI: the body of CreateJob (pai-dlc 2020-12-03)."""
+"""A job of Deep Learning Containers of Alibaba Cloud's PAI: the body of CreateJob (pai-dlc
+2020-12-03)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,17 @@ import json
 from typing import Any
 
 from meshwright.errors import ConfigError
-from meshwright.exports.jobs._shell import MASTER_PORT, STRICT, environment, files, program, quote, script, start, title
+from meshwright.exports.jobs._shell import (
+    MASTER_PORT,
+    STRICT,
+    environment,
+    files,
+    program,
+    quote,
+    script,
+    start,
+    title,
+)
 from meshwright.exports.jobs._words import check_fields, required, way
 from meshwright.exports.jobs.job import Job, JobText, Mount
 from meshwright.units import MINUTE_S
@@ -20,12 +31,25 @@ _PRIORITIES = range(1, 10)
 
 
 def pai_dlc_job(job: Job) -> JobText:
-    """Write the body of a PyTorchJob with one worker per node; DLC sets RANK, the number of the node, MASTER_ADDR and MASTER_PORT.
+    """Write the body of a PyTorchJob with one worker per node; DLC sets RANK, the number of the
+    node, MASTER_ADDR and MASTER_PORT.
 
-    `partition` is a resource quota, whose nodes are asked for by cpus, memory, shared memory and GPUs; without it `instance` is a type of
-    machine of the public resources, which has them by itself.
+    `partition` is a resource quota, whose nodes are asked for by cpus, memory, shared memory and
+    GPUs; without it `instance` is a type of machine of the public resources, which has them by
+    itself.
     """
-    known = ("image", "mounts", "workdir", "account", "partition", "instance", "cpus", "memory", "shared_memory", "priority")
+    known = (
+        "image",
+        "mounts",
+        "workdir",
+        "account",
+        "partition",
+        "instance",
+        "cpus",
+        "memory",
+        "shared_memory",
+        "priority",
+    )
     check_fields(job, "pai-dlc", known)
     way(job, "pai-dlc", ("torchrun",))
     content: dict[str, Any] = {
@@ -46,21 +70,42 @@ def pai_dlc_job(job: Job) -> JobText:
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     if len(text.encode()) > _MOST_BYTES:
         raise ConfigError(
-            f"pai-dlc: the job has {len(text.encode()):,} bytes, and CreateJob takes {_MOST_BYTES:,}; put its files on a mount"
+            f"pai-dlc: the job has {len(text.encode()):,} bytes, and CreateJob takes"
+            f" {_MOST_BYTES:,}; put its files on a mount"
         )
-    submit = 'aliyun pai-dlc POST /api/v1/jobs --header "Content-Type=application/json" --body "$(cat job.dlc.json)"'
+    submit = (
+        'aliyun pai-dlc POST /api/v1/jobs --header "Content-Type=application/json" --body "$(cat'
+        ' job.dlc.json)"'
+    )
     return JobText(file_name="job.dlc.json", text=text, submit=submit)
 
 
 def _node(job: Job) -> dict[str, Any]:
-    node: dict[str, Any] = {"Image": required(job, "pai-dlc", "image", "dsw-registry.cn-hangzhou.cr.aliyuncs.com/pai/pytorch:2.3")}
+    node: dict[str, Any] = {
+        "Image": required(
+            job, "pai-dlc", "image", "dsw-registry.cn-hangzhou.cr.aliyuncs.com/pai/pytorch:2.3"
+        )
+    }
     if job.partition is None:
-        given = [name for name in ("cpus", "memory", "shared_memory") if getattr(job, name) is not None]
+        given = [
+            name for name in ("cpus", "memory", "shared_memory") if getattr(job, name) is not None
+        ]
         if given:
-            raise ConfigError(f"pai-dlc: {', '.join(given)}: a type of machine has its own; they are asked for of a quota (partition)")
-        return {**node, "EcsSpec": required(job, "pai-dlc", "instance", "ecs.gn7e-c16g1.4xlarge, or a quota as partition")}
+            raise ConfigError(
+                f"pai-dlc: {', '.join(given)}: a type of machine has its own; they are asked for of"
+                " a quota (partition)"
+            )
+        return {
+            **node,
+            "EcsSpec": required(
+                job, "pai-dlc", "instance", "ecs.gn7e-c16g1.4xlarge, or a quota as partition"
+            ),
+        }
     if job.instance:
-        raise ConfigError(f"pai-dlc: instance={job.instance}: of no effect in the quota {job.partition}; leave one of them out")
+        raise ConfigError(
+            f"pai-dlc: instance={job.instance}: of no effect in the quota {job.partition}; leave"
+            " one of them out"
+        )
     asked = {
         "CPU": None if job.cpus is None else str(job.cpus),
         "GPU": str(job.gpus_per_node) if job.asks_for == "gpus" else None,
@@ -69,7 +114,10 @@ def _node(job: Job) -> dict[str, Any]:
     }
     for name in ("cpus", "memory"):
         required(job, "pai-dlc", name, {"cpus": "96", "memory": "1000Gi"}[name])
-    return {**node, "ResourceConfig": {key: value for key, value in asked.items() if value is not None}}
+    return {
+        **node,
+        "ResourceConfig": {key: value for key, value in asked.items() if value is not None},
+    }
 
 
 def _priority(text: str) -> int:
@@ -85,12 +133,21 @@ def _source(mount: Mount) -> dict[str, str]:
         return {"DataSourceId": mount.source, "MountPath": mount.target, **access}
     if mount.kind != "path" or "://" not in mount.source:
         raise ConfigError(
-            f"mount {mount.kind}={mount.source}: pai-dlc expects dataset=ID, or an address such as oss://BUCKET.oss-cn-hangzhou-internal.aliyuncs.com/PATH/"
+            f"mount {mount.kind}={mount.source}: pai-dlc expects dataset=ID, or an address such as"
+            " oss://BUCKET.oss-cn-hangzhou-internal.aliyuncs.com/PATH/"
         )
     return {"Uri": mount.source, "MountPath": mount.target, **access}
 
 
 def _command(job: Job) -> str:
-    run = start(job, rank='"$RANK"', address='"$MASTER_ADDR"', port=f'"${{MASTER_PORT:-{MASTER_PORT}}}"', before=["exec"])
+    run = start(
+        job,
+        rank='"$RANK"',
+        address='"$MASTER_ADDR"',
+        port=f'"${{MASTER_PORT:-{MASTER_PORT}}}"',
+        before=["exec"],
+    )
     go = f"cd -- {quote(job.workdir)}" if job.workdir else ""
-    return script([f"{title(job)}\n{STRICT}", environment(job), files(job), program(job.command), go, run])
+    return script(
+        [f"{title(job)}\n{STRICT}", environment(job), files(job), program(job.command), go, run]
+    )

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.exports.jobs._pod import KNOWN, container, manifest, metadata, node_command, pod_spec, replica
+from meshwright.exports.jobs._pod import (
+    KNOWN,
+    container,
+    manifest,
+    metadata,
+    node_command,
+    pod_spec,
+    replica,
+)
 from meshwright.exports.jobs._shell import title
 from meshwright.exports.jobs._words import check_fields, dns_label, way
 from meshwright.exports.jobs.job import Job, JobText
@@ -17,11 +25,14 @@ _CONTAINER = "pytorch"
 
 
 def pytorchjob(job: Job) -> JobText:
-    """Write a PyTorchJob: one master, and workers for the other nodes; the operator sets torchrun's PET_ variables."""
+    """Write a PyTorchJob: one master, and workers for the other nodes; the operator sets torchrun's
+    PET_ variables."""
     platform = "k8s-pytorchjob"
     check_fields(job, platform, KNOWN)
     way(job, platform, ("torchrun",))
-    words = node_command(job, rank="$(PET_NODE_RANK)", address="$(PET_MASTER_ADDR)", port="$(PET_MASTER_PORT)")
+    words = node_command(
+        job, rank="$(PET_NODE_RANK)", address="$(PET_MASTER_ADDR)", port="$(PET_MASTER_PORT)"
+    )
     spec = pod_spec(job, platform, container(job, platform, name=_CONTAINER, command=words))
     replicas: dict[str, Any] = {"Master": replica(1, spec)}
     if job.nodes > 1:

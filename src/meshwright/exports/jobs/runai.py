@@ -28,9 +28,14 @@ _MOST_LETTERS = 50
 def runai_script(job: Job) -> JobText:
     """Write a script that submits one master and workers for the other nodes.
 
-    Run:ai has no limit on the time of a workload, so `timeout` stops it; its operator sets MASTER_ADDR, MASTER_PORT and each pod's RANK.
+    Run:ai has no limit on the time of a workload, so `timeout` stops it; its operator sets
+    MASTER_ADDR, MASTER_PORT and each pod's RANK.
     """
-    check_fields(job, "runai", ("image", "mounts", "workdir", "account", "partition", "instance", "port", "words"))
+    check_fields(
+        job,
+        "runai",
+        ("image", "mounts", "workdir", "account", "partition", "instance", "port", "words"),
+    )
     way(job, "runai", ("torchrun",))
     blocks = [
         f"#!/usr/bin/env bash\n{title(job)}\n# Submit it: bash job.sh\n{STRICT}",
@@ -54,22 +59,48 @@ def _submit(job: Job) -> list[str]:
     ]
     for mount in job.mounts:
         words += _mount_words(mount_of(mount, "runai", ("path", "pvc")))
-    # A failed pod must not start again on its own: the others would wait for a rank that never comes back.
-    words += ["--backoff-limit", "0", "--restart-policy", "Never", "--master-restart-policy", "Never"]
+    # A failed pod must not start again on its own: the others would wait for a rank that never
+    # comes back.
+    words += [
+        "--backoff-limit",
+        "0",
+        "--restart-policy",
+        "Never",
+        "--master-restart-policy",
+        "Never",
+    ]
     name = dns_label(job, "runai", _MOST_LETTERS)
-    return [f"runai training pytorch submit {name}", *lines_of([*words, *job.words]), '--command -- bash -c "$pod"']
+    return [
+        f"runai training pytorch submit {name}",
+        *lines_of([*words, *job.words]),
+        '--command -- bash -c "$pod"',
+    ]
 
 
 def _mount_words(mount: Mount) -> list[str]:
     if "," in mount.source + mount.target:
-        raise ConfigError(f"mount {mount.source}:{mount.target}: Run:ai separates the parts of a mount by commas; there is one in a path")
+        raise ConfigError(
+            f"mount {mount.source}:{mount.target}: Run:ai separates the parts of a mount by commas;"
+            " there is one in a path"
+        )
     if mount.kind == "path":
-        return ["--host-path", f"path={mount.source},mount={mount.target}{'' if mount.read_only else ',readwrite'}"]
+        return [
+            "--host-path",
+            f"path={mount.source},mount={mount.target}{'' if mount.read_only else ',readwrite'}",
+        ]
     if mount.read_only:
-        raise ConfigError(f"mount pvc={mount.source}: Run:ai cannot mount an existing claim read only")
+        raise ConfigError(
+            f"mount pvc={mount.source}: Run:ai cannot mount an existing claim read only"
+        )
     return ["--existing-pvc", f"claimname={mount.source},path={mount.target}"]
 
 
 def _pod(job: Job) -> str:
-    run = start(job, rank='"$RANK"', address='"$MASTER_ADDR"', port='"$MASTER_PORT"', before=["exec", *timeout_words(job)])
+    run = start(
+        job,
+        rank='"$RANK"',
+        address='"$MASTER_ADDR"',
+        port='"$MASTER_PORT"',
+        before=["exec", *timeout_words(job)],
+    )
     return script([STRICT, environment(job), files(job), program(job.command), run])

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.errors import ConfigError
-from meshwright.exports.jobs._shell import MASTER_PORT, STRICT, environment, files, program, quote, script, start, timeout_words, title
+from meshwright.exports.jobs._shell import (
+    MASTER_PORT,
+    STRICT,
+    environment,
+    files,
+    program,
+    quote,
+    script,
+    start,
+    timeout_words,
+    title,
+)
 from meshwright.exports.jobs._words import check_fields, dns_label, required, way
 from meshwright.exports.jobs.job import Job, JobText, Mount
 from meshwright.yaml_text import write_yaml
@@ -29,12 +40,20 @@ def sky_task(job: Job) -> JobText:
         resources["image_id"] = f"docker:{job.image}"
     if job.partition:
         resources["infra"] = job.partition
-    content = {"name": dns_label(job, "sky", _MOST_LETTERS), "num_nodes": job.nodes, "resources": resources}
+    content = {
+        "name": dns_label(job, "sky", _MOST_LETTERS),
+        "num_nodes": job.nodes,
+        "resources": resources,
+    }
     if job.mounts:
         content["file_mounts"] = {mount.target: _source(mount) for mount in job.mounts}
     content["run"] = _run(job)
     comment = f"{title(job)}\n# Submit it: sky launch job.sky.yaml"
-    return JobText(file_name="job.sky.yaml", text=f"{comment}\n{write_yaml(content)}", submit="sky launch job.sky.yaml")
+    return JobText(
+        file_name="job.sky.yaml",
+        text=f"{comment}\n{write_yaml(content)}",
+        submit="sky launch job.sky.yaml",
+    )
 
 
 def _chips(job: Job) -> dict[str, Any]:
@@ -48,14 +67,33 @@ def _source(mount: Mount) -> str | dict[str, str]:
     """A bucket is mounted, a path of the submitting machine is copied."""
     if mount.kind != "path" or mount.read_only:
         raise ConfigError(
-            f"mount {mount.kind}={mount.source}: sky expects a path or a bucket such as s3://NAME, and cannot mount read only"
+            f"mount {mount.kind}={mount.source}: sky expects a path or a bucket such as s3://NAME,"
+            " and cannot mount read only"
         )
     return {"source": mount.source, "mode": "MOUNT"} if "://" in mount.source else mount.source
 
 
 def _run(job: Job) -> str:
     # NODE_IPS has one address per line.
-    address = "# The first node is where all processes meet.\nMASTER_ADDR=${SKYPILOT_NODE_IPS%%$'\\n'*}"
-    run = start(job, rank='"$SKYPILOT_NODE_RANK"', address='"$MASTER_ADDR"', port=str(MASTER_PORT), before=timeout_words(job))
+    address = (
+        "# The first node is where all processes meet.\nMASTER_ADDR=${SKYPILOT_NODE_IPS%%$'\\n'*}"
+    )
+    run = start(
+        job,
+        rank='"$SKYPILOT_NODE_RANK"',
+        address='"$MASTER_ADDR"',
+        port=str(MASTER_PORT),
+        before=timeout_words(job),
+    )
     go = f"cd -- {quote(job.workdir)}" if job.workdir else ""
-    return script([STRICT, environment(job), files(job), address if job.nodes > 1 else "", program(job.command), go, run])
+    return script(
+        [
+            STRICT,
+            environment(job),
+            files(job),
+            address if job.nodes > 1 else "",
+            program(job.command),
+            go,
+            run,
+        ]
+    )

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from meshwright.errors import ConfigError
-from meshwright.exports.jobs._shell import MASTER_PORT, STRICT, environment, lines_of, program, quote, script, start, timeout_words, title
+from meshwright.exports.jobs._shell import (
+    MASTER_PORT,
+    STRICT,
+    environment,
+    lines_of,
+    program,
+    quote,
+    script,
+    start,
+    timeout_words,
+    title,
+)
 from meshwright.exports.jobs._words import check_fields, way
 from meshwright.exports.jobs.job import Job, JobText
 
@@ -14,11 +25,15 @@ _HERE = 'cd -- "$(dirname -- "${BASH_SOURCE[0]}")"'
 
 
 def torchrun_script(job: Job) -> JobText:
-    """Write a script of torchrun; on several nodes each must be told the first one's name and its own number."""
+    """Write a script of torchrun; on several nodes each must be told the first one's name and its
+    own number."""
     check_fields(job, "torchrun", ("workdir", "log_dir", "port", "words"))
     way(job, "torchrun", ("torchrun",))
     if job.runs_on == "node" and (job.log_dir or job.words):
-        raise ConfigError(f"torchrun: log_dir and words are options of torchrun, and {job.command[0]} is run without it")
+        raise ConfigError(
+            f"torchrun: log_dir and words are options of torchrun, and {job.command[0]} is run"
+            " without it"
+        )
     several = job.nodes > 1
     submit = "MASTER_ADDR=FIRST_NODE NODE_RANK=0 bash job.sh" if several else "bash job.sh"
     blocks = [
@@ -33,7 +48,11 @@ def torchrun_script(job: Job) -> JobText:
 
 
 def _head(job: Job, submit: str) -> str:
-    start = f"# Start it on every node, NODE_RANK counting from 0: {submit}" if job.nodes > 1 else f"# Start it: {submit}"
+    start = (
+        f"# Start it on every node, NODE_RANK counting from 0: {submit}"
+        if job.nodes > 1
+        else f"# Start it: {submit}"
+    )
     return f"{title(job)}\n{start}"
 
 
@@ -54,4 +73,6 @@ def _launch(job: Job) -> str:
     logs = [f"--log-dir={quote(job.log_dir)}", "--tee=3"] if job.log_dir else []
     own = [*logs, *lines_of(job.words)]
     port = '"$MASTER_PORT"' if job.nodes > 1 else f'"${{MASTER_PORT:-{MASTER_PORT}}}"'
-    return start(job, rank='"$NODE_RANK"', address='"$MASTER_ADDR"', port=port, before=before, options=own)
+    return start(
+        job, rank='"$NODE_RANK"', address='"$MASTER_ADDR"', port=port, before=before, options=own
+    )

@@ -1,4 +1,5 @@
-"""A layout in the fields of Megatron-Core's ModelParallelConfig, TransformerConfig and DistributedDataParallelConfig."""
+"""A layout in the fields of Megatron-Core's ModelParallelConfig, TransformerConfig and
+DistributedDataParallelConfig."""
 
 from __future__ import annotations
 
@@ -39,9 +40,14 @@ def parallel_words(plan: TrainingPlan) -> dict[str, Any]:
     if plan.model.refuses_ring and layout.cp > 1:
         words["cp_comm_type"] = "a2a"
     if plan.model.moe is not None:
-        words |= {"expert_model_parallel_size": layout.ep, "expert_tensor_parallel_size": layout.tp if layout.etp is None else layout.etp}
+        words |= {
+            "expert_model_parallel_size": layout.ep,
+            "expert_tensor_parallel_size": layout.tp if layout.etp is None else layout.etp,
+        }
     if layout.layers_per_stage is not None and layout.pp > 1:
-        words["pipeline_model_parallel_layout"] = split_text(chunk_layers(layout, plan.model.num_layers), plan.model.mtp_layers)
+        words["pipeline_model_parallel_layout"] = split_text(
+            chunk_layers(layout, plan.model.num_layers), plan.model.mtp_layers
+        )
     return words
 
 
@@ -62,9 +68,20 @@ def recompute_words(plan: TrainingPlan) -> dict[str, Any]:
     if layout.recompute == "full":
         layers = layout.recompute_layers
         if layers is None:  # every layer: units of one, or blocks as long as the longest chunk
-            layers = 1 if layout.recompute_method == "uniform" else max(chunk_layers(layout, plan.model.num_layers))
-        return {"recompute_granularity": "full", "recompute_method": layout.recompute_method, "recompute_num_layers": layers}
-    return {"recompute_granularity": "selective", "recompute_modules": list(layout.recompute_modules)}
+            layers = (
+                1
+                if layout.recompute_method == "uniform"
+                else max(chunk_layers(layout, plan.model.num_layers))
+            )
+        return {
+            "recompute_granularity": "full",
+            "recompute_method": layout.recompute_method,
+            "recompute_num_layers": layers,
+        }
+    return {
+        "recompute_granularity": "selective",
+        "recompute_modules": list(layout.recompute_modules),
+    }
 
 
 def ddp_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
@@ -79,7 +96,10 @@ def ddp_words(plan: TrainingPlan, *, name: str) -> dict[str, Any]:
         "average_in_collective": not fsdp,
     }
     if fsdp:
-        words |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": _SHARDED[layout.sharding]}
+        words |= {
+            "use_megatron_fsdp": True,
+            "data_parallel_sharding_strategy": _SHARDED[layout.sharding],
+        }
     if layout.sharding == "hybrid" and layout.shard_size is not None:
         words["num_distributed_optimizer_instances"] = layout.dp * layout.cp // layout.shard_size
     return words
@@ -93,12 +113,18 @@ def tp_overlap(plan: TrainingPlan) -> bool:
 
 
 def trained(values: dict[str, Any], *, what: str) -> TrainedLayers:
-    """Return the layers that such fields train, as Megatron-Core's get_num_layers_to_build counts them."""
+    """Return the layers that such fields train, as Megatron-Core's get_num_layers_to_build counts
+    them."""
     layers, pp = values["num_layers"], values.get("pipeline_model_parallel_size", 1)
-    vpp, mtp = values.get("virtual_pipeline_model_parallel_size") or 1, values.get("mtp_num_layers") or 0
+    vpp, mtp = (
+        values.get("virtual_pipeline_model_parallel_size") or 1,
+        values.get("mtp_num_layers") or 0,
+    )
     text = values.get("pipeline_model_parallel_layout")
     if text is not None:
-        return TrainedLayers(chunks=read_split(text, what=what), mtp="".join(_chunks(text, what=what)).count("m"))
+        return TrainedLayers(
+            chunks=read_split(text, what=what), mtp="".join(_chunks(text, what=what)).count("m")
+        )
     return TrainedLayers(chunks=(layers // (pp * vpp),) * (pp * vpp), mtp=mtp)
 
 
@@ -121,7 +147,8 @@ def read_parallel(words: Taken, *, prefix: str, what: str) -> dict[str, Any]:
         chunks = read_split(str(text), what=what)
         if len(chunks) % layout["pp"]:
             raise ConfigError(
-                f"{what}: {counted(len(chunks), 'chunk')} of pipeline_model_parallel_layout for pipeline_model_parallel_size={layout['pp']}"
+                f"{what}: {counted(len(chunks), 'chunk')} of pipeline_model_parallel_layout for"
+                f" pipeline_model_parallel_size={layout['pp']}"
             )
         layout |= {"layers_per_stage": chunks, "vpp": len(chunks) // layout["pp"]}
     return layout
@@ -130,16 +157,25 @@ def read_parallel(words: Taken, *, prefix: str, what: str) -> dict[str, Any]:
 def read_recompute(words: Taken, *, prefix: str) -> dict[str, Any]:
     """Return the recomputation of such fields."""
     granularity = words.take(f"{prefix}recompute_granularity", None)
-    method, layers = words.take(f"{prefix}recompute_method", None), words.take(f"{prefix}recompute_num_layers", None)
+    method, layers = (
+        words.take(f"{prefix}recompute_method", None),
+        words.take(f"{prefix}recompute_num_layers", None),
+    )
     modules = words.take(f"{prefix}recompute_modules", None)
     if granularity is None:
         return {"recompute": "none"}
     if granularity == "full":
-        return {"recompute": "full", "recompute_method": method or "uniform", "recompute_layers": layers}
+        return {
+            "recompute": "full",
+            "recompute_method": method or "uniform",
+            "recompute_layers": layers,
+        }
     return {"recompute": "selective", "recompute_modules": tuple(modules or ("core_attn",))}
 
 
-def read_ddp(words: Taken, *, prefix: str, layout: dict[str, Any], num_chips: int | None = None) -> dict[str, Any]:
+def read_ddp(
+    words: Taken, *, prefix: str, layout: dict[str, Any], num_chips: int | None = None
+) -> dict[str, Any]:
     """Return the sharding of such fields; groups with replicas need the number of chips."""
     at = prefix
     optimizer = words.flag(f"{at}use_distributed_optimizer", False)
@@ -153,7 +189,17 @@ def read_ddp(words: Taken, *, prefix: str, layout: dict[str, Any], num_chips: in
     if strategy == "optim_grads_params" and instances > 1:
         if num_chips is None:
             raise ConfigError(
-                f"num_distributed_optimizer_instances={instances}: the size of a group depends on the number of chips, which is not said"
+                f"num_distributed_optimizer_instances={instances}: the size of a group depends on"
+                " the number of chips, which is not said"
             )
-        return {"sharding": "hybrid", "shard_size": num_chips // (layout["tp"] * layout["pp"] * instances)}
-    return {"sharding": {"optim_grads": "zero2", "optim_grads_params": "zero3", "optim": "zero1"}.get(strategy, "none")}
+        return {
+            "sharding": "hybrid",
+            "shard_size": num_chips // (layout["tp"] * layout["pp"] * instances),
+        }
+    return {
+        "sharding": (
+            {"optim_grads": "zero2", "optim_grads_params": "zero3", "optim": "zero1"}.get(
+                strategy, "none"
+            )
+        )
+    }

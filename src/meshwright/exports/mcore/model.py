@@ -21,17 +21,28 @@ ACTIVATIONS: dict[Activation, str] = {
     "quick-gelu": "quick_gelu",
 }
 """Python names of the activation function."""
-_BALANCE: dict[RouterBalance, str] = {"aux-loss": "aux_loss", "sequence-aux-loss": "seq_aux_loss", "bias": "seq_aux_loss", "none": "none"}
+_BALANCE: dict[RouterBalance, str] = {
+    "aux-loss": "aux_loss",
+    "sequence-aux-loss": "seq_aux_loss",
+    "bias": "seq_aux_loss",
+    "none": "none",
+}
 POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 """Megatron-Core's words for the positions of decoders."""
 
 
 def model_words(
-    plan: TrainingPlan, *, name: str, positions: Mapping[str, str] = POSITIONS, norms: int = 2, sinks: bool = False
+    plan: TrainingPlan,
+    *,
+    name: str,
+    positions: Mapping[str, str] = POSITIONS,
+    norms: int = 2,
+    sinks: bool = False,
 ) -> dict[str, Any]:
     """Return the fields of a decoder-only model in plain types, the activation function left out.
 
-    `norms` is how many a layer of the software's class has, `sinks` whether its attention may have them.
+    `norms` is how many a layer of the software's class has, `sinks` whether its attention may have
+    them.
     """
     _require_decoder(plan, name, norms=norms, sinks=sinks)
     model, details = plan.model, plan.details
@@ -92,22 +103,40 @@ def _require_decoder(plan: TrainingPlan, name: str, *, norms: int, sinks: bool) 
     for path, given, has in wanted:
         if given != has:
             other = "" if path in _NOT_MEGATRON else ", or --to megatron-lm"
-            raise CannotExpress(name, f"{path}={given}: this export is of models with {has}", nearest=f"a model with {path}={has}{other}")
+            raise CannotExpress(
+                name,
+                f"{path}={given}: this export is of models with {has}",
+                nearest=f"a model with {path}={has}{other}",
+            )
     if plan.work.lora_rank:
-        raise CannotExpress(name, f"lora_rank={plan.work.lora_rank}: the export is for pretraining", nearest="lora_rank=0")
+        raise CannotExpress(
+            name,
+            f"lora_rank={plan.work.lora_rank}: the export is for pretraining",
+            nearest="lora_rank=0",
+        )
 
 
 def _positions(plan: TrainingPlan, name: str, known: Mapping[str, str]) -> dict[str, Any]:
     model, details = plan.model, plan.details
     if model.positions not in known:
-        raise CannotExpress(name, f"positions={model.positions}: decoders have {', '.join(known)}", nearest="a model with positions=rope")
+        raise CannotExpress(
+            name,
+            f"positions={model.positions}: decoders have {', '.join(known)}",
+            nearest="a model with positions=rope",
+        )
     words: dict[str, Any] = {"position_embedding_type": known[model.positions]}
     if model.positions == "learned" and model.max_positions != plan.work.seq_len:
-        reason = f"max_positions={model.max_positions}: the table of positions is as long as the sequence of {plan.work.seq_len}"
+        reason = (
+            f"max_positions={model.max_positions}: the table of positions is as long as the"
+            f" sequence of {plan.work.seq_len}"
+        )
         raise CannotExpress(name, reason, nearest=f"seq_len={model.max_positions}")
     if model.positions == "rope":
         base = details.rope_base
-        words |= {"rotary_base": int(base) if base is not None and base == int(base) else base, "rotary_percent": details.rope_share}
+        words |= {
+            "rotary_base": int(base) if base is not None and base == int(base) else base,
+            "rotary_percent": details.rope_share,
+        }
         if details.rope_scaling is not None:
             words |= {"rope_scaling": True, "rope_scaling_factor": details.rope_scaling}
     return words
@@ -129,10 +158,19 @@ def _latent(mla: MlaSpec) -> dict[str, Any]:
 def _experts(plan: TrainingPlan, moe: MoeSpec, name: str) -> dict[str, Any]:
     details = plan.details
     if moe.latent_dim is not None:
-        raise CannotExpress(name, f"moe.latent_dim={moe.latent_dim}: experts work in the hidden size", nearest="a model without latent_dim")
+        raise CannotExpress(
+            name,
+            f"moe.latent_dim={moe.latent_dim}: experts work in the hidden size",
+            nearest="a model without latent_dim",
+        )
     if moe.expert_bias != plan.model.linear_bias:
-        reason = f"moe.expert_bias={moe.expert_bias} with linear_bias={plan.model.linear_bias}: biases are those of all linear layers"
-        raise CannotExpress(name, reason, nearest=f"a model with moe.expert_bias={plan.model.linear_bias}")
+        reason = (
+            f"moe.expert_bias={moe.expert_bias} with linear_bias={plan.model.linear_bias}: biases"
+            " are those of all linear layers"
+        )
+        raise CannotExpress(
+            name, reason, nearest=f"a model with moe.expert_bias={plan.model.linear_bias}"
+        )
     assert details.router_balance is not None
     words: dict[str, Any] = {
         "num_moe_experts": moe.num_experts,
@@ -152,22 +190,31 @@ def _experts(plan: TrainingPlan, moe: MoeSpec, name: str) -> dict[str, Any]:
     if moe.shared_ffn:
         words["moe_shared_expert_intermediate_size"] = moe.shared_ffn
     if moe.capacity_factor is not None:
-        words |= {"moe_expert_capacity_factor": moe.capacity_factor, "moe_pad_expert_input_to_capacity": True}
+        words |= {
+            "moe_expert_capacity_factor": moe.capacity_factor,
+            "moe_pad_expert_input_to_capacity": True,
+        }
     if details.routed_scale is not None:
         words["moe_router_topk_scaling_factor"] = details.routed_scale
     if details.router_groups is not None:
-        words |= {"moe_router_num_groups": details.router_groups, "moe_router_group_topk": details.router_top_groups}
+        words |= {
+            "moe_router_num_groups": details.router_groups,
+            "moe_router_group_topk": details.router_top_groups,
+        }
     return words
 
 
 def _layers_with_experts(layers: int, moe: MoeSpec) -> list[int]:
-    """Return 1 for each layer with experts: behind the dense ones, the last of every `layer_frequency`."""
+    """Return 1 for each layer with experts: behind the dense ones, the last of every
+    `layer_frequency`."""
     rest, every = layers - moe.first_dense_layers, moe.layer_frequency
     rounds, left = divmod(rest, every)
     return [0] * moe.first_dense_layers + ([0] * (every - 1) + [1]) * rounds + [0] * left
 
 
-def read_model(words: Taken, *, prefix: str, what: str, activation: Activation | None = None) -> tuple[ModelSpec, ModelDetails]:
+def read_model(
+    words: Taken, *, prefix: str, what: str, activation: Activation | None = None
+) -> tuple[ModelSpec, ModelDetails]:
     """Return the model of such fields, which lie below `prefix`; defaults are Megatron-Core's."""
     at = prefix
     heads = words.count(f"{at}num_attention_heads", 0)
@@ -191,7 +238,11 @@ def read_model(words: Taken, *, prefix: str, what: str, activation: Activation |
         vocab=words.count(f"{at}vocab_size", 0),
         gated=words.flag(f"{at}gated_linear_unit", False),
         tied=words.flag(f"{at}share_embeddings_and_output_weights", True),
-        norm="rmsnorm" if words.text(f"{at}normalization", "LayerNorm").lower() == "rmsnorm" else "layernorm",
+        norm=(
+            "rmsnorm"
+            if words.text(f"{at}normalization", "LayerNorm").lower() == "rmsnorm"
+            else "layernorm"
+        ),
         qk_norm=words.flag(f"{at}qk_layernorm", False),
         positions=positions,
         max_positions=seq_len if positions == "learned" else 0,
@@ -202,7 +253,9 @@ def read_model(words: Taken, *, prefix: str, what: str, activation: Activation |
         global_every=_every(words.take(f"{at}window_attn_skip_freq", None), window),
         mtp_layers=words.take(f"{at}mtp_num_layers", None) or 0,
         mla=_read_latent(words, at),
-        moe=_read_experts(words, at, hidden=hidden, layers=layers, linear_bias=linear_bias, what=what),
+        moe=_read_experts(
+            words, at, hidden=hidden, layers=layers, linear_bias=linear_bias, what=what
+        ),
     )
     return spec, _read_details(words, at, spec, rope, activation)
 
@@ -219,7 +272,11 @@ def _read_positions(words: Taken, at: str, what: str) -> tuple[dict[str, Any], A
     rope = {
         "rope_base": words.number(f"{at}rotary_base", 10000),
         "rope_share": words.number(f"{at}rotary_percent", 1.0),
-        "rope_scaling": words.number(f"{at}rope_scaling_factor", 8.0) if words.flag(f"{at}rope_scaling", False) else None,
+        "rope_scaling": (
+            words.number(f"{at}rope_scaling_factor", 8.0)
+            if words.flag(f"{at}rope_scaling", False)
+            else None
+        ),
     }
     return rope, names[given], words.count(f"{at}seq_length", 1024)
 
@@ -237,7 +294,9 @@ def _read_latent(words: Taken, at: str) -> MlaSpec | None:
     )
 
 
-def _read_experts(words: Taken, at: str, *, hidden: int, layers: int, linear_bias: bool, what: str) -> MoeSpec | None:
+def _read_experts(
+    words: Taken, at: str, *, hidden: int, layers: int, linear_bias: bool, what: str
+) -> MoeSpec | None:
     count = words.take(f"{at}num_moe_experts", None)
     if not count:
         return None
@@ -254,7 +313,9 @@ def _read_experts(words: Taken, at: str, *, hidden: int, layers: int, linear_bia
     return MoeSpec(
         num_experts=count,
         top_k=words.count(f"{at}moe_router_topk", 2),
-        expert_ffn=words.take(f"{at}moe_ffn_hidden_size", None) or words.take(f"{at}ffn_hidden_size", None) or 4 * hidden,
+        expert_ffn=words.take(f"{at}moe_ffn_hidden_size", None)
+        or words.take(f"{at}ffn_hidden_size", None)
+        or 4 * hidden,
         shared_ffn=words.take(f"{at}moe_shared_expert_intermediate_size", None) or 0,
         first_dense_layers=first,
         layer_frequency=every,
@@ -269,27 +330,44 @@ def _read_frequency(given: Any, layers: int, what: str) -> tuple[int, int]:
         return 0, 1
     for first in range(layers):
         for every in range(1, layers + 1) if isinstance(given, list) else ():
-            moe = MoeSpec(num_experts=1, top_k=1, expert_ffn=1, first_dense_layers=first, layer_frequency=every)
+            moe = MoeSpec(
+                num_experts=1,
+                top_k=1,
+                expert_ffn=1,
+                first_dense_layers=first,
+                layer_frequency=every,
+            )
             if _layers_with_experts(layers, moe) == given:
                 return first, every
         if isinstance(given, list) and given[first] == 1:
             break
     raise ConfigError(
-        f"{what}: moe_layer_freq={str(given)[:60]}: expected dense layers first, then one layer with experts in every so many"
+        f"{what}: moe_layer_freq={str(given)[:60]}: expected dense layers first, then one layer"
+        " with experts in every so many"
     )
 
 
-def _read_details(words: Taken, at: str, spec: ModelSpec, rope: Mapping[str, Any], activation: Activation | None) -> ModelDetails:
-    found: dict[str, Any] = {"norm_eps": words.number(f"{at}layernorm_epsilon", 1e-5), "activation": activation}
+def _read_details(
+    words: Taken, at: str, spec: ModelSpec, rope: Mapping[str, Any], activation: Activation | None
+) -> ModelDetails:
+    found: dict[str, Any] = {
+        "norm_eps": words.number(f"{at}layernorm_epsilon", 1e-5),
+        "activation": activation,
+    }
     if spec.positions == "rope":
         found |= rope
-    found |= {"gate_offset": words.take(f"{at}glu_linear_offset", None), "gate_clamp": words.take(f"{at}activation_func_clamp_value", None)}
+    found |= {
+        "gate_offset": words.take(f"{at}glu_linear_offset", None),
+        "gate_clamp": words.take(f"{at}activation_func_clamp_value", None),
+    }
     dropout = words.number(f"{at}hidden_dropout", 0.1)
     attention = words.number(f"{at}attention_dropout", 0.1)
     if dropout == attention:
         found["dropout"] = dropout
     else:
-        raise ConfigError(f"hidden_dropout={dropout:g} and attention_dropout={attention:g} differ; a plan has one")
+        raise ConfigError(
+            f"hidden_dropout={dropout:g} and attention_dropout={attention:g} differ; a plan has one"
+        )
     if spec.mtp_layers:
         found["mtp_loss"] = words.number(f"{at}mtp_loss_scaling_factor", 0.1)
     if spec.moe is not None:

@@ -1,4 +1,5 @@
-"""Flags of a command line from which values are taken one by one, so that what is left can be handed on."""
+"""Flags of a command line from which values are taken one by one, so that what is left can be
+handed on."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ class Args:
     def words(self, flag: str) -> tuple[str, ...] | None:
         """Take the words behind a flag; None where it is not given."""
         found = self._given.pop(flag, None)
-        if found is not None and not found and flag in flags() and flags()[flag].kind in ("one", "many"):
+        if (
+            found is not None
+            and not found
+            and flag in flags()
+            and flags()[flag].kind in ("one", "many")
+        ):
             raise ConfigError(f"{flag}: expected a value behind it")
         return found
 
@@ -41,7 +47,8 @@ class Args:
         return self._given.pop(flag, None) is not None
 
     def text(self, flag: str) -> str | None:
-        """Take one word; ConfigError where a variable of the script stands there that nothing sets."""
+        """Take one word; ConfigError where a variable of the script stands there that nothing
+        sets."""
         found = self.words(flag)
         return None if found is None else found[0]
 
@@ -53,7 +60,9 @@ class Args:
         try:
             return int(word)
         except ValueError:
-            raise ConfigError(f"{flag} {word}: expected a whole number{variable_hint(word)}") from None
+            raise ConfigError(
+                f"{flag} {word}: expected a whole number{variable_hint(word)}"
+            ) from None
 
     def number(self, flag: str) -> float | None:
         """Take a number."""
@@ -66,7 +75,8 @@ class Args:
             raise ConfigError(f"{flag} {word}: expected a number{variable_hint(word)}") from None
 
     def drop(self, flag: str, *usual: str) -> bool:
-        """Take a flag away where its words are those that an export writes, and say whether; else it is handed on."""
+        """Take a flag away where its words are those that an export writes, and say whether; else
+        it is handed on."""
         if not self.has_words(flag, *usual):
             return False
         del self._given[flag]
@@ -83,7 +93,9 @@ class Args:
                 self.warnings.append(f"{flag} no longer exists ({_dead()[flag]}); it is left out")
                 continue
             if flag not in flags():
-                self.warnings.append(f"{flag} is no flag of Megatron-LM core 0.12 to 0.20; it is passed through")
+                self.warnings.append(
+                    f"{flag} is no flag of Megatron-LM core 0.12 to 0.20; it is passed through"
+                )
             self.hand_on(flag, *words)
         self._given.clear()
 

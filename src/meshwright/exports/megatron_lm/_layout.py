@@ -22,11 +22,16 @@ PRECISION_FLAGS: dict[str, tuple[tuple[str, ...], ...]] = {
     "mxfp8": (("--bf16",), ("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
     "nvfp4": (("--bf16",), ("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
 }
-"""By `Workload.precision`. Formats as Transformer Engine's recipes have them: e4m3 both ways where scales are fine, e5m2 gradients else.
-fp8 scales by the current tensor, since delayed scaling does not go with recomputed norms and expert activations."""
+"""By `Workload.precision`. Formats as Transformer Engine's recipes have them: e4m3 both ways where
+scales are fine, e5m2 gradients else. fp8 scales by the current tensor, since delayed scaling does
+not go with recomputed norms and expert activations."""
 _BLOCKWISE_SINCE = (0, 13)
 """Core 0.12's --fp8-recipe has tensorwise, delayed and mxfp8."""
-SHARDING_WORDS = {"zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_grads_params"}
+SHARDING_WORDS = {
+    "zero2": "optim_grads",
+    "zero3": "optim_grads_params",
+    "hybrid": "optim_grads_params",
+}
 _SHARED_EXPERTS_SINCE = (0, 14)
 """Core 0.14 recomputes shared_experts."""
 
@@ -51,14 +56,28 @@ def _write_sharding(words: Words, plan: TrainingPlan) -> None:
         words.add("layout", "--use-distributed-optimizer")
     if not uses_fsdp(layout):
         return
-    if layout.sharding == "hybrid" and layout.shard_size is not None and not words.has("--outer-dp-sharding-strategy"):
-        raise CannotExpress(NAME, "groups of shards have replicas from core 0.16 on", nearest="megatron_version=0.16")
-    words.add("layout", "--use-megatron-fsdp" if words.has("--use-megatron-fsdp") else "--use-custom-fsdp")
+    if (
+        layout.sharding == "hybrid"
+        and layout.shard_size is not None
+        and not words.has("--outer-dp-sharding-strategy")
+    ):
+        raise CannotExpress(
+            NAME,
+            "groups of shards have replicas from core 0.16 on",
+            nearest="megatron_version=0.16",
+        )
+    words.add(
+        "layout", "--use-megatron-fsdp" if words.has("--use-megatron-fsdp") else "--use-custom-fsdp"
+    )
     words.add("layout", "--use-distributed-optimizer")
     words.add("layout", "--data-parallel-sharding-strategy", SHARDING_WORDS[layout.sharding])
     words.add("layout", "--no-gradient-accumulation-fusion")
     if layout.sharding == "hybrid" and layout.shard_size is not None:
-        words.add("layout", "--num-distributed-optimizer-instances", layout.dp * layout.cp // layout.shard_size)
+        words.add(
+            "layout",
+            "--num-distributed-optimizer-instances",
+            layout.dp * layout.cp // layout.shard_size,
+        )
 
 
 def _write_recompute(words: Words, layout: Layout) -> None:
@@ -67,10 +86,16 @@ def _write_recompute(words: Words, layout: Layout) -> None:
     words.add("layout", "--recompute-granularity", layout.recompute)
     if layout.recompute == "full":
         words.add("layout", "--recompute-method", layout.recompute_method)
-        words.add("layout", "--recompute-num-layers", 1 if layout.recompute_layers is None else layout.recompute_layers)
+        words.add(
+            "layout",
+            "--recompute-num-layers",
+            1 if layout.recompute_layers is None else layout.recompute_layers,
+        )
         return
     if "shared_experts" in layout.recompute_modules and words.version < _SHARED_EXPERTS_SINCE:
-        raise CannotExpress(NAME, "shared_experts are recomputed from core 0.14 on", nearest="megatron_version=0.14")
+        raise CannotExpress(
+            NAME, "shared_experts are recomputed from core 0.14 on", nearest="megatron_version=0.14"
+        )
     words.add("layout", "--recompute-modules", *layout.recompute_modules)
 
 
@@ -91,7 +116,9 @@ def _write_overlap(words: Words, plan: TrainingPlan) -> None:
 def _write_precision(words: Words, plan: TrainingPlan) -> None:
     precision = plan.work.precision
     if precision == "fp8-blockwise" and words.version < _BLOCKWISE_SINCE:
-        raise CannotExpress(NAME, "blockwise fp8 came with core 0.13", nearest="megatron_version=0.13")
+        raise CannotExpress(
+            NAME, "blockwise fp8 came with core 0.13", nearest="megatron_version=0.13"
+        )
     for flag, *values in PRECISION_FLAGS[precision]:
         words.add("precision", flag, *values)
     if keeps_narrow_weights(plan):

@@ -32,7 +32,11 @@ def program_of(model: ModelSpec, version: tuple[int, ...]) -> str:
         return "pretrain_gpt.py"
     program = {"encoder": "pretrain_bert.py", "encoder-decoder": "pretrain_t5.py"}[model.family]
     if version > _LAST_TWO_STACKS:
-        raise CannotExpress(NAME, f"core {'.'.join(map(str, version))} has no {program}", nearest="megatron_version=0.17.1")
+        raise CannotExpress(
+            NAME,
+            f"core {'.'.join(map(str, version))} has no {program}",
+            nearest="megatron_version=0.17.1",
+        )
     return program
 
 
@@ -50,15 +54,26 @@ def write_model(words: Words, plan: TrainingPlan) -> None:
 
 def _refuse_unknown_parts(model: ModelSpec) -> None:
     if model.parallel_block:
-        raise CannotExpress(NAME, "attention and feed-forward run one after the other, not side by side", nearest="parallel_block=0")
+        raise CannotExpress(
+            NAME,
+            "attention and feed-forward run one after the other, not side by side",
+            nearest="parallel_block=0",
+        )
     if model.norms_per_layer != 2:
-        raise CannotExpress(NAME, f"a layer has 2 norms, not {model.norms_per_layer}", nearest="norms_per_layer=2")
+        raise CannotExpress(
+            NAME, f"a layer has 2 norms, not {model.norms_per_layer}", nearest="norms_per_layer=2"
+        )
     if model.family == "encoder" and (model.token_types > 0) != model.mlm_head:
         raise CannotExpress(
-            NAME, f"pretrain_bert.py has 2 token types and a binary head or neither, not {model.token_types} types", nearest="token_types=2"
+            NAME,
+            "pretrain_bert.py has 2 token types and a binary head or neither, not"
+            f" {model.token_types} types",
+            nearest="token_types=2",
         )
     if model.token_types not in (0, 2):
-        raise CannotExpress(NAME, f"it has 2 token types, not {model.token_types}", nearest="token_types=2")
+        raise CannotExpress(
+            NAME, f"it has 2 token types, not {model.token_types}", nearest="token_types=2"
+        )
 
 
 def _write_layers(words: Words, plan: TrainingPlan) -> None:
@@ -79,32 +94,47 @@ def _write_layers(words: Words, plan: TrainingPlan) -> None:
 
 
 def _decoder_seq_len(plan: TrainingPlan) -> int:
-    return plan.work.seq_len // 4 if plan.work.decoder_seq_len is None else plan.work.decoder_seq_len
+    return (
+        plan.work.seq_len // 4 if plan.work.decoder_seq_len is None else plan.work.decoder_seq_len
+    )
 
 
 def _write_hybrid(words: Words, plan: TrainingPlan) -> None:
     model, layout, mamba = plan.model, plan.layout, plan.model.mamba
     version = words.version
     if model.moe is not None and version < _HYBRID_EXPERTS:
-        raise CannotExpress(NAME, "hybrid models have experts from core 0.16 on", nearest="megatron_version=0.16")
+        raise CannotExpress(
+            NAME, "hybrid models have experts from core 0.16 on", nearest="megatron_version=0.16"
+        )
     staged = version >= _PATTERN_WITH_STAGES
     if not staged and (layout.layers_per_stage is not None or layout.vpp > 1 or model.mtp_layers):
-        reason = "hybrid models have uneven stages, chunks and multi-token prediction from core 0.17 on"
+        reason = (
+            "hybrid models have uneven stages, chunks and multi-token prediction from core 0.17 on"
+        )
         raise CannotExpress(NAME, reason, nearest="megatron_version=0.17")
     if not staged:
         words.add("model", "--num-layers", model.num_layers)
     flag = "--hybrid-layer-pattern" if staged else "--hybrid-override-pattern"
     words.add("model", flag, hybrid_pattern(model, layout=layout, pipes=staged))
     name = "hybrid" if version >= _HYBRID_PROGRAM else "mamba"
-    words.add("model", "--spec", f"megatron.core.models.{name}.{name}_layer_specs", f"{name}_stack_spec")
+    words.add(
+        "model", "--spec", f"megatron.core.models.{name}.{name}_layer_specs", f"{name}_stack_spec"
+    )
     if mamba is None:
         return
     if mamba.conv_kernel != 4:
-        raise CannotExpress(NAME, f"its mixer has a convolution of 4, not {mamba.conv_kernel}", nearest="mamba.conv_kernel=4")
+        raise CannotExpress(
+            NAME,
+            f"its mixer has a convolution of 4, not {mamba.conv_kernel}",
+            nearest="mamba.conv_kernel=4",
+        )
     if words.has("--mamba-num-heads"):
         words.add("model", "--mamba-num-heads", mamba.num_heads)
     elif mamba.num_heads * mamba.head_dim != 2 * model.hidden:
-        reason = f"core 0.12 makes mixers 2 * hidden = {2 * model.hidden} wide, not {mamba.num_heads * mamba.head_dim}"
+        reason = (
+            f"core 0.12 makes mixers 2 * hidden = {2 * model.hidden} wide, not"
+            f" {mamba.num_heads * mamba.head_dim}"
+        )
         raise CannotExpress(NAME, reason, nearest="megatron_version=0.13")
 
 
@@ -115,7 +145,9 @@ def _write_attention(words: Words, plan: TrainingPlan) -> None:
             reason = f"latent attention has as many KV heads as heads, not {model.num_kv_heads}"
             raise CannotExpress(NAME, reason, nearest=f"num_kv_heads={model.num_heads}")
         words.add("model", "--multi-latent-attention")
-        words.add("model", "--rotary-scaling-factor", "1.0")  # latent attention stretches its rotations 40 times unless told otherwise
+        words.add(
+            "model", "--rotary-scaling-factor", "1.0"
+        )  # latent attention stretches its rotations 40 times unless told otherwise
     elif model.num_kv_heads != model.num_heads:
         words.add("model", "--group-query-attention")
         words.add("model", "--num-query-groups", model.num_kv_heads)
@@ -142,7 +174,9 @@ def _write_feedforward(words: Words, plan: TrainingPlan) -> None:
     if shape not in known:
         gate = "a gated " if shape[0] else ""
         nearest = "silu" if shape[0] else "gelu"
-        raise CannotExpress(NAME, f"it has no flag for {gate}{shape[1]}", nearest=f"details.activation={nearest}")
+        raise CannotExpress(
+            NAME, f"it has no flag for {gate}{shape[1]}", nearest=f"details.activation={nearest}"
+        )
     if (flag := known[shape]) is not None:
         words.add("model", flag)
 
@@ -151,9 +185,15 @@ def _write_positions(words: Words, plan: TrainingPlan) -> None:
     model, work = plan.model, plan.work
     longest = max(work.seq_len, _decoder_seq_len(plan) if model.family == "encoder-decoder" else 0)
     if model.positions == "learned" and model.max_positions < longest:
-        reason = f"a table of {model.max_positions} positions is shorter than the sequence of {longest}"
+        reason = (
+            f"a table of {model.max_positions} positions is shorter than the sequence of {longest}"
+        )
         raise CannotExpress(NAME, reason, nearest=f"seq_len={model.max_positions}")
-    words.add("model", "--max-position-embeddings", model.max_positions if model.positions == "learned" else longest)
+    words.add(
+        "model",
+        "--max-position-embeddings",
+        model.max_positions if model.positions == "learned" else longest,
+    )
     if plan.details.rope_scaling is not None:
         words.add("model", "--use-rope-scaling")
         words.add("model", "--rope-scaling-factor", plan.details.rope_scaling)
@@ -166,20 +206,33 @@ def _write_experts(words: Words, plan: TrainingPlan, moe: MoeSpec) -> None:
         raise CannotExpress(NAME, reason, nearest=f"moe.expert_bias={int(model.linear_bias)}")
     etp = plan.layout.tp if plan.layout.etp is None else plan.layout.etp
     if moe.expert_bias and etp > 1:
-        raise CannotExpress(NAME, f"experts with biases are not cut over ranks (etp={etp})", nearest="etp=1")
+        raise CannotExpress(
+            NAME, f"experts with biases are not cut over ranks (etp={etp})", nearest="etp=1"
+        )
     if model.hybrid is None and (moe.first_dense_layers or moe.layer_frequency > 1):
         words.add("experts", "--moe-layer-freq", _frequency(model, moe))
-    balance = {"aux-loss": "aux_loss", "sequence-aux-loss": "seq_aux_loss", "bias": "seq_aux_loss", "none": "none"}
+    balance = {
+        "aux-loss": "aux_loss",
+        "sequence-aux-loss": "seq_aux_loss",
+        "bias": "seq_aux_loss",
+        "none": "none",
+    }
     assert details.router_balance is not None
     words.add("experts", "--moe-router-load-balancing-type", balance[details.router_balance])
     if details.router_balance == "bias":
         words.add("experts", "--moe-router-enable-expert-bias")
     if moe.top_k == 1 and details.router_score == "softmax":
-        words.add("experts", "--moe-router-pre-softmax")  # a softmax over one chosen expert is 1 whatever its score
+        words.add(
+            "experts", "--moe-router-pre-softmax"
+        )  # a softmax over one chosen expert is 1 whatever its score
     _write_dispatcher(words, plan)
     words.add("experts", "--moe-router-dtype", "fp32")
     if words.version < _ANY_GROUPED and plan.work.precision in ("fp32", "tf32", "fp16"):
-        raise CannotExpress(NAME, "grouped products of experts run in bf16 only before core 0.16", nearest="precision=bf16")
+        raise CannotExpress(
+            NAME,
+            "grouped products of experts run in bf16 only before core 0.16",
+            nearest="precision=bf16",
+        )
     words.add("experts", "--moe-grouped-gemm")
     words.add("experts", "--moe-permute-fusion")
 
@@ -196,14 +249,21 @@ def _write_dispatcher(words: Words, plan: TrainingPlan) -> None:
 
 
 def _frequency(model: ModelSpec, moe: MoeSpec) -> str:
-    """Return which layers have experts: dense ones first, then the last of every `layer_frequency`."""
+    """Return which layers have experts: dense ones first, then the last of every
+    `layer_frequency`."""
     rest = model.num_layers - moe.first_dense_layers
     rounds, left = divmod(rest, moe.layer_frequency)
     first = f"[0]*{moe.first_dense_layers}+" if moe.first_dense_layers else ""
-    unit = f"([0]*{moe.layer_frequency - 1}+[1])*{rounds}" if moe.layer_frequency > 1 else f"[1]*{rounds}"
+    unit = (
+        f"([0]*{moe.layer_frequency - 1}+[1])*{rounds}"
+        if moe.layer_frequency > 1
+        else f"[1]*{rounds}"
+    )
     return f"({first}{unit}{f'+[0]*{left}' if left else ''})"
 
 
 def _write_vocabulary(words: Words, plan: TrainingPlan) -> None:
     null = plan.settings.tokenizer_kind == "null"
-    words.add("data", "--vocab-size", plan.model.vocab - (null and words.version <= _NULL_COUNTS_EOD))
+    words.add(
+        "data", "--vocab-size", plan.model.vocab - (null and words.version <= _NULL_COUNTS_EOD)
+    )

@@ -1,4 +1,5 @@
-"""Which layers lie on which chunk of Megatron-LM's pipeline: written as flags, and read back from them."""
+"""Which layers lie on which chunk of Megatron-LM's pipeline: written as flags, and read back from
+them."""
 
 from __future__ import annotations
 
@@ -22,15 +23,25 @@ _MOST_CHUNKS = 100_000
 
 
 def write_pipeline(words: Words, *, model: ModelSpec, layout: Layout) -> None:
-    """Add the flags that split the layers over stages and chunks; a hybrid model's stand in its pattern."""
+    """Add the flags that split the layers over stages and chunks; a hybrid model's stand in its
+    pattern."""
     split, vpp = layout.layers_per_stage, layout.vpp
     if model.hybrid is not None:
         return
     if model.family == "encoder-decoder" and layout.pp > 1:
-        raise CannotExpress(NAME, "pretrain_t5.py splits encoder and decoder over the same stages, which no plan describes", nearest="pp=1")
+        raise CannotExpress(
+            NAME,
+            "pretrain_t5.py splits encoder and decoder over the same stages, which no plan"
+            " describes",
+            nearest="pp=1",
+        )
     if split is None:
         if vpp > 1:
-            words.add("layout", "--num-layers-per-virtual-pipeline-stage", model.num_layers // (layout.pp * vpp))
+            words.add(
+                "layout",
+                "--num-layers-per-virtual-pipeline-stage",
+                model.num_layers // (layout.pp * vpp),
+            )
     elif words.has(_ANY_SPLIT):
         words.add("layout", _ANY_SPLIT, split_text(split, model.mtp_layers))
     else:
@@ -55,43 +66,66 @@ def _write_ends(words: Words, split: tuple[int, ...], layout: Layout) -> None:
         if vpp > 1:
             words.add("layout", "--num-virtual-stages-per-pipeline-rank", vpp)
     else:
-        reason = f"core {'.'.join(map(str, words.version))} takes another count of layers on the first and the last stage only, not "
-        raise CannotExpress(NAME, reason + "+".join(map(str, split)), nearest="megatron_version=0.13")
+        reason = (
+            f"core {'.'.join(map(str, words.version))} takes another count of layers on the first"
+            " and the last stage only, not "
+        )
+        raise CannotExpress(
+            NAME, reason + "+".join(map(str, split)), nearest="megatron_version=0.13"
+        )
 
 
 def _ends(split: tuple[int, ...], pp: int, vpp: int) -> tuple[int, int]:
-    """Return the layers of first and last stage where the stages between are alike and chunks of a stage are; else zeros."""
+    """Return the layers of first and last stage where the stages between are alike and chunks of a
+    stage are; else zeros."""
     rows = [split[stage::pp] for stage in range(pp)]
     alike = all(len(set(row)) == 1 for row in rows) and len({row[0] for row in rows[1:-1]}) <= 1
     return (rows[0][0] * vpp, rows[-1][0] * vpp) if alike and pp > 1 else (0, 0)
 
 
 def hybrid_pattern(model: ModelSpec, *, layout: Layout, pipes: bool) -> str:
-    """Return the layers of a hybrid model as symbols, each kind spread evenly; a pipe ends a chunk, a slash starts an MTP layer."""
+    """Return the layers of a hybrid model as symbols, each kind spread evenly; a pipe ends a chunk,
+    a slash starts an MTP layer."""
     hybrid = model.hybrid
     assert hybrid is not None
     ffn = _SYMBOLS["mlp" if model.moe is None else "moe"]
-    counts = {_SYMBOLS["mamba"]: hybrid.mamba_layers, ffn: hybrid.ffn_layers, _SYMBOLS["attention"]: hybrid.attention_layers}
-    places = sorted((((i + 0.5) / count, symbol) for symbol, count in counts.items() for i in range(count)), key=lambda place: place[0])
+    counts = {
+        _SYMBOLS["mamba"]: hybrid.mamba_layers,
+        ffn: hybrid.ffn_layers,
+        _SYMBOLS["attention"]: hybrid.attention_layers,
+    }
+    places = sorted(
+        (((i + 0.5) / count, symbol) for symbol, count in counts.items() for i in range(count)),
+        key=lambda place: place[0],
+    )
     text = "".join(symbol for _, symbol in places)
     assert len(text) == model.num_layers, f"{model.name}: parts of a hybrid sum to its layers"
     if pipes and layout.pp > 1:
-        chunks = layout.layers_per_stage or (model.num_layers // (layout.pp * layout.vpp),) * (layout.pp * layout.vpp)
+        chunks = layout.layers_per_stage or (model.num_layers // (layout.pp * layout.vpp),) * (
+            layout.pp * layout.vpp
+        )
         starts = [sum(chunks[:i]) for i in range(len(chunks))]
-        text = "|".join(text[start : start + size] for start, size in zip(starts, chunks, strict=True))
+        text = "|".join(
+            text[start : start + size] for start, size in zip(starts, chunks, strict=True)
+        )
     return text + f"/{_SYMBOLS['attention']}{ffn}" * model.mtp_layers
 
 
 def layers_in_pattern(pattern: str) -> dict[str, int]:
-    """Return the layers of each kind in a hybrid pattern, the multi-token prediction's not counted."""
+    """Return the layers of each kind in a hybrid pattern, the multi-token prediction's not
+    counted."""
     main = pattern.partition("/")[0].replace("|", "")
     if not main or set(main) - set(_SYMBOLS.values()):
-        raise ConfigError(f"hybrid pattern {pattern!r}: expected symbols of {' '.join(_SYMBOLS.values())}, with | between stages")
+        raise ConfigError(
+            f"hybrid pattern {pattern!r}: expected symbols of {' '.join(_SYMBOLS.values())}, with |"
+            " between stages"
+        )
     return {kind: main.count(symbol) for kind, symbol in _SYMBOLS.items()}
 
 
 def read_chunks(args: Args) -> TrainedLayers:
-    """Return the layers that a command line trains, chunk by chunk, as Megatron-Core's get_num_layers_to_build counts them."""
+    """Return the layers that a command line trains, chunk by chunk, as Megatron-Core's
+    get_num_layers_to_build counts them."""
     pp = _int(args, "--pipeline-model-parallel-size", 1)
     mtp = _int(args, "--mtp-num-layers", 0)
     pattern = args.get("--hybrid-layer-pattern", args.get("--hybrid-override-pattern"))
@@ -103,29 +137,48 @@ def read_chunks(args: Args) -> TrainedLayers:
         return TrainedLayers(chunks=_even(len(main), pp, "the pattern's layers"), mtp=mtp)
     if _ANY_SPLIT in args:
         chunks = read_split_text(args[_ANY_SPLIT][0], what=_ANY_SPLIT)
-        return TrainedLayers(chunks=tuple(chunk.count("t") for chunk in chunks), mtp=sum(chunk.count("m") for chunk in chunks))
-    layers = _int(args, "--num-layers", 0) or _int(args, "--encoder-num-layers", 0) + _int(args, "--decoder-num-layers", 0)
+        return TrainedLayers(
+            chunks=tuple(chunk.count("t") for chunk in chunks),
+            mtp=sum(chunk.count("m") for chunk in chunks),
+        )
+    layers = _int(args, "--num-layers", 0) or _int(args, "--encoder-num-layers", 0) + _int(
+        args, "--decoder-num-layers", 0
+    )
     return TrainedLayers(chunks=_counted(args, layers, pp), mtp=mtp)
 
 
 def _counted(args: Args, layers: int, pp: int) -> tuple[int, ...]:
-    first, last = (_int(args, f"--decoder-{end}-pipeline-num-layers", 0) for end in ("first", "last"))
+    first, last = (
+        _int(args, f"--decoder-{end}-pipeline-num-layers", 0) for end in ("first", "last")
+    )
     accounts = [f"--account-for-{end}-in-pipeline-split" in args for end in ("embedding", "loss")]
     if first or last:
         middle = pp - bool(first) - bool(last)
-        rest = _even(layers - first - last, middle, "the layers between first and last stage") if middle else ()
+        rest = (
+            _even(layers - first - last, middle, "the layers between first and last stage")
+            if middle
+            else ()
+        )
         stages = ((first,) if first else ()) + rest + ((last,) if last else ())
         if sum(stages) != layers:
-            raise ConfigError(f"first and last stage hold {first}+{last} layers of {layers} with pp={pp}: the others would not be trained")
+            raise ConfigError(
+                f"first and last stage hold {first}+{last} layers of {layers} with pp={pp}: the"
+                " others would not be trained"
+            )
     else:
         stages = _even(layers + sum(accounts), pp, "num_layers")
     vpp = _int(args, "--num-virtual-stages-per-pipeline-rank", 1)
     if (size := _int(args, "--num-layers-per-virtual-pipeline-stage", 0)) and pp > 1:
         vpp = _even(stages[0], stages[0] // size or 1, "a stage's layers")[0] and stages[0] // size
         if size * vpp != stages[0]:
-            raise ConfigError(f"--num-layers-per-virtual-pipeline-stage {size} does not divide the {stages[0]} layers of a stage")
+            raise ConfigError(
+                f"--num-layers-per-virtual-pipeline-stage {size} does not divide the {stages[0]}"
+                " layers of a stage"
+            )
     if any(stage % vpp for stage in stages):
-        raise ConfigError(f"stages of {'+'.join(map(str, stages))} layers do not divide into {vpp} chunks")
+        raise ConfigError(
+            f"stages of {'+'.join(map(str, stages))} layers do not divide into {vpp} chunks"
+        )
     chunks = [stage // vpp for _ in range(vpp) for stage in stages]
     chunks[0] -= accounts[0]
     chunks[-1] -= accounts[1]
@@ -134,7 +187,10 @@ def _counted(args: Args, layers: int, pp: int) -> tuple[int, ...]:
 
 def _even(layers: int, parts: int, what: str) -> tuple[int, ...]:
     if parts < 1 or parts > _MOST_CHUNKS or layers < 0 or layers % parts:
-        raise ConfigError(f"{what}: {layers} do not divide by {parts}; {layers // max(1, parts) * parts} would be trained")
+        raise ConfigError(
+            f"{what}: {layers} do not divide by {parts}; {layers // max(1, parts) * parts} would be"
+            " trained"
+        )
     return (layers // parts,) * parts
 
 

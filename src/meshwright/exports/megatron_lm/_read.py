@@ -28,9 +28,24 @@ _LEGACY_TOKENIZERS = {
     "Llama2Tokenizer": "sentencepiece",
 }
 _USUAL = (
-    *(("--ckpt-format", "torch_dist"), ("--ckpt-format", "fsdp_dtensor"), ("--log-throughput",), ("--distributed-timeout-minutes", "60")),
-    *(("--moe-token-dispatcher-type", "alltoall"), ("--moe-router-dtype", "fp32"), ("--moe-grouped-gemm",), ("--moe-permute-fusion",)),
-    *(("--moe-router-pre-softmax",), ("--no-gradient-accumulation-fusion",), ("--mock-data",), ("--use-mcore-models",)),
+    *(
+        ("--ckpt-format", "torch_dist"),
+        ("--ckpt-format", "fsdp_dtensor"),
+        ("--log-throughput",),
+        ("--distributed-timeout-minutes", "60"),
+    ),
+    *(
+        ("--moe-token-dispatcher-type", "alltoall"),
+        ("--moe-router-dtype", "fp32"),
+        ("--moe-grouped-gemm",),
+        ("--moe-permute-fusion",),
+    ),
+    *(
+        ("--moe-router-pre-softmax",),
+        ("--no-gradient-accumulation-fusion",),
+        ("--mock-data",),
+        ("--use-mcore-models",),
+    ),
 )
 """What an export writes whatever the plan."""
 _FLEX = (("--moe-flex-dispatcher-backend", "deepep"), ("--moe-enable-deepep",))
@@ -38,11 +53,29 @@ _FLEX = (("--moe-flex-dispatcher-backend", "deepep"), ("--moe-enable-deepep",))
 _FLEX_STACKS = ("megatron-bridge-25.09",)
 _UNPRICED = frozenset(
     (
-        *("--moe-token-dispatcher-type", "--overlap-moe-expert-parallel-comm", "--moe-shared-expert-overlap", "--delay-wgrad-compute"),
+        *(
+            "--moe-token-dispatcher-type",
+            "--overlap-moe-expert-parallel-comm",
+            "--moe-shared-expert-overlap",
+            "--delay-wgrad-compute",
+        ),
         *("--cuda-graph-impl", "--enable-cuda-graph", "--external-cuda-graph"),
         *("--cpu-offloading", "--optimizer-cpu-offload", "--fine-grained-activation-offloading"),
-        *("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-params-dtype", "--main-grads-dtype", "--fp8-param-gather", "--fp4-param-gather"),
-        *("--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity", "--cp-comm-type", "--rampup-batch-size", "--optimizer"),
+        *(
+            "--exp-avg-dtype",
+            "--exp-avg-sq-dtype",
+            "--main-params-dtype",
+            "--main-grads-dtype",
+            "--fp8-param-gather",
+            "--fp4-param-gather",
+        ),
+        *(
+            "--moe-expert-capacity-factor",
+            "--moe-pad-expert-input-to-capacity",
+            "--cp-comm-type",
+            "--rampup-batch-size",
+            "--optimizer",
+        ),
     )
 )
 """Flags that change a step's time or memory, and that no plan has a word for."""
@@ -51,7 +84,13 @@ _NULL_COUNTS_EOD = (0, 17)
 
 def matches(file_name: str, text: str) -> bool:
     """Whether a text is a command line of Megatron-LM."""
-    return re.search(r"pretrain_(?:gpt|t5|bert|mamba|hybrid)\.py|--tensor-model-parallel-size|--num-attention-heads", text) is not None
+    return (
+        re.search(
+            r"pretrain_(?:gpt|t5|bert|mamba|hybrid)\.py|--tensor-model-parallel-size|--num-attention-heads",
+            text,
+        )
+        is not None
+    )
 
 
 def read(text: str) -> Imported:
@@ -59,7 +98,9 @@ def read(text: str) -> Imported:
     script = read_script(text)
     args = Args(split_words(script.words))
     if script.branches:
-        args.warnings.append("the script has conditions; all of their branches were read, the last setting holds")
+        args.warnings.append(
+            "the script has conditions; all of their branches were read, the last setting holds"
+        )
     version = re.search(r"^# Megatron-LM, core ([0-9.]+[0-9])", text, flags=re.MULTILINE)
     chunks = read_chunks(split_words(script.words))
     fields = _bound_fields(args)
@@ -71,15 +112,25 @@ def read(text: str) -> Imported:
     chips, per_node = _chips(script)
     split = fields["layout.tp"] * fields["layout.pp"] * fields["layout.cp"]
     if chips is not None and chips < split:
-        # Public examples are written so, to be changed for the cluster: on one that is named, replicas follow.
-        args.warnings.append(f"the script starts {chips} processes, and tp * pp * cp = {split}: the number of its GPUs is left out")
+        # Public examples are written so, to be changed for the cluster: on one that is named,
+        # replicas follow.
+        args.warnings.append(
+            f"the script starts {chips} processes, and tp * pp * cp = {split}: the number of its"
+            " GPUs is left out"
+        )
         chips = None
     layout = _layout(args, fields, chunks.chunks, chips)
     work = _work(args, fields, script, family=model.family)
     settings = _settings(args, fields, layout.get("gbs"), work)
-    details = _details(args, fields, has_experts=model.moe is not None, has_mtp=bool(model.mtp_layers))
+    details = _details(
+        args, fields, has_experts=model.moe is not None, has_mtp=bool(model.mtp_layers)
+    )
     stack = read_stack(args, model, work.precision, layout)
-    flex = _FLEX if stack.name in _FLEX_STACKS and args.drop("--moe-token-dispatcher-type", "flex") else ()
+    flex = (
+        _FLEX
+        if stack.name in _FLEX_STACKS and args.drop("--moe-token-dispatcher-type", "flex")
+        else ()
+    )
     for flag, *usual in (*_USUAL, *flex):
         args.drop(flag, *usual)
     args.hand_on_rest()
@@ -129,7 +180,9 @@ def _value(bound: Bound, words: tuple[str, ...]) -> Any:
 
 def _note(args: Args, fields: dict[str, Any], field: str, value: Any, flag: str) -> None:
     if fields.get(field, value) != value:
-        args.warnings.append(f"{flag} {value} and {fields[field]} of its twin: a plan has one value, {fields[field]}")
+        args.warnings.append(
+            f"{flag} {value} and {fields[field]} of its twin: a plan has one value, {fields[field]}"
+        )
         args.hand_on(flag, str(value))
         return
     fields[field] = value
@@ -138,7 +191,9 @@ def _note(args: Args, fields: dict[str, Any], field: str, value: Any, flag: str)
 def _read_feedforward(args: Args, fields: dict[str, Any]) -> None:
     gates = {"--swiglu": "silu", "--quick-geglu": "quick-gelu"}
     given = [activation for flag, activation in gates.items() if args.switch(flag)]
-    fields["details.activation"] = given[0] if given else "squared-relu" if args.switch("--squared-relu") else "gelu"
+    fields["details.activation"] = (
+        given[0] if given else "squared-relu" if args.switch("--squared-relu") else "gelu"
+    )
     fields["details.activation_gated"] = bool(given)
 
 
@@ -153,26 +208,40 @@ def _chips(script: Script) -> tuple[int | None, int | None]:
         plain = [re.sub(r"^\$\{\w+:-([0-9]+)\}$", r"\1", word) for word in words]
         return next((int(word) for word in plain if re.fullmatch(r"[1-9][0-9]{0,6}", word)), None)
 
-    per_node = size("--nproc-per-node", "--nproc_per_node", names=("GPUS_PER_NODE", "GPUS_PER_WORKER"))
+    per_node = size(
+        "--nproc-per-node", "--nproc_per_node", names=("GPUS_PER_NODE", "GPUS_PER_WORKER")
+    )
     nodes = size("--nnodes", names=("NNODES", "NUM_NODES"))
     return (None if per_node is None else per_node * (nodes or 1), per_node)
 
 
-def _layout(args: Args, fields: dict[str, Any], chunks: tuple[int, ...], chips: int | None) -> dict[str, Any]:
-    layout = {path.removeprefix("layout."): value for path, value in fields.items() if path.startswith("layout.")}
+def _layout(
+    args: Args, fields: dict[str, Any], chunks: tuple[int, ...], chips: int | None
+) -> dict[str, Any]:
+    layout = {
+        path.removeprefix("layout."): value
+        for path, value in fields.items()
+        if path.startswith("layout.")
+    }
     pp = layout["pp"]
     if len(chunks) > pp:
         layout["vpp"] = len(chunks) // pp
     if len(set(chunks)) > 1:
         layout["layers_per_stage"] = chunks
     for flag in (
-        *("--pipeline-model-parallel-layout", "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"),
+        *(
+            "--pipeline-model-parallel-layout",
+            "--num-layers-per-virtual-pipeline-stage",
+            "--num-virtual-stages-per-pipeline-rank",
+        ),
         *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"),
         *("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"),
     ):
         args.words(flag)
     if layout["sp"] and layout["tp"] == 1:
-        args.warnings.append("--sequence-parallel with one tensor-parallel rank is turned off, as Megatron-LM does")
+        args.warnings.append(
+            "--sequence-parallel with one tensor-parallel rank is turned off, as Megatron-LM does"
+        )
         layout["sp"] = False
     _read_sizes(args, layout, chips)
     _read_sharding(args, layout)
@@ -184,16 +253,25 @@ def _read_sizes(args: Args, layout: dict[str, Any], chips: int | None) -> None:
     given = args.count("--data-parallel-size")
     split = layout["tp"] * layout["pp"] * layout["cp"]
     if chips is not None and chips % split:
-        raise ConfigError(f"tp={layout['tp']} * pp={layout['pp']} * cp={layout['cp']} = {split} does not divide {chips} GPUs")
+        raise ConfigError(
+            f"tp={layout['tp']} * pp={layout['pp']} * cp={layout['cp']} = {split} does not divide"
+            f" {chips} GPUs"
+        )
     if chips is not None:
         layout["dp"] = chips // split
     if given is not None and layout.setdefault("dp", given) != given:
-        raise ConfigError(f"--data-parallel-size {given}: {chips} GPUs over tp * pp * cp = {split} leave {layout['dp']}")
+        raise ConfigError(
+            f"--data-parallel-size {given}: {chips} GPUs over tp * pp * cp = {split} leave"
+            f" {layout['dp']}"
+        )
     if "mbs" not in layout:
         raise ConfigError("--micro-batch-size: expected the sequences of a micro batch")
     if "gbs" not in layout and "dp" in layout:
         layout["gbs"] = layout["mbs"] * layout["dp"]
-        args.warnings.append(f"no --global-batch-size: one micro batch for each rank, {layout['gbs']}, as Megatron-LM takes it")
+        args.warnings.append(
+            f"no --global-batch-size: one micro batch for each rank, {layout['gbs']}, as"
+            " Megatron-LM takes it"
+        )
 
 
 def _read_sharding(args: Args, layout: dict[str, Any]) -> None:
@@ -201,28 +279,48 @@ def _read_sharding(args: Args, layout: dict[str, Any]) -> None:
     strategy = args.text("--data-parallel-sharding-strategy")
     fsdp = any([args.switch("--use-megatron-fsdp"), args.switch("--use-custom-fsdp")])
     replicas = args.count("--num-distributed-optimizer-instances") or 1
-    names = {word: name for name, word in SHARDING_WORDS.items() if name != "hybrid"} | {"optim": "zero1", "no_shard": "none"}
+    names = {word: name for name, word in SHARDING_WORDS.items() if name != "hybrid"} | {
+        "optim": "zero1",
+        "no_shard": "none",
+    }
     if fsdp and strategy not in (*names, None):
-        raise ConfigError(f"--data-parallel-sharding-strategy {strategy}: expected {', '.join(names)}")
-    layout["sharding"] = names[strategy or "optim_grads_params"] if fsdp else "zero1" if optimizer else "none"
+        raise ConfigError(
+            f"--data-parallel-sharding-strategy {strategy}: expected {', '.join(names)}"
+        )
+    layout["sharding"] = (
+        names[strategy or "optim_grads_params"] if fsdp else "zero1" if optimizer else "none"
+    )
     if replicas > 1:
         if layout["sharding"] != "zero3":
             args.hand_on("--num-distributed-optimizer-instances", str(replicas))
-            args.warnings.append("--num-distributed-optimizer-instances: a plan has replicas of fully sharded weights only; passed through")
+            args.warnings.append(
+                "--num-distributed-optimizer-instances: a plan has replicas of fully sharded"
+                " weights only; passed through"
+            )
         elif "dp" not in layout:
-            raise ConfigError("--num-distributed-optimizer-instances: the number of GPUs is not in the script; add --data-parallel-size N")
+            raise ConfigError(
+                "--num-distributed-optimizer-instances: the number of GPUs is not in the script;"
+                " add --data-parallel-size N"
+            )
         else:
             layout |= {"sharding": "hybrid", "shard_size": layout["dp"] * layout["cp"] // replicas}
 
 
 def _read_recompute(args: Args, layout: dict[str, Any]) -> None:
     granularity = args.text("--recompute-granularity")
-    method, layers, modules = args.text("--recompute-method"), args.count("--recompute-num-layers"), args.words("--recompute-modules")
+    method, layers, modules = (
+        args.text("--recompute-method"),
+        args.count("--recompute-num-layers"),
+        args.words("--recompute-modules"),
+    )
     if args.switch("--recompute-activations"):
         granularity = "selective"
     if granularity is None:
         if method is not None:
-            args.warnings.append("--recompute-method without --recompute-granularity has no effect; nothing is recomputed")
+            args.warnings.append(
+                "--recompute-method without --recompute-granularity has no effect; nothing is"
+                " recomputed"
+            )
         return
     layout["recompute"] = granularity
     if granularity == "selective":
@@ -267,14 +365,22 @@ def _precision(args: Args, script: Script) -> Precision:
     return cast("Precision", half or "fp32")
 
 
-def _settings(args: Args, fields: dict[str, Any], gbs: int | None, work: Workload) -> TrainingSettings:
-    values = {path.removeprefix("settings."): value for path, value in fields.items() if path.startswith("settings.")}
+def _settings(
+    args: Args, fields: dict[str, Any], gbs: int | None, work: Workload
+) -> TrainingSettings:
+    values = {
+        path.removeprefix("settings."): value
+        for path, value in fields.items()
+        if path.startswith("settings.")
+    }
     steps, samples = values.get("train_steps"), values.get("train_samples")
     whole = steps or samples or 0
     unit, per_step = ("samples", gbs or 1) if samples and not steps else ("iters", 1)
     warmup, share = args.count(f"--lr-warmup-{unit}"), args.number("--lr-warmup-fraction")
     if warmup is not None or share is not None:
-        values["warmup_steps"] = round((warmup or 0) / per_step if share is None else share * whole / per_step)
+        values["warmup_steps"] = round(
+            (warmup or 0) / per_step if share is None else share * whole / per_step
+        )
     args.drop(f"--lr-decay-{unit}", str(whole))
     if values.get("decay_style") == "warmup-stable-decay":
         args.drop("--lr-wsd-decay-style", "exponential")
@@ -290,12 +396,17 @@ def _blend(words: tuple[str, ...]) -> tuple[Dataset, ...]:
     if len(parts) == 1:
         return (Dataset(path=parts[0]),)
     try:
-        return tuple(Dataset(path=path, weight=float(weight)) for weight, path in zip(parts[::2], parts[1::2], strict=True))
+        return tuple(
+            Dataset(path=path, weight=float(weight))
+            for weight, path in zip(parts[::2], parts[1::2], strict=True)
+        )
     except ValueError:
         return tuple(Dataset(path=part) for part in parts)
 
 
-def _details(args: Args, fields: dict[str, Any], *, has_experts: bool, has_mtp: bool) -> ModelDetails:
+def _details(
+    args: Args, fields: dict[str, Any], *, has_experts: bool, has_mtp: bool
+) -> ModelDetails:
     names = (
         "activation",
         "gate_offset",
@@ -313,7 +424,9 @@ def _details(args: Args, fields: dict[str, Any], *, has_experts: bool, has_mtp: 
     if args.switch("--use-rope-scaling"):
         values["rope_scaling"] = args.number("--rope-scaling-factor") or 8.0
     if fields["model.positions"] != "rope":
-        values = {name: value for name, value in values.items() if name not in ("rope_base", "rope_share")}
+        values = {
+            name: value for name, value in values.items() if name not in ("rope_base", "rope_share")
+        }
     if has_mtp:
         values["mtp_loss"] = fields["details.mtp_loss"]
     balance = args.words("--moe-router-load-balancing-type") or ("aux_loss",)
@@ -333,4 +446,7 @@ def _warn_of_unpriced(args: Args) -> None:
     """Say which of the flags that are handed on would move the time or the memory."""
     given = [flag for flag in dict.fromkeys(args.passed) if flag in _UNPRICED]
     if given:
-        args.warnings.append(f"not priced, only passed through: {', '.join(given)}; this run's own time and memory may differ by them")
+        args.warnings.append(
+            f"not priced, only passed through: {', '.join(given)}; this run's own time and memory"
+            " may differ by them"
+        )

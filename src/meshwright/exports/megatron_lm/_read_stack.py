@@ -30,13 +30,20 @@ class FoundStack:
     left_off: tuple[Feature, ...]
 
 
-def read_stack(args: Args, model: ModelSpec, precision: Precision, layout: Mapping[str, Any]) -> FoundStack:
-    """Return the stack by what overlaps, by how experts exchange, and by the precision in which gradients are summed."""
+def read_stack(
+    args: Args, model: ModelSpec, precision: Precision, layout: Mapping[str, Any]
+) -> FoundStack:
+    """Return the stack by what overlaps, by how experts exchange, and by the precision in which
+    gradients are summed."""
     given = frozenset(feature for feature, flag in _SWITCHES.items() if args.switch(flag))
-    overlaps = args.switch("--overlap-param-gather") or not given.isdisjoint(("tp_overlap", "dp_overlap"))
+    overlaps = args.switch("--overlap-param-gather") or not given.isdisjoint(
+        ("tp_overlap", "dp_overlap")
+    )
     wide = args.switch("--accumulate-allreduce-grads-in-fp32")
     if args.switch("--grad-reduce-in-bf16") or (precision == "fp16" and not wide):
-        name = bf16_gradients("flex" if args.has_words("--moe-token-dispatcher-type", "flex") else "alltoall")
+        name = bf16_gradients(
+            "flex" if args.has_words("--moe-token-dispatcher-type", "flex") else "alltoall"
+        )
     else:
         name = "megatron" if overlaps else "megatron-no-overlap"
     stack = find_stack(name).in_precision(precision)

@@ -15,7 +15,26 @@ __all__ = ["Script", "read_script"]
 
 _PUNCTUATION = "();&|<>\n"
 _KEYWORDS = frozenset(
-    {"if", "then", "else", "elif", "fi", "do", "done", "while", "for", "case", "esac", "{", "}", "!", "exec", "export", "time", "sudo"}
+    {
+        "if",
+        "then",
+        "else",
+        "elif",
+        "fi",
+        "do",
+        "done",
+        "while",
+        "for",
+        "case",
+        "esac",
+        "{",
+        "}",
+        "!",
+        "exec",
+        "export",
+        "time",
+        "sudo",
+    }
 )
 _MOST_WORDS = 20_000
 """More than any command line has; ends scripts whose variables grow without end."""
@@ -44,7 +63,8 @@ class Script:
 
 
 def read_script(text: str) -> Script:
-    """Return the training command of a script, or of bare flags; ConfigError where there is none."""
+    """Return the training command of a script, or of bare flags; ConfigError where there is
+    none."""
     variables: dict[str, list[str]] = {}
     found: Script | None = None
     branches = False
@@ -58,7 +78,10 @@ def read_script(text: str) -> Script:
         if words and (script := _training(_expanded(words, variables))) is not None:
             found = script
     if found is None:
-        raise ConfigError("no training command: expected a pretrain_*.py with flags such as --num-layers 32, or the flags alone")
+        raise ConfigError(
+            "no training command: expected a pretrain_*.py with flags such as --num-layers 32, or"
+            " the flags alone"
+        )
     found.variables, found.branches = variables, branches
     return found
 
@@ -66,7 +89,14 @@ def read_script(text: str) -> Script:
 def _without_comments(text: str) -> str:
     lines = []
     for line in text.splitlines():
-        at = next((m.start() for m in re.finditer(r"(?:^|(?<=\s))#", line) if not _inside_quotes(line[: m.start()])), None)
+        at = next(
+            (
+                m.start()
+                for m in re.finditer(r"(?:^|(?<=\s))#", line)
+                if not _inside_quotes(line[: m.start()])
+            ),
+            None,
+        )
         lines.append(line if at is None else line[:at])
     return "\n".join(lines) + "\n"
 
@@ -77,7 +107,11 @@ def _inside_quotes(text: str) -> bool:
 
 def _commands(text: str) -> Iterator[list[str]]:
     """Yield commands as words; an array is one command `NAME=( words )`."""
-    text = re.sub(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)", lambda found: "${=" + found[1].replace(" ", "").replace('"', "") + "}", text)
+    text = re.sub(
+        r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)",
+        lambda found: "${=" + found[1].replace(" ", "").replace('"', "") + "}",
+        text,
+    )
     text = re.sub(r"\$\([^()]*\)|`[^`]*`", "${?}", text)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
@@ -121,13 +155,18 @@ def _assigned(words: list[str], variables: dict[str, list[str]]) -> int:
 
 
 def _expanded(words: list[str], variables: dict[str, list[str]]) -> list[str]:
-    """Return words with their variables filled in; a word that is one variable becomes as many words as that holds."""
+    """Return words with their variables filled in; a word that is one variable becomes as many
+    words as that holds."""
     found: list[str] = []
     for word in words:
         whole = re.fullmatch(r"\$(?:\{(\w+)(?:\[[@*]\])?\}|(\w+))", word)
         name = whole and (whole[1] or whole[2])
         if name and name in variables:
-            found += [part for value in variables[name] for part in (_split(value) if len(variables[name]) == 1 else [value])]
+            found += [
+                part
+                for value in variables[name]
+                for part in (_split(value) if len(variables[name]) == 1 else [value])
+            ]
         elif not (whole and "[@]" in word):
             found.append(_filled(word, variables))
         if len(found) > _MOST_WORDS:
@@ -143,7 +182,8 @@ def _split(value: str) -> list[str]:
 
 
 def _filled(word: str, variables: dict[str, list[str]]) -> str:
-    """Fill in the variables inside a word; one that the script does not set stays as it is written."""
+    """Fill in the variables inside a word; one that the script does not set stays as it is
+    written."""
 
     def value(found: re.Match[str]) -> str:
         name, default = found[1] or found[3], found[2]
@@ -159,8 +199,13 @@ def _filled(word: str, variables: dict[str, list[str]]) -> str:
 
 
 def _sum(expression: str, variables: dict[str, list[str]], written: str) -> str:
-    """Return the value of an arithmetic expansion, or the text as it stands where a variable is not set."""
-    filled = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda found: " ".join(variables.get(found[1], ["?"])), expression).replace("/", "//")
+    """Return the value of an arithmetic expansion, or the text as it stands where a variable is not
+    set."""
+    filled = re.sub(
+        r"\$?\{?([A-Za-z_]\w*)\}?",
+        lambda found: " ".join(variables.get(found[1], ["?"])),
+        expression,
+    ).replace("/", "//")
     try:
         return str(_evaluated(ast.parse(filled, mode="eval").body))
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
@@ -183,14 +228,25 @@ def _training(words: list[str]) -> Script | None:
         if re.search(r"pretrain_\w+\.py\s", word):
             return _training([*words[:at], *_split(word)])
         if re.fullmatch(r"(?:.*/)?pretrain_\w+\.py", word):
-            return Script(program=word.rsplit("/", 1)[-1], words=_unquoted(words[at + 1 :]), launcher=tuple(words[:at]))
+            return Script(
+                program=word.rsplit("/", 1)[-1],
+                words=_unquoted(words[at + 1 :]),
+                launcher=tuple(words[:at]),
+            )
     flags = [at for at, word in enumerate(words) if word.startswith("--")]
-    if flags and {"--num-layers", "--hidden-size", "--encoder-num-layers"} & {word.partition("=")[0] for word in words}:
+    if flags and {"--num-layers", "--hidden-size", "--encoder-num-layers"} & {
+        word.partition("=")[0] for word in words
+    }:
         start = next((at + 1 for at, word in enumerate(words) if word.endswith(".py")), flags[0])
         return Script(program="", words=_unquoted(words[start:]), launcher=tuple(words[:start]))
     return None
 
 
 def _unquoted(words: list[str]) -> tuple[str, ...]:
-    """Split words such as "--split 99,1,0", which scripts put into arrays and leave to the shell to split."""
-    return tuple(part for word in words for part in (_split(word) if re.match(r"--[\w-]+\s", word) else [word]))
+    """Split words such as "--split 99,1,0", which scripts put into arrays and leave to the shell to
+    split."""
+    return tuple(
+        part
+        for word in words
+        for part in (_split(word) if re.match(r"--[\w-]+\s", word) else [word])
+    )

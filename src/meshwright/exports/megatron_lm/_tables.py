@@ -1,4 +1,5 @@
-"""What is known of Megatron-LM's flags: which version has them, and which field of a plan they hold."""
+"""What is known of Megatron-LM's flags: which version has them, and which field of a plan they
+hold."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _OLDEST = (0, 12)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flag:
-    """One flag of Megatron-LM's parser; `presets/megatron_flags.csv` was read from the parsers of core 0.12.0 to 0.20."""
+    """One flag of Megatron-LM's parser; `presets/megatron_flags.csv` was read from the parsers of
+    core 0.12.0 to 0.20."""
 
     flag: str
     kind: Literal["switch", "one", "many", "maybe"]
@@ -45,25 +47,33 @@ class Bound:
     field: str
     """Path such as `model.mla.kv_lora_rank`."""
     form: Literal["int", "positive", "float", "text", "choice", "switch", "off", "shares"]
-    """positive: an int that is left out where it is 0; off: the flag stands for no; shares: numbers joined by commas."""
+    """positive: an int that is left out where it is 0; off: the flag stands for no; shares: numbers
+    joined by commas."""
     choices: dict[str, str]
     """Ours to theirs."""
     default: str
     """What the program takes where the flag is not given; empty where that is nothing, or no."""
 
     def words(self, value: Any) -> tuple[str, ...] | None:
-        """Return the words behind the flag, or None where the value is written by leaving the flag out."""
+        """Return the words behind the flag, or None where the value is written by leaving the flag
+        out."""
         if self.form in _SWITCHES:
             return () if bool(value) is _SWITCHES[self.form] else None
         if value is None or (self.form == "positive" and not value):
             return None
         if self.form == "choice":
             if value not in self.choices:
-                raise CannotExpress(NAME, f"{self.flag} has no word for {value}", nearest=f"{self.field}={next(iter(self.choices))}")
+                raise CannotExpress(
+                    NAME,
+                    f"{self.flag} has no word for {value}",
+                    nearest=f"{self.field}={next(iter(self.choices))}",
+                )
             return (self.choices[value],)
         if self.form == "shares":
             return (",".join(f"{share:g}" for share in value),)
-        return (_number(self, value),) if self.form in ("int", "positive", "float") else (str(value),)
+        return (
+            (_number(self, value),) if self.form in ("int", "positive", "float") else (str(value),)
+        )
 
     def value(self, words: tuple[str, ...]) -> Any:
         """Return the value that the words behind the flag say; ConfigError where they are none."""
@@ -94,7 +104,11 @@ def _number(bound: Bound, value: Any) -> str:
     if bound.form == "float":
         return repr(float(value))
     if value != int(value):
-        raise CannotExpress(NAME, f"{bound.flag} takes whole numbers, not {value}", nearest=f"{bound.field}={round(value)}")
+        raise CannotExpress(
+            NAME,
+            f"{bound.flag} takes whole numbers, not {value}",
+            nearest=f"{bound.field}={round(value)}",
+        )
     return str(int(value))
 
 
@@ -109,7 +123,11 @@ class Words:
         """Append a flag; CannotExpress with the nearest version where this one lacks it."""
         known = flags()[flag]
         if (nearest := known.lacks(self.version)) is not None:
-            raise CannotExpress(NAME, f"core {_text(self.version)} has no {flag}", nearest=f"megatron_version={nearest}")
+            raise CannotExpress(
+                NAME,
+                f"core {_text(self.version)} has no {flag}",
+                nearest=f"megatron_version={nearest}",
+            )
         self.groups.setdefault(group, []).append((flag, *(str(value) for value in values)))
 
     def has(self, flag: str) -> bool:
@@ -121,8 +139,15 @@ def minor(version: str) -> tuple[int, ...]:
     """Return the two leading numbers of a version; CannotExpress where it was never looked at."""
     found = (*parse_version(version), 0)[:2]
     if not _OLDEST <= found <= parse_version(NEWEST_MEGATRON):
-        words = f"its flags were read from core {_text(_OLDEST)} to {NEWEST_MEGATRON}, not from {version}"
-        raise CannotExpress(NAME, words, nearest=f"megatron_version={_text(_OLDEST) if found < _OLDEST else NEWEST_MEGATRON}")
+        words = (
+            f"its flags were read from core {_text(_OLDEST)} to {NEWEST_MEGATRON}, not from"
+            f" {version}"
+        )
+        raise CannotExpress(
+            NAME,
+            words,
+            nearest=f"megatron_version={_text(_OLDEST) if found < _OLDEST else NEWEST_MEGATRON}",
+        )
     return found
 
 

@@ -18,15 +18,24 @@ def write_training(words: Words, plan: TrainingPlan) -> None:
     """Add what the bound flags do not say of the settings."""
     _write_schedule(words, plan)
     _write_data(words, plan)
-    words.add("checkpoints", "--ckpt-format", "fsdp_dtensor" if uses_fsdp(plan.layout) and words.version >= (0, 14) else "torch_dist")
+    words.add(
+        "checkpoints",
+        "--ckpt-format",
+        "fsdp_dtensor" if uses_fsdp(plan.layout) and words.version >= (0, 14) else "torch_dist",
+    )
     words.add("checkpoints", "--log-throughput")
     words.add("checkpoints", "--distributed-timeout-minutes", 60)
     if plan.work.dropout and not plan.details.dropout:
-        raise CannotExpress(NAME, "the workload keeps dropout masks, but details.dropout is 0", nearest="details.dropout=0.1")
+        raise CannotExpress(
+            NAME,
+            "the workload keeps dropout masks, but details.dropout is 0",
+            nearest="details.dropout=0.1",
+        )
 
 
 def _write_schedule(words: Words, plan: TrainingPlan) -> None:
-    """Decay lasts the whole run; with samples, Megatron-LM counts warm-up and decay in samples too."""
+    """Decay lasts the whole run; with samples, Megatron-LM counts warm-up and decay in samples
+    too."""
     settings, gbs = plan.settings, plan.layout.gbs
     steps = train_steps(settings, plan.work)
     unit, per_step = ("iters", 1) if settings.train_samples is None else ("samples", gbs)
@@ -47,4 +56,8 @@ def _write_data(words: Words, plan: TrainingPlan) -> None:
     elif len(settings.data) == 1 and settings.data[0].weight == 1:
         words.add("data", "--data-path", settings.data[0].path)
     else:
-        words.add("data", "--data-path", *(word for dataset in settings.data for word in (f"{dataset.weight:g}", dataset.path)))
+        words.add(
+            "data",
+            "--data-path",
+            *(word for dataset in settings.data for word in (f"{dataset.weight:g}", dataset.path)),
+        )

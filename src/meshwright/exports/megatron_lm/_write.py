@@ -32,7 +32,9 @@ def write(plan: TrainingPlan) -> Exported:
     variables, extra = environment(plan), plan.settings.extra
     per_node = min(plan.pool.node.chips_per_node, plan.pool.num_chips)
     nodes = -(-plan.pool.num_chips // per_node)
-    text = script_text(words, program=program, environment=variables, extra=extra, chips=per_node, nodes=nodes)
+    text = script_text(
+        words, program=program, environment=variables, extra=extra, chips=per_node, nodes=nodes
+    )
     entries = (entry for entries in words.groups.values() for entry in entries)
     return Exported(
         target=NAME,
@@ -54,16 +56,26 @@ def _at(plan: TrainingPlan, path: str) -> Any:
 def _notes(plan: TrainingPlan) -> tuple[str, ...]:
     notes = []
     if plan.model.family != "decoder" and plan.settings.tokenizer_kind == "null":
-        notes.append("T5 and BERT mask words of their tokenizer: give tokenizer_kind=bert-wordpiece, vocab_file and data before the start")
+        notes.append(
+            "T5 and BERT mask words of their tokenizer: give tokenizer_kind=bert-wordpiece,"
+            " vocab_file and data before the start"
+        )
     if plan.model.hybrid is not None:
-        notes.append("a plan knows how many layers of each kind there are, not their order: the pattern spreads them evenly")
+        notes.append(
+            "a plan knows how many layers of each kind there are, not their order: the pattern"
+            " spreads them evenly"
+        )
     if tp_overlap(plan):
-        notes.append("--tp-comm-overlap needs Transformer Engine's user buffers; leave it out where they can't be made")
+        notes.append(
+            "--tp-comm-overlap needs Transformer Engine's user buffers; leave it out where they"
+            " can't be made"
+        )
     return tuple(notes)
 
 
 def split_words(command: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Return the words behind each flag; the last of a flag that is given twice counts, as in argparse."""
+    """Return the words behind each flag; the last of a flag that is given twice counts, as in
+    argparse."""
     args: dict[str, tuple[str, ...]] = {}
     flag = ""
     for word in command:

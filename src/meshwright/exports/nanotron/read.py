@@ -24,7 +24,10 @@ def _read(text: str) -> Imported:
     words = Taken(read_yaml(text, what=NAME), what=NAME)
     model, details = _model(words)
     layout = _layout(words, model)
-    mbs, rounds = words.count("tokens.micro_batch_size", 1), words.count("tokens.batch_accumulation_per_replica", 1)
+    mbs, rounds = (
+        words.count("tokens.micro_batch_size", 1),
+        words.count("tokens.batch_accumulation_per_replica", 1),
+    )
     dtype = words.text("model.dtype", "bfloat16")
     if dtype not in _PRECISIONS:
         raise ConfigError(f"{NAME}: model.dtype={dtype}: expected {', '.join(_PRECISIONS)}")
@@ -34,7 +37,9 @@ def _read(text: str) -> Imported:
     return Imported(
         source=NAME,
         model=model,
-        work=Workload(seq_len=seq_len, gbs=mbs * rounds * layout["dp"], precision=_PRECISIONS[dtype]),
+        work=Workload(
+            seq_len=seq_len, gbs=mbs * rounds * layout["dp"], precision=_PRECISIONS[dtype]
+        ),
         layout=layout | {"mbs": mbs},
         stack="nanotron",
         settings=settings,
@@ -49,8 +54,15 @@ def _model(words: Taken) -> tuple[ModelSpec, ModelDetails]:
     if words.has(f"{at}moe_config.num_experts") or words.has(f"{at}is_starcoder2_config"):
         raise ConfigError(f"{NAME}: {at[:-1]}: dense Llama and Qwen2 models are read")
     hidden, heads = words.count(f"{at}hidden_size", 0), words.count(f"{at}num_attention_heads", 0)
-    if words.text(f"{at}hidden_act", "silu") != "silu" or words.has(f"{at}rope_scaling") or words.has(f"{at}sliding_window_size"):
-        raise ConfigError(f"{NAME}: {at[:-1]}: hidden_act other than silu, rope_scaling and sliding_window_size are not read")
+    if (
+        words.text(f"{at}hidden_act", "silu") != "silu"
+        or words.has(f"{at}rope_scaling")
+        or words.has(f"{at}sliding_window_size")
+    ):
+        raise ConfigError(
+            f"{NAME}: {at[:-1]}: hidden_act other than silu, rope_scaling and sliding_window_size"
+            " are not read"
+        )
     spec = ModelSpec(
         name="nanotron-model",
         num_layers=words.count(f"{at}num_hidden_layers", 0),
@@ -63,7 +75,10 @@ def _model(words: Taken) -> tuple[ModelSpec, ModelDetails]:
         tied=words.flag(f"{at}tie_word_embeddings", False),
         qkv_bias=words.flag(f"{at}attention_bias", False),
     )
-    details = ModelDetails(norm_eps=words.number(f"{at}rms_norm_eps", 1e-6), rope_base=words.number(f"{at}rope_theta", 10000))
+    details = ModelDetails(
+        norm_eps=words.number(f"{at}rms_norm_eps", 1e-6),
+        rope_base=words.number(f"{at}rope_theta", 10000),
+    )
     return spec, details
 
 
@@ -73,7 +88,10 @@ def _layout(words: Taken, model: ModelSpec) -> dict[str, Any]:
     mode = words.text(f"{at}tp_mode", "ALL_REDUCE").upper()
     engine = words.text(f"{at}pp_engine", "afab")
     if mode not in ("ALL_REDUCE", "REDUCE_SCATTER") or engine not in ("1f1b", "afab"):
-        raise ConfigError(f"{NAME}: tp_mode={mode}, pp_engine={engine}: expected ALL_REDUCE or REDUCE_SCATTER, 1f1b or afab")
+        raise ConfigError(
+            f"{NAME}: tp_mode={mode}, pp_engine={engine}: expected ALL_REDUCE or REDUCE_SCATTER,"
+            " 1f1b or afab"
+        )
     words.flag(f"{at}tp_linear_async_communication", False)
     layout: dict[str, Any] = {
         "tp": tp,
@@ -88,7 +106,12 @@ def _layout(words: Taken, model: ModelSpec) -> dict[str, Any]:
     }
     if 1 < pp <= model.num_layers:
         layout["layers_per_stage"] = split_by_cost(
-            layers=model.num_layers, hidden=model.hidden, heads=model.num_heads, ffn=model.ffn, vocab=model.vocab, pp=pp
+            layers=model.num_layers,
+            hidden=model.hidden,
+            heads=model.num_heads,
+            ffn=model.ffn,
+            vocab=model.vocab,
+            pp=pp,
         )
     return layout
 
@@ -98,7 +121,10 @@ def _settings(words: Taken) -> TrainingSettings:
     rate = words.number(f"{at}learning_rate", 3e-4)
     least = words.number(f"{at}min_decay_lr", rate)
     style = words.text(f"{at}lr_decay_style", "linear")
-    interval, final = words.take("checkpoints.checkpoint_interval", None), words.flag("checkpoints.save_final_state", True)
+    interval, final = (
+        words.take("checkpoints.checkpoint_interval", None),
+        words.flag("checkpoints.save_final_state", True),
+    )
     saves = final or (isinstance(interval, int) and interval < 10**9)
     data = _data(words)
     return TrainingSettings(
@@ -125,13 +151,20 @@ def _settings(words: Taken) -> TrainingSettings:
 
 def _data(words: Taken) -> tuple[Dataset, ...]:
     stages = words.take("data_stages", None)
-    dataset = stages[0].get("data", {}).get("dataset") if isinstance(stages, list) and stages and isinstance(stages[0], dict) else None
+    dataset = (
+        stages[0].get("data", {}).get("dataset")
+        if isinstance(stages, list) and stages and isinstance(stages[0], dict)
+        else None
+    )
     if not isinstance(dataset, dict) or "dataset_folder" not in dataset:
         return ()
     folders = dataset["dataset_folder"]
     folders = [folders] if isinstance(folders, str) else folders
     weights = dataset.get("dataset_weights") or [1.0] * len(folders)
-    return tuple(Dataset(path=str(folder), weight=float(weight)) for folder, weight in zip(folders, weights, strict=False))
+    return tuple(
+        Dataset(path=str(folder), weight=float(weight))
+        for folder, weight in zip(folders, weights, strict=False)
+    )
 
 
 def _drop_fixed(words: Taken) -> None:
@@ -145,8 +178,21 @@ def _drop_fixed(words: Taken) -> None:
         "model.init_method",
         "model.make_vocab_size_divisible_by",
     )
-    words.drop_under((*fixed, "model.ddp_bucket_cap_mb", "optimizer.optimizer_factory", "optimizer.learning_rate_scheduler"))
-    words.drop({"optimizer.accumulate_grad_in_fp32": True, "parallelism.tp_recompute_allgather": True, "tokens.val_check_interval": -1})
+    words.drop_under(
+        (
+            *fixed,
+            "model.ddp_bucket_cap_mb",
+            "optimizer.optimizer_factory",
+            "optimizer.learning_rate_scheduler",
+        )
+    )
+    words.drop(
+        {
+            "optimizer.accumulate_grad_in_fp32": True,
+            "parallelism.tp_recompute_allgather": True,
+            "tokens.val_check_interval": -1,
+        }
+    )
 
 
 def _matches(name: str, text: str) -> bool:

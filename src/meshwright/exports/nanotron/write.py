@@ -17,15 +17,28 @@ __all__ = ["NAME", "NANOTRON"]
 
 NAME = "nanotron"
 _ENVIRONMENT = (
-    EnvVar(name="CUDA_DEVICE_MAX_CONNECTIONS", value="1", why="nanotron demands it: exchanges of tensor parallelism start in order"),
-    EnvVar(name="PYTORCH_CUDA_ALLOC_CONF", value="expandable_segments:True", why="less fragmentation of GPU memory"),
+    EnvVar(
+        name="CUDA_DEVICE_MAX_CONNECTIONS",
+        value="1",
+        why="nanotron demands it: exchanges of tensor parallelism start in order",
+    ),
+    EnvVar(
+        name="PYTORCH_CUDA_ALLOC_CONF",
+        value="expandable_segments:True",
+        why="less fragmentation of GPU memory",
+    ),
 )
 
 
 def _write(plan: TrainingPlan) -> Exported:
     _require_llama(plan)
     values = {
-        "general": {"project": "meshwright", "run": "plan", "seed": plan.settings.seed, "ignore_sanity_checks": True},
+        "general": {
+            "project": "meshwright",
+            "run": "plan",
+            "seed": plan.settings.seed,
+            "ignore_sanity_checks": True,
+        },
         "checkpoints": _checkpoints(plan),
         "parallelism": _parallelism(plan),
         "model": _model(plan),
@@ -39,11 +52,20 @@ def _write(plan: TrainingPlan) -> Exported:
         },
         "optimizer": _optimizer(plan),
         "data_stages": [{"name": "training", "start_training_step": 1, "data": _data(plan)}],
-        "logging": {"iteration_step_info_interval": plan.settings.log_interval, "log_level": "info", "log_level_replica": "warning"},
+        "logging": {
+            "iteration_step_info_interval": plan.settings.log_interval,
+            "log_level": "info",
+            "log_level_replica": "warning",
+        },
     }
     return Exported(
         target=NAME,
-        files=(ExportedFile(name="nanotron.yaml", text="# Written by meshwright for nanotron 0.4 and later.\n" + write_yaml(values)),),
+        files=(
+            ExportedFile(
+                name="nanotron.yaml",
+                text="# Written by meshwright for nanotron 0.4 and later.\n" + write_yaml(values),
+            ),
+        ),
         command=("run_train.py", "--config-file", "nanotron.yaml"),
         environment=_ENVIRONMENT,
         notes=(
@@ -79,22 +101,41 @@ def _require_llama(plan: TrainingPlan) -> None:
     )
     for path, given, has in wanted:
         if given != has:
-            why = " (its groups leave no rank for expert parallelism)" if path == "model.moe" else ""
-            raise CannotExpress(NAME, f"{path}={given}: its Llama and Qwen2 have {has}{why}", nearest=f"a model with {path}={has}")
+            why = (
+                " (its groups leave no rank for expert parallelism)" if path == "model.moe" else ""
+            )
+            raise CannotExpress(
+                NAME,
+                f"{path}={given}: its Llama and Qwen2 have {has}{why}",
+                nearest=f"a model with {path}={has}",
+            )
     if plan.model.num_kv_heads < layout.tp:
         reason = f"tp={layout.tp} with {model.num_kv_heads} KV heads: it does not copy them"
         raise CannotExpress(NAME, reason, nearest=f"tp={model.num_kv_heads}")
     if plan.work.precision != "bf16":
-        reason = f"precision={plan.work.precision}: its attention is flash-attn's and its gradients add up from bf16"
+        reason = (
+            f"precision={plan.work.precision}: its attention is flash-attn's and its gradients add"
+            " up from bf16"
+        )
         raise CannotExpress(NAME, reason, nearest="precision=bf16")
 
 
 def _parallelism(plan: TrainingPlan) -> dict[str, Any]:
     layout = plan.layout
     if layout.vpp > 1:
-        raise CannotExpress(NAME, f"vpp={layout.vpp}: its engines hold one chunk a stage", nearest="vpp=1")
-    if layout.recompute == "selective" or layout.recompute_layers is not None or layout.recompute_method != "uniform":
-        raise CannotExpress(NAME, f"recompute={layout.recompute}: it recomputes every layer or none", nearest="recompute=full or none")
+        raise CannotExpress(
+            NAME, f"vpp={layout.vpp}: its engines hold one chunk a stage", nearest="vpp=1"
+        )
+    if (
+        layout.recompute == "selective"
+        or layout.recompute_layers is not None
+        or layout.recompute_method != "uniform"
+    ):
+        raise CannotExpress(
+            NAME,
+            f"recompute={layout.recompute}: it recomputes every layer or none",
+            nearest="recompute=full or none",
+        )
     _require_stages(plan)
     return {
         "dp": layout.dp,
@@ -114,7 +155,14 @@ def _require_stages(plan: TrainingPlan) -> None:
     model, layout = plan.model, plan.layout
     if layout.pp == 1:
         return
-    own = split_by_cost(layers=model.num_layers, hidden=model.hidden, heads=model.num_heads, ffn=model.ffn, vocab=model.vocab, pp=layout.pp)
+    own = split_by_cost(
+        layers=model.num_layers,
+        hidden=model.hidden,
+        heads=model.num_heads,
+        ffn=model.ffn,
+        vocab=model.vocab,
+        pp=layout.pp,
+    )
     if min(own[:-1]) < 1:
         reason = f"pp={layout.pp}: nanotron's own split would leave a stage without layers"
         raise CannotExpress(NAME, reason, nearest=f"pp={max(1, layout.pp // 2)}")
@@ -122,7 +170,9 @@ def _require_stages(plan: TrainingPlan) -> None:
     if asked != own:
         shown, wanted = ("+".join(map(str, split)) for split in (asked, own))
         raise CannotExpress(
-            NAME, f"stages of {shown} layers: it cuts by cost, and nothing changes that", nearest=f"layers_per_stage={wanted}"
+            NAME,
+            f"stages of {shown} layers: it cuts by cost, and nothing changes that",
+            nearest=f"layers_per_stage={wanted}",
         )
 
 
@@ -166,32 +216,61 @@ def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
     settings = plan.settings
     if settings.tokenizer_kind not in ("huggingface", "null"):
         raise CannotExpress(
-            NAME, f"tokenizer_kind={settings.tokenizer_kind}: it takes Hugging Face's", nearest="tokenizer_kind=huggingface"
+            NAME,
+            f"tokenizer_kind={settings.tokenizer_kind}: it takes Hugging Face's",
+            nearest="tokenizer_kind=huggingface",
         )
-    return {"tokenizer_name_or_path": settings.tokenizer, "tokenizer_revision": None, "tokenizer_max_length": None}
+    return {
+        "tokenizer_name_or_path": settings.tokenizer,
+        "tokenizer_revision": None,
+        "tokenizer_max_length": None,
+    }
 
 
 def _checkpoints(plan: TrainingPlan) -> dict[str, Any]:
     """nanotron needs the section; without a folder nothing is ever due."""
     settings = plan.settings
-    words: dict[str, Any] = {"checkpoints_path": settings.save_dir or "checkpoints", "resume_checkpoint_path": settings.load_dir}
+    words: dict[str, Any] = {
+        "checkpoints_path": settings.save_dir or "checkpoints",
+        "resume_checkpoint_path": settings.load_dir,
+    }
     if settings.save_dir is None:
-        return {**words, "checkpoint_interval": 10**9, "save_initial_state": False, "save_final_state": False}
-    return {**words, "checkpoint_interval": settings.save_interval, "save_initial_state": False, "save_final_state": True}
+        return {
+            **words,
+            "checkpoint_interval": 10**9,
+            "save_initial_state": False,
+            "save_final_state": False,
+        }
+    return {
+        **words,
+        "checkpoint_interval": settings.save_interval,
+        "save_initial_state": False,
+        "save_final_state": True,
+    }
 
 
 def _optimizer(plan: TrainingPlan) -> dict[str, Any]:
     settings, layout = plan.settings, plan.layout
     if layout.sharding not in ("none", "zero1"):
-        raise CannotExpress(NAME, f"sharding={layout.sharding}: zero_stage is 0 or 1", nearest="sharding=zero1")
+        raise CannotExpress(
+            NAME, f"sharding={layout.sharding}: zero_stage is 0 or 1", nearest="sharding=zero1"
+        )
     styles = {"cosine": "cosine", "linear": "linear", "constant": "linear"}
     if settings.decay_style not in styles:
-        raise CannotExpress(NAME, f"decay_style={settings.decay_style}: it has {', '.join(styles)}", nearest="decay_style=cosine")
-    least = settings.learning_rate if settings.decay_style == "constant" else settings.min_learning_rate
+        raise CannotExpress(
+            NAME,
+            f"decay_style={settings.decay_style}: it has {', '.join(styles)}",
+            nearest="decay_style=cosine",
+        )
+    least = (
+        settings.learning_rate if settings.decay_style == "constant" else settings.min_learning_rate
+    )
     steps, warmup = train_steps(settings, plan.work), settings.warmup_steps or 0
     whole = layout.sharding == "none" or (layout.dp == 1 and layout.cp > 1)
     return {
-        "zero_stage": 0 if whole else 1,  # cut over dp alone; with dp=1 and a split context, stage 1 does not start
+        "zero_stage": (
+            0 if whole else 1
+        ),  # cut over dp alone; with dp=1 and a split context, stage 1 does not start
         "weight_decay": settings.weight_decay,
         "clip_grad": settings.clip_gradient,
         "accumulate_grad_in_fp32": True,
@@ -214,7 +293,8 @@ def _optimizer(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def _data(plan: TrainingPlan) -> dict[str, Any]:
-    """Tokens as datatrove writes them (Nanoset); two bytes a token where the vocabulary allows it."""
+    """Tokens as datatrove writes them (Nanoset); two bytes a token where the vocabulary allows
+    it."""
     settings = plan.settings
     words: dict[str, Any] = {"dataset": None, "num_loading_workers": 1, "seed": settings.seed}
     if settings.data:

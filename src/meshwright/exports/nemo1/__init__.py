@@ -1,4 +1,5 @@
-"""Plans as `training/*.yaml` of the NeMo 1.x launcher or as configurations of its scripts, and such YAML read back."""
+"""Plans as `training/*.yaml` of the NeMo 1.x launcher or as configurations of its scripts, and such
+YAML read back."""
 
 from __future__ import annotations
 

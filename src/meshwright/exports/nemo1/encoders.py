@@ -34,13 +34,21 @@ def require_t5(plan: TrainingPlan) -> None:
     )
     if model.positions not in _POSITIONS:
         raise CannotExpress(
-            _NAME, f"model.positions={model.positions}: its T5 has {', '.join(_POSITIONS)}", nearest="model.positions=learned"
+            _NAME,
+            f"model.positions={model.positions}: its T5 has {', '.join(_POSITIONS)}",
+            nearest="model.positions=learned",
         )
     if (model.gated, plan.details.activation) not in _ACTIVATIONS:
-        reason = f"activation={plan.details.activation} with gated={model.gated}: its T5 has {', '.join(_ACTIVATIONS.values())}"
+        reason = (
+            f"activation={plan.details.activation} with gated={model.gated}: its T5 has"
+            f" {', '.join(_ACTIVATIONS.values())}"
+        )
         raise CannotExpress(_NAME, reason, nearest="details.activation=gelu")
     if layout.pp % 2 and layout.pp > 1:
-        reason = f"pp={layout.pp}: the encoder takes the first half of the stages, the decoder the second"
+        reason = (
+            f"pp={layout.pp}: the encoder takes the first half of the stages, the decoder the"
+            " second"
+        )
         raise CannotExpress(_NAME, reason, nearest=f"pp={layout.pp - 1}")
 
 
@@ -64,11 +72,16 @@ def require_bert(plan: TrainingPlan) -> None:
 def _require(*wanted: tuple[str, Any, Any]) -> None:
     for path, given, has in wanted:
         if given != has:
-            raise CannotExpress(_NAME, f"{path}={given}: NeMo 1.x has {has} there", nearest=f"{path.partition('.')[2]}={has}")
+            raise CannotExpress(
+                _NAME,
+                f"{path}={given}: NeMo 1.x has {has} there",
+                nearest=f"{path.partition('.')[2]}={has}",
+            )
 
 
 def t5_model(plan: TrainingPlan, *, recompute: dict[str, Any]) -> dict[str, Any]:
-    """Return the words of T5's and mT5's architecture and data; encoder and decoder are alike but for the causal mask."""
+    """Return the words of T5's and mT5's architecture and data; encoder and decoder are alike but
+    for the causal mask."""
     model, details, settings = plan.model, plan.details, plan.settings
     assert details.activation is not None
     side = {
@@ -96,12 +109,20 @@ def t5_model(plan: TrainingPlan, *, recompute: dict[str, Any]) -> dict[str, Any]
         "decoder": dict(side),
         "share_token_embeddings": True,
         "share_decoder_tokens_head_embeddings": True,
-        "data": {
-            "seq_length": plan.work.seq_len,
-            "seq_length_dec": plan.work.decoder_seq_len or plan.work.seq_len // 4,
-            "dataset_type": "t5",
-        }
-        | {"masked_lm_prob": 0.15, "short_seq_prob": 0.0, "whole_word_masking": True, "max_ngram_size": 10, "geometric_dist": True},
+        "data": (
+            {
+                "seq_length": plan.work.seq_len,
+                "seq_length_dec": plan.work.decoder_seq_len or plan.work.seq_len // 4,
+                "dataset_type": "t5",
+            }
+            | {
+                "masked_lm_prob": 0.15,
+                "short_seq_prob": 0.0,
+                "whole_word_masking": True,
+                "max_ngram_size": 10,
+                "geometric_dist": True,
+            }
+        ),
     }
 
 

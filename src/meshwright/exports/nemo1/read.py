@@ -35,7 +35,9 @@ def _read(text: str) -> Imported:
     words = Taken(_resolved(read_yaml(text, what=NAME)), what=NAME)
     warnings: list[str] = []
     _rename(words, warnings)
-    model, details = read_model(words, prefix="model.", what=NAME, activation=words.take("activation", None))
+    model, details = read_model(
+        words, prefix="model.", what=NAME, activation=words.take("activation", None)
+    )
     tp = words.count("model.tensor_model_parallel_size", 1)
     name = words.text("model.optim.name", "distributed_fused_adam")
     layout: dict[str, Any] = {
@@ -68,17 +70,23 @@ def _read(text: str) -> Imported:
         details=details,
         num_chips=chips,
         warnings=tuple(warnings),
-        passed_through=tuple(f"training.{path}={'null' if value is None else value}" for path, value in words.left().items()),
+        passed_through=tuple(
+            f"training.{path}={'null' if value is None else value}"
+            for path, value in words.left().items()
+        ),
     )
 
 
 def _resolved(values: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the few interpolations that matter: multiples of a neighbour, and a neighbour's value."""
+    """Fill in the few interpolations that matter: multiples of a neighbour, and a neighbour's
+    value."""
     model = values.get("model")
     if not isinstance(model, dict):
         raise ConfigError(f"{NAME}: model: expected the section of a GPT model")
     if "encoder" in model:
-        raise ConfigError(f"{NAME}: model.encoder: T5 is read from Megatron-LM's flags; here only GPT models are")
+        raise ConfigError(
+            f"{NAME}: model.encoder: T5 is read from Megatron-LM's flags; here only GPT models are"
+        )
     found = dict(model)
     data = model.get("data")
     if isinstance(data, dict):
@@ -96,15 +104,24 @@ def _resolved(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_model(value: Any, model: dict[str, Any]) -> Any:
-    """Return the model's value where a text points to it, `${training.model.encoder_seq_length}`."""
-    match = re.fullmatch(r"\$\{(?:training\.)?model\.(\w+)\}", value) if isinstance(value, str) else None
+    """Return the model's value where a text points to it,
+    `${training.model.encoder_seq_length}`."""
+    match = (
+        re.fullmatch(r"\$\{(?:training\.)?model\.(\w+)\}", value)
+        if isinstance(value, str)
+        else None
+    )
     return model.get(match[1], value) if match is not None else value
 
 
 def _rename(words: Taken, warnings: list[str]) -> None:
     """Give fields the names of Megatron-Core, with NeMo's defaults."""
     activation = words.text("model.activation", "gelu").lower()
-    known = {name: key for key, name in ACTIVATIONS.items()} | {"swiglu": (True, "silu"), "geglu": (True, "gelu"), "reglu": (True, "relu")}
+    known = {name: key for key, name in ACTIVATIONS.items()} | {
+        "swiglu": (True, "silu"),
+        "geglu": (True, "gelu"),
+        "reglu": (True, "relu"),
+    }
     if activation not in known:
         raise ConfigError(f"{NAME}: model.activation={activation}: expected {', '.join(known)}")
     gated, name = known[activation]
@@ -122,15 +139,22 @@ def _rename(words: Taken, warnings: list[str]) -> None:
         name = words.peek("model.tokenizer.type")
         vocab = _vocabulary(library, name)
         if vocab is None:
-            raise ConfigError(f"{NAME}: the vocabulary of tokenizer {library} {name} is not known; add model.{NULL_VOCABULARY}: 128256")
-        warnings.append(f"the vocabulary is taken as {vocab}, by the tokenizer {' '.join(filter(None, (library, name)))}")
+            raise ConfigError(
+                f"{NAME}: the vocabulary of tokenizer {library} {name} is not known; add"
+                f" model.{NULL_VOCABULARY}: 128256"
+            )
+        warnings.append(
+            f"the vocabulary is taken as {vocab}, by the tokenizer"
+            f" {' '.join(filter(None, (library, name)))}"
+        )
     words.put("model.vocab_size", vocab)
     if words.has("model.num_moe_experts"):
         words.put("model.moe_ffn_hidden_size", words.peek("model.ffn_hidden_size"))
 
 
 def _vocabulary(library: Any, name: Any) -> int | None:
-    """Return the vocabulary of a model that a tokenizer is called after, else that of the library's usual file."""
+    """Return the vocabulary of a model that a tokenizer is called after, else that of the library's
+    usual file."""
     if library == "huggingface" and isinstance(name, str):
         try:
             return find_model(name.rpartition("/")[2]).vocab
@@ -144,7 +168,11 @@ def _recompute(words: Taken) -> dict[str, Any]:
     granularity = words.take(f"{at}granularity", None)
     method, layers = words.take(f"{at}method", None), words.take(f"{at}num_layers", None)
     if granularity == "full" and not (method == "block" and not layers):
-        return {"recompute": "full", "recompute_method": method or "uniform", "recompute_layers": layers}
+        return {
+            "recompute": "full",
+            "recompute_method": method or "uniform",
+            "recompute_layers": layers,
+        }
     if granularity == "selective":
         return {"recompute": "selective", "recompute_modules": ("core_attn",)}
     return {"recompute": "none"}
@@ -188,7 +216,9 @@ def _settings(words: Taken) -> TrainingSettings:
         tokenizer_kind=kind,
         save_dir=folder if saves and folder and "${" not in folder else None,
         load_dir=words.take("model.resume_from_checkpoint", None),
-        save_interval=words.take("exp_manager.checkpoint_callback_params.every_n_train_steps", None),
+        save_interval=words.take(
+            "exp_manager.checkpoint_callback_params.every_n_train_steps", None
+        ),
         log_interval=words.take("trainer.log_every_n_steps", None),
         **_evaluation(words),
         **files,
@@ -196,14 +226,21 @@ def _settings(words: Taken) -> TrainingSettings:
 
 
 def _evaluation(words: Taken) -> dict[str, Any]:
-    steps, interval = words.take("trainer.limit_val_batches", 0), words.take("trainer.val_check_interval", None)
+    steps, interval = (
+        words.take("trainer.limit_val_batches", 0),
+        words.take("trainer.val_check_interval", None),
+    )
     return {"eval_steps": int(steps), "eval_interval": interval if steps else None}
 
 
 def _tokenizer(words: Taken) -> tuple[TokenizerKind | None, dict[str, Any]]:
     library, at = words.take("library", "megatron"), "model.tokenizer."
     kind, model = words.take(f"{at}type", None), words.take(f"{at}model", None)
-    files = {name: value for name in ("vocab_file", "merge_file") if (value := words.take(f"{at}{name}", None)) and "${" not in value}
+    files = {
+        name: value
+        for name in ("vocab_file", "merge_file")
+        if (value := words.take(f"{at}{name}", None)) and "${" not in value
+    }
     if library == "huggingface":
         return "huggingface", {"tokenizer": kind}
     if library == "sentencepiece":
@@ -212,32 +249,76 @@ def _tokenizer(words: Taken) -> tuple[TokenizerKind | None, dict[str, Any]]:
 
 
 def _data(words: Taken) -> tuple[tuple[Dataset, ...], tuple[float, ...] | None]:
-    prefix, split = words.take("model.data.data_prefix", None) or [], words.take("model.data.splits_string", None)
+    prefix, split = (
+        words.take("model.data.data_prefix", None) or [],
+        words.take("model.data.splits_string", None),
+    )
     try:
         given = [prefix] if isinstance(prefix, str) else list(prefix)
-        pairs = [(1.0, given[0])] if len(given) == 1 else list(zip(given[::2], given[1::2], strict=True))
+        pairs = (
+            [(1.0, given[0])]
+            if len(given) == 1
+            else list(zip(given[::2], given[1::2], strict=True))
+        )
         data = tuple(Dataset(path=str(path), weight=float(weight)) for weight, path in pairs)
-        return data, None if split is None else tuple(float(share) for share in str(split).split(","))
+        return data, (
+            None if split is None else tuple(float(share) for share in str(split).split(","))
+        )
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{NAME}: model.data.data_prefix, splits_string: expected weights and paths in turn, and shares such as 99,1,0"
+            f"{NAME}: model.data.data_prefix, splits_string: expected weights and paths in turn,"
+            " and shares such as 99,1,0"
         ) from None
 
 
 def _drop_fixed(words: Taken) -> None:
     """Take away what says how NeMo runs and nothing of the plan."""
     at = (
-        *("mcore_gpt", "rampup_batch_size", "max_position_embeddings", "make_vocab_size_divisible_by", "transformer_engine", "fp8_e4m3"),
-        *("fp8_hybrid", "megatron_amp_O2", "gradient_as_bucket_view", "use_flash_attention", "ub_tp_comm_overlap", "overlap_p2p_comm"),
-        *("batch_p2p_comm", "tokenizer", "optim", "data", "moe_grouped_gemm", "moe_token_dispatcher_type"),
+        *(
+            "mcore_gpt",
+            "rampup_batch_size",
+            "max_position_embeddings",
+            "make_vocab_size_divisible_by",
+            "transformer_engine",
+            "fp8_e4m3",
+        ),
+        *(
+            "fp8_hybrid",
+            "megatron_amp_O2",
+            "gradient_as_bucket_view",
+            "use_flash_attention",
+            "ub_tp_comm_overlap",
+            "overlap_p2p_comm",
+        ),
+        *(
+            "batch_p2p_comm",
+            "tokenizer",
+            "optim",
+            "data",
+            "moe_grouped_gemm",
+            "moe_token_dispatcher_type",
+        ),
     )
     words.drop_under(("run", "exp_manager", "defaults", "hydra", *(f"model.{name}" for name in at)))
-    trainer = ("accelerator", "logger", "enable_checkpointing", "use_distributed_sampler", "max_epochs", "max_time", "limit_test_batches")
+    trainer = (
+        "accelerator",
+        "logger",
+        "enable_checkpointing",
+        "use_distributed_sampler",
+        "max_epochs",
+        "max_time",
+        "limit_test_batches",
+    )
     words.drop_under((*(f"trainer.{name}" for name in trainer), "trainer.accumulate_grad_batches"))
 
 
 def _matches(name: str, text: str) -> bool:
-    return name.endswith((".yaml", ".yml")) and "trainer:" in text and "tensor_model_parallel_size:" in text and "_target_" not in text
+    return (
+        name.endswith((".yaml", ".yml"))
+        and "trainer:" in text
+        and "tensor_model_parallel_size:" in text
+        and "_target_" not in text
+    )
 
 
 NEMO1_SOURCE = ImportSource(name=NAME, title="NeMo 1.x's YAML", matches=_matches, read=_read)

@@ -1,4 +1,5 @@
-"""NeMo 1.x without its launcher: one configuration for NeMo's own pretraining script, run behind torchrun or a job's ranks."""
+"""NeMo 1.x without its launcher: one configuration for NeMo's own pretraining script, run behind
+torchrun or a job's ranks."""
 
 from __future__ import annotations
 
@@ -16,8 +17,15 @@ __all__ = ["NEMO1_SCRIPT"]
 _NAME = "nemo1-script"
 _SCRIPTS = "/opt/NeMo/examples/nlp/language_modeling"
 """Where NVIDIA's containers `nvcr.io/nvidia/nemo:23.05` to `24.09` have them."""
-_PROGRAMS = {"decoder": "megatron_gpt_pretraining", "encoder": "megatron_bert_pretraining", "encoder-decoder": "megatron_t5_pretraining"}
-_LAUNCHER_WORDS = {"${data_dir}": "${oc.env:DATA_DIR,data}", "${training.run.results_dir}/results": "results"}
+_PROGRAMS = {
+    "decoder": "megatron_gpt_pretraining",
+    "encoder": "megatron_bert_pretraining",
+    "encoder-decoder": "megatron_t5_pretraining",
+}
+_LAUNCHER_WORDS = {
+    "${data_dir}": "${oc.env:DATA_DIR,data}",
+    "${training.run.results_dir}/results": "results",
+}
 """Values that the launcher's own configuration holds, and what stands for them without it."""
 
 
@@ -25,10 +33,24 @@ def _write(plan: TrainingPlan) -> Exported:
     program = _PROGRAMS[plan.model.family]
     extra = [word.removeprefix("training.") for word in plan.settings.extra]
     values = {name: section for name, section in launcher_values(plan).items() if name != "run"}
-    text = write_yaml({"name": values["exp_manager"]["name"], "restore_from_path": None, **_without_launcher(values)})
+    text = write_yaml(
+        {
+            "name": values["exp_manager"]["name"],
+            "restore_from_path": None,
+            **_without_launcher(values),
+        }
+    )
     return Exported(
         target=_NAME,
-        files=(ExportedFile(name="plan.yaml", text=f"# Written by meshwright for {program}.py of NeMo 1.20 to 1.23 and 2.0.\n{text}"),),
+        files=(
+            ExportedFile(
+                name="plan.yaml",
+                text=(
+                    f"# Written by meshwright for {program}.py of NeMo 1.20 to 1.23 and"
+                    f" 2.0.\n{text}"
+                ),
+            ),
+        ),
         command=(f"{_SCRIPTS}/{program}.py", "--config-dir=.", "--config-name=plan", *extra),
         environment=environment(plan),
         notes=(

@@ -1,4 +1,5 @@
-"""The NeMo 1.x launcher: `conf/training/meshwright/plan.yaml`, in the words of its GPT configurations."""
+"""The NeMo 1.x launcher: `conf/training/meshwright/plan.yaml`, in the words of its GPT
+configurations."""
 
 from __future__ import annotations
 
@@ -18,7 +19,17 @@ from meshwright.exports.target import ExportTarget
 from meshwright.workload import Precision
 from meshwright.yaml_text import read_yaml, write_yaml
 
-__all__ = ["ACTIVATIONS", "NAME", "NEMO1", "NULL_VOCABULARY", "PRECISIONS", "SAME_NAMES", "TOKENIZERS", "launcher_values", "trained_by"]
+__all__ = [
+    "ACTIVATIONS",
+    "NAME",
+    "NEMO1",
+    "NULL_VOCABULARY",
+    "PRECISIONS",
+    "SAME_NAMES",
+    "TOKENIZERS",
+    "launcher_values",
+    "trained_by",
+]
 
 NAME = "nemo1"
 PRECISIONS: dict[Precision, str] = {"bf16": "bf16", "fp16": "16", "fp32": "32", "fp8": "bf16"}
@@ -29,15 +40,47 @@ ACTIVATIONS: dict[tuple[bool, Activation], str] = {
     (False, "gelu"): "gelu",
     (False, "squared-relu"): "squared-relu",
 }
-TOKENIZERS = {"huggingface": "huggingface", "sentencepiece": "sentencepiece", "gpt2-bpe": "megatron", "null": "megatron"}
+TOKENIZERS = {
+    "huggingface": "huggingface",
+    "sentencepiece": "sentencepiece",
+    "gpt2-bpe": "megatron",
+    "null": "megatron",
+}
 NULL_VOCABULARY = "meshwright_vocab_size"
-"""The vocabulary comes from the tokenizer in NeMo 1.x; this word of ours keeps the model's, NeMo does not read it."""
+"""The vocabulary comes from the tokenizer in NeMo 1.x; this word of ours keeps the model's, NeMo
+does not read it."""
 _POSITIONS = {**POSITIONS, "alibi": "alibi"}
 SAME_NAMES = (
-    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "position_embedding_type"),
-    *("share_embeddings_and_output_weights", "layernorm_epsilon", "hidden_dropout", "attention_dropout", "init_method_std", "rotary_base"),
-    *("num_moe_experts", "moe_router_topk", "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_grouped_gemm"),
-    *("moe_token_dispatcher_type", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity", "window_size"),
+    *(
+        "num_layers",
+        "hidden_size",
+        "ffn_hidden_size",
+        "num_attention_heads",
+        "num_query_groups",
+        "kv_channels",
+        "position_embedding_type",
+    ),
+    *(
+        "share_embeddings_and_output_weights",
+        "layernorm_epsilon",
+        "hidden_dropout",
+        "attention_dropout",
+        "init_method_std",
+        "rotary_base",
+    ),
+    *(
+        "num_moe_experts",
+        "moe_router_topk",
+        "moe_router_load_balancing_type",
+        "moe_aux_loss_coeff",
+        "moe_grouped_gemm",
+    ),
+    *(
+        "moe_token_dispatcher_type",
+        "moe_expert_capacity_factor",
+        "moe_pad_expert_input_to_capacity",
+        "window_size",
+    ),
 )
 """Fields that NeMo 1.x calls as Megatron-Core does."""
 
@@ -45,26 +88,45 @@ SAME_NAMES = (
 def _write(plan: TrainingPlan) -> Exported:
     values = launcher_values(plan)
     comment = (
-        "# Written by meshwright for the NeMo 1.x launcher (24.05 to 24.07): put it under launcher_scripts/conf/training/meshwright/.\n"
+        "# Written by meshwright for the NeMo 1.x launcher (24.05 to 24.07): put it under"
+        " launcher_scripts/conf/training/meshwright/.\n"
     )
     return Exported(
         target=NAME,
-        files=(ExportedFile(name="conf/training/meshwright/plan.yaml", text=comment + write_yaml(values)),),
-        command=("launcher_scripts/main.py", "training=meshwright/plan", "stages=[training]", *plan.settings.extra),
+        files=(
+            ExportedFile(
+                name="conf/training/meshwright/plan.yaml", text=comment + write_yaml(values)
+            ),
+        ),
+        command=(
+            "launcher_scripts/main.py",
+            "training=meshwright/plan",
+            "stages=[training]",
+            *plan.settings.extra,
+        ),
         runs_on="once",
         environment=environment(plan),
         notes=(
             "the launcher writes and sends the job itself, by its own cluster configuration",
-            "the vocabulary is the tokenizer's; the configuration of the launcher sets data_dir and base_results_dir",
+            (
+                "the vocabulary is the tokenizer's; the configuration of the launcher sets data_dir"
+                " and base_results_dir"
+            ),
         ),
     )
 
 
 def launcher_values(plan: TrainingPlan) -> dict[str, Any]:
-    """Return the sections of a `training` configuration; CannotExpress where NeMo 1.x has no words for the plan."""
+    """Return the sections of a `training` configuration; CannotExpress where NeMo 1.x has no words
+    for the plan."""
     _require_expressible(plan)
     return {
-        "run": {"name": "meshwright", "results_dir": "${base_results_dir}/${.name}", "time_limit": "0-12:00:00", "dependency": "singleton"},
+        "run": {
+            "name": "meshwright",
+            "results_dir": "${base_results_dir}/${.name}",
+            "time_limit": "0-12:00:00",
+            "dependency": "singleton",
+        },
         "trainer": _trainer(plan),
         "exp_manager": _exp_manager(plan),
         "model": _model(plan),
@@ -92,32 +154,62 @@ def _require_expressible(plan: TrainingPlan) -> None:
     )
     for path, given, has in wanted:
         if given != has:
-            raise CannotExpress(NAME, f"{path}={given}: NeMo 1.x has {has}", nearest=f"a model with {path}={has}, or --to nemo2")
+            raise CannotExpress(
+                NAME,
+                f"{path}={given}: NeMo 1.x has {has}",
+                nearest=f"a model with {path}={has}, or --to nemo2",
+            )
     if layout.layers_per_stage is not None:
-        even = [size for size in range(layout.pp, model.total_layers + 1) if model.total_layers % size == 0]
-        raise CannotExpress(NAME, "NeMo 1.x splits the layers evenly over stages and chunks", nearest=f"pp={even[0]} with vpp=1")
-    if plan.model.moe is not None and layout.ep > 1 and (layout.tp if layout.etp is None else layout.etp) != layout.tp:
-        raise CannotExpress(NAME, f"etp={layout.etp}: experts are cut as all else is, by tp={layout.tp}", nearest=f"etp={layout.tp}")
+        even = [
+            size
+            for size in range(layout.pp, model.total_layers + 1)
+            if model.total_layers % size == 0
+        ]
+        raise CannotExpress(
+            NAME,
+            "NeMo 1.x splits the layers evenly over stages and chunks",
+            nearest=f"pp={even[0]} with vpp=1",
+        )
+    if (
+        plan.model.moe is not None
+        and layout.ep > 1
+        and (layout.tp if layout.etp is None else layout.etp) != layout.tp
+    ):
+        raise CannotExpress(
+            NAME,
+            f"etp={layout.etp}: experts are cut as all else is, by tp={layout.tp}",
+            nearest=f"etp={layout.tp}",
+        )
     if layout.sharding not in ("none", "zero1"):
-        reason = f"sharding={layout.sharding}: its torch FSDP goes with none of Megatron-Core's models"
+        reason = (
+            f"sharding={layout.sharding}: its torch FSDP goes with none of Megatron-Core's models"
+        )
         raise CannotExpress(NAME, reason, nearest="sharding=zero1")
     if layout.recompute == "selective" and layout.recompute_modules != ("core_attn",):
-        reason = f"recompute_modules={'+'.join(layout.recompute_modules)}: selective recompute is of the core attention"
+        reason = (
+            f"recompute_modules={'+'.join(layout.recompute_modules)}: selective recompute is of the"
+            " core attention"
+        )
         raise CannotExpress(NAME, reason, nearest="recompute_modules=core_attn")
     if plan.work.precision not in PRECISIONS:
-        raise CannotExpress(NAME, f"precision={plan.work.precision}: it has {', '.join(PRECISIONS)}", nearest="precision=bf16")
+        raise CannotExpress(
+            NAME,
+            f"precision={plan.work.precision}: it has {', '.join(PRECISIONS)}",
+            nearest="precision=bf16",
+        )
 
 
 def _is_legacy(plan: TrainingPlan) -> bool:
-    """Whether it takes NeMo 1.x's own GPT instead of Megatron-Core's, which has no ALiBi and would leave positions out in silence."""
+    """Whether it takes NeMo 1.x's own GPT instead of Megatron-Core's, which has no ALiBi and would
+    leave positions out in silence."""
     return plan.model.positions == "alibi"
 
 
 def _require_legacy(plan: TrainingPlan) -> None:
     """NeMo 1.x's own GPT (megatron_gpt_model.py, language_model.py and attention.py of v1.23).
 
-    One softmax over whole scores, no grouped queries, no experts; its flash attention takes biases with one development build of Triton
-    alone, and is left out.
+    One softmax over whole scores, no grouped queries, no experts; its flash attention takes biases
+    with one development build of Triton alone, and is left out.
     """
     model, layout, work = plan.model, plan.layout, plan.work
     wanted: tuple[tuple[str, Any, Any], ...] = (
@@ -130,7 +222,11 @@ def _require_legacy(plan: TrainingPlan) -> None:
     )
     for path, given, has in wanted:
         if given != has:
-            raise CannotExpress(NAME, f"{path}={given} with ALiBi: NeMo 1.x's own GPT has {has}", nearest=f"{path}={has}")
+            raise CannotExpress(
+                NAME,
+                f"{path}={given} with ALiBi: NeMo 1.x's own GPT has {has}",
+                nearest=f"{path}={has}",
+            )
 
 
 def _kind(plan: TrainingPlan) -> str:
@@ -153,7 +249,9 @@ def _trainer(plan: TrainingPlan) -> dict[str, Any]:
         "max_steps": train_steps(settings, plan.work),
         "max_time": "00:11:30:00",
         "log_every_n_steps": settings.log_interval,
-        "val_check_interval": settings.eval_interval if settings.eval_steps else train_steps(settings, plan.work),
+        "val_check_interval": (
+            settings.eval_interval if settings.eval_steps else train_steps(settings, plan.work)
+        ),
         "limit_val_batches": settings.eval_steps,
         "limit_test_batches": settings.eval_steps,
         "accumulate_grad_batches": 1,
@@ -188,7 +286,13 @@ def _exp_manager(plan: TrainingPlan) -> dict[str, Any]:
 
 def _model(plan: TrainingPlan) -> dict[str, Any]:
     if plan.model.family == "decoder":
-        return {"mcore_gpt": not _is_legacy(plan), **_common(plan), **_gpt(plan), **_recompute(plan), **_training(plan)}
+        return {
+            "mcore_gpt": not _is_legacy(plan),
+            **_common(plan),
+            **_gpt(plan),
+            **_recompute(plan),
+            **_training(plan),
+        }
     t5 = plan.model.family == "encoder-decoder"
     (require_t5 if t5 else require_bert)(plan)
     own = (t5_model if t5 else bert_model)(plan, recompute=_recompute(plan))
@@ -230,7 +334,10 @@ def _gpt(plan: TrainingPlan) -> dict[str, Any]:
     words.pop("gated_linear_unit")
     activation = ACTIVATIONS.get((model.gated, plan.details.activation or "gelu"))
     if activation is None:
-        reason = f"activation={plan.details.activation} with gated={model.gated}: it has {', '.join(ACTIVATIONS.values())}"
+        reason = (
+            f"activation={plan.details.activation} with gated={model.gated}: it has"
+            f" {', '.join(ACTIVATIONS.values())}"
+        )
         raise CannotExpress(NAME, reason, nearest="details.activation=gelu")
     return {
         "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
@@ -251,7 +358,14 @@ def _gpt(plan: TrainingPlan) -> dict[str, Any]:
         "ub_tp_comm_overlap": not _is_legacy(plan) and tp_overlap(plan),
         "overlap_p2p_comm": layout.vpp > 1,
         "batch_p2p_comm": layout.vpp == 1,
-        **({"bias_activation_fusion": model.linear_bias, "bias_dropout_add_fusion": model.linear_bias} if _is_legacy(plan) else {}),
+        **(
+            {
+                "bias_activation_fusion": model.linear_bias,
+                "bias_dropout_add_fusion": model.linear_bias,
+            }
+            if _is_legacy(plan)
+            else {}
+        ),
     }
 
 
@@ -266,7 +380,11 @@ def _recompute(plan: TrainingPlan) -> dict[str, Any]:
         }
     layers = layout.recompute_layers
     if layers is None:
-        layers = 1 if layout.recompute_method == "uniform" else plan.model.total_layers // (layout.pp * layout.vpp)
+        layers = (
+            1
+            if layout.recompute_method == "uniform"
+            else plan.model.total_layers // (layout.pp * layout.vpp)
+        )
     return {
         "activations_checkpoint_granularity": "full",
         "activations_checkpoint_method": layout.recompute_method,
@@ -279,18 +397,39 @@ def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
     kind = settings.tokenizer_kind
     if plan.model.family != "decoder" and kind in ("bert-wordpiece", "null"):
         vocabulary = settings.vocab_file or "${data_dir}/bpe/vocab.txt"
-        word = "BertWordPieceCase" if plan.model.family == "encoder-decoder" else "BertWordPieceLowerCase"
-        return {"library": "megatron", "type": word, "model": None, "vocab_file": vocabulary, "merge_file": None}
+        word = (
+            "BertWordPieceCase"
+            if plan.model.family == "encoder-decoder"
+            else "BertWordPieceLowerCase"
+        )
+        return {
+            "library": "megatron",
+            "type": word,
+            "model": None,
+            "vocab_file": vocabulary,
+            "merge_file": None,
+        }
     if kind == "huggingface":
         return {"library": "huggingface", "type": settings.tokenizer, "use_fast": True}
     if kind == "sentencepiece":
-        return {"library": "sentencepiece", "type": None, "model": settings.tokenizer, "sentencepiece_legacy": False}
+        return {
+            "library": "sentencepiece",
+            "type": None,
+            "model": settings.tokenizer,
+            "sentencepiece_legacy": False,
+        }
     if kind in ("gpt2-bpe", "null"):
         files = {
             "vocab_file": settings.vocab_file or "${data_dir}/bpe/vocab.json",
             "merge_file": settings.merge_file or "${data_dir}/bpe/merges.txt",
         }
-        return {"library": "megatron", "type": "GPT2BPETokenizer", "model": None, "delimiter": None, **files}
+        return {
+            "library": "megatron",
+            "type": "GPT2BPETokenizer",
+            "model": None,
+            "delimiter": None,
+            **files,
+        }
     reason = f"tokenizer_kind={kind}: this export has {', '.join(TOKENIZERS)}"
     raise CannotExpress(NAME, reason, nearest="tokenizer_kind=huggingface")
 
@@ -298,22 +437,38 @@ def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
 def _optim(plan: TrainingPlan) -> dict[str, Any]:
     settings = plan.settings
     if settings.decay_style not in ("cosine", "constant"):
-        raise CannotExpress(NAME, f"decay_style={settings.decay_style}: this export has cosine and constant", nearest="decay_style=cosine")
-    least = settings.learning_rate if settings.decay_style == "constant" else settings.min_learning_rate
+        raise CannotExpress(
+            NAME,
+            f"decay_style={settings.decay_style}: this export has cosine and constant",
+            nearest="decay_style=cosine",
+        )
+    least = (
+        settings.learning_rate if settings.decay_style == "constant" else settings.min_learning_rate
+    )
     return {
-        "name": ("distributed_fused_adam" if _is_legacy(plan) else "mcore_distributed_optim")
-        if plan.layout.sharding == "zero1"
-        else "fused_adam",
+        "name": (
+            ("distributed_fused_adam" if _is_legacy(plan) else "mcore_distributed_optim")
+            if plan.layout.sharding == "zero1"
+            else "fused_adam"
+        ),
         "lr": settings.learning_rate,
         "weight_decay": settings.weight_decay,
         "betas": [settings.adam_beta1, settings.adam_beta2],
         "eps": settings.adam_eps,
         **(
-            {"overlap_grad_sync": plan.stack.dp_overlap > 0, "overlap_param_sync": plan.stack.dp_overlap > 0}
+            {
+                "overlap_grad_sync": plan.stack.dp_overlap > 0,
+                "overlap_param_sync": plan.stack.dp_overlap > 0,
+            }
             if plan.layout.sharding == "zero1"
             else {}
         ),
-        "sched": {"name": "CosineAnnealing", "warmup_steps": settings.warmup_steps, "constant_steps": 0, "min_lr": least},
+        "sched": {
+            "name": "CosineAnnealing",
+            "warmup_steps": settings.warmup_steps,
+            "constant_steps": 0,
+            "min_lr": least,
+        },
     }
 
 
@@ -340,7 +495,8 @@ def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
 
 
 def trained_by(model: dict[str, Any]) -> TrainedLayers:
-    """NeMo 1.x demands an even split, and trains `num_layers // pp` of each stage; T5's decoder begins at the split rank."""
+    """NeMo 1.x demands an even split, and trains `num_layers // pp` of each stage; T5's decoder
+    begins at the split rank."""
     pp = model["pipeline_model_parallel_size"]
     if "encoder" in model:
         return TrainedLayers(chunks=_sides(model, pp))
@@ -359,7 +515,9 @@ def _sides(model: dict[str, Any], pp: int) -> tuple[int, ...]:
 NEMO1 = ExportTarget(
     name=NAME,
     title="NeMo 1.x launcher",
-    versions="NeMo-Framework-Launcher 24.05 to 24.12, NeMo 1.23 and 2.0 with its 1.x configurations",
+    versions=(
+        "NeMo-Framework-Launcher 24.05 to 24.12, NeMo 1.23 and 2.0 with its 1.x configurations"
+    ),
     write=_write,
     trained_layers=_trained_layers,
     stacks=("megatron",),

@@ -1,4 +1,5 @@
-"""Plans as recipes of NeMo 2.0: Python for nemo_run, the same as its YAML; and such YAML read back."""
+"""Plans as recipes of NeMo 2.0: Python for nemo_run, the same as its YAML; and such YAML read
+back."""
 
 from __future__ import annotations
 

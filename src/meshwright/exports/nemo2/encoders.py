@@ -1,4 +1,5 @@
-"""T5 and BERT of NeMo 2.0: their configurations and data modules, and such configurations read into a model."""
+"""T5 and BERT of NeMo 2.0: their configurations and data modules, and such configurations read into
+a model."""
 
 from __future__ import annotations
 
@@ -14,15 +15,27 @@ from meshwright.models.spec import ModelSpec
 
 __all__ = ["ENCODER_DIMS", "encoder_data", "encoder_kind", "encoder_model", "read_encoder"]
 
-ENCODER_DIMS = ("num_layers", "encoder_num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")
+ENCODER_DIMS = (
+    "num_layers",
+    "encoder_num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+)
 """What a class says, and a configuration may set by hand."""
 _AT = "model.config."
 _POSITIONS = 512
 """`max_position_embeddings` of T5Config, `seq_length` of BertConfig."""
 _NAME = "nemo2"
 _CLASSES = {
-    "encoder-decoder": ("nemo.collections.llm.t5.model.t5.T5Model", "nemo.collections.llm.t5.model.t5.T5Config"),
-    "encoder": ("nemo.collections.llm.bert.model.base.BertModel", "nemo.collections.llm.bert.model.bert.MegatronBertConfig"),
+    "encoder-decoder": (
+        "nemo.collections.llm.t5.model.t5.T5Model",
+        "nemo.collections.llm.t5.model.t5.T5Config",
+    ),
+    "encoder": (
+        "nemo.collections.llm.bert.model.base.BertModel",
+        "nemo.collections.llm.bert.model.bert.MegatronBertConfig",
+    ),
 }
 _DATA = {
     "encoder-decoder": (
@@ -35,13 +48,15 @@ _DATA = {
     ),
 }
 _BERT_VOCAB = 30522
-"""Of BertWordPieceLowerCase, NeMo's tokenizer where none is named; its BERT takes no other word for the vocabulary."""
+"""Of BertWordPieceLowerCase, NeMo's tokenizer where none is named; its BERT takes no other word for
+the vocabulary."""
 
 
 def encoder_model(plan: TrainingPlan, *, activation: str) -> dict[str, Any]:
     """Return the `model` section; CannotExpress names what NeMo 2.0's T5 or BERT can't be.
 
-    Source: NeMo 2.5: nemo/collections/llm/t5/model/t5.py and bert/model/{base,bert}.py; nemo/lightning/megatron_init.py asserts that
+    Source: NeMo 2.5: nemo/collections/llm/t5/model/t5.py and bert/model/{base,bert}.py;
+            nemo/lightning/megatron_init.py asserts that
     an encoder has no stages of its own, without which T5 takes no pipeline.
     """
     _require(plan)
@@ -67,7 +82,11 @@ def encoder_model(plan: TrainingPlan, *, activation: str) -> dict[str, Any]:
     if model.family == "encoder":
         words |= {"bert_binary_head": model.token_types == 2, "add_pooler": model.token_types == 2}
     else:
-        words |= {"encoder_num_layers": model.encoder_layers, "vocab_size": model.vocab, "max_position_embeddings": model.max_positions}
+        words |= {
+            "encoder_num_layers": model.encoder_layers,
+            "vocab_size": model.vocab,
+            "max_position_embeddings": model.max_positions,
+        }
         words |= {"seq_length_dec": _decoder_len(plan)}
     model_class, config_class = _CLASSES[model.family]
     return {"_target_": model_class, "config": {"_target_": config_class, **words}}
@@ -96,7 +115,11 @@ def _require(plan: TrainingPlan) -> None:
         wanted += [] if plan.settings.tokenizer else [("model.vocab", model.vocab, _BERT_VOCAB)]
     for path, given, has in wanted:
         if given != has:
-            raise CannotExpress(_NAME, f"{path}={given}: T5 and BERT have {has} there", nearest=f"{path}={has}, or --to nemo1")
+            raise CannotExpress(
+                _NAME,
+                f"{path}={given}: T5 and BERT have {has} there",
+                nearest=f"{path}={has}, or --to nemo1",
+            )
 
 
 def encoder_data(plan: TrainingPlan, words: dict[str, Any]) -> dict[str, Any]:
@@ -112,24 +135,41 @@ def encoder_kind(target: str) -> str | None:
     return next((kind for kind in ("bert", "t5") if kind in name), None)
 
 
-def read_encoder(words: Taken, target: str, *, what: str, activation: Activation | None) -> tuple[ModelSpec, ModelDetails]:
-    """Return the model of a T5 or BERT configuration: dims of its class, and over them those that are set; ConfigError names what lacks.
+def read_encoder(
+    words: Taken, target: str, *, what: str, activation: Activation | None
+) -> tuple[ModelSpec, ModelDetails]:
+    """Return the model of a T5 or BERT configuration: dims of its class, and over them those that
+    are set; ConfigError names what lacks.
 
-    Defaults are those of NeMo's classes: T5's own, ungated GELU, biases, LayerNorm, learned positions, one tied embedding (T5Config),
-    and BERT's the same with a head for masked words (BertConfig). Two kinds of tokens have embeddings where BERT has its binary head, or
-    is Hugging Face's.
+    Defaults are those of NeMo's classes: T5's own, ungated GELU, biases, LayerNorm, learned
+    positions, one tied embedding (T5Config), and BERT's the same with a head for masked words
+    (BertConfig). Two kinds of tokens have embeddings where BERT has its binary head, or is Hugging
+    Face's.
     """
     kind = encoder_kind(target)
     sizes = _sizes(words, target, kind, what)
     heads, hidden = sizes["num_attention_heads"], sizes["hidden_size"]
-    huggingface = words.take(f"{_AT}bert_type", "huggingface" if "HuggingFace" in target else "megatron") == "huggingface"
+    huggingface = (
+        words.take(f"{_AT}bert_type", "huggingface" if "HuggingFace" in target else "megatron")
+        == "huggingface"
+    )
     binary = words.flag(f"{_AT}bert_binary_head", huggingface)
     positions = words.take(f"{_AT}position_embedding_type", "learned_absolute")
     if positions != "learned_absolute":
-        raise ConfigError(f"{what}: {_AT}position_embedding_type={positions}: T5 and BERT are read with learned_absolute")
+        raise ConfigError(
+            f"{what}: {_AT}position_embedding_type={positions}: T5 and BERT are read with"
+            " learned_absolute"
+        )
     longest = words.count(f"{_AT}max_position_embeddings", _POSITIONS)
     dropout = words.number(f"{_AT}hidden_dropout", 0.1)
-    for name in ("attention_dropout", "add_pooler", "add_lm_head", "num_tokentypes", "seq_length_dec", "num_query_groups"):
+    for name in (
+        "attention_dropout",
+        "add_pooler",
+        "add_lm_head",
+        "num_tokentypes",
+        "seq_length_dec",
+        "num_query_groups",
+    ):
         words.take(f"{_AT}{name}", None)
     spec = ModelSpec(
         name=f"imported-{kind}",
@@ -144,7 +184,11 @@ def read_encoder(words: Taken, target: str, *, what: str, activation: Activation
         vocab=words.count(f"{_AT}vocab_size", _BERT_VOCAB if kind == "bert" else 0),
         gated=words.flag(f"{_AT}gated_linear_unit", False),
         tied=words.flag(f"{_AT}share_embeddings_and_output_weights", True),
-        norm="layernorm" if words.text(f"{_AT}normalization", "LayerNorm") == "LayerNorm" else "rmsnorm",
+        norm=(
+            "layernorm"
+            if words.text(f"{_AT}normalization", "LayerNorm") == "LayerNorm"
+            else "rmsnorm"
+        ),
         positions="learned",
         max_positions=longest if kind == "t5" else words.count(f"{_AT}seq_length", longest),
         linear_bias=words.flag(f"{_AT}add_bias_linear", True),
@@ -152,7 +196,11 @@ def read_encoder(words: Taken, target: str, *, what: str, activation: Activation
         mlm_head=kind == "bert",
     )
     words.take(f"{_AT}seq_length", None)
-    return spec, ModelDetails(activation=activation or "gelu", norm_eps=words.number(f"{_AT}layernorm_epsilon", 1e-5), dropout=dropout)
+    return spec, ModelDetails(
+        activation=activation or "gelu",
+        norm_eps=words.number(f"{_AT}layernorm_epsilon", 1e-5),
+        dropout=dropout,
+    )
 
 
 def _sizes(words: Taken, target: str, kind: str | None, what: str) -> dict[str, int]:
@@ -168,7 +216,12 @@ def _sizes(words: Taken, target: str, kind: str | None, what: str) -> dict[str, 
         found.setdefault("ffn_hidden_size", 4 * found["hidden_size"])
     wanted = [dim for dim in ENCODER_DIMS if dim != "encoder_num_layers" or kind == "t5"]
     if not found:
-        raise UnknownNameError(f"configuration class of {what}", name, known, hint="; or set num_layers, hidden_size, num_attention_heads")
+        raise UnknownNameError(
+            f"configuration class of {what}",
+            name,
+            known,
+            hint="; or set num_layers, hidden_size, num_attention_heads",
+        )
     for dim in wanted:
         if dim not in found:
             raise ConfigError(f"{what}: {_AT}{dim}: missing; {name} has no size of its own")

@@ -1,4 +1,5 @@
-"""A recipe of NeMo 2.0 as nemo_run writes it in YAML, read back into a model, a workload and a layout."""
+"""A recipe of NeMo 2.0 as nemo_run writes it in YAML, read back into a model, a workload and a
+layout."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from meshwright.exports.mcore.layout import read_ddp, read_parallel, read_recomp
 from meshwright.exports.mcore.model import read_model
 from meshwright.exports.nemo2.encoders import encoder_kind, read_encoder
 from meshwright.exports.nemo2.recipe import ACTIVATION_TARGETS, NAME
-from meshwright.exports.settings import Activation, Dataset, ModelDetails, TokenizerKind, TrainingSettings
+from meshwright.exports.settings import (
+    Activation,
+    Dataset,
+    ModelDetails,
+    TokenizerKind,
+    TrainingSettings,
+)
 from meshwright.exports.target import ImportSource
 from meshwright.models.presets import find_model
 from meshwright.models.spec import ModelSpec
@@ -31,7 +38,9 @@ def _read(text: str) -> Imported:
     words = Taken(read_yaml(text, what=NAME), what=NAME)
     model, details = _model(words)
     chips = words.count("trainer.devices", 1) * words.count("trainer.num_nodes", 1)
-    layout = read_parallel(words, prefix="trainer.strategy.", what=NAME) | read_recompute(words, prefix="model.config.")
+    layout = read_parallel(words, prefix="trainer.strategy.", what=NAME) | read_recompute(
+        words, prefix="model.config."
+    )
     if words.take("trainer.strategy.fsdp", None) == "megatron":
         words.put("trainer.strategy.ddp.use_megatron_fsdp", True)
     half = not words.flag("trainer.plugins.grad_reduce_in_fp32", True)
@@ -39,13 +48,20 @@ def _read(text: str) -> Imported:
     stack, precision = BF16_GRADIENTS[0] if half else "megatron", _precision(words)
     take_loss(words, find_stack(stack), precision, prefix="model.config.")
     if half:
-        words.drop({f"trainer.plugins.{name}": True for name in ("fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag")})
+        words.drop(
+            {
+                f"trainer.plugins.{name}": True
+                for name in ("fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag")
+            }
+        )
     words.take("trainer.strategy.num_distributed_optimizer_instances", None)
     layout |= read_ddp(words, prefix="trainer.strategy.ddp.", layout=layout, num_chips=chips)
     layout["mbs"] = words.count("data.micro_batch_size", 1)
     work = Workload(
         seq_len=words.count("data.seq_length", 2048),
-        decoder_seq_len=words.count("data.seq_length_dec", 1) if words.has("data.seq_length_dec") else None,
+        decoder_seq_len=(
+            words.count("data.seq_length_dec", 1) if words.has("data.seq_length_dec") else None
+        ),
         gbs=words.count("data.global_batch_size", 8),
         precision=precision,
         dropout=bool(details.dropout),
@@ -73,7 +89,9 @@ def _model(words: Taken) -> tuple[ModelSpec, ModelDetails]:
     if words.has("model.config.num_layers"):
         if "Llama31" in target:
             words.put("model.config.rope_scaling", True)
-            words.put("model.config.rope_scaling_factor", words.number("model.config.scale_factor", 8.0))
+            words.put(
+                "model.config.rope_scaling_factor", words.number("model.config.scale_factor", 8.0)
+            )
         if "DeepSeek" in target:
             words.put("model.config.multi_latent_attention", True)
         return read_model(words, prefix="model.config.", what=NAME, activation=activation)
@@ -81,11 +99,15 @@ def _model(words: Taken) -> tuple[ModelSpec, ModelDetails]:
 
 
 def _model_name(target: str) -> str:
-    """Return the model that a configuration class is called after: `Llama31Config70B` is llama3.1-70b, `MixtralConfig8x7B` mixtral-8x7b."""
-    match = re.fullmatch(r"([A-Za-z]+?)(\d?)(\d?)Config(\d+x\d+B|[\d_]+[BM])?(_?A\d+B)?", target.rpartition(".")[2])
+    """Return the model that a configuration class is called after: `Llama31Config70B` is
+    llama3.1-70b, `MixtralConfig8x7B` mixtral-8x7b."""
+    match = re.fullmatch(
+        r"([A-Za-z]+?)(\d?)(\d?)Config(\d+x\d+B|[\d_]+[BM])?(_?A\d+B)?", target.rpartition(".")[2]
+    )
     if match is None:
         raise ConfigError(
-            f"{NAME}: model.config._target_={target or 'missing'}: its dims are not in the file; give num_layers and the rest"
+            f"{NAME}: model.config._target_={target or 'missing'}: its dims are not in the file;"
+            " give num_layers and the rest"
         )
     family, major, minor, size, active = (part or "" for part in match.groups())
     version = f"{major}.{minor}" if minor else major
@@ -155,17 +177,33 @@ def _data(words: Taken) -> tuple[tuple[Dataset, ...], tuple[float, ...] | None]:
         return (), None
     try:
         given = [paths] if isinstance(paths, str) else list(paths)
-        weighted = len(given) > 1 and len(given) % 2 == 0 and re.fullmatch(r"[0-9.e+-]+", str(given[0])) is not None
-        pairs = list(zip(given[::2], given[1::2], strict=True)) if weighted else [(1.0, path) for path in given]
+        weighted = (
+            len(given) > 1
+            and len(given) % 2 == 0
+            and re.fullmatch(r"[0-9.e+-]+", str(given[0])) is not None
+        )
+        pairs = (
+            list(zip(given[::2], given[1::2], strict=True))
+            if weighted
+            else [(1.0, path) for path in given]
+        )
         data = tuple(Dataset(path=str(path), weight=float(weight)) for weight, path in pairs)
-        return data, None if split is None else tuple(float(share) for share in str(split).split(","))
+        return data, (
+            None if split is None else tuple(float(share) for share in str(split).split(","))
+        )
     except (TypeError, ValueError):
-        raise ConfigError(f"{NAME}: data.paths, data.split: expected weights and paths in turn, and shares such as 99,1,0") from None
+        raise ConfigError(
+            f"{NAME}: data.paths, data.split: expected weights and paths in turn, and shares such"
+            " as 99,1,0"
+        ) from None
 
 
 def _tokenizer(words: Taken) -> tuple[str | None, TokenizerKind | None]:
     words.take("data.tokenizer._target_", None)
-    name, file = words.take("data.tokenizer.pretrained_model_name", None), words.take("data.tokenizer.model_path", None)
+    name, file = (
+        words.take("data.tokenizer.pretrained_model_name", None),
+        words.take("data.tokenizer.model_path", None),
+    )
     return (name, "huggingface") if name else (file, "sentencepiece") if file else (None, None)
 
 
@@ -183,16 +221,40 @@ def _drop_fixed(words: Taken) -> None:
                 "optim._target_",
                 "resume._target_",
             ),
-            *("trainer.accelerator", "trainer.accumulate_grad_batches", "trainer.use_distributed_sampler", "trainer.plugins", "log.name"),
-            *("trainer.strategy._target_", "trainer.strategy.pipeline_dtype", "trainer.strategy.gradient_as_bucket_view"),
-            *("trainer.strategy.ddp._target_", "log.ckpt", "optim.config", "optim.lr_scheduler", "model.config.activation_func"),
-            *("model.config.tp_comm_overlap", "resume.resume_if_exists", "resume.resume_ignore_no_checkpoint"),
+            *(
+                "trainer.accelerator",
+                "trainer.accumulate_grad_batches",
+                "trainer.use_distributed_sampler",
+                "trainer.plugins",
+                "log.name",
+            ),
+            *(
+                "trainer.strategy._target_",
+                "trainer.strategy.pipeline_dtype",
+                "trainer.strategy.gradient_as_bucket_view",
+            ),
+            *(
+                "trainer.strategy.ddp._target_",
+                "log.ckpt",
+                "optim.config",
+                "optim.lr_scheduler",
+                "model.config.activation_func",
+            ),
+            *(
+                "model.config.tp_comm_overlap",
+                "resume.resume_if_exists",
+                "resume.resume_ignore_no_checkpoint",
+            ),
         )
     )
 
 
 def _matches(name: str, text: str) -> bool:
-    return name.endswith((".yaml", ".yml")) and "_target_:" in text and ("MegatronStrategy" in text or "nemo.collections.llm" in text)
+    return (
+        name.endswith((".yaml", ".yml"))
+        and "_target_:" in text
+        and ("MegatronStrategy" in text or "nemo.collections.llm" in text)
+    )
 
 
 NEMO2_SOURCE = ImportSource(name=NAME, title="NeMo 2.0's YAML", matches=_matches, read=_read)

@@ -1,4 +1,5 @@
-"""The tree of configurations that a NeMo 2.0 recipe is: each node names what is called, and its arguments."""
+"""The tree of configurations that a NeMo 2.0 recipe is: each node names what is called, and its
+arguments."""
 
 from __future__ import annotations
 
@@ -24,10 +25,19 @@ ACTIVATION_TARGETS: dict[Activation, str] = {
     "relu": "torch.nn.functional.relu",
     "squared-relu": "megatron.core.activations.squared_relu",
 }
-_HALF = {"params_dtype": "torch.bfloat16", "pipeline_dtype": "torch.bfloat16", "autocast_enabled": False}
+_HALF = {
+    "params_dtype": "torch.bfloat16",
+    "pipeline_dtype": "torch.bfloat16",
+    "autocast_enabled": False,
+}
 PRECISIONS: dict[Precision, dict[str, Any]] = {
     "bf16": {"precision": "bf16-mixed", **_HALF},
-    "fp16": {"precision": "16-mixed", **_HALF, "params_dtype": "torch.float16", "pipeline_dtype": "torch.float16"},
+    "fp16": {
+        "precision": "16-mixed",
+        **_HALF,
+        "params_dtype": "torch.float16",
+        "pipeline_dtype": "torch.float16",
+    },
     "fp8": {"precision": "bf16-mixed", **_HALF, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
     "fp8-blockwise": {"precision": "bf16-mixed", **_HALF, "fp8": "e4m3", "fp8_recipe": "blockwise"},
     "mxfp8": {"precision": "bf16-mixed", **_HALF, "fp8": "e4m3", "fp8_recipe": "mxfp8"},
@@ -40,17 +50,31 @@ _CLASSES = {
     "stretched": ("llama.LlamaModel", "llama.Llama31Config"),
     "latent": ("deepseek.DeepSeekModel", "deepseek.DeepSeekConfig"),
 }
-"""Model and its configuration below _MODELS: of any decoder, with Llama 3.1's rotary scaling, with latent attention."""
+"""Model and its configuration below _MODELS: of any decoder, with Llama 3.1's rotary scaling, with
+latent attention."""
 _STRATEGY = "nemo.lightning.pytorch.strategies.megatron_strategy.MegatronStrategy"
 _DDP = "megatron.core.distributed.distributed_data_parallel_config.DistributedDataParallelConfig"
 
 
 def recipe(plan: TrainingPlan) -> dict[str, Any]:
-    """Return the tree; `_target_` names a class, a text under `dtype` or `activation_func` a function or a dtype."""
+    """Return the tree; `_target_` names a class, a text under `dtype` or `activation_func` a
+    function or a dtype."""
     if plan.work.precision not in PRECISIONS:
-        raise CannotExpress(NAME, f"precision={plan.work.precision}: recipes train from half-precision weights", nearest="precision=bf16")
-    model = _decoder(plan) if plan.model.family == "decoder" else encoder_model(plan, activation=_activation(plan))
-    model["config"] |= {**recompute_words(plan), **loss_words(plan.stack, plan.work.precision), **_tensor_overlap(plan)}
+        raise CannotExpress(
+            NAME,
+            f"precision={plan.work.precision}: recipes train from half-precision weights",
+            nearest="precision=bf16",
+        )
+    model = (
+        _decoder(plan)
+        if plan.model.family == "decoder"
+        else encoder_model(plan, activation=_activation(plan))
+    )
+    model["config"] |= {
+        **recompute_words(plan),
+        **loss_words(plan.stack, plan.work.precision),
+        **_tensor_overlap(plan),
+    }
     return {
         "_target_": "nemo.collections.llm.api.pretrain",
         "_partial_": True,
@@ -66,20 +90,35 @@ def recipe(plan: TrainingPlan) -> dict[str, Any]:
 def _activation(plan: TrainingPlan) -> str:
     assert plan.details.activation is not None
     if plan.details.activation not in ACTIVATION_TARGETS:
-        reason = f"details.activation={plan.details.activation}: it has {', '.join(ACTIVATION_TARGETS)}"
+        reason = (
+            f"details.activation={plan.details.activation}: it has {', '.join(ACTIVATION_TARGETS)}"
+        )
         raise CannotExpress(NAME, reason, nearest="details.activation=gelu")
     return ACTIVATION_TARGETS[plan.details.activation]
 
 
 def _decoder(plan: TrainingPlan) -> dict[str, Any]:
     words = model_words(plan, name=NAME)
-    kind = "latent" if plan.model.mla is not None else "stretched" if words.pop("rope_scaling", False) else "plain"
+    kind = (
+        "latent"
+        if plan.model.mla is not None
+        else "stretched"
+        if words.pop("rope_scaling", False)
+        else "plain"
+    )
     model_class, config_class = (f"{_MODELS}{name}" for name in _CLASSES[kind])
     if kind == "stretched":  # GPTConfig has no such field
         words["scale_factor"] = words.pop("rope_scaling_factor")
     elif "rope_scaling_factor" in words:
-        raise CannotExpress(NAME, "rope_scaling with latent attention", nearest="rope_scaling unset")
-    config = {"_target_": config_class, **words, "seq_length": plan.work.seq_len, "activation_func": _activation(plan)}
+        raise CannotExpress(
+            NAME, "rope_scaling with latent attention", nearest="rope_scaling unset"
+        )
+    config = {
+        "_target_": config_class,
+        **words,
+        "seq_length": plan.work.seq_len,
+        "activation_func": _activation(plan),
+    }
     return {"_target_": model_class, "config": config}
 
 
@@ -130,10 +169,18 @@ def _strategy(plan: TrainingPlan) -> dict[str, Any]:
 
 def _data(plan: TrainingPlan) -> dict[str, Any]:
     settings = plan.settings
-    sizes = {"seq_length": plan.work.seq_len, "micro_batch_size": plan.layout.mbs, "global_batch_size": plan.layout.gbs}
+    sizes = {
+        "seq_length": plan.work.seq_len,
+        "micro_batch_size": plan.layout.mbs,
+        "global_batch_size": plan.layout.gbs,
+    }
     tokenizer = _tokenizer(plan)
     if not settings.data:
-        return {"_target_": "nemo.collections.llm.gpt.data.mock.MockDataModule", **sizes, **tokenizer}
+        return {
+            "_target_": "nemo.collections.llm.gpt.data.mock.MockDataModule",
+            **sizes,
+            **tokenizer,
+        }
     paths = [word for entry in settings.data for word in (str(entry.weight), entry.path)]
     split = ",".join(f"{share:g}" for share in settings.split or ())
     return {
@@ -152,16 +199,33 @@ def _tokenizer(plan: TrainingPlan) -> dict[str, Any]:
     if kind == "null":
         return {}
     if kind == "huggingface":
-        return {"tokenizer": {"_target_": f"{base}.huggingface.auto_tokenizer.AutoTokenizer", "pretrained_model_name": settings.tokenizer}}
+        return {
+            "tokenizer": {
+                "_target_": f"{base}.huggingface.auto_tokenizer.AutoTokenizer",
+                "pretrained_model_name": settings.tokenizer,
+            }
+        }
     if kind == "sentencepiece":
-        return {"tokenizer": {"_target_": f"{base}.sentencepiece_tokenizer.SentencePieceTokenizer", "model_path": settings.tokenizer}}
-    raise CannotExpress(NAME, f"tokenizer_kind={kind}: this export has huggingface and sentencepiece", nearest="tokenizer_kind=huggingface")
+        return {
+            "tokenizer": {
+                "_target_": f"{base}.sentencepiece_tokenizer.SentencePieceTokenizer",
+                "model_path": settings.tokenizer,
+            }
+        }
+    raise CannotExpress(
+        NAME,
+        f"tokenizer_kind={kind}: this export has huggingface and sentencepiece",
+        nearest="tokenizer_kind=huggingface",
+    )
 
 
 def _log(plan: TrainingPlan) -> dict[str, Any]:
     """Checkpoints lie in the folder of the logs."""
     settings = plan.settings
-    words: dict[str, Any] = {"_target_": "nemo.lightning.nemo_logger.NeMoLogger", "name": "meshwright"}
+    words: dict[str, Any] = {
+        "_target_": "nemo.lightning.nemo_logger.NeMoLogger",
+        "name": "meshwright",
+    }
     if settings.save_dir is None:
         return words
     checkpoints = {
@@ -173,15 +237,29 @@ def _log(plan: TrainingPlan) -> dict[str, Any]:
 
 
 def _resume(plan: TrainingPlan) -> dict[str, Any]:
-    words: dict[str, Any] = {"_target_": "nemo.lightning.resume.AutoResume", "resume_if_exists": True, "resume_ignore_no_checkpoint": True}
-    return words if plan.settings.load_dir is None else {**words, "resume_from_directory": plan.settings.load_dir}
+    words: dict[str, Any] = {
+        "_target_": "nemo.lightning.resume.AutoResume",
+        "resume_if_exists": True,
+        "resume_ignore_no_checkpoint": True,
+    }
+    return (
+        words
+        if plan.settings.load_dir is None
+        else {**words, "resume_from_directory": plan.settings.load_dir}
+    )
 
 
 def _optim(plan: TrainingPlan) -> dict[str, Any]:
     settings = plan.settings
     if settings.decay_style not in ("cosine", "constant"):
-        raise CannotExpress(NAME, f"decay_style={settings.decay_style}: this export has cosine and constant", nearest="decay_style=cosine")
-    least = settings.learning_rate if settings.decay_style == "constant" else settings.min_learning_rate
+        raise CannotExpress(
+            NAME,
+            f"decay_style={settings.decay_style}: this export has cosine and constant",
+            nearest="decay_style=cosine",
+        )
+    least = (
+        settings.learning_rate if settings.decay_style == "constant" else settings.min_learning_rate
+    )
     config = {
         "_target_": "megatron.core.optimizer.optimizer_config.OptimizerConfig",
         "optimizer": "adam",
@@ -201,4 +279,8 @@ def _optim(plan: TrainingPlan) -> dict[str, Any]:
         "constant_steps": 0,
         "min_lr": least,
     }
-    return {"_target_": "nemo.lightning.pytorch.optim.megatron.MegatronOptimizerModule", "config": config, "lr_scheduler": scheduler}
+    return {
+        "_target_": "nemo.lightning.pytorch.optim.megatron.MegatronOptimizerModule",
+        "config": config,
+        "lr_scheduler": scheduler,
+    }

@@ -31,7 +31,13 @@ def _write(plan: TrainingPlan) -> Exported:
         target=NAME,
         files=(
             ExportedFile(name=_SCRIPT, text=_script(tree)),
-            ExportedFile(name="recipe.yaml", text=f"# Written by meshwright for NeMo 2.5: nemo llm pretrain --yaml recipe.yaml\n{text}"),
+            ExportedFile(
+                name="recipe.yaml",
+                text=(
+                    "# Written by meshwright for NeMo 2.5: nemo llm pretrain --yaml"
+                    f" recipe.yaml\n{text}"
+                ),
+            ),
         ),
         command=(_SCRIPT,),
         environment=(*environment(plan), *local),
@@ -39,7 +45,12 @@ def _write(plan: TrainingPlan) -> Exported:
             *loss_notes(plan),
             "run the script on every rank; `recipe()` is a run.Partial for an executor of nemo_run",
             *(
-                ("without a tokenizer NeMo's mock data take the vocabulary of GPT-2's; the model keeps its own",)
+                (
+                    (
+                        "without a tokenizer NeMo's mock data take the vocabulary of GPT-2's; the"
+                        " model keeps its own"
+                    ),
+                )
                 if not plan.settings.data
                 else ()
             ),
@@ -48,7 +59,8 @@ def _write(plan: TrainingPlan) -> Exported:
 
 
 def recipe_values(value: Any, key: str = "") -> Any:
-    """Return the tree as nemo_run writes it: functions and dtypes are targets that are not called."""
+    """Return the tree as nemo_run writes it: functions and dtypes are targets that are not
+    called."""
     if isinstance(value, dict):
         return {name: recipe_values(part, name) for name, part in value.items()}
     return {"_target_": value, "_call_": False} if key in _NAMED else value
@@ -79,7 +91,9 @@ def _script(tree: dict[str, Any]) -> str:
 
 def _targets(tree: dict[str, Any]) -> set[str]:
     """Return everything that the recipe names, dtypes left out."""
-    found = {str(tree["_target_"])} | {str(value) for key, value in tree.items() if key == "activation_func"}
+    found = {str(tree["_target_"])} | {
+        str(value) for key, value in tree.items() if key == "activation_func"
+    }
     for value in tree.values():
         if isinstance(value, dict):
             found |= _targets(value)
@@ -88,16 +102,26 @@ def _targets(tree: dict[str, Any]) -> set[str]:
 
 def _config(tree: dict[str, Any], indent: int) -> Code:
     arguments = {key: value for key, value in tree.items() if key not in ("_target_", "_partial_")}
-    words = {key: _config(value, indent + 1) if isinstance(value, dict) else _named(key, value) for key, value in arguments.items()}
+    words = {
+        key: _config(value, indent + 1) if isinstance(value, dict) else _named(key, value)
+        for key, value in arguments.items()
+    }
     call = python_call("", words, indent=indent)[2:]
-    kind, target = "Partial" if "_partial_" in tree else "Config", str(tree["_target_"]).rpartition(".")[2]
+    kind, target = (
+        "Partial" if "_partial_" in tree else "Config",
+        str(tree["_target_"]).rpartition(".")[2],
+    )
     return Code(f"run.{kind}(\n{'    ' * (indent + 1)}{target},\n{call}")
 
 
 def _named(key: str, value: Any) -> Any:
     if key not in _NAMED:
         return value
-    return Code(value if value.startswith("torch.") and not value.startswith("torch.nn") else value.rpartition(".")[2])
+    return Code(
+        value
+        if value.startswith("torch.") and not value.startswith("torch.nn")
+        else value.rpartition(".")[2]
+    )
 
 
 def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:

@@ -15,16 +15,21 @@ __all__ = ["PAI"]
 
 _NAME = "pai-megatron-patch"
 _CORE = "0.13"
-"""Version whose words the checkout Megatron-LM-250624 takes, on which most of the patch's examples run."""
+"""Version whose words the checkout Megatron-LM-250624 takes, on which most of the patch's examples
+run."""
 _PROGRAM = "examples/deepseek_v3/pretrain_deepseek.py"
-"""The patch's program on Megatron-Core's GPT model with its block specifications: dense, experts and latent attention."""
+"""The patch's program on Megatron-Core's GPT model with its block specifications: dense, experts
+and latent attention."""
 _BACKEND = "backends/megatron/Megatron-LM-250624"
-_TOKENIZER_FLAGS = frozenset({"--tokenizer-type", "--tokenizer-model", "--vocab-file", "--merge-file", "--load"})
+_TOKENIZER_FLAGS = frozenset(
+    {"--tokenizer-type", "--tokenizer-model", "--vocab-file", "--merge-file", "--load"}
+)
 """The patch reads its tokenizer from the folder of --load instead."""
 
 
 class _AtCore:
-    """A plan as of another version of Megatron-Core; everything else is read from the plan itself."""
+    """A plan as of another version of Megatron-Core; everything else is read from the plan
+    itself."""
 
     def __init__(self, plan: TrainingPlan) -> None:
         self._plan = plan
@@ -44,11 +49,23 @@ def _write(plan: TrainingPlan) -> Exported:
     try:
         base = MEGATRON_LM.write(_AtCore(plan))  # type: ignore[arg-type]  # stands in for the plan
     except CannotExpress as error:
-        nearest = "--to megatron-lm" if error.nearest.startswith("megatron_version") else error.nearest
-        raise CannotExpress(_NAME, f"{error.reason} (it runs core {_CORE})", nearest=nearest) from None
+        nearest = (
+            "--to megatron-lm" if error.nearest.startswith("megatron_version") else error.nearest
+        )
+        raise CannotExpress(
+            _NAME, f"{error.reason} (it runs core {_CORE})", nearest=nearest
+        ) from None
     folder = settings.tokenizer or ""
     patch = (
-        *("--load", folder, *_tokenizer(plan), "--extra-vocab-size", "0", "--max-padding-length", str(plan.work.seq_len)),
+        *(
+            "--load",
+            folder,
+            *_tokenizer(plan),
+            "--extra-vocab-size",
+            "0",
+            "--max-padding-length",
+            str(plan.work.seq_len),
+        ),
         *("--train-mode", "pretrain", "--dataset", "MMAP"),
     )
     own = tuple(word for word in _without(base.command[1:]) if word not in settings.extra)
@@ -62,18 +79,27 @@ def _write(plan: TrainingPlan) -> Exported:
         environment=environment,
         notes=(
             f"start it in a checkout of Pai-Megatron-Patch with its submodule {_BACKEND}",
-            "the tokenizer is read from the folder of --load; without a checkpoint there training starts from random weights",
+            (
+                "the tokenizer is read from the folder of --load; without a checkpoint there"
+                " training starts from random weights"
+            ),
         ),
     )
 
 
 def _tokenizer(plan: TrainingPlan) -> tuple[str, ...]:
-    """Return the patch's tokenizer: Qwen's is padded to a given size, the others' vocabulary is that of their files."""
+    """Return the patch's tokenizer: Qwen's is padded to a given size, the others' vocabulary is
+    that of their files."""
     model, step = plan.model, 128 * plan.layout.tp
     if model.mla is not None:
         return ("--patch-tokenizer-type", "DeepSeekV2Tokenizer", "--padded-vocab-size", "0")
     if model.qk_norm or model.qkv_bias:
-        return ("--patch-tokenizer-type", "Qwen3Tokenizer", "--padded-vocab-size", str(-(-model.vocab // step) * step))
+        return (
+            "--patch-tokenizer-type",
+            "Qwen3Tokenizer",
+            "--padded-vocab-size",
+            str(-(-model.vocab // step) * step),
+        )
     return ("--patch-tokenizer-type", "LLama3Tokenizer")
 
 
@@ -81,18 +107,29 @@ def _require_patched(plan: TrainingPlan) -> None:
     settings, layout, model = plan.settings, plan.layout, plan.model
     if model.family != "decoder" or model.hybrid is not None:
         reason = (
-            f"family={model.family}{' with mixers' if model.hybrid is not None else ''}: its program builds decoders of attention layers"
+            f"family={model.family}{' with mixers' if model.hybrid is not None else ''}: its"
+            " program builds decoders of attention layers"
         )
-        raise CannotExpress(_NAME, reason, nearest="a model with family=decoder, or --to megatron-lm")
+        raise CannotExpress(
+            _NAME, reason, nearest="a model with family=decoder, or --to megatron-lm"
+        )
     if layout.sharding not in ("none", "zero1"):
         raise CannotExpress(
-            _NAME, f"sharding={layout.sharding}: its examples have the distributed optimizer only", nearest="sharding=zero1"
+            _NAME,
+            f"sharding={layout.sharding}: its examples have the distributed optimizer only",
+            nearest="sharding=zero1",
         )
     if settings.tokenizer_kind != "huggingface" or settings.tokenizer is None:
-        reason = f"tokenizer_kind={settings.tokenizer_kind}: it always reads a Hugging Face tokenizer, with mock data too"
+        reason = (
+            f"tokenizer_kind={settings.tokenizer_kind}: it always reads a Hugging Face tokenizer,"
+            " with mock data too"
+        )
         raise CannotExpress(_NAME, reason, nearest="tokenizer=DIR of a Hugging Face tokenizer")
     if settings.load_dir not in (None, settings.tokenizer):
-        reason = f"load_dir={settings.load_dir} beside tokenizer={settings.tokenizer}: --load is the folder of both"
+        reason = (
+            f"load_dir={settings.load_dir} beside tokenizer={settings.tokenizer}: --load is the"
+            " folder of both"
+        )
         raise CannotExpress(_NAME, reason, nearest=f"tokenizer={settings.load_dir}")
 
 

@@ -1,4 +1,5 @@
-"""Plans as configurations of torchtitan: the TOML of 0.2 and the Python form of 0.3, and TOML read back."""
+"""Plans as configurations of torchtitan: the TOML of 0.2 and the Python form of 0.3, and TOML read
+back."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ _SCHEDULES = {
     ("gpipe", False): "GPipe",
     ("zero-bubble", True): "ZBVZeroBubble",
 }
-"""(schedule, whether a stage holds several chunks): PyTorch's name (`torch.distributed.pipelining.schedules`)."""
+"""(schedule, whether a stage holds several chunks): PyTorch's name
+(`torch.distributed.pipelining.schedules`)."""
 
 
 def schedule_of(name: str) -> str:
@@ -45,27 +46,44 @@ def parallelism(plan: TrainingPlan, *, form: Form) -> dict[str, Any]:
 
 
 def _data_parallel(plan: TrainingPlan, form: Form) -> dict[str, Any]:
-    """Weights are sharded over dp_shard * cp; zero2 keeps gathered weights until the backward pass, zero3 gathers them again."""
+    """Weights are sharded over dp_shard * cp; zero2 keeps gathered weights until the backward pass,
+    zero3 gathers them again."""
     layout, name = plan.layout, _NAMES[form]
     replicas, shards = 1, layout.dp
-    reshard = {"none": "default", "zero2": "never", "zero3": "always", "hybrid": "always"}.get(layout.sharding)
+    reshard = {"none": "default", "zero2": "never", "zero3": "always", "hybrid": "always"}.get(
+        layout.sharding
+    )
     if reshard is None:
-        raise CannotExpress(name, f"sharding={layout.sharding}: FSDP2 shards gradients with the optimizer", nearest="sharding=zero2")
+        raise CannotExpress(
+            name,
+            f"sharding={layout.sharding}: FSDP2 shards gradients with the optimizer",
+            nearest="sharding=zero2",
+        )
     if layout.sharding == "none" and layout.dp * layout.cp > 1:
         if layout.cp > 1 or layout.tp > 1 or layout.pp > 1:
-            raise CannotExpress(name, "sharding=none (DDP) goes with no other axis", nearest="sharding=zero2")
+            raise CannotExpress(
+                name, "sharding=none (DDP) goes with no other axis", nearest="sharding=zero2"
+            )
         replicas, shards = layout.dp, 1
     if layout.sharding == "hybrid":
         group = layout.shard_size or layout.dp * layout.cp
         replicas, shards = layout.dp * layout.cp // group, group // layout.cp
-    return {"data_parallel_replicate_degree": replicas, "data_parallel_shard_degree": shards, "fsdp_reshard_after_forward": reshard}
+    return {
+        "data_parallel_replicate_degree": replicas,
+        "data_parallel_shard_degree": shards,
+        "fsdp_reshard_after_forward": reshard,
+    }
 
 
 def _sequence_parallel(plan: TrainingPlan, form: Form) -> dict[str, Any]:
     if form == "python":
         return {"enable_sequence_parallel": plan.layout.sp} if plan.layout.tp > 1 else {}
     if plan.layout.tp > 1 and not plan.layout.sp:
-        raise CannotExpress(_NAMES[form], "sp=0 with tp > 1: 0.2 always cuts the sequence over the tensor-parallel group", nearest="sp=1")
+        raise CannotExpress(
+            _NAMES[form],
+            "sp=0 with tp > 1: 0.2 always cuts the sequence over the tensor-parallel group",
+            nearest="sp=1",
+        )
     return {}
 
 
@@ -75,16 +93,24 @@ def _expert_parallel(plan: TrainingPlan, form: Form) -> dict[str, Any]:
         return {}
     if layout.ep == 1:
         if expert_tp(layout) != layout.tp:
-            words = f"etp={expert_tp(layout)} with ep=1 and tp={layout.tp}: without expert parallelism experts are cut as all else is"
+            words = (
+                f"etp={expert_tp(layout)} with ep=1 and tp={layout.tp}: without expert parallelism"
+                " experts are cut as all else is"
+            )
             raise CannotExpress(name, words, nearest=f"etp={layout.tp}")
         return {"expert_parallel_degree": 1}
     if form == "python":
         if expert_tp(layout) != 1:
-            words = f"etp={expert_tp(layout)} with ep={layout.ep}: expert parallelism takes its ranks from tp too"
+            words = (
+                f"etp={expert_tp(layout)} with ep={layout.ep}: expert parallelism takes its ranks"
+                " from tp too"
+            )
             raise CannotExpress(name, words, nearest="etp=1")
         return {"expert_parallel_degree": layout.ep}
     if expert_tp(layout) not in (1, layout.tp):
-        raise CannotExpress(name, f"etp={expert_tp(layout)}: it is 1 or tp={layout.tp}", nearest="etp=1")
+        raise CannotExpress(
+            name, f"etp={expert_tp(layout)}: it is 1 or tp={layout.tp}", nearest="etp=1"
+        )
     return {"expert_parallel_degree": layout.ep, "expert_tensor_parallel_degree": expert_tp(layout)}
 
 
@@ -94,8 +120,13 @@ def _pipeline(plan: TrainingPlan, form: Form) -> dict[str, Any]:
         return {"pipeline_parallel_degree": 1}
     schedule = _SCHEDULES.get((layout.schedule, layout.vpp > 1))
     if schedule is None:
-        words = f"schedule={layout.schedule} with vpp={layout.vpp}: PyTorch's zero-bubble schedule has two chunks a stage"
-        raise CannotExpress(name, words, nearest="schedule=zero-bubble with vpp=2, or schedule=1f1b")
+        words = (
+            f"schedule={layout.schedule} with vpp={layout.vpp}: PyTorch's zero-bubble schedule has"
+            " two chunks a stage"
+        )
+        raise CannotExpress(
+            name, words, nearest="schedule=zero-bubble with vpp=2, or schedule=1f1b"
+        )
     if plan.model.tied:
         words = "tied embeddings with pp > 1: the first and the last stage can't share a weight"
         raise CannotExpress(name, words, nearest="pp=1, or a model with tied=0")
@@ -103,12 +134,15 @@ def _pipeline(plan: TrainingPlan, form: Form) -> dict[str, Any]:
         "pipeline_parallel_degree": layout.pp,
         "pipeline_parallel_schedule": schedule,
         "pipeline_parallel_microbatch_size": layout.mbs,
-        "module_fqns_per_model_part": chunk_modules(chunk_layers(layout, plan.model.num_layers), form=form),
+        "module_fqns_per_model_part": chunk_modules(
+            chunk_layers(layout, plan.model.num_layers), form=form
+        ),
     }
 
 
 def chunk_modules(chunks: tuple[int, ...], *, form: Form) -> list[list[str]]:
-    """Return the modules of each chunk by name: the embedding first, the last norm and the head behind."""
+    """Return the modules of each chunk by name: the embedding first, the last norm and the head
+    behind."""
     parts, first = [], 0
     for size in chunks:
         parts.append([f"layers.{number}" for number in range(first, first + size)])
@@ -124,9 +158,15 @@ def layers_of_chunks(parts: list[list[str]]) -> tuple[int, ...]:
 
 
 def _require_mixed_precision(plan: TrainingPlan, *, form: Form) -> None:
-    """Refuse half precision where torchtitan would compute in fp32: it casts in FSDP, or by autocast without any other axis."""
+    """Refuse half precision where torchtitan would compute in fp32: it casts in FSDP, or by
+    autocast without any other axis."""
     layout = plan.layout
     sharded = layout.sharding != "none" and layout.dp * layout.cp > 1
     if plan.work.precision != "fp32" and not sharded and (layout.tp > 1 or layout.pp > 1):
-        words = f"precision={plan.work.precision} with tp={layout.tp}, pp={layout.pp} and no sharded data parallelism runs in fp32"
-        raise CannotExpress(_NAMES[form], words, nearest="dp=2 with sharding=zero2, or tp=1 with pp=1")
+        words = (
+            f"precision={plan.work.precision} with tp={layout.tp}, pp={layout.pp} and no sharded"
+            " data parallelism runs in fp32"
+        )
+        raise CannotExpress(
+            _NAMES[form], words, nearest="dp=2 with sharding=zero2, or tp=1 with pp=1"
+        )

@@ -27,7 +27,8 @@ class TitanModel:
 
 
 def titan_model(plan: TrainingPlan, *, name: str) -> TitanModel:
-    """Return the model: Llama for plain layers; Qwen3 for norms of queries and keys, tied weights or experts; else DeepSeek."""
+    """Return the model: Llama for plain layers; Qwen3 for norms of queries and keys, tied weights
+    or experts; else DeepSeek."""
     _require_llama_like(plan, name)
     model, details = plan.model, plan.details
     common = {
@@ -41,15 +42,29 @@ def titan_model(plan: TrainingPlan, *, name: str) -> TitanModel:
     moe = _moe(plan, name)
     notes = () if moe is None or plain(details).router_balance in ("bias", "none") else (_BALANCE,)
     if model.mla is not None:
-        return TitanModel(kind="deepseek_v3", dims={**common, **_latent(plan, name)}, moe=moe, notes=notes)
+        return TitanModel(
+            kind="deepseek_v3", dims={**common, **_latent(plan, name)}, moe=moe, notes=notes
+        )
     heads = {"n_kv_heads": model.num_kv_heads, "head_dim": model.head_dim, "hidden_dim": model.ffn}
-    plainly = moe is None and not model.qk_norm and not model.tied and model.head_dim * model.num_heads == model.hidden
+    plainly = (
+        moe is None
+        and not model.qk_norm
+        and not model.tied
+        and model.head_dim * model.num_heads == model.hidden
+    )
     if plainly:
-        return TitanModel(kind="llama3", dims={**common, **heads, "rope_scaling": details.rope_scaling}, moe=None)
-    return TitanModel(kind="qwen3", dims={**common, **heads, **_qwen(plan, name)}, moe=moe, notes=notes)
+        return TitanModel(
+            kind="llama3", dims={**common, **heads, "rope_scaling": details.rope_scaling}, moe=None
+        )
+    return TitanModel(
+        kind="qwen3", dims={**common, **heads, **_qwen(plan, name)}, moe=moe, notes=notes
+    )
 
 
-_BALANCE = "torchtitan balances experts by a bias that follows their load (load_balance_coeff), not by a loss"
+_BALANCE = (
+    "torchtitan balances experts by a bias that follows their load (load_balance_coeff), not by a"
+    " loss"
+)
 
 
 def _require_llama_like(plan: TrainingPlan, name: str) -> None:
@@ -74,17 +89,23 @@ def _require_llama_like(plan: TrainingPlan, name: str) -> None:
     )
     for path, given, has in wanted:
         if given != has:
-            raise CannotExpress(name, f"{path}={given}: its models have {has}", nearest=f"a model with {path}={has}")
+            raise CannotExpress(
+                name, f"{path}={given}: its models have {has}", nearest=f"a model with {path}={has}"
+            )
 
 
 def _qwen(plan: TrainingPlan, name: str) -> dict[str, Any]:
     if plan.details.rope_scaling is not None:
         words = (
-            f"rope_scaling={plan.details.rope_scaling:g} with norms of queries and keys, tied weights or experts: Qwen3's rotation has none"
+            f"rope_scaling={plan.details.rope_scaling:g} with norms of queries and keys, tied"
+            " weights or experts: Qwen3's rotation has none"
         )
         raise CannotExpress(name, words, nearest="rope_scaling unset")
     if plan.model.moe is not None and plan.model.moe.first_dense_layers:
-        words = f"first_dense_layers={plan.model.moe.first_dense_layers} without latent attention: Qwen3 has experts in every layer"
+        words = (
+            f"first_dense_layers={plan.model.moe.first_dense_layers} without latent attention:"
+            " Qwen3 has experts in every layer"
+        )
         raise CannotExpress(name, words, nearest="a model with first_dense_layers=0")
     return {"qk_norm": plan.model.qk_norm, "enable_weight_tying": plan.model.tied}
 
@@ -94,18 +115,35 @@ def _latent(plan: TrainingPlan, name: str) -> dict[str, Any]:
     assert mla is not None
     if moe is None:
         raise CannotExpress(
-            name, "latent attention without experts: DeepSeek's layers behind the first have experts", nearest="a model with experts"
+            name,
+            "latent attention without experts: DeepSeek's layers behind the first have experts",
+            nearest="a model with experts",
         )
     if model.tied or model.qk_norm:
-        raise CannotExpress(name, f"tied={model.tied}, qk_norm={model.qk_norm} with latent attention", nearest="a model without either")
-    if plan.details.rope_scaling is not None:
-        raise CannotExpress(name, f"rope_scaling={plan.details.rope_scaling:g} with latent attention", nearest="rope_scaling unset")
-    query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-    if model.num_kv_heads != model.num_heads or model.head_dim not in (mla.v_head_dim, mla.qk_nope_head_dim, query):
-        words = (
-            f"num_kv_heads={model.num_kv_heads}, head_dim={model.head_dim} with latent attention: every head has its own keys and values"
+        raise CannotExpress(
+            name,
+            f"tied={model.tied}, qk_norm={model.qk_norm} with latent attention",
+            nearest="a model without either",
         )
-        raise CannotExpress(name, words, nearest=f"num_kv_heads={model.num_heads}, head_dim={mla.v_head_dim}")
+    if plan.details.rope_scaling is not None:
+        raise CannotExpress(
+            name,
+            f"rope_scaling={plan.details.rope_scaling:g} with latent attention",
+            nearest="rope_scaling unset",
+        )
+    query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    if model.num_kv_heads != model.num_heads or model.head_dim not in (
+        mla.v_head_dim,
+        mla.qk_nope_head_dim,
+        query,
+    ):
+        words = (
+            f"num_kv_heads={model.num_kv_heads}, head_dim={model.head_dim} with latent attention:"
+            " every head has its own keys and values"
+        )
+        raise CannotExpress(
+            name, words, nearest=f"num_kv_heads={model.num_heads}, head_dim={mla.v_head_dim}"
+        )
     return {
         "inter_dim": model.ffn,
         "n_dense_layers": moe.first_dense_layers,
@@ -129,17 +167,30 @@ def _moe(plan: TrainingPlan, name: str) -> dict[str, Any] | None:
     )
     for path, given, has in wanted:
         if given != has:
-            raise CannotExpress(name, f"{path}={given}: its experts have {has}", nearest=f"a model with {path}={has}")
+            raise CannotExpress(
+                name,
+                f"{path}={given}: its experts have {has}",
+                nearest=f"a model with {path}={has}",
+            )
     if moe.shared_ffn % moe.expert_ffn:
-        words = f"shared_ffn={moe.shared_ffn}: shared experts are as wide as routed ones ({moe.expert_ffn}), or several of them"
-        raise CannotExpress(name, words, nearest=f"a model with shared_ffn={moe.shared_ffn // moe.expert_ffn * moe.expert_ffn}")
+        words = (
+            f"shared_ffn={moe.shared_ffn}: shared experts are as wide as routed ones"
+            f" ({moe.expert_ffn}), or several of them"
+        )
+        raise CannotExpress(
+            name,
+            words,
+            nearest=f"a model with shared_ffn={moe.shared_ffn // moe.expert_ffn * moe.expert_ffn}",
+        )
     return {
         "num_experts": moe.num_experts,
         "num_shared_experts": moe.shared_ffn // moe.expert_ffn,
         "top_k": moe.top_k,
         "expert_ffn": moe.expert_ffn,
         "score_func": details.router_score,
-        "route_norm": plan.model.mla is None or details.router_score == "sigmoid",  # as Qwen3, Mixtral and DeepSeek-V3; not DeepSeek-V2
+        "route_norm": (
+            plan.model.mla is None or details.router_score == "sigmoid"
+        ),  # as Qwen3, Mixtral and DeepSeek-V3; not DeepSeek-V2
         "route_scale": details.routed_scale or 1.0,
         "num_expert_groups": details.router_groups,
         "num_limited_groups": details.router_top_groups,
@@ -148,7 +199,8 @@ def _moe(plan: TrainingPlan, name: str) -> dict[str, Any] | None:
 
 
 def _balance(plan: TrainingPlan) -> float | None:
-    """Return the step of the balancing bias; a loss is not read as one, so that a plan that asks for it is refused."""
+    """Return the step of the balancing bias; a loss is not read as one, so that a plan that asks
+    for it is refused."""
     balance = plain(plan.details).router_balance
     if balance in ("bias", "none"):
         balance = plan.details.router_balance
@@ -156,8 +208,11 @@ def _balance(plan: TrainingPlan) -> float | None:
 
 
 def dims_line(model: TitanModel) -> str:
-    """Write the model as a comment for TOML, which has no place for dims; `read_dims_line` reads it back."""
-    return "dims: " + json.dumps({"kind": model.kind, **model.dims, **({"moe": model.moe} if model.moe is not None else {})})
+    """Write the model as a comment for TOML, which has no place for dims; `read_dims_line` reads it
+    back."""
+    return "dims: " + json.dumps(
+        {"kind": model.kind, **model.dims, **({"moe": model.moe} if model.moe is not None else {})}
+    )
 
 
 def read_dims_line(text: str) -> TitanModel | None:

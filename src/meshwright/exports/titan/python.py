@@ -1,4 +1,5 @@
-"""torchtitan 0.3: a module whose function returns the configuration, which took the place of TOML."""
+"""torchtitan 0.3: a module whose function returns the configuration, which took the place of
+TOML."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ __all__ = ["TORCHTITAN"]
 _NAME = "torchtitan"
 _MODULE = "meshwright_titan"
 _FUNCTION = "training"
-_CHUNKED = "the loss runs over 8 chunks of tokens (ChunkedLossWrapper): its logits take an eighth of what is predicted"
+_CHUNKED = (
+    "the loss runs over 8 chunks of tokens (ChunkedLossWrapper): its logits take an eighth of what"
+    " is predicted"
+)
 _IMPORTS = (
     "from torchtitan.components.checkpoint import CheckpointManager",
     "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss",
@@ -52,7 +56,10 @@ _CONVERTERS = {
 def _write(plan: TrainingPlan) -> Exported:
     model = titan_model(plan, name=_NAME)
     converter = _converter(plan)
-    imports = [*_IMPORTS, *([f"from torchtitan.components.quantization import {converter[0]}"] if converter else [])]
+    imports = [
+        *_IMPORTS,
+        *([f"from torchtitan.components.quantization import {converter[0]}"] if converter else []),
+    ]
     body = [
         f"def {_FUNCTION}() -> Trainer.Config:",
         "    spec = model()",
@@ -65,7 +72,9 @@ def _write(plan: TrainingPlan) -> Exported:
             *sorted({*imports, *_model_imports(model)}),
             "",
             "",
-            *_model_lines(model, converter, mla_rope=plan.work.seq_len, compiled=plan.stack.launch_hidden > 0),
+            *_model_lines(
+                model, converter, mla_rope=plan.work.seq_len, compiled=plan.stack.launch_hidden > 0
+            ),
             "",
             "",
             *body,
@@ -74,9 +83,22 @@ def _write(plan: TrainingPlan) -> Exported:
     return Exported(
         target=_NAME,
         files=(ExportedFile(name=f"{_MODULE}.py", text=text + "\n"),),
-        command=("-m", "torchtitan.train", "--module", _MODULE, "--config", _FUNCTION, *plan.settings.extra),
+        command=(
+            "-m",
+            "torchtitan.train",
+            "--module",
+            _MODULE,
+            "--config",
+            _FUNCTION,
+            *plan.settings.extra,
+        ),
         environment=ENVIRONMENT,
-        notes=(f"put the folder of {_MODULE}.py on PYTHONPATH", _CHUNKED, *notes(plan), *model.notes),
+        notes=(
+            f"put the folder of {_MODULE}.py on PYTHONPATH",
+            _CHUNKED,
+            *notes(plan),
+            *model.notes,
+        ),
     )
 
 
@@ -85,24 +107,37 @@ def _converter(plan: TrainingPlan) -> tuple[str, dict[str, Any]] | None:
     if precision in ("bf16", "fp32"):
         return None
     if precision not in _CONVERTERS:
-        words = f"precision={precision}: linear layers run in fp32, bf16, fp8 (row-wise), mxfp8 or nvfp4"
+        words = (
+            f"precision={precision}: linear layers run in fp32, bf16, fp8 (row-wise), mxfp8 or"
+            " nvfp4"
+        )
         raise CannotExpress(_NAME, words, nearest="precision=bf16")
     return _CONVERTERS[precision]
 
 
 def _config(plan: TrainingPlan) -> dict[str, Any]:
     layout = plan.layout
-    graphs = {"disable_cuda_graphs": True}  # they take neither a pipeline nor plain expert parallelism
+    graphs = {
+        "disable_cuda_graphs": True
+    }  # they take neither a pipeline nor plain expert parallelism
     adam = optimizer(plan)
     betas = (adam.pop("beta1"), adam.pop("beta2"))
     data = {**dataset(plan, name=_NAME)}
-    cross_entropy = python_call("CrossEntropyLoss.Config", {"global_vocab_size": plan.model.vocab}, indent=3)
-    balancer = {"context_parallel_load_balancer": "ptrr"} if layout.cp > 1 else {}  # the one for FlexAttention's masks
+    cross_entropy = python_call(
+        "CrossEntropyLoss.Config", {"global_vocab_size": plan.model.vocab}, indent=3
+    )
+    balancer = (
+        {"context_parallel_load_balancer": "ptrr"} if layout.cp > 1 else {}
+    )  # the one for FlexAttention's masks
 
     def call(function: str, values: dict[str, Any]) -> Code:
         return Code(python_call(function, values, indent=2))
 
-    recompute = {"none": Code("None"), "full": Code("FullAC.Config()"), "selective": Code("SelectiveAC.Config()")}
+    recompute = {
+        "none": Code("None"),
+        "full": Code("FullAC.Config()"),
+        "selective": Code("SelectiveAC.Config()"),
+    }
     return {
         "model_spec": Code("spec"),
         "hf_assets_path": tokenizer_folder(plan, name=_NAME),
@@ -116,25 +151,69 @@ def _config(plan: TrainingPlan) -> dict[str, Any]:
         "parallelism": call("ParallelismConfig", {**parallelism(plan, form="python"), **balancer}),
         "checkpoint": call("CheckpointManager.Config", checkpoint(plan)),
         "activation_checkpoint": recompute[recompute_mode(plan, name=_NAME)],
-        "compile": call("CompileConfig", {"enable": plan.stack.launch_hidden > 0, "components": ["model", "loss"]}),
+        "compile": call(
+            "CompileConfig",
+            {"enable": plan.stack.launch_hidden > 0, "components": ["model", "loss"]},
+        ),
         "debug": call("DebugConfig", {"seed": plan.settings.seed}),
     }
 
 
 _LAYERS = {
-    ("llama3", False): ("llama3", "Llama3Model", "_build_llama3_layers", "parallelize_llama", "Llama3StateDictAdapter"),
-    ("qwen3", False): ("qwen3", "Qwen3Model", "_build_qwen3_layers", "parallelize_qwen3", "Qwen3StateDictAdapter"),
-    ("qwen3", True): ("qwen3", "Qwen3Model", "_build_qwen3_moe_layers", "parallelize_qwen3", "Qwen3StateDictAdapter"),
-    ("deepseek_v3", True): ("deepseek_v3", "DeepSeekV3Model", "_build_dsv3_layers", "parallelize_deepseekv3", "DeepSeekV3StateDictAdapter"),
+    ("llama3", False): (
+        "llama3",
+        "Llama3Model",
+        "_build_llama3_layers",
+        "parallelize_llama",
+        "Llama3StateDictAdapter",
+    ),
+    ("qwen3", False): (
+        "qwen3",
+        "Qwen3Model",
+        "_build_qwen3_layers",
+        "parallelize_qwen3",
+        "Qwen3StateDictAdapter",
+    ),
+    ("qwen3", True): (
+        "qwen3",
+        "Qwen3Model",
+        "_build_qwen3_moe_layers",
+        "parallelize_qwen3",
+        "Qwen3StateDictAdapter",
+    ),
+    ("deepseek_v3", True): (
+        "deepseek_v3",
+        "DeepSeekV3Model",
+        "_build_dsv3_layers",
+        "parallelize_deepseekv3",
+        "DeepSeekV3StateDictAdapter",
+    ),
 }
-"""(model, whether it has experts): torchtitan's folder, class, function that builds the layers, parallelizer and adapter of checkpoints."""
+"""(model, whether it has experts): torchtitan's folder, class, function that builds the layers,
+parallelizer and adapter of checkpoints."""
 
 
 def _model_imports(model: TitanModel) -> list[str]:
     folder, cls, layers, parallelize, adapter = _LAYERS[model.kind, model.moe is not None]
-    names = sorted({cls, layers, parallelize, adapter, "_EMBEDDING_INIT", "_LINEAR_INIT", "_NORM_INIT", "pipeline_llm", "ModelSpec"})
+    names = sorted(
+        {
+            cls,
+            layers,
+            parallelize,
+            adapter,
+            "_EMBEDDING_INIT",
+            "_LINEAR_INIT",
+            "_NORM_INIT",
+            "pipeline_llm",
+            "ModelSpec",
+        }
+    )
     rope = "CosSinRoPE" if model.kind == "qwen3" else "ComplexRoPE"
-    hook = ["from torchtitan.components.optimizer import register_moe_load_balancing_hook"] if model.moe else []
+    hook = (
+        ["from torchtitan.components.optimizer import register_moe_load_balancing_hook"]
+        if model.moe
+        else []
+    )
     return [
         f"from torchtitan.models.{folder} import {', '.join(names)}",
         f"from torchtitan.models.common import {rope}",
@@ -142,12 +221,26 @@ def _model_imports(model: TitanModel) -> list[str]:
     ]
 
 
-def _model_lines(model: TitanModel, converter: tuple[str, dict[str, Any]] | None, *, mla_rope: int, compiled: bool) -> list[str]:
+def _model_lines(
+    model: TitanModel,
+    converter: tuple[str, dict[str, Any]] | None,
+    *,
+    mla_rope: int,
+    compiled: bool,
+) -> list[str]:
     """Return a function that builds the model from its dims."""
     folder, cls, layers, parallelize, adapter = _LAYERS[model.kind, model.moe is not None]
     dims = model.dims
-    embedding = {"num_embeddings": dims["vocab_size"], "embedding_dim": dims["dim"], "param_init": Code("_EMBEDDING_INIT")}
-    head = {"in_features": dims["dim"], "out_features": dims["vocab_size"], "param_init": Code("_LINEAR_INIT")}
+    embedding = {
+        "num_embeddings": dims["vocab_size"],
+        "embedding_dim": dims["dim"],
+        "param_init": Code("_EMBEDDING_INIT"),
+    }
+    head = {
+        "in_features": dims["dim"],
+        "out_features": dims["vocab_size"],
+        "param_init": Code("_LINEAR_INIT"),
+    }
     norm = {"normalized_shape": dims["dim"], "param_init": Code("_NORM_INIT")}
     config = {
         "dim": dims["dim"],
@@ -164,7 +257,9 @@ def _model_lines(model: TitanModel, converter: tuple[str, dict[str, Any]] | None
         "model": Code("config"),
         "parallelize_fn": Code(parallelize),
         "pipelining_fn": Code("pipeline_llm"),
-        "post_optimizer_build_fn": Code("register_moe_load_balancing_hook" if model.moe else "None"),
+        "post_optimizer_build_fn": Code(
+            "register_moe_load_balancing_hook" if model.moe else "None"
+        ),
         "state_dict_adapter": Code(adapter),
     }
     return [
@@ -183,7 +278,12 @@ def _layer_words(model: TitanModel, longest: int) -> dict[str, Any]:
     if dims.get("rope_scaling"):
         rope |= {"scaling": "llama", "scaling_factor": dims["rope_scaling"]}
     rope_class = "CosSinRoPE" if model.kind == "qwen3" else "ComplexRoPE"
-    words = {"n_layers": dims["n_layers"], "dim": dims["dim"], "n_heads": dims["n_heads"], "attn_backend": "flex"}
+    words = {
+        "n_layers": dims["n_layers"],
+        "dim": dims["dim"],
+        "n_heads": dims["n_heads"],
+        "attn_backend": "flex",
+    }
     words["rope"] = Code(python_call(f"{rope_class}.Config", rope, indent=3))
     if model.kind == "llama3":
         return {**words, "n_kv_heads": dims["n_kv_heads"], "hidden_dim": dims["hidden_dim"]}
@@ -192,10 +292,21 @@ def _layer_words(model: TitanModel, longest: int) -> dict[str, Any]:
         if moe is None:
             return {**words, "hidden_dim": dims["hidden_dim"]}
         _require_qwen_router(moe)
-        experts = {"moe_hidden_dim": moe["expert_ffn"], "num_experts": moe["num_experts"], "top_k": moe["top_k"]}
+        experts = {
+            "moe_hidden_dim": moe["expert_ffn"],
+            "num_experts": moe["num_experts"],
+            "top_k": moe["top_k"],
+        }
         return {**words, **experts, "moe_comm_backend": "standard"}
     assert moe is not None
-    latent = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_dense_layers")
+    latent = (
+        "q_lora_rank",
+        "kv_lora_rank",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "v_head_dim",
+        "n_dense_layers",
+    )
     return {
         **words,
         **{name: dims[name] for name in latent},
@@ -217,10 +328,19 @@ def _layer_words(model: TitanModel, longest: int) -> dict[str, Any]:
 
 def _require_qwen_router(moe: dict[str, Any]) -> None:
     """Refuse what the function for Qwen3's experts has no word for."""
-    has = {"num_shared_experts": 0, "score_func": "softmax", "route_scale": 1.0, "num_expert_groups": None}
+    has = {
+        "num_shared_experts": 0,
+        "score_func": "softmax",
+        "route_scale": 1.0,
+        "num_expert_groups": None,
+    }
     for name, value in has.items():
         if moe[name] != value:
-            raise CannotExpress(_NAME, f"{name}={moe[name]} without latent attention", nearest=f"{name}={value}, or torchtitan-toml")
+            raise CannotExpress(
+                _NAME,
+                f"{name}={moe[name]} without latent attention",
+                nearest=f"{name}={value}, or torchtitan-toml",
+            )
 
 
 def _changes(model: TitanModel) -> list[str]:
@@ -233,7 +353,10 @@ def _changes(model: TitanModel) -> list[str]:
     if model.kind == "qwen3" and not model.dims["qk_norm"]:
         inside.append("        layer.attention.qk_norm = None")
     if model.moe is not None and model.moe["load_balance_coeff"] is None:
-        inside += ["        if layer.moe is not None:", "            layer.moe.load_balance_coeff = None"]
+        inside += [
+            "        if layer.moe is not None:",
+            "            layer.moe.load_balance_coeff = None",
+        ]
     return [*lines, *(["    for layer in config.layers:", *inside] if inside else [])]
 
 
@@ -241,7 +364,10 @@ def _conversion(converter: tuple[str, dict[str, Any]] | None, *, compiled: bool)
     if converter is None:
         return []
     name, words = converter
-    return [f"    config = {python_call(f'{name}.Config', {**words, 'model_compile_enabled': compiled}, indent=1)}.build().convert(config)"]
+    return [
+        "    config ="
+        f" {python_call(f'{name}.Config', {**words, 'model_compile_enabled': compiled}, indent=1)}.build().convert(config)"  # noqa: E501
+    ]
 
 
 def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:

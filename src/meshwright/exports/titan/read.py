@@ -25,7 +25,12 @@ from meshwright.workload import Precision, Workload
 __all__ = ["TORCHTITAN_SOURCE"]
 
 _TWO_CHUNKS = ("Interleaved1F1B", "ZBVZeroBubble")
-_CONVERTED: dict[str, Precision] = {"quantize.linear.float8": "fp8", "float8": "fp8", "quantize.linear.mx": "mxfp8", "mx": "mxfp8"}
+_CONVERTED: dict[str, Precision] = {
+    "quantize.linear.float8": "fp8",
+    "float8": "fp8",
+    "quantize.linear.mx": "mxfp8",
+    "mx": "mxfp8",
+}
 _OURS = {
     "optimizer.name": "AdamW",
     "compile.components": ["model", "loss"],
@@ -55,8 +60,12 @@ def _read(text: str) -> Imported:
     layout |= {"mbs": batch["mbs"]}
     compiled = words.flag("compile.enable", False)
     if words.flag("parallelism.enable_async_tensor_parallel", False) and layout["tp"] > 1:
-        warnings.append("enable_async_tensor_parallel: prices are without it, of this layout and of the best")
-    work = Workload(seq_len=words.count("training.seq_len", 2048), gbs=batch["gbs"], precision=precision)
+        warnings.append(
+            "enable_async_tensor_parallel: prices are without it, of this layout and of the best"
+        )
+    work = Workload(
+        seq_len=words.count("training.seq_len", 2048), gbs=batch["gbs"], precision=precision
+    )
     settings = _settings(words)
     words.drop(_OURS)
     dp, rest = layout.get("dp"), layout["tp"] * layout["cp"] * layout["pp"]
@@ -81,7 +90,10 @@ def _model(words: Taken, dims: TitanModel | None) -> tuple[ModelSpec, ModelDetai
     preset = _flavors().get((kind, flavor))
     if preset is None:
         known = ", ".join(f"{name} {size}" for name, size in _flavors())
-        raise ConfigError(f"torchtitan: model.name={kind}, model.flavor={flavor}: its dims are in code that is not read; known: {known}")
+        raise ConfigError(
+            f"torchtitan: model.name={kind}, model.flavor={flavor}: its dims are in code that is"
+            f" not read; known: {known}"
+        )
     return find_model(preset), ModelDetails(), []
 
 
@@ -89,7 +101,10 @@ def _model(words: Taken, dims: TitanModel | None) -> tuple[ModelSpec, ModelDetai
 def _flavors() -> dict[tuple[str, str], str]:
     table = pkgutil.get_data("meshwright", "presets/torchtitan_flavors.csv")
     assert table is not None, "the package is installed without presets/torchtitan_flavors.csv"
-    return {(row["model"], row["flavor"]): row["preset"] for row in csv.DictReader(table.decode().splitlines())}
+    return {
+        (row["model"], row["flavor"]): row["preset"]
+        for row in csv.DictReader(table.decode().splitlines())
+    }
 
 
 def _spec_of(found: TitanModel) -> ModelSpec:
@@ -98,7 +113,9 @@ def _spec_of(found: TitanModel) -> ModelSpec:
     head_dim, ffn = dims.get("head_dim"), dims.get("hidden_dim")
     if found.kind == "deepseek_v3":
         names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-        mla = MlaSpec(q_lora_rank=dims["q_lora_rank"] or None, **{name: dims[name] for name in names})
+        mla = MlaSpec(
+            q_lora_rank=dims["q_lora_rank"] or None, **{name: dims[name] for name in names}
+        )
         head_dim, ffn = mla.qk_nope_head_dim + mla.qk_rope_head_dim, dims["inter_dim"]
     experts = moe and MoeSpec(
         num_experts=moe["num_experts"],
@@ -125,7 +142,11 @@ def _spec_of(found: TitanModel) -> ModelSpec:
 
 def _details_of(found: TitanModel) -> ModelDetails:
     dims, moe = found.dims, found.moe
-    plainly = ModelDetails(norm_eps=dims["norm_eps"], rope_base=dims["rope_theta"], rope_scaling=dims.get("rope_scaling"))
+    plainly = ModelDetails(
+        norm_eps=dims["norm_eps"],
+        rope_base=dims["rope_theta"],
+        rope_scaling=dims.get("rope_scaling"),
+    )
     if moe is None:
         return plainly
     return ModelDetails(
@@ -143,12 +164,22 @@ def _layout(words: Taken, model: ModelSpec, warnings: list[str]) -> dict[str, An
     section = "parallelism."
     tp = words.count(section + "tensor_parallel_degree", 1)
     cp = words.count(section + "context_parallel_degree", 1)
-    layout: dict[str, Any] = {"tp": tp, "cp": cp, "sp": tp > 1, "ep": words.count(section + "expert_parallel_degree", 1)}
+    layout: dict[str, Any] = {
+        "tp": tp,
+        "cp": cp,
+        "sp": tp > 1,
+        "ep": words.count(section + "expert_parallel_degree", 1),
+    }
     etp = words.count(section + "expert_tensor_parallel_degree", 1)
     if layout["ep"] > 1:
         layout["etp"] = etp
     pipeline = _pipeline(words, model)
-    return {**layout, **pipeline, **_sharding(words, cp=cp, pp=pipeline["pp"]), **_recompute(words, model, pipeline, warnings)}
+    return {
+        **layout,
+        **pipeline,
+        **_sharding(words, cp=cp, pp=pipeline["pp"]),
+        **_recompute(words, model, pipeline, warnings),
+    }
 
 
 def _sharding(words: Taken, *, cp: int, pp: int) -> dict[str, Any]:
@@ -157,8 +188,15 @@ def _sharding(words: Taken, *, cp: int, pp: int) -> dict[str, Any]:
     reshard = words.text("parallelism.fsdp_reshard_after_forward", "default")
     if shards < 1:
         if replicas > 1:
-            raise ConfigError("torchtitan: data_parallel_shard_degree=-1 beside replicas depends on the number of chips; write it out")
-        return {"sharding": "zero2" if reshard == "never" or (reshard == "default" and pp > 1) else "zero3"}
+            raise ConfigError(
+                "torchtitan: data_parallel_shard_degree=-1 beside replicas depends on the number of"
+                " chips; write it out"
+            )
+        return {
+            "sharding": (
+                "zero2" if reshard == "never" or (reshard == "default" and pp > 1) else "zero3"
+            )
+        }
     found: dict[str, Any] = {"dp": replicas * shards}
     group = shards * cp
     if replicas > 1 and group > 1:
@@ -183,7 +221,8 @@ def _pipeline(words: Taken, model: ModelSpec) -> dict[str, Any]:
         schedule = schedule_of(name)
     except KeyError:
         raise ConfigError(
-            f"torchtitan: pipeline_parallel_schedule={name}: no layout has it; known: 1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble"
+            f"torchtitan: pipeline_parallel_schedule={name}: no layout has it; known: 1F1B,"
+            " Interleaved1F1B, GPipe, ZBVZeroBubble"
         ) from None
     if parts is not None:
         chunks = layers_of_chunks(parts)
@@ -194,13 +233,15 @@ def _pipeline(words: Taken, model: ModelSpec) -> dict[str, Any]:
         chunks = _weighted_split(model.num_layers, count, first=first, last=last)
     if len(chunks) % pp:
         raise ConfigError(
-            f"torchtitan: {counted(len(chunks), 'chunk')} of the model for pipeline_parallel_degree={pp}; expected a multiple of it"
+            f"torchtitan: {counted(len(chunks), 'chunk')} of the model for"
+            f" pipeline_parallel_degree={pp}; expected a multiple of it"
         )
     return {"pp": pp, "vpp": len(chunks) // pp, "schedule": schedule, "layers_per_stage": chunks}
 
 
 def _weighted_split(layers: int, chunks: int, *, first: int, last: int) -> tuple[int, ...]:
-    """Return layers per chunk as torchtitan cuts a model by itself: embedding and head count as so many layers each.
+    """Return layers per chunk as torchtitan cuts a model by itself: embedding and head count as so
+    many layers each.
 
     Source: generate_llm_fqn_per_model_part in torchtitan/distributed/pipeline_parallel.py (v0.2.2).
     """
@@ -213,10 +254,14 @@ def _weighted_split(layers: int, chunks: int, *, first: int, last: int) -> tuple
     return tuple(sizes)
 
 
-def _recompute(words: Taken, model: ModelSpec, pipeline: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
-    """Return what is recomputed: all, by operation, or each n-th layer of a rank, which is as much as the first 1/n of its layers.
+def _recompute(
+    words: Taken, model: ModelSpec, pipeline: Mapping[str, Any], warnings: list[str]
+) -> dict[str, Any]:
+    """Return what is recomputed: all, by operation, or each n-th layer of a rank, which is as much
+    as the first 1/n of its layers.
 
-    Source: apply_ac in torchtitan/distributed/activation_checkpoint.py (v0.2.2), whose default is each second layer.
+    Source: apply_ac in torchtitan/distributed/activation_checkpoint.py (v0.2.2), whose default is
+            each second layer.
     """
     mode = words.text("activation_checkpoint.mode", "selective")
     option = words.take("activation_checkpoint.selective_ac_option", "2")
@@ -229,21 +274,31 @@ def _recompute(words: Taken, model: ModelSpec, pipeline: Mapping[str, Any], warn
     if mode == "selective" and str(option) == "1":
         return {"recompute": "full"}
     if mode == "selective" and str(option).isdecimal() and int(option) > 1:
-        return _each_nth(int(option), pipeline.get("layers_per_stage", (model.num_layers,)), pp=pipeline["pp"], warnings=warnings)
+        return _each_nth(
+            int(option),
+            pipeline.get("layers_per_stage", (model.num_layers,)),
+            pp=pipeline["pp"],
+            warnings=warnings,
+        )
     words_ = f"activation_checkpoint.mode={mode}, selective_ac_option={option}"
     raise ConfigError(
-        f"torchtitan: {words_}: no layout recomputes so; known: none, full, selective with option op or a whole number from 1"
+        f"torchtitan: {words_}: no layout recomputes so; known: none, full, selective with option"
+        " op or a whole number from 1"
     )
 
 
 def _each_nth(n: int, chunks: Sequence[int], *, pp: int, warnings: list[str]) -> dict[str, Any]:
-    """Return how many layers of each chunk make up each n-th of a rank's: it counts on from chunk to chunk, a layout starts anew."""
+    """Return how many layers of each chunk make up each n-th of a rank's: it counts on from chunk
+    to chunk, a layout starts anew."""
     redone = max(sum(chunks[rank::pp]) // n for rank in range(pp))
     vpp = len(chunks) // pp
     layers = (2 * redone + vpp) // (2 * vpp)
     if layers * vpp != redone:
         priced = f"priced as {layers} of each of {vpp} chunks"
-        warnings.append(f"selective_ac_option={n} recomputes {counted(redone, 'layer')} of a rank, which no layout says; {priced}")
+        warnings.append(
+            f"selective_ac_option={n} recomputes {counted(redone, 'layer')} of a rank, which no"
+            f" layout says; {priced}"
+        )
     if layers == 0:
         return {"recompute": "none"}
     return {"recompute": "full", "recompute_method": "block", "recompute_layers": layers}
@@ -254,10 +309,15 @@ def _precision(words: Taken) -> Precision:
     known = [_CONVERTED[name] for name in converters if name in _CONVERTED]
     others = [name for name in converters if name not in _CONVERTED]
     if others:
-        raise ConfigError(f"torchtitan: model.converters={','.join(others)}: no known precision; known: {', '.join(_CONVERTED)}")
+        raise ConfigError(
+            f"torchtitan: model.converters={','.join(others)}: no known precision; known:"
+            f" {', '.join(_CONVERTED)}"
+        )
     if known:
         return known[0]
-    return "fp32" if words.text("training.mixed_precision_param", "bfloat16") == "float32" else "bf16"
+    return (
+        "fp32" if words.text("training.mixed_precision_param", "bfloat16") == "float32" else "bf16"
+    )
 
 
 def _batch(words: Taken, layout: dict[str, Any]) -> dict[str, int | None]:
@@ -265,7 +325,10 @@ def _batch(words: Taken, layout: dict[str, Any]) -> dict[str, int | None]:
     total = words.whole("training.global_batch_size", -1)
     micro = words.count("parallelism.pipeline_parallel_microbatch_size", 1)
     dp = layout.get("dp")
-    return {"gbs": total if total > 0 else None if dp is None else local * dp, "mbs": local if layout["pp"] == 1 else micro}
+    return {
+        "gbs": total if total > 0 else None if dp is None else local * dp,
+        "mbs": local if layout["pp"] == 1 else micro,
+    }
 
 
 def _settings(words: Taken) -> TrainingSettings:
@@ -307,12 +370,20 @@ def _command_words(left: dict[str, Any]) -> list[str]:
         if isinstance(value, bool):
             words.append(f"--{section}.{key if value else f'no_{key}'}")
         else:
-            words.append(f"--{path}={','.join(map(str, value)) if isinstance(value, list) else value}")
+            words.append(
+                f"--{path}={','.join(map(str, value)) if isinstance(value, list) else value}"
+            )
     return words
 
 
 def _matches(name: str, text: str) -> bool:
-    return name.endswith(".toml") and "[training]" in text and ("[parallelism]" in text or "[model]" in text)
+    return (
+        name.endswith(".toml")
+        and "[training]" in text
+        and ("[parallelism]" in text or "[model]" in text)
+    )
 
 
-TORCHTITAN_SOURCE = ImportSource(name="torchtitan-toml", title="torchtitan's TOML", matches=_matches, read=_read)
+TORCHTITAN_SOURCE = ImportSource(
+    name="torchtitan-toml", title="torchtitan's TOML", matches=_matches, read=_read
+)

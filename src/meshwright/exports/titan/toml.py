@@ -39,18 +39,32 @@ _SPECS = {
 
 
 _UNCONVERTED = ["output", "router.gate"]
-"""Linear layers that stay in bf16: the head, and routers, whose outputs are few (torchtitan's own configurations)."""
+"""Linear layers that stay in bf16: the head, and routers, whose outputs are few (torchtitan's own
+configurations)."""
 
 
 def _write(plan: TrainingPlan) -> Exported:
     model = titan_model(plan, name=_NAME)
     text = toml_text(
-        _sections(plan, model), comment=(f"Written by meshwright for torchtitan 0.2; {MODULE}.py has the dims:", dims_line(model))
+        _sections(plan, model),
+        comment=(
+            f"Written by meshwright for torchtitan 0.2; {MODULE}.py has the dims:",
+            dims_line(model),
+        ),
     )
     return Exported(
         target=_NAME,
-        files=(ExportedFile(name="torchtitan.toml", text=text), ExportedFile(name=f"{MODULE}.py", text=_module(model))),
-        command=("-m", "torchtitan.train", "--job.config_file", "torchtitan.toml", *plan.settings.extra),
+        files=(
+            ExportedFile(name="torchtitan.toml", text=text),
+            ExportedFile(name=f"{MODULE}.py", text=_module(model)),
+        ),
+        command=(
+            "-m",
+            "torchtitan.train",
+            "--job.config_file",
+            "torchtitan.toml",
+            *plan.settings.extra,
+        ),
         environment=ENVIRONMENT,
         notes=(f"put the folder of {MODULE}.py on PYTHONPATH", *notes(plan), *model.notes),
     )
@@ -73,7 +87,10 @@ def _sections(plan: TrainingPlan, model: TitanModel) -> dict[str, dict[str, Any]
         "training": {**dataset(plan, name=_NAME), **training(plan, name=_NAME)},
         "parallelism": parallelism(plan, form="toml"),
         "checkpoint": checkpoint(plan),
-        "activation_checkpoint": {"mode": mode, **({"selective_ac_option": "op"} if mode == "selective" else {})},
+        "activation_checkpoint": {
+            "mode": mode,
+            **({"selective_ac_option": "op"} if mode == "selective" else {}),
+        },
         "compile": {"enable": plan.stack.launch_hidden > 0, "components": ["model", "loss"]},
         **({precision["section"]: precision["words"]} if precision else {}),
         "debug": {"seed": plan.settings.seed},
@@ -98,13 +115,20 @@ def _precision(plan: TrainingPlan) -> dict[str, Any] | None:
             "section": "quantize.linear.mx",
             "words": {"recipe_name": "mxfp8_cublas", "filter_fqns": _UNCONVERTED},
         }
-    raise CannotExpress(_NAME, f"precision={precision}: linear layers run in fp32, bf16, fp8 (row-wise) or mxfp8", nearest="precision=bf16")
+    raise CannotExpress(
+        _NAME,
+        f"precision={precision}: linear layers run in fp32, bf16, fp8 (row-wise) or mxfp8",
+        nearest="precision=bf16",
+    )
 
 
 def _module(model: TitanModel) -> str:
     """Return a module that adds the model under FLAVOR to those of torchtitan."""
     package, table = _SPECS[model.kind]
-    imports = [f"from {package} import {table}", f"from {package}.model.args import {_ARGS[model.kind]}"]
+    imports = [
+        f"from {package} import {table}",
+        f"from {package}.model.args import {_ARGS[model.kind]}",
+    ]
     if model.kind == "llama3":
         imports.append(f"from {package}.model.args import RoPEScalingArgs")
     if model.moe is not None:
@@ -120,7 +144,11 @@ def _module(model: TitanModel) -> str:
     return "\n".join(lines) + "\n"
 
 
-_ARGS = {"llama3": "TransformerModelArgs", "qwen3": "Qwen3ModelArgs", "deepseek_v3": "DeepSeekV3ModelArgs"}
+_ARGS = {
+    "llama3": "TransformerModelArgs",
+    "qwen3": "Qwen3ModelArgs",
+    "deepseek_v3": "DeepSeekV3ModelArgs",
+}
 
 
 def _dims(model: TitanModel) -> dict[str, Any]:
@@ -134,12 +162,16 @@ def _dims(model: TitanModel) -> dict[str, Any]:
     args = Code(python_call("MoEArgs", {**moe, "score_before_experts": False}, indent=1))
     if model.kind == "qwen3":
         return {**dims, "moe_enabled": True, "moe_inter_dim": width, "moe_args": args}
-    yarn = {"original_seq_len": 2**31, "rope_factor": 1.0}  # stretched only beyond original_seq_len: never
+    yarn = {
+        "original_seq_len": 2**31,
+        "rope_factor": 1.0,
+    }  # stretched only beyond original_seq_len: never
     return {**dims, "moe_inter_dim": width, "moe_args": args, **yarn}
 
 
 def _llama_dims(dims: dict[str, Any]) -> dict[str, Any]:
-    """Write the width as the factor that torchtitan turns into it: int(factor * int(2 / 3 * 4 * dim)), rounded up to multiple_of."""
+    """Write the width as the factor that torchtitan turns into it: int(factor * int(2 / 3 * 4 *
+    dim)), rounded up to multiple_of."""
     width, scaling = dims.pop("hidden_dim"), dims.pop("rope_scaling")
     dims.pop("head_dim")
     whole = int(2 * (4 * dims["dim"]) / 3)
@@ -155,7 +187,11 @@ def _trained_layers(plan: TrainingPlan, exported: Exported) -> TrainedLayers:
     parts = config["parallelism"].get("module_fqns_per_model_part")
     if parts is not None:
         return TrainedLayers(chunks=layers_of_chunks(parts))
-    [count] = [line.split("=")[1].strip(" ,") for line in exported.files[1].text.splitlines() if line.strip().startswith("n_layers=")]
+    [count] = [
+        line.split("=")[1].strip(" ,")
+        for line in exported.files[1].text.splitlines()
+        if line.strip().startswith("n_layers=")
+    ]
     return TrainedLayers(chunks=(int(count),))
 
 

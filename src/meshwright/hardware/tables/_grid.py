@@ -34,9 +34,9 @@ class Lookup:
 class Grid:
     """Log seconds on the points of a grid.
 
-    Formula:  between points multilinear in the logarithms of arguments and time; below the first point of an axis the time of that
-              point, or less by the work where `floor_s` is given; above the last point that time * (argument / last point) ** growth of
-              the axis
+    Formula:  between points multilinear in the logarithms of arguments and time; below the first
+              point of an axis the time of that point, or less by the work where `floor_s` is given;
+              above the last point that time * (argument / last point) ** growth of the axis
     Units:    seconds, float64, the shape of the arguments.
     Source:   `scripts/distil_operators.py` writes the points; docs/operators.md.
     Valid:    positive arguments. Monotone in every axis in which the points are.
@@ -47,14 +47,17 @@ class Grid:
     log_seconds: Floats
     """One value per point, shape as the axes."""
     growth: tuple[float, ...]
-    """Power of time in each argument beyond the last point: 1 where work grows with it, 2 for the sequence of attention."""
+    """Power of time in each argument beyond the last point: 1 where work grows with it, 2 for the
+    sequence of attention."""
     floor_s: float | None = None
-    """Where given, times below the first points shrink with the work as well, to this at the least."""
+    """Where given, times below the first points shrink with the work as well, to this at the
+    least."""
     log_beyond: float = 0.0
     """Logarithm of a factor on every time outside the points."""
 
     def times(self, factor: float, *, beyond: float = 1.0) -> Grid:
-        """Return the grid with all times multiplied, those outside the measured points by `beyond` as well."""
+        """Return the grid with all times multiplied, those outside the measured points by `beyond`
+        as well."""
         return replace(
             self,
             log_seconds=self.log_seconds + np.log(factor),
@@ -64,7 +67,9 @@ class Grid:
 
     def lookup(self, *arguments: Floats | float) -> Lookup:
         """Return the times of these arguments, one per axis, broadcast against each other."""
-        columns = np.broadcast_arrays(*(np.asarray(argument, dtype=np.float64) for argument in arguments))
+        columns = np.broadcast_arrays(
+            *(np.asarray(argument, dtype=np.float64) for argument in arguments)
+        )
         shape, size = columns[0].shape, columns[0].size
         flat = [column.ravel() for column in columns]
         if size <= _CHUNK:
@@ -96,14 +101,19 @@ class Grid:
         seconds = np.exp(self._between(base, shares) + beyond)
         if self.floor_s is not None:
             seconds = np.maximum(seconds * np.exp(below), np.minimum(seconds, self.floor_s))
-        return (seconds * np.exp(self.log_beyond * outside) if self.log_beyond else seconds), outside
+        return (
+            seconds * np.exp(self.log_beyond * outside) if self.log_beyond else seconds
+        ), outside
 
     def _between(self, base: NDArray[np.int64], shares: Sequence[Floats]) -> Floats:
         """Interpolate along the last axis, then the one before, and so on."""
         table = self.log_seconds.ravel()
         corners = [table.take(base + offset) for offset in _offsets(self.log_seconds.shape)]
         for share in reversed(shares):
-            corners = [low + share * (high - low) for low, high in zip(corners[::2], corners[1::2], strict=True)]
+            corners = [
+                low + share * (high - low)
+                for low, high in zip(corners[::2], corners[1::2], strict=True)
+            ]
         return corners[0]
 
 
@@ -118,6 +128,10 @@ def _counts(size: int) -> Floats:
 
 @cache
 def _offsets(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Flat distances from the low corner of a cell to all its corners, the last axis fastest; 0 along an axis of one point."""
+    """Flat distances from the low corner of a cell to all its corners, the last axis fastest; 0
+    along an axis of one point."""
     strides = [prod(shape[axis + 1 :]) * (size > 1) for axis, size in enumerate(shape)]
-    return tuple(sum(c * s for c, s in zip(corner, strides, strict=True)) for corner in product((0, 1), repeat=len(shape)))
+    return tuple(
+        sum(c * s for c, s in zip(corner, strides, strict=True))
+        for corner in product((0, 1), repeat=len(shape))
+    )

@@ -1,4 +1,5 @@
-"""Whose tables a chip reads: its own, or those of its nearest kin, scaled by the ratio of their peaks."""
+"""Whose tables a chip reads: its own, or those of its nearest kin, scaled by the ratio of their
+peaks."""
 
 from __future__ import annotations
 
@@ -14,7 +15,17 @@ from meshwright.workload import Precision
 
 __all__ = ["TABLE_CHIPS", "Kin", "kin"]
 
-TABLE_CHIPS: tuple[str, ...] = ("a100-80", "b200", "b300", "gb200", "gb300", "h100", "h200", "l40s", "rtx-pro-6000")
+TABLE_CHIPS: tuple[str, ...] = (
+    "a100-80",
+    "b200",
+    "b300",
+    "gb200",
+    "gb300",
+    "h100",
+    "h200",
+    "l40s",
+    "rtx-pro-6000",
+)
 """Chips with tables of their own, by their names in the catalogue."""
 
 
@@ -25,8 +36,8 @@ class Kin:
     chip: Chip
     table: Chip
     relation: Literal["itself", "generation", "vendor", "stranger"]
-    """itself: measured. generation: the same kernels on another size of chip. vendor: the same libraries, another architecture.
-    stranger: only the shape of the surface is borrowed."""
+    """itself: measured. generation: the same kernels on another size of chip. vendor: the same
+    libraries, another architecture. stranger: only the shape of the surface is borrowed."""
 
     @property
     def confidence(self) -> Literal["high", "medium", "low"]:
@@ -40,14 +51,19 @@ class Kin:
         """One line for people; empty where the chip has its own tables."""
         if self.relation == "itself":
             return ""
-        borrowed = f"the efficiencies of {self.table.name} at {self.chip.name}'s peaks ({self.relation})"
+        borrowed = (
+            f"the efficiencies of {self.table.name} at {self.chip.name}'s peaks ({self.relation})"
+        )
         return f"{self.chip.name} has no measured operators: {borrowed}"
 
     def compute_scale(self, precision: Precision) -> float:
-        """Factor on times that arithmetic bounds: the kin's peak over what this chip makes of its own; ConfigError without such a unit."""
+        """Factor on times that arithmetic bounds: the kin's peak over what this chip makes of its
+        own; ConfigError without such a unit."""
         if self.table is self.chip:
             return 1.0
-        return self.table.peak_flops_per_s(precision) / (self.chip.peak_flops_per_s(precision) * self.chip.kin_speed)
+        return self.table.peak_flops_per_s(precision) / (
+            self.chip.peak_flops_per_s(precision) * self.chip.kin_speed
+        )
 
     @property
     def memory_scale(self) -> float:
@@ -57,13 +73,16 @@ class Kin:
 
 @cache
 def kin(chip: Chip) -> Kin:
-    """Return whose tables to read for this chip: its own, else the nearest by generation, then vendor, then peaks."""
+    """Return whose tables to read for this chip: its own, else the nearest by generation, then
+    vendor, then peaks."""
     if chip.tables is not None:
         return Kin(chip=chip, table=chip, relation="itself")
     if chip.name in TABLE_CHIPS:
         return Kin(chip=chip, table=find_chip(chip.name), relation="itself")
     candidates = [find_chip(name) for name in TABLE_CHIPS]
-    family = [other for other in candidates if chip.generation and other.generation == chip.generation]
+    family = [
+        other for other in candidates if chip.generation and other.generation == chip.generation
+    ]
     if family:
         return Kin(chip=chip, table=_nearest(chip, family), relation="generation")
     maker = [other for other in candidates if other.vendor == chip.vendor]
@@ -75,9 +94,19 @@ def kin(chip: Chip) -> Kin:
 def _nearest(chip: Chip, others: Iterable[Chip]) -> Chip:
     """The least distance in log arithmetic peak and log bandwidth; the first of equals."""
     return min(
-        others, key=lambda other: abs(log(_peak(other) / _peak(chip))) + abs(log(other.memory_bytes_per_s / chip.memory_bytes_per_s))
+        others,
+        key=lambda other: (
+            abs(log(_peak(other) / _peak(chip)))
+            + abs(log(other.memory_bytes_per_s / chip.memory_bytes_per_s))
+        ),
     )
 
 
 def _peak(chip: Chip) -> float:
-    return chip.bf16_flops_per_s or chip.fp16_flops_per_s or chip.tf32_flops_per_s or chip.fp32_flops_per_s or 1.0
+    return (
+        chip.bf16_flops_per_s
+        or chip.fp16_flops_per_s
+        or chip.tf32_flops_per_s
+        or chip.fp32_flops_per_s
+        or 1.0
+    )

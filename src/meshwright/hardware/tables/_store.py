@@ -19,7 +19,8 @@ from meshwright.hardware.tables._grid import Floats, Grid
 __all__ = ["LOG_STEP", "ChipTables", "Origin", "decode", "encode", "read_tables", "tables_of"]
 
 Origin = Literal["profile", "tables", "kin"]
-"""Measured by the user; shipped with the package for this chip; shipped for another chip of its generation, and scaled."""
+"""Measured by the user; shipped with the package for this chip; shipped for another chip of its
+generation, and scaled."""
 
 LOG_STEP = 0.0005
 """Steps of log seconds that are stored, so that rounding moves a time by 0.025 % at most."""
@@ -42,7 +43,8 @@ class ChipTables:
 
 
 def encode(log_seconds: Floats) -> NDArray[np.int16]:
-    """Return steps of log seconds, each as its difference from the one before on the first axis, which packs well."""
+    """Return steps of log seconds, each as its difference from the one before on the first axis,
+    which packs well."""
     steps = np.rint((log_seconds - _LOG_FLOOR) / LOG_STEP).astype(np.int64)
     packed = np.diff(steps, axis=0, prepend=0).astype(np.int64)
     packed[0] -= 32767

@@ -1,6 +1,7 @@
-"""Measured times of what only serving runs: attention over a cache, experts of a few tokens, an engine's own all-reduce.
-
-Made by `scripts/distil_serving.py` (docs/operators.md). Every lookup returns None where the chip, the type or the engine has no table.
+"""Measured times of what only serving runs: attention over a cache, experts of a few tokens, an
+engine's own all-reduce.
+ Made by `scripts/distil_serving.py` (docs/operators.md). Every lookup returns None where the chip,
+the type or the engine has no table.
 """
 
 from __future__ import annotations
@@ -59,7 +60,13 @@ def cached_attention_seconds(
 
 
 def cached_latent_seconds(
-    chip: str, *, kernels: str, stored: str, heads: Floats | float, batch: Floats | float, context: Floats | float
+    chip: str,
+    *,
+    kernels: str,
+    stored: str,
+    heads: Floats | float,
+    batch: Floats | float,
+    context: Floats | float,
 ) -> Lookup | None:
     """Time of multi-head latent attention of one new token per sequence over `context` cached ones.
 
@@ -83,7 +90,8 @@ def expert_layer_seconds(
     hidden: Floats | float,
     inter: Floats | float,
 ) -> Lookup | None:
-    """Time of one gated expert layer on a rank with `experts` experts, each of which gets `tokens_per_expert` tokens on average.
+    """Time of one gated expert layer on a rank with `experts` experts, each of which gets
+    `tokens_per_expert` tokens on average.
 
     Formula:  interpolated in the logarithms
     Units:    seconds; `inter` is what this rank holds of each expert.
@@ -96,11 +104,20 @@ def expert_layer_seconds(
 
 
 def spread_expert_seconds(
-    chip: str, *, kernels: str, weights: str, tokens_per_expert: Floats | float, experts: Floats | float, hidden: float, inter: float
+    chip: str,
+    *,
+    kernels: str,
+    weights: str,
+    tokens_per_expert: Floats | float,
+    experts: Floats | float,
+    hidden: float,
+    inter: float,
 ) -> Lookup | None:
-    """Time of the same layer where each rank has tokens of its own and a low-latency exchange brings every expert few of them.
+    """Time of the same layer where each rank has tokens of its own and a low-latency exchange
+    brings every expert few of them.
 
-    Formula:  interpolated in log tokens per expert, log experts; times hidden * inter over those of DeepSeek V3, which was measured
+    Formula:  interpolated in log tokens per expert, log experts; times hidden * inter over those of
+              DeepSeek V3, which was measured
     Units:    seconds.
     Source:   docs/operators.md, Serving.
     Valid:    up to SPREAD_TOKENS tokens on a rank; an engine's own kernels alone.
@@ -117,16 +134,20 @@ def spread_expert_seconds(
 SPREAD_HIDDEN, SPREAD_INTER = 7168, 2048
 """Of the measured layer."""
 SPREAD_TOKENS = 1024
-"""Tokens that reach a rank's experts, counted once per expert, up to which it was measured: 128 of each rank, 8 experts each."""
+"""Tokens that reach a rank's experts, counted once per expert, up to which it was measured: 128 of
+each rank, 8 experts each."""
 
 
-def engine_all_reduce_seconds(chip: str, *, kernels: str, ranks: Floats | float, buffer_bytes: Floats | float) -> Lookup | None:
+def engine_all_reduce_seconds(
+    chip: str, *, kernels: str, ranks: Floats | float, buffer_bytes: Floats | float
+) -> Lookup | None:
     """Time of an engine's all-reduce inside a server.
 
     Formula:  interpolated in log ranks, log bytes
     Units:    seconds.
     Source:   docs/operators.md, Serving.
-    Valid:    2 to 8 ranks, on GB200 and GB300 2 to 4; more take the time of the most measured, and say so.
+    Valid:    2 to 8 ranks, on GB200 and GB300 2 to 4; more take the time of the most measured, and
+              say so.
     Checked:  tests/hardware/test_serving_tables.py
     """
     grid = _grid(chip, "all_reduce", "bf16", kernels)

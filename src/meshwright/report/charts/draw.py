@@ -29,10 +29,18 @@ def alone(chart: Chart) -> str:
     inner = draw(chart)
     high = float(inner.split('viewBox="', 1)[1].split('"', 1)[0].split()[3])
     wide, tall = WIDTH + 2 * MARGIN, high + 2 * MARGIN + 34
-    placed = inner.replace("<svg ", f'<svg x="{MARGIN:.0f}" y="{MARGIN + 34:.0f}" width="{WIDTH:.0f}" height="{high:.0f}" ', 1)
-    heading = f'<text x="{MARGIN:.0f}" y="{MARGIN + 12:.0f}" class="strong" style="font-size:16px">{_escaped(chart.title)}</text>'
+    placed = inner.replace(
+        "<svg ",
+        f'<svg x="{MARGIN:.0f}" y="{MARGIN + 34:.0f}" width="{WIDTH:.0f}" height="{high:.0f}" ',
+        1,
+    )
+    heading = (
+        f'<text x="{MARGIN:.0f}" y="{MARGIN + 12:.0f}" class="strong"'
+        f' style="font-size:16px">{_escaped(chart.title)}</text>'
+    )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {tall:.0f}" width="{wide:.0f}" height="{tall:.0f}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {tall:.0f}"'
+        f' width="{wide:.0f}" height="{tall:.0f}">'
         f"<style>{chart_css('light')}</style>"
         f'<rect width="{wide:.0f}" height="{tall:.0f}" class="ground"/>{heading}{placed}</svg>\n'
     )

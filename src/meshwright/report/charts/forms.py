@@ -1,4 +1,5 @@
-"""What charts and tables of a report show, as values: computed and tested apart from how they are drawn."""
+"""What charts and tables of a report show, as values: computed and tested apart from how they are
+drawn."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Column:
     key: str
     title: str
     digits: int | None = None
-    """Significant digits that people read; None is text, or a count written whole. A CSV has every digit."""
+    """Significant digits that people read; None is text, or a count written whole. A CSV has every
+    digit."""
     wide: bool = False
     """Whether it holds sentences."""
 
@@ -105,10 +107,25 @@ class Stack:
     def data(self) -> Grid:
         """Its numbers as a table."""
         ends = any(bar.low is not None for bar in self.bars)
-        between = (Column(key="low", title="low, 80 %", digits=4), Column(key="high", title="high, 80 %", digits=4)) if ends else ()
+        between = (
+            (
+                Column(key="low", title="low, 80 %", digits=4),
+                Column(key="high", title="high, 80 %", digits=4),
+            )
+            if ends
+            else ()
+        )
         parts = tuple(Column(key=part.key, title=part.title, digits=4) for part in self.series)
-        columns = (Column(key=self.over, title=self.over), *parts, Column(key="total", title=f"total, {self.unit}", digits=4), *between)
-        rows = tuple((bar.label, *bar.values, bar.total, *((bar.low, bar.high) if ends else ())) for bar in self.bars)
+        columns = (
+            Column(key=self.over, title=self.over),
+            *parts,
+            Column(key="total", title=f"total, {self.unit}", digits=4),
+            *between,
+        )
+        rows = tuple(
+            (bar.label, *bar.values, bar.total, *((bar.low, bar.high) if ends else ()))
+            for bar in self.bars
+        )
         return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
 
 
@@ -143,7 +160,8 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Points that belong together; their mark differs from that of other groups, not only their colour."""
+    """Points that belong together; their mark differs from that of other groups, not only their
+    colour."""
 
     title: str
     colour: str
@@ -177,14 +195,35 @@ class Points:
         """Its numbers as a table."""
         every = [(group, point) for group in self.groups for point in group.points]
         ends = any(point.low is not None for _, point in every)
-        between = (Column(key="low", title="low, 80 %", digits=4), Column(key="high", title="high, 80 %", digits=4)) if ends else ()
-        more = (Column(key="detail", title="detail", wide=True),) if any(point.detail for _, point in every) else ()
+        between = (
+            (
+                Column(key="low", title="low, 80 %", digits=4),
+                Column(key="high", title="high, 80 %", digits=4),
+            )
+            if ends
+            else ()
+        )
+        more = (
+            (Column(key="detail", title="detail", wide=True),)
+            if any(point.detail for _, point in every)
+            else ()
+        )
         columns = (
             *(Column(key="group", title="group"), Column(key="label", title="label"), *more),
             *(Column(key=axis.key, title=axis.title, digits=4) for axis in (self.x, self.y)),
             *between,
         )
-        rows = tuple((g.title, p.label, *((p.detail,) if more else ()), p.x, p.y, *((p.low, p.high) if ends else ())) for g, p in every)
+        rows = tuple(
+            (
+                g.title,
+                p.label,
+                *((p.detail,) if more else ()),
+                p.x,
+                p.y,
+                *((p.low, p.high) if ends else ()),
+            )
+            for g, p in every
+        )
         return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
 
 
@@ -224,7 +263,10 @@ class Heat:
         columns = (
             *(Column(key=axis, title=axis, digits=4) for axis in (self.row_axis, self.column_axis)),
             Column(key="value", title=self.value_title, digits=4),
-            *(Column(key="detail", title="layout", wide=True), Column(key="reason", title="why not", wide=True)),
+            *(
+                Column(key="detail", title="layout", wide=True),
+                Column(key="reason", title="why not", wide=True),
+            ),
         )
         rows = tuple(
             (row, column, cell.value, cell.detail, cell.reason)
@@ -263,10 +305,18 @@ class Timeline:
         """Its numbers as a table."""
         columns = (
             *(Column(key="stage", title="stage", digits=6), Column(key="kind", title="kind")),
-            *(Column(key="chunk", title="chunk", digits=6), Column(key="microbatch", title="micro batch", digits=6)),
-            *(Column(key="start_s", title="start, s", digits=6), Column(key="end_s", title="end, s", digits=6)),
+            *(
+                Column(key="chunk", title="chunk", digits=6),
+                Column(key="microbatch", title="micro batch", digits=6),
+            ),
+            *(
+                Column(key="start_s", title="start, s", digits=6),
+                Column(key="end_s", title="end, s", digits=6),
+            ),
         )
-        rows = tuple((op.stage, op.kind, op.chunk, op.microbatch, op.start_s, op.end_s) for op in self.ops)
+        rows = tuple(
+            (op.stage, op.kind, op.chunk, op.microbatch, op.start_s, op.end_s) for op in self.ops
+        )
         return Grid(key=self.key, title=self.title, columns=columns, rows=rows)
 
 

@@ -17,8 +17,13 @@ def grid_markdown(grid: Grid) -> str:
     """Return a table; numbers stand right."""
     heading = [column.title for column in grid.columns]
     rule = ["---:" if column.is_number else "---" for column in grid.columns]
-    rows = [[cell_words(cell, column.digits) for cell, column in zip(row, grid.columns, strict=True)] for row in grid.rows]
-    return "".join(f"| {' | '.join(_cell(cell) for cell in row)} |\n" for row in (heading, rule, *rows))
+    rows = [
+        [cell_words(cell, column.digits) for cell, column in zip(row, grid.columns, strict=True)]
+        for row in grid.rows
+    ]
+    return "".join(
+        f"| {' | '.join(_cell(cell) for cell in row)} |\n" for row in (heading, rule, *rows)
+    )
 
 
 def _cell(words: str) -> str:

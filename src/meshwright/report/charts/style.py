@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["BEST", "GROUND", "MEMORY_COLOURS", "OTHER", "SEQUENCE", "TIME_COLOURS", "chart_css", "ramp"]
+__all__ = [
+    "BEST",
+    "GROUND",
+    "MEMORY_COLOURS",
+    "OTHER",
+    "SEQUENCE",
+    "TIME_COLOURS",
+    "chart_css",
+    "ramp",
+]
 
 TIME_COLOURS: Mapping[str, str] = {
     # the model's own work: blues
@@ -40,7 +49,8 @@ MEMORY_COLOURS: Mapping[str, str] = {
     "slack": "#a9b2bc",
     "context": "#59636e",
 }
-"""Hues follow Okabe and Ito's set for colour-blind readers (blue, orange, yellow, green, grey); kin differ in lightness."""
+"""Hues follow Okabe and Ito's set for colour-blind readers (blue, orange, yellow, green, grey); kin
+differ in lightness."""
 SEQUENCE = ("#3b82c9", "#c2500b", "#14806a", "#8e5ba6", "#d9b400", "#59636e")
 """For groups that have no colour of their own."""
 BEST = "#c2500b"
@@ -55,7 +65,8 @@ GROUND: Mapping[str, tuple[str, str]] = {
 }
 """By part of a page: on light ground, on dark."""
 _RAMP = ("#00224e", "#2f3e6c", "#575d6d", "#7c7b78", "#a59c74", "#d2c060", "#fee838")
-"""Cividis (Nunez, Anderton and Renslow, PLOS ONE 2018), made for colour-blind readers: steps of its scale, dark to light."""
+"""Cividis (Nunez, Anderton and Renslow, PLOS ONE 2018), made for colour-blind readers: steps of its
+scale, dark to light."""
 
 
 def ramp(share: float) -> str:
@@ -77,11 +88,12 @@ text{font:12px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;font-
 .rule{stroke:@line;fill:none}.axis{stroke:@soft;fill:none}.limit{stroke:@ink;stroke-width:1.5;stroke-dasharray:5 4;fill:none}
 .whisker{stroke:@ink;stroke-width:1.5;fill:none}.gap{stroke:@card;stroke-width:1}.frame{stroke:@ink;stroke-width:2.5;fill:none}
 .hatch{stroke:@soft;stroke-width:1.2;fill:none}.void{fill:@card}.ground{fill:@card}
-"""
+"""  # noqa: E501
 
 
 def chart_css(ground: str | None = None) -> str:
-    """Return the rules that charts are drawn by, with a page's variables, or with the colours of `light` or `dark` ground."""
+    """Return the rules that charts are drawn by, with a page's variables, or with the colours of
+    `light` or `dark` ground."""
     rules = _RULES
     for name, colours in GROUND.items():
         value = f"var(--{name})" if ground is None else colours[ground == "dark"]

@@ -12,12 +12,25 @@ from meshwright.report.charts.words import number
 if TYPE_CHECKING:
     from meshwright.report.charts.forms import Axis
 
-__all__ = ["LETTER", "WIDTH", "Scale", "document", "legend", "on_colour", "scale_of", "text", "text_width", "tick_words", "tipped"]
+__all__ = [
+    "LETTER",
+    "WIDTH",
+    "Scale",
+    "document",
+    "legend",
+    "on_colour",
+    "scale_of",
+    "text",
+    "text_width",
+    "tick_words",
+    "tipped",
+]
 
 WIDTH = 920.0
 """Of every chart, in its own units; a page shrinks it to fit."""
 LETTER = 6.9
-"""Mean width of a letter at 12 units in DejaVu Sans, whose letters are the widest of the fonts that browsers take."""
+"""Mean width of a letter at 12 units in DejaVu Sans, whose letters are the widest of the fonts that
+browsers take."""
 LINE = 18.0
 """Height of a line of a legend."""
 
@@ -40,7 +53,8 @@ def text(x: float, y: float, words: str, *, kind: str = "ink", anchor: str = "st
 
 
 def on_colour(colour: str) -> str:
-    """Return the class of words that can be read on a colour: dark ones on light (WCAG's relative luminance)."""
+    """Return the class of words that can be read on a colour: dark ones on light (WCAG's relative
+    luminance)."""
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -51,20 +65,24 @@ def document(height: float, parts: Iterable[str], *, label: str) -> str:
     """Return an SVG element of the usual width; `label` is what a screen reader says."""
     inside = "".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height:.0f}" class="chart" role="img"'
-        f' aria-label="{escape(label, quote=True)}">{inside}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height:.0f}"'
+        f' class="chart" role="img" aria-label="{escape(label, quote=True)}">{inside}</svg>'
     )
 
 
 def legend(entries: Sequence[tuple[str, str]], y: float) -> tuple[list[str], float]:
-    """Draw marks with words from y downwards, (mark at 0 0, title) each; return the parts and where they end."""
+    """Draw marks with words from y downwards, (mark at 0 0, title) each; return the parts and where
+    they end."""
     parts: list[str] = []
     x = 0.0
     for mark, title in entries:
         wide = 22 + text_width(title) + 14
         if x and x + wide > WIDTH:
             x, y = 0.0, y + LINE
-        parts.append(f'<g transform="translate({x:.1f} {y:.1f})">{mark}{text(18, 10, title, kind="soft")}</g>')
+        parts.append(
+            f'<g transform="translate({x:.1f}'
+            f' {y:.1f})">{mark}{text(18, 10, title, kind="soft")}</g>'
+        )
         x += wide
     return parts, y + LINE if entries else y
 
@@ -72,12 +90,25 @@ def legend(entries: Sequence[tuple[str, str]], y: float) -> tuple[list[str], flo
 class Scale:
     """From values to places on an axis."""
 
-    def __init__(self, low: float, high: float, *, start: float, end: float, log: bool = False, whole: bool = False) -> None:
+    def __init__(
+        self,
+        low: float,
+        high: float,
+        *,
+        start: float,
+        end: float,
+        log: bool = False,
+        whole: bool = False,
+    ) -> None:
         """Map low to start and high to end; `whole` keeps ticks between whole numbers away."""
         self._to: Callable[[float], float] = math.log10 if log else float
         self._low, self._high = self._to(low), self._to(high)
         self._start, self._end = start, end
-        self.ticks = [t for t in (_log_ticks if log else _ticks)(low, high) if low * (1 - 1e-9) <= t <= high * (1 + 1e-9)]
+        self.ticks = [
+            t
+            for t in (_log_ticks if log else _ticks)(low, high)
+            if low * (1 - 1e-9) <= t <= high * (1 + 1e-9)
+        ]
         if whole:
             self.ticks = [tick for tick in self.ticks if tick == round(tick)]
 

@@ -8,7 +8,8 @@ __all__ = ["cell_words", "number"]
 
 
 def number(value: float, *, digits: int = 3) -> str:
-    """Write a number in so many significant digits, thousands set apart, never as 1e+05; what is not finite is a dash."""
+    """Write a number in so many significant digits, thousands set apart, never as 1e+05; what is
+    not finite is a dash."""
     if not math.isfinite(value):
         return "-"
     if value == 0:

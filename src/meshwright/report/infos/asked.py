@@ -37,8 +37,17 @@ class Asked:
     def notes(self) -> tuple[str, ...]:
         """What a reader misses."""
         if self.mixed is not None:
-            return ("The map of tp and pp, operators and other numbers of chips are shown for one kind of chip whose chips are all used.",)
-        return (f"The cluster's line and computed charts are missing: {self.why_not}",) if self.why_not else ()
+            return (
+                (
+                    "The map of tp and pp, operators and other numbers of chips are shown for one"
+                    " kind of chip whose chips are all used."
+                ),
+            )
+        return (
+            (f"The cluster's line and computed charts are missing: {self.why_not}",)
+            if self.why_not
+            else ()
+        )
 
 
 def asked_of(request: Record, resolve: Resolve) -> Asked:

@@ -1,11 +1,25 @@
-"""What a report computes from a plan's request, by the cost model that planned: memory by stage, the pipeline, the map of cells."""
+"""What a report computes from a plan's request, by the cost model that planned: memory by stage,
+the pipeline, the map of cells."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from meshwright.report.charts.forms import Axis, Bar, Group, Guide, Heat, HeatCell, Op, Point, Points, Series, Stack, Timeline
+from meshwright.report.charts.forms import (
+    Axis,
+    Bar,
+    Group,
+    Guide,
+    Heat,
+    HeatCell,
+    Op,
+    Point,
+    Points,
+    Series,
+    Stack,
+    Timeline,
+)
 from meshwright.report.charts.style import SEQUENCE, TIME_COLOURS
 from meshwright.report.charts.timeline import KINDS
 from meshwright.report.charts.words import number
@@ -24,7 +38,15 @@ if TYPE_CHECKING:
     from meshwright.search.problem import Problem
     from meshwright.search.scaling import Scaled
 
-__all__ = ["MOST_DRAWN", "cells_info", "pipeline_info", "scaling_info", "stage_memory_info", "stage_time_info", "timeline_info"]
+__all__ = [
+    "MOST_DRAWN",
+    "cells_info",
+    "pipeline_info",
+    "scaling_info",
+    "stage_memory_info",
+    "stage_time_info",
+    "timeline_info",
+]
 
 MOST_DRAWN = 50_000
 """Operations of a timeline: about 1.5 MB of the page."""
@@ -36,10 +58,16 @@ def stage_memory_info(plan: Mapping[str, Any], problem: Problem) -> Stack:
 
     [quote] = quotes([layout_of(plan["layout"])], problem.setting)
     bars = [
-        (f"stage {stage.stage}, {stage.num_layers} layers", {term: held / GIB for term, held in stage.memory_bytes.items()})
+        (
+            f"stage {stage.stage}, {stage.num_layers} layers",
+            {term: held / GIB for term, held in stage.memory_bytes.items()},
+        )
         for stage in quote.stages
     ]
-    sentence = f"Stage {quote.fullest.stage} is the fullest: early stages hold activations of more micro batches, the last one the loss."
+    sentence = (
+        f"Stage {quote.fullest.stage} is the fullest: early stages hold activations of more micro"
+        " batches, the last one the loss."
+    )
     return memory_stack(
         bars,
         key="stages",
@@ -50,14 +78,17 @@ def stage_memory_info(plan: Mapping[str, Any], problem: Problem) -> Stack:
 
 
 def timeline_info(plan: Mapping[str, Any], problem: Problem) -> Timeline | str:
-    """Return one step of a plan's pipeline, operation by operation; a sentence where there is none, or one too long to draw."""
+    """Return one step of a plan's pipeline, operation by operation; a sentence where there is none,
+    or one too long to draw."""
     from meshwright.search.refine import pipeline_of
 
     layout = layout_of(plan["layout"])
     return pipeline_info(short_words(plan), layout, lambda: pipeline_of(problem, layout))
 
 
-def pipeline_info(name: str, layout: Layout | MixedLayout, pipeline: Callable[[], Pipeline]) -> Timeline | str:
+def pipeline_info(
+    name: str, layout: Layout | MixedLayout, pipeline: Callable[[], Pipeline]
+) -> Timeline | str:
     """Return a step of a pipeline; a sentence where there is none to draw."""
     from meshwright.cost.simulate import timeline
 
@@ -65,29 +96,58 @@ def pipeline_info(name: str, layout: Layout | MixedLayout, pipeline: Callable[[]
     if layout.pp == 1:
         return "The best plan has no pipeline (pp=1), so there is no timeline."
     if count > MOST_DRAWN:
-        return f"Its pipeline has {count:,} operations, too many to draw here; `meshwright plan --trace DIR` writes them for Perfetto."
+        return (
+            f"Its pipeline has {count:,} operations, too many to draw here; `meshwright plan"
+            " --trace DIR` writes them for Perfetto."
+        )
     found = timeline(pipeline())
-    ops = tuple(Op(stage=o.stage, kind=o.kind, chunk=o.chunk, microbatch=o.microbatch, start_s=o.start_s, end_s=o.end_s) for o in found)
+    ops = tuple(
+        Op(
+            stage=o.stage,
+            kind=o.kind,
+            chunk=o.chunk,
+            microbatch=o.microbatch,
+            start_s=o.start_s,
+            end_s=o.end_s,
+        )
+        for o in found
+    )
     step_s = max(op.end_s for op in ops)
     busy = sum(op.end_s - op.start_s for op in ops) / (layout.pp * step_s)
     sentence = (
-        f"{layout.num_microbatches} micro batches through {layout.pp} stages of {layout.vpp} "
-        f"chunk{'s' if layout.vpp > 1 else ''}: stages work {100 * busy:.1f} % of the pipeline's {number(step_s)} s. "
-        "Gradient exchange and optimizer come after it."
+        f"{layout.num_microbatches} micro batches through {layout.pp} stages of {layout.vpp}"
+        f" chunk{'s' if layout.vpp > 1 else ''}: stages work {100 * busy:.1f} % of the pipeline's"
+        f" {number(step_s)} s. Gradient exchange and optimizer come after it."
     )
-    return Timeline(key="timeline", title=f"Pipeline of {name}", sentence=sentence, stages=layout.pp, step_s=step_s, ops=ops)
+    return Timeline(
+        key="timeline",
+        title=f"Pipeline of {name}",
+        sentence=sentence,
+        stages=layout.pp,
+        step_s=step_s,
+        ops=ops,
+    )
 
 
 def stage_time_info(steps: Timeline) -> Stack:
-    """Return what each stage of a pipeline does with its time: the sums of its operations, and waiting."""
+    """Return what each stage of a pipeline does with its time: the sums of its operations, and
+    waiting."""
     kinds = [kind for kind in KINDS if any(op.kind == kind for op in steps.ops)]
     series = (
-        *(Series(key=KINDS[kind][0].replace(" ", "_"), title=KINDS[kind][0], colour=KINDS[kind][1]) for kind in kinds),
+        *(
+            Series(
+                key=KINDS[kind][0].replace(" ", "_"), title=KINDS[kind][0], colour=KINDS[kind][1]
+            )
+            for kind in kinds
+        ),
         Series(key="waiting", title="waiting", colour=TIME_COLOURS["bubble"]),
     )
     bars = []
     for stage in range(steps.stages):
-        sums = [sum(op.end_s - op.start_s for op in steps.ops if op.stage == stage and op.kind == kind) for kind in kinds]
+        sums = [
+            sum(op.end_s - op.start_s for op in steps.ops if op.stage == stage and op.kind == kind)
+            for kind in kinds
+        ]
         bars.append(Bar(label=f"stage {stage}", values=(*sums, max(0.0, steps.step_s - sum(sums)))))
     busiest = min(range(steps.stages), key=lambda stage: bars[stage].values[-1])
     return Stack(
@@ -102,7 +162,8 @@ def stage_time_info(steps: Timeline) -> Stack:
 
 
 def cells_info(cells: Cells, plans: Sequence[Mapping[str, Any]], problem: Problem) -> Heat:
-    """Return the map of tp x pp; a cell in which ranked plans lie has the best one's step, which was simulated."""
+    """Return the map of tp x pp; a cell in which ranked plans lie has the best one's step, which
+    was simulated."""
     given = problem.request.gbs is not None
     best = {(cell.tp, cell.pp): _heat_cell(cell, problem) for cell in cells.cells}
     for plan in reversed(plans):
@@ -115,8 +176,10 @@ def cells_info(cells: Cells, plans: Sequence[Mapping[str, Any]], problem: Proble
     return Heat(
         key="cells",
         title="Tensor parallelism against pipeline stages",
-        sentence=f"The fastest layout of each pair, of {how} {cells.priced:,} layouts priced by the closed form for this page; "
-        "ranked plans stand with their simulated steps.",
+        sentence=(
+            f"The fastest layout of each pair, of {how} {cells.priced:,} layouts priced by the"
+            " closed form for this page; ranked plans stand with their simulated steps."
+        ),
         row_axis="tp",
         column_axis="pp",
         rows=cells.tp,
@@ -132,10 +195,17 @@ def _heat_cell(cell: Cell, problem: Problem) -> HeatCell:
     limit = problem.setting.limit_bytes
     over = (cell.used_bytes - limit) / GIB
     if over > 0:
-        reason = f"needs {number(cell.used_bytes / GIB)} GiB at the least, {number(over)} more than a chip has ({cell.best.words()})"
+        reason = (
+            f"needs {number(cell.used_bytes / GIB)} GiB at the least, {number(over)} more than a"
+            f" chip has ({cell.best.words()})"
+        )
         return HeatCell(value=None, reason=reason, short=f"+{number(over, digits=2)}")
     value = cell.step_s if problem.request.gbs is not None else cell.step_s / cell.best.gbs
-    risk = " (at risk: needs a part of the headroom)" if cell.used_bytes > limit - problem.headroom_bytes else ""
+    risk = (
+        " (at risk: needs a part of the headroom)"
+        if cell.used_bytes > limit - problem.headroom_bytes
+        else ""
+    )
     return HeatCell(value=value, detail=cell.best.words() + risk)
 
 
@@ -148,20 +218,36 @@ def scaling_info(found: Sequence[Scaled], problem: Problem) -> Points | str:
     base = next((one for one in there if one.num_chips == problem.num_chips), there[0])
     points = tuple(_scaled_point(one, base) for one in there)
     level = base.tokens_per_s / base.num_chips
-    left_out = "".join(f" {one.num_chips} chips: {one.reason}." for one in found if one.layout is None)
+    left_out = "".join(
+        f" {one.num_chips} chips: {one.reason}." for one in found if one.layout is None
+    )
     return Points(
         key="scaling",
         title="Throughput per GPU over the number of GPUs",
-        sentence="The same batch on more and fewer of the same chips: the fastest layout within half and twice each axis of the best plan, "
-        f"by the closed form, searched for this page. Per cent: against {base.num_chips} GPUs.{left_out}",
+        sentence=(
+            "The same batch on more and fewer of the same chips: the fastest layout within half"
+            " and twice each axis of the best plan, by the closed form, searched for this page."
+            f" Per cent: against {base.num_chips} GPUs.{left_out}"
+        ),
         x=Axis(key="gpus", title="GPUs", log=True),
         y=Axis(key="tokens_per_s_per_gpu", title="tokens/s per GPU", from_zero=True),
         groups=(Group(title="predicted", colour=SEQUENCE[0], points=points, joined="line"),),
-        guides=(Guide(title=f"as fast per GPU as {base.num_chips}", points=((there[0].num_chips, level), (there[-1].num_chips, level))),),
+        guides=(
+            Guide(
+                title=f"as fast per GPU as {base.num_chips}",
+                points=((there[0].num_chips, level), (there[-1].num_chips, level)),
+            ),
+        ),
     )
 
 
 def _scaled_point(one: Scaled, base: Scaled) -> Point:
     share = one.tokens_per_s / one.num_chips / (base.tokens_per_s / base.num_chips)
     words = "" if one.layout is None else short_words({"layout": layout_dict(one.layout)})
-    return Point(x=one.num_chips, y=one.tokens_per_s / one.num_chips, label=f"{100 * share:.0f} %", detail=words, named=True)
+    return Point(
+        x=one.num_chips,
+        y=one.tokens_per_s / one.num_chips,
+        label=f"{100 * share:.0f} %",
+        detail=words,
+        named=True,
+    )

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from meshwright.report.charts.forms import Axis, Cell, Column, Grid, Group, Guide, Point, Points, Stack
+from meshwright.report.charts.forms import (
+    Axis,
+    Cell,
+    Column,
+    Grid,
+    Group,
+    Guide,
+    Point,
+    Points,
+    Stack,
+)
 from meshwright.report.charts.style import TIME_COLOURS
 from meshwright.report.charts.words import number
 from meshwright.report.infos.layouts import layout_words, short_words
@@ -34,29 +44,64 @@ def explain_answer_info(record: Record) -> str:
     """Say what one layout takes, what binds it, and whether it fits."""
     words = layout_words(record).replace(",", ", ")
     peak, limit = max(record["peak_memory_gib"]), record["limit_gib"]
-    fits = f"{number(peak)} of {number(limit)} GiB on stage {record['fullest_stage']}, fits: {record['fits']}"
+    fits = (
+        f"{number(peak)} of {number(limit)} GiB on stage {record['fullest_stage']}, fits:"
+        f" {record['fits']}"
+    )
     sure = f"(80 %: {between_words(record['interval']['step_s'])} s)"
     of = f" of {asked_words(record['request'])}" if "request" in record else ""
-    return f"A step{of} with {words} takes {number(record['step_s'])} s {sure}; {fits}. {record['binding']}"
+    return (
+        f"A step{of} with {words} takes {number(record['step_s'])} s {sure}; {fits}."
+        f" {record['binding']}"
+    )
 
 
 def terms_info(record: Record) -> Grid:
     """Return each term of the step with what it waits for."""
     columns = (
-        *(Column(key="term", title="term"), Column(key="seconds", title="s", digits=4), Column(key="percent", title="%", digits=3)),
-        *(Column(key="what", title="what it is", wide=True), Column(key="bound", title="what it waits for", wide=True)),
+        *(
+            Column(key="term", title="term"),
+            Column(key="seconds", title="s", digits=4),
+            Column(key="percent", title="%", digits=3),
+        ),
+        *(
+            Column(key="what", title="what it is", wide=True),
+            Column(key="bound", title="what it waits for", wide=True),
+        ),
     )
-    rows = tuple((t["title"], t["seconds"], 100 * t["share"], t["what"], t["bound"]) for t in record["terms"])
-    return Grid(key="terms", title="Terms of the step", columns=columns, rows=rows, sentence=str(record["binding"]))
+    rows = tuple(
+        (t["title"], t["seconds"], 100 * t["share"], t["what"], t["bound"]) for t in record["terms"]
+    )
+    return Grid(
+        key="terms",
+        title="Terms of the step",
+        columns=columns,
+        rows=rows,
+        sentence=str(record["binding"]),
+    )
 
 
 def stages_info(record: Record) -> Stack:
     """Return memory of every stage by term."""
-    bars = [(f"stage {stage['stage']}, {stage['layers']} layers", stage["memory"]) for stage in record["stages"]]
+    bars = [
+        (f"stage {stage['stage']}, {stage['layers']} layers", stage["memory"])
+        for stage in record["stages"]
+    ]
     held = [f"{stage['in_flight']:.3g}" for stage in record["stages"]]
-    flight = f"Micro batches in flight by stage: {', '.join(held[:16])}{', ...' if len(held) > 16 else ''}." if len(bars) > 1 else ""
+    flight = (
+        "Micro batches in flight by stage:"
+        f" {', '.join(held[:16])}{', ...' if len(held) > 16 else ''}."
+        if len(bars) > 1
+        else ""
+    )
     sentence = f"Stage {record['fullest_stage']} is the fullest. {flight}".strip()
-    return memory_stack(bars, key="stages", title="Memory by stage", sentence=sentence, limit_gib=record["limit_gib"])
+    return memory_stack(
+        bars,
+        key="stages",
+        title="Memory by stage",
+        sentence=sentence,
+        limit_gib=record["limit_gib"],
+    )
 
 
 def _rows(record: Record) -> Iterator[Mapping[str, Any]]:
@@ -65,8 +110,13 @@ def _rows(record: Record) -> Iterator[Mapping[str, Any]]:
 
 
 def roofline_info(record: Record) -> Points | None:
-    """Return the forward pass of one layer's operators under the chip's roofs; None in answers of older versions, which lack the bytes."""
-    rows = [row for row in _rows(record) if row.get("flops") and row.get("moved_bytes") and row["forward_s"]]
+    """Return the forward pass of one layer's operators under the chip's roofs; None in answers of
+    older versions, which lack the bytes."""
+    rows = [
+        row
+        for row in _rows(record)
+        if row.get("flops") and row.get("moved_bytes") and row["forward_s"]
+    ]
     if not rows or "roof" not in record:
         return None
     roof = record["roof"]
@@ -74,9 +124,13 @@ def roofline_info(record: Record) -> Points | None:
     intensities = [row["flops"] / row["moved_bytes"] for row in rows]
     low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3
     memory = Guide(
-        title=f"memory: {number(roof['gb_per_s'])} GB/s", points=((low, low * roof["gb_per_s"] / MILLI), (ridge, roof["tflops"]))
+        title=f"memory: {number(roof['gb_per_s'])} GB/s",
+        points=((low, low * roof["gb_per_s"] / MILLI), (ridge, roof["tflops"])),
     )
-    peak = Guide(title=f"{roof['precision']}: {number(roof['tflops'])} TFLOPS", points=((ridge, roof["tflops"]), (high, roof["tflops"])))
+    peak = Guide(
+        title=f"{roof['precision']}: {number(roof['tflops'])} TFLOPS",
+        points=((ridge, roof["tflops"]), (high, roof["tflops"])),
+    )
     terms = list(dict.fromkeys(row["term"] for row in rows))
     groups = tuple(
         Group(
@@ -91,8 +145,11 @@ def roofline_info(record: Record) -> Points | None:
     return Points(
         key="roofline",
         title="Operators of one layer under the chip's roofs, forward",
-        sentence=f"The fastest reaches {100 * best / roof['tflops']:.0f} % of the {roof['chip']}'s dense peak. "
-        "Bytes count each operand and result once; what matrix units have no part in is in the table, with its GB/s.",
+        sentence=(
+            f"The fastest reaches {100 * best / roof['tflops']:.0f} % of the {roof['chip']}'s dense"
+            " peak. Bytes count each operand and result once; what matrix units have no part in is"
+            " in the table, with its GB/s."
+        ),
         x=Axis(key="flop_per_byte", title="FLOP per byte of device memory", log=True),
         y=Axis(key="tflops", title="TFLOPS", log=True),
         groups=groups,
@@ -102,26 +159,50 @@ def roofline_info(record: Record) -> Points | None:
 
 def _operator_point(row: Mapping[str, Any]) -> Point:
     label = f"{row['block']}: {row['name']}"
-    return Point(x=row["flops"] / row["moved_bytes"], y=row["flops"] / row["forward_s"] / TERA, label=label)
+    return Point(
+        x=row["flops"] / row["moved_bytes"], y=row["flops"] / row["forward_s"] / TERA, label=label
+    )
 
 
 def operators_info(record: Record) -> Grid:
     """Return every operator of one layer of each kind."""
     columns = (
-        *(Column(key="layer", title="layer"), Column(key="operator", title="operator"), Column(key="term", title="term")),
-        *(Column(key="forward_ms", title="forward, ms", digits=3), Column(key="backward_ms", title="backward, ms", digits=3)),
-        *(Column(key="tflops", title="TFLOPS, forward", digits=3), Column(key="gb_per_s", title="GB/s, forward", digits=3)),
+        *(
+            Column(key="layer", title="layer"),
+            Column(key="operator", title="operator"),
+            Column(key="term", title="term"),
+        ),
+        *(
+            Column(key="forward_ms", title="forward, ms", digits=3),
+            Column(key="backward_ms", title="backward, ms", digits=3),
+        ),
+        *(
+            Column(key="tflops", title="TFLOPS, forward", digits=3),
+            Column(key="gb_per_s", title="GB/s, forward", digits=3),
+        ),
         Column(key="saved_mib", title="kept, MiB", digits=3),
     )
-    rows = tuple(_operator_row(layer, row) for layer in record["layers"] for row in layer["operators"])
-    sentence = "One micro batch on one rank. An exchange moves no device memory here; its link is among the terms."
-    return Grid(key="operators", title="Operators of one layer", columns=columns, rows=rows, sentence=sentence)
+    rows = tuple(
+        _operator_row(layer, row) for layer in record["layers"] for row in layer["operators"]
+    )
+    sentence = (
+        "One micro batch on one rank. An exchange moves no device memory here; its link is among"
+        " the terms."
+    )
+    return Grid(
+        key="operators",
+        title="Operators of one layer",
+        columns=columns,
+        rows=rows,
+        sentence=sentence,
+    )
 
 
 def _operator_row(layer: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[Cell, ...]:
     seconds = row["forward_s"]
     rates = [
-        row.get(key, 0.0) / seconds / size if seconds and row.get(key) else None for key, size in (("flops", TERA), ("moved_bytes", GIGA))
+        row.get(key, 0.0) / seconds / size if seconds and row.get(key) else None
+        for key, size in (("flops", TERA), ("moved_bytes", GIGA))
     ]
     name = row["name"] if not row["block"] else f"{row['block']}: {row['name']}"
     return (
@@ -138,8 +219,15 @@ def _operator_row(layer: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[Cel
 def rivals_info(record: Record) -> Grid:
     """Return the layouts that differ in one axis, those that break a rule among them."""
     columns = (
-        *(Column(key="change", title="change"), Column(key="verdict", title="verdict"), Column(key="step_s", title="step, s", digits=4)),
-        *(Column(key="percent", title="longer by, %", digits=3), Column(key="peak_gib", title="peak, GiB", digits=3)),
+        *(
+            Column(key="change", title="change"),
+            Column(key="verdict", title="verdict"),
+            Column(key="step_s", title="step, s", digits=4),
+        ),
+        *(
+            Column(key="percent", title="longer by, %", digits=3),
+            Column(key="peak_gib", title="peak, GiB", digits=3),
+        ),
         Column(key="fits", title="fits"),
         Column(key="why", title="why", wide=True),
     )
@@ -151,9 +239,19 @@ def _rival_row(rival: Mapping[str, Any], step_s: float) -> tuple[Cell, ...]:
     if "step_s" not in rival:
         return rival["change"], rival["verdict"], None, None, None, "", rival["reason"]
     largest = sorted(rival["differences_s"].items(), key=lambda item: -abs(item[1]))[:3]
-    words = ", ".join(f"{TIME_READINGS[term].title} {1e3 * seconds:+,.0f} ms" for term, seconds in largest)
+    words = ", ".join(
+        f"{TIME_READINGS[term].title} {1e3 * seconds:+,.0f} ms" for term, seconds in largest
+    )
     percent = 100 * (rival["step_s"] / step_s - 1)
-    return rival["change"], rival["verdict"], rival["step_s"], percent, rival["peak_memory_gib"], rival.get("fits", ""), words
+    return (
+        rival["change"],
+        rival["verdict"],
+        rival["step_s"],
+        percent,
+        rival["peak_memory_gib"],
+        rival.get("fits", ""),
+        words,
+    )
 
 
 def rival_steps_info(record: Record) -> Stack:
@@ -161,42 +259,95 @@ def rival_steps_info(record: Record) -> Stack:
     bars: list[tuple[str, Record]] = [("as it is", {"time": record["time"], "interval": None})]
     for rival in record["rivals"]:
         if "step_s" in rival and rival["over_gib"] <= 0:
-            time = {term: seconds + rival["differences_s"].get(term, 0.0) for term, seconds in record["time"].items()}
+            time = {
+                term: seconds + rival["differences_s"].get(term, 0.0)
+                for term, seconds in record["time"].items()
+            }
             bars.append((rival["change"], {"time": time, "interval": None}))
     faster = [rival for rival in record["rivals"] if rival["verdict"] == "faster"]
     risky = [rival["change"] for rival in faster if rival.get("fits") == "at risk"]
     safe = [rival["change"] for rival in faster if rival.get("fits") != "at risk"]
-    sentence = f"Faster: {', '.join(safe)}." if safe else "No single change of an axis makes it faster and leaves the headroom free."
+    sentence = (
+        f"Faster: {', '.join(safe)}."
+        if safe
+        else "No single change of an axis makes it faster and leaves the headroom free."
+    )
     if risky:
         sentence += f" Faster, but at risk of running out of memory: {', '.join(risky)}."
-    return time_stack(bars, key="rivals-steps", title=f"What one change of {short_words(record)} does", sentence=sentence)
+    return time_stack(
+        bars,
+        key="rivals-steps",
+        title=f"What one change of {short_words(record)} does",
+        sentence=sentence,
+    )
 
 
 def errors_info(record: Record) -> Grid:
     """Return how far off such figures have been."""
-    rows = (("step time, against measured runs", record["error"]), ("memory, against measured runs", record["memory_error"]))
-    columns = (Column(key="figure", title="figure"), Column(key="stands_on", title="stands on", wide=True))
-    return Grid(key="errors", title="How far off such figures have been", columns=columns, rows=rows)
+    rows = (
+        ("step time, against measured runs", record["error"]),
+        ("memory, against measured runs", record["memory_error"]),
+    )
+    columns = (
+        Column(key="figure", title="figure"),
+        Column(key="stands_on", title="stands on", wide=True),
+    )
+    return Grid(
+        key="errors", title="How far off such figures have been", columns=columns, rows=rows
+    )
 
 
 def constants_info(record: Record) -> Grid:
     """Return, of every term, its formula and each constant with value and source."""
-    readings: tuple[tuple[str, Mapping[str, Reading | MemoryReading]], ...] = (("time", TIME_READINGS), ("memory", MEMORY_READINGS))
+    readings: tuple[tuple[str, Mapping[str, Reading | MemoryReading]], ...] = (
+        ("time", TIME_READINGS),
+        ("memory", MEMORY_READINGS),
+    )
     columns = (
-        *(Column(key="term", title="term"), Column(key="formula", title="formula"), Column(key="constant", title="constant")),
-        *(Column(key="value", title="value", digits=4), Column(key="source", title="source", wide=True)),
+        *(
+            Column(key="term", title="term"),
+            Column(key="formula", title="formula"),
+            Column(key="constant", title="constant"),
+        ),
+        *(
+            Column(key="value", title="value", digits=4),
+            Column(key="source", title="source", wide=True),
+        ),
     )
     rows: list[tuple[Cell, ...]] = []
-    bases = [(f"{kind}: {titles[term].title}", basis) for kind, titles in readings for term, basis in record["provenance"][kind].items()]
+    bases = [
+        (f"{kind}: {titles[term].title}", basis)
+        for kind, titles in readings
+        for term, basis in record["provenance"][kind].items()
+    ]
     for name, basis in bases:
         for constant in basis["constants"] or [
-            {"name": None, "value": None, "source": "no constant: it follows from the layout and the model"}
+            {
+                "name": None,
+                "value": None,
+                "source": "no constant: it follows from the layout and the model",
+            }
         ]:
             rows.append(
-                (name, basis["formula"].removeprefix("meshwright."), constant["name"], _plain(constant["value"]), constant["source"])
+                (
+                    name,
+                    basis["formula"].removeprefix("meshwright."),
+                    constant["name"],
+                    _plain(constant["value"]),
+                    constant["source"],
+                )
             )
-    sentence = "docs/formulas.md has each formula with its source; a constant belongs to a chip, a link or a training software."
-    return Grid(key="constants", title="Formulas and constants of every term", columns=columns, rows=tuple(rows), sentence=sentence)
+    sentence = (
+        "docs/formulas.md has each formula with its source; a constant belongs to a chip, a link or"
+        " a training software."
+    )
+    return Grid(
+        key="constants",
+        title="Formulas and constants of every term",
+        columns=columns,
+        rows=tuple(rows),
+        sentence=sentence,
+    )
 
 
 def _plain(value: object) -> Cell:

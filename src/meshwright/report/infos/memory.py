@@ -31,18 +31,30 @@ def oom_answer_info(record: Record) -> str:
     fix = (
         ""
         if best is None or over <= 0
-        else f" The cheapest fix: {best['fix']} ({number(best['peak_memory_gib'])} GiB, {number(best['step_s'])} s a step)."
+        else (
+            f" The cheapest fix: {best['fix']} ({number(best['peak_memory_gib'])} GiB,"
+            f" {number(best['step_s'])} s a step)."
+        )
     )
     words = layout_words(record).replace(",", ", ")
-    return f"{words} needs {number(max(record['peak_memory_gib']))} GiB, {room}; {largest} take {number(taken)} of them.{fix}"
+    return (
+        f"{words} needs {number(max(record['peak_memory_gib']))} GiB, {room}; {largest} take"
+        f" {number(taken)} of them.{fix}"
+    )
 
 
 def ladder_info(record: Record) -> Grid:
     """Return every fix with what it saves and costs."""
     columns = (
         *(Column(key="fix", title="fix", wide=True), Column(key="gpus", title="GPUs", digits=6)),
-        *(Column(key="peak_gib", title="peak, GiB", digits=4), Column(key="saved_gib", title="saves, GiB", digits=3)),
-        *(Column(key="step_s", title="step, s", digits=4), Column(key="percent", title="longer by, %", digits=3)),
+        *(
+            Column(key="peak_gib", title="peak, GiB", digits=4),
+            Column(key="saved_gib", title="saves, GiB", digits=3),
+        ),
+        *(
+            Column(key="step_s", title="step, s", digits=4),
+            Column(key="percent", title="longer by, %", digits=3),
+        ),
         *(Column(key="fits", title="fits"), Column(key="labels", title="means", wide=True)),
     )
     rows = tuple(_rung_row(rung) for rung in _rungs(record))
@@ -54,14 +66,25 @@ def _rungs(record: Record) -> list[Mapping[str, Any]]:
 
 
 def _rung_row(rung: Mapping[str, Any]) -> tuple[Cell, ...]:
-    figures = (rung["num_gpus"], rung["peak_memory_gib"], rung["saved_gib"], rung["step_s"], 100 * rung["step_change_frac"])
+    figures = (
+        rung["num_gpus"],
+        rung["peak_memory_gib"],
+        rung["saved_gib"],
+        rung["step_s"],
+        100 * rung["step_change_frac"],
+    )
     return rung["fix"], *figures, rung["fits"], "; ".join(rung["labels"])
 
 
 def fixes_info(record: Record) -> Points:
     """Return each fix by memory and step time, against the card's line."""
-    start = Point(x=max(record["peak_memory_gib"]), y=record["step_s"], label="as it is", named=True)
-    rungs = [(rung["fits"], Point(x=rung["peak_memory_gib"], y=rung["step_s"], label=rung["fix"])) for rung in _rungs(record)]
+    start = Point(
+        x=max(record["peak_memory_gib"]), y=record["step_s"], label="as it is", named=True
+    )
+    rungs = [
+        (rung["fits"], Point(x=rung["peak_memory_gib"], y=rung["step_s"], label=rung["fix"]))
+        for rung in _rungs(record)
+    ]
     times = [start.y, *(point.y for _, point in rungs)]
     line = ((record["limit_gib"], min(times)), (record["limit_gib"], max(times)))
     return Points(
@@ -71,19 +94,39 @@ def fixes_info(record: Record) -> Points:
         x=Axis(key="peak_memory_gib", title="GiB on the fullest chip"),
         y=Axis(key="step_s", title="step, s"),
         groups=(
-            Group(title="fits", colour=SEQUENCE[2], points=tuple(p for fits, p in rungs if fits != "no")),
-            Group(title="does not fit alone", colour=OTHER, points=tuple(p for fits, p in rungs if fits == "no"), mark="cross"),
+            Group(
+                title="fits",
+                colour=SEQUENCE[2],
+                points=tuple(p for fits, p in rungs if fits != "no"),
+            ),
+            Group(
+                title="does not fit alone",
+                colour=OTHER,
+                points=tuple(p for fits, p in rungs if fits == "no"),
+                mark="cross",
+            ),
             Group(title="as it is", colour=BEST, points=(start,), mark="diamond"),
         ),
-        guides=(Guide(title=f"{number(record['limit_gib'])} GiB that a process may use", points=line),),
+        guides=(
+            Guide(title=f"{number(record['limit_gib'])} GiB that a process may use", points=line),
+        ),
     )
 
 
 def memory_part(record: Record, name: str, resolve: object) -> Part:
     """Return what fills the memory, and the ladder of fixes."""
     bars = [(f"stage {record['fullest_stage']}, the fullest", record["memory"])]
-    words = f"{MEMORY_READINGS[record['largest_term']].title}: {MEMORY_READINGS[record['largest_term']].what}."
-    stack = memory_stack(bars, key="memory", title="Memory of the fullest stage by term", sentence=words, limit_gib=record["limit_gib"])
+    words = (
+        f"{MEMORY_READINGS[record['largest_term']].title}:"
+        f" {MEMORY_READINGS[record['largest_term']].what}."
+    )
+    stack = memory_stack(
+        bars,
+        key="memory",
+        title="Memory of the fullest stage by term",
+        sentence=words,
+        limit_gib=record["limit_gib"],
+    )
     of = f"{asked_words(record['request'])}: " if "request" in record else ""
     return Part(
         kind="why-oom",
@@ -92,6 +135,10 @@ def memory_part(record: Record, name: str, resolve: object) -> Part:
         tiles=figure_tiles(record, limit_gib=record["limit_gib"]),
         sections=(
             Section(key="memory", title="What fills it", blocks=(stack,)),
-            Section(key="fixes", title="What would mend it", blocks=(fixes_info(record), ladder_info(record))),
+            Section(
+                key="fixes",
+                title="What would mend it",
+                blocks=(fixes_info(record), ladder_info(record)),
+            ),
         ),
     )

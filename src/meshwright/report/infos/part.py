@@ -59,4 +59,9 @@ class Part:
     @property
     def charts(self) -> tuple[Chart, ...]:
         """Every chart, in its order."""
-        return tuple(block for section in self.sections for block in section.blocks if not isinstance(block, Grid | Words))
+        return tuple(
+            block
+            for section in self.sections
+            for block in section.blocks
+            if not isinstance(block, Grid | Words)
+        )

@@ -22,7 +22,8 @@ Make = Callable[[Record, str, Resolve], Part]
 
 
 def part_of(record: Record, *, name: str, resolve: Resolve) -> Part:
-    """Return what a report says of one answer; `resolve` looks a request up. ConfigError where it is not what a command prints."""
+    """Return what a report says of one answer; `resolve` looks a request up. ConfigError where it
+    is not what a command prints."""
     for keys, make in _KINDS:
         if keys <= set(record):
             try:
@@ -36,8 +37,15 @@ def _misshapen(name: str, make: Make, error: Exception) -> str:
     if isinstance(error, ConfigError):
         return f"{name}: {error}"
     kind = make.__name__.removesuffix("_part").replace("_", " ")
-    missing = f"lacks {error}" if isinstance(error, KeyError) else f"holds something else than expected ({error})"
-    return f"{name}: looks like an answer of {kind}, but {missing}; it may come from another version: run the command again"
+    missing = (
+        f"lacks {error}"
+        if isinstance(error, KeyError)
+        else f"holds something else than expected ({error})"
+    )
+    return (
+        f"{name}: looks like an answer of {kind}, but {missing}; it may come from another version:"
+        " run the command again"
+    )
 
 
 _KINDS: tuple[tuple[set[str], Make], ...] = (

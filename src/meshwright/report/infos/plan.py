@@ -48,9 +48,17 @@ def plan_answer_info(record: Record, *, limit_gib: float | None) -> str:
         return _no_answer(record)
     best = record["plans"][0]
     layout = layout_words(best).replace(",", ", ")
-    sure = "" if best["interval"] is None else f" (80 %: {between_words(best['interval']['step_s'])} s)"
+    sure = (
+        ""
+        if best["interval"] is None
+        else f" (80 %: {between_words(best['interval']['step_s'])} s)"
+    )
     room = "" if limit_gib is None else f" of {number(limit_gib)}"
-    fits = {"yes": "", "at risk": ", at risk of running out of memory", "no": ", which does not fit"}[best["fits"]]
+    fits = {
+        "yes": "",
+        "at risk": ", at risk of running out of memory",
+        "no": ", which does not fit",
+    }[best["fits"]]
     return (
         f"Run {asked_words(request)} with {layout}: a step takes {number(best['step_s'])} s{sure}, "
         f"{number(best['tokens_per_s_per_gpu'])} tokens/s a GPU, {100 * best['mfu']:.1f} % MFU, "
@@ -63,7 +71,10 @@ def _no_answer(record: Record) -> str:
     miss = record["search"].get("nearest_miss")
     if miss is None:
         return f"{asked}: no layout fits."
-    near = f"the nearest, {layout_words(miss)}, needs {number(miss['over_gib'])} GiB more than a chip has"
+    near = (
+        f"the nearest, {layout_words(miss)}, needs {number(miss['over_gib'])} GiB more than a"
+        " chip has"
+    )
     remedy = f" {miss['remedies'][0]['change']} would do." if miss["remedies"] else ""
     return f"{asked}: no layout fits; {near}.{remedy}"
 
@@ -71,11 +82,27 @@ def _no_answer(record: Record) -> str:
 def figure_tiles(plan: Record, *, limit_gib: float | None) -> tuple[Tile, ...]:
     """Return the figures of one priced layout."""
     sure = plan["interval"] or {}
-    room = "" if limit_gib is None else f"{100 * max(plan['peak_memory_gib']) / limit_gib:.0f} % of {number(limit_gib)} GiB; "
+    room = (
+        ""
+        if limit_gib is None
+        else f"{100 * max(plan['peak_memory_gib']) / limit_gib:.0f} % of {number(limit_gib)} GiB; "
+    )
     return (
-        Tile(title="Step time", value=f"{number(plan['step_s'])} s", note=_sure(sure.get("step_s"), "s")),
-        Tile(title="Throughput", value=f"{number(plan['tokens_per_s_per_gpu'])} tokens/s", note="a GPU"),
-        Tile(title="MFU", value=f"{100 * plan['mfu']:.1f} %", note=f"{number(plan['tflops_per_gpu'])} TFLOPS a GPU"),
+        Tile(
+            title="Step time",
+            value=f"{number(plan['step_s'])} s",
+            note=_sure(sure.get("step_s"), "s"),
+        ),
+        Tile(
+            title="Throughput",
+            value=f"{number(plan['tokens_per_s_per_gpu'])} tokens/s",
+            note="a GPU",
+        ),
+        Tile(
+            title="MFU",
+            value=f"{100 * plan['mfu']:.1f} %",
+            note=f"{number(plan['tflops_per_gpu'])} TFLOPS a GPU",
+        ),
         Tile(
             title="Peak memory",
             value=f"{number(max(plan['peak_memory_gib']))} GiB",
@@ -95,36 +122,76 @@ def plan_tiles_info(record: Record, *, limit_gib: float | None) -> tuple[Tile, .
     searched = Tile(
         title="Layouts priced",
         value=f"{search['layouts']:,}",
-        note=f"{rejected:,} more rejected; {number(search['seconds'])} s" if rejected else f"in {number(search['seconds'])} s",
+        note=(
+            f"{rejected:,} more rejected; {number(search['seconds'])} s"
+            if rejected
+            else f"in {number(search['seconds'])} s"
+        ),
     )
-    return (*(figure_tiles(record["plans"][0], limit_gib=limit_gib) if record["plans"] else ()), searched)
+    return (
+        *(figure_tiles(record["plans"][0], limit_gib=limit_gib) if record["plans"] else ()),
+        searched,
+    )
 
 
 _AXES = ("tp", "cp", "pp", "vpp", "schedule", "ep", "etp", "dp", "sharding", "mbs", "gbs")
 
 
 def plans_info(record: Record) -> Grid:
-    """Return all plans as a table; an axis that is the same usual value in every plan is left out."""
+    """Return all plans as a table; an axis that is the same usual value in every plan is left
+    out."""
     plans = record["plans"]
-    usual = {"cp": 1, "vpp": 1, "schedule": "1f1b", "ep": 1, "etp": None, "sharding": "zero1", "gbs": record["request"]["gbs"]}
-    axes = [axis for axis in _AXES if axis not in usual or any(plan["layout"][axis] != usual[axis] for plan in plans)]
+    usual = {
+        "cp": 1,
+        "vpp": 1,
+        "schedule": "1f1b",
+        "ep": 1,
+        "etp": None,
+        "sharding": "zero1",
+        "gbs": record["request"]["gbs"],
+    }
+    axes = [
+        axis
+        for axis in _AXES
+        if axis not in usual or any(plan["layout"][axis] != usual[axis] for plan in plans)
+    ]
     columns = (
         Column(key="rank", title="#", digits=6),
-        *(Column(key=axis, title=axis, digits=None if axis in ("sharding", "schedule") else 9) for axis in axes),
+        *(
+            Column(key=axis, title=axis, digits=None if axis in ("sharding", "schedule") else 9)
+            for axis in axes
+        ),
         Column(key="recompute", title="recompute"),
         *(Column(key=key, title=title, digits=digits) for key, title, digits, _ in _FIGURES),
-        *(Column(key="fits", title="fits"), Column(key="beats_next", title="beats the next by", wide=True)),
+        *(
+            Column(key="fits", title="fits"),
+            Column(key="beats_next", title="beats the next by", wide=True),
+        ),
         Column(key="layout", title="--layout", wide=True),
     )
     rows = tuple(_row(plan, axes) for plan in plans)
-    sentence = "Best first. Sort by a heading; filter by words (selective) or by figures (tp=4 step_s<18)."
-    return Grid(key="plans", title="Ranked plans", sentence=sentence, columns=columns, rows=rows, marked=0 if rows else None)
+    sentence = (
+        "Best first. Sort by a heading; filter by words (selective) or by figures (tp=4 step_s<18)."
+    )
+    return Grid(
+        key="plans",
+        title="Ranked plans",
+        sentence=sentence,
+        columns=columns,
+        rows=rows,
+        marked=0 if rows else None,
+    )
 
 
 _FIGURES: tuple[tuple[str, str, int, Any], ...] = (
     ("step_s", "step, s", 4, lambda plan: plan["step_s"]),
     ("step_s_low", "low", 3, lambda plan: (plan["interval"] or {}).get("step_s", [None])[0]),
-    ("step_s_high", "high", 3, lambda plan: (plan["interval"] or {}).get("step_s", [None, None])[1]),
+    (
+        "step_s_high",
+        "high",
+        3,
+        lambda plan: (plan["interval"] or {}).get("step_s", [None, None])[1],
+    ),
     ("tokens_per_s_per_gpu", "tokens/s/GPU", 4, lambda plan: plan["tokens_per_s_per_gpu"]),
     ("mfu_percent", "MFU, %", 3, lambda plan: 100 * plan["mfu"]),
     ("peak_memory_gib", "peak, GiB", 3, lambda plan: max(plan["peak_memory_gib"])),
@@ -135,7 +202,15 @@ def _row(plan: Mapping[str, Any], axes: Sequence[str]) -> tuple[Cell, ...]:
     layout, about = plan["layout"], plan["provenance"]
     figures = (value(plan) for _, _, _, value in _FIGURES)
     cells = (layout[axis] for axis in axes)
-    return (plan["rank"], *cells, recompute_words(layout), *figures, plan["fits"], about.get("beats_next", ""), layout_words(plan))
+    return (
+        plan["rank"],
+        *cells,
+        recompute_words(layout),
+        *figures,
+        plan["fits"],
+        about.get("beats_next", ""),
+        layout_words(plan),
+    )
 
 
 def time_info(record: Record) -> Stack:
@@ -143,9 +218,17 @@ def time_info(record: Record) -> Stack:
     plans = record["plans"][:SHOWN]
     largest = max(plans[0]["time"], key=lambda term: plans[0]["time"][term])
     share = plans[0]["time"][largest] / plans[0]["step_s"]
-    words = f"The parts of a step sum to it; {TIME_READINGS[largest].title} are {100 * share:.0f} % of the best plan's. "
+    words = (
+        f"The parts of a step sum to it; {TIME_READINGS[largest].title} are {100 * share:.0f} % of"
+        " the best plan's. "
+    )
     bars = [(short_words(plan), plan) for plan in plans]
-    return time_stack(bars, key="time", title="Step time by term", sentence=f"{words}Whiskers: 80 % interval of the sum.")
+    return time_stack(
+        bars,
+        key="time",
+        title="Step time by term",
+        sentence=f"{words}Whiskers: 80 % interval of the sum.",
+    )
 
 
 def whole_memory_info(record: Record, *, limit_gib: float | None) -> Stack:
@@ -164,9 +247,16 @@ def whole_memory_info(record: Record, *, limit_gib: float | None) -> Stack:
 def rejected_info(record: Record) -> Grid:
     """Return why layouts were not ranked."""
     rows = tuple((reason, count) for reason, count in record["rejected"].items())
-    columns = (Column(key="reason", title="reason", wide=True), Column(key="layouts", title="layouts", digits=9))
+    columns = (
+        Column(key="reason", title="reason", wide=True),
+        Column(key="layouts", title="layouts", digits=9),
+    )
     return Grid(
-        key="rejected", title="Why layouts were rejected", columns=columns, rows=rows, sentence="Each is counted under its first reason."
+        key="rejected",
+        title="Why layouts were rejected",
+        columns=columns,
+        rows=rows,
+        sentence="Each is counted under its first reason.",
     )
 
 
@@ -181,9 +271,21 @@ def sources_info(plan: Mapping[str, Any]) -> Grid:
         "kin": "tables of a kindred chip, scaled",
         "formula": "formulas with constants (docs/formulas.md)",
     }
-    rows: list[tuple[Cell, ...]] = [(f"{100 * share:.0f} % of the step", words[name]) for name, share in shares.items()]
+    rows: list[tuple[Cell, ...]] = [
+        (f"{100 * share:.0f} % of the step", words[name]) for name, share in shares.items()
+    ]
     rows += [("pipeline", about["pipeline"]), ("kernels", about["kernels"])]
-    rows += [("step time, against measured runs", about["error"]), ("memory, against measured runs", about["memory_error"])]
-    rows += [(key, about[key]["words"]) for key in ("profile", "calibration", "close") if about.get(key)]
-    columns = (Column(key="figure", title="figure"), Column(key="stands_on", title="stands on", wide=True))
-    return Grid(key="sources", title="What these figures stand on", columns=columns, rows=tuple(rows))
+    rows += [
+        ("step time, against measured runs", about["error"]),
+        ("memory, against measured runs", about["memory_error"]),
+    ]
+    rows += [
+        (key, about[key]["words"]) for key in ("profile", "calibration", "close") if about.get(key)
+    ]
+    columns = (
+        Column(key="figure", title="figure"),
+        Column(key="stands_on", title="stands on", wide=True),
+    )
+    return Grid(
+        key="sources", title="What these figures stand on", columns=columns, rows=tuple(rows)
+    )

@@ -7,8 +7,21 @@ from typing import TYPE_CHECKING
 from meshwright.report.charts.words import number
 from meshwright.report.explain_json import explanation_record
 from meshwright.report.infos.asked import Asked, Resolve, asked_of, drawn, present
-from meshwright.report.infos.computed import cells_info, scaling_info, stage_memory_info, stage_time_info, timeline_info
-from meshwright.report.infos.explain import constants_info, operators_info, rival_steps_info, rivals_info, roofline_info, terms_info
+from meshwright.report.infos.computed import (
+    cells_info,
+    scaling_info,
+    stage_memory_info,
+    stage_time_info,
+    timeline_info,
+)
+from meshwright.report.infos.explain import (
+    constants_info,
+    operators_info,
+    rival_steps_info,
+    rivals_info,
+    roofline_info,
+    terms_info,
+)
 from meshwright.report.infos.front import cost_front_info, memory_front_info
 from meshwright.report.infos.layouts import is_mixed, layout_of
 from meshwright.report.infos.mixed import mixed_memory_info, mixed_timeline_info, stages_table_info
@@ -35,12 +48,15 @@ __all__ = ["plan_part"]
 
 
 def plan_part(record: Record, name: str, resolve: Resolve) -> Part:
-    """Return the answer, what rivals cost, and all that the request tells when it is priced again."""
+    """Return the answer, what rivals cost, and all that the request tells when it is priced
+    again."""
     asked = asked_of(record["request"], resolve)
     explained = _explained(record, asked)
     sections = _sections(record, asked, explained) if record["plans"] else []
     if record["rejected"]:
-        sections.append(Section(key="rejected", title="What was rejected", blocks=(rejected_info(record),)))
+        sections.append(
+            Section(key="rejected", title="What was rejected", blocks=(rejected_info(record),))
+        )
     return Part(
         kind="plan",
         title=asked_words(record["request"]),
@@ -52,10 +68,13 @@ def plan_part(record: Record, name: str, resolve: Resolve) -> Part:
 
 
 def _explained(record: Record, asked: Asked) -> Record | None:
-    """The best plan, priced again and explained; None where there is none, or the request can't be looked up."""
+    """The best plan, priced again and explained; None where there is none, or the request can't be
+    looked up."""
     if asked.problem is None or not record["plans"]:
         return None
-    return explanation_record(explain(layout_of(record["plans"][0]["layout"]), asked.problem), asked.problem.request)
+    return explanation_record(
+        explain(layout_of(record["plans"][0]["layout"]), asked.problem), asked.problem.request
+    )
 
 
 def _computed_notes(record: Record, explained: Record | None) -> tuple[str, ...]:
@@ -63,8 +82,8 @@ def _computed_notes(record: Record, explained: Record | None) -> tuple[str, ...]
     if explained is None:
         return ()
     notes = [
-        "As `plan` printed them: the answer, plans, times, the fullest stage's memory, fronts and rejections. "
-        "All else was computed from the request when this page was made."
+        "As `plan` printed them: the answer, plans, times, the fullest stage's memory, fronts and"
+        " rejections. All else was computed from the request when this page was made."
     ]
     then, now = record["plans"][0]["step_s"], explained["step_s"]
     if abs(now / then - 1) > SAME_SHARE:
@@ -89,7 +108,9 @@ def _sections(record: Record, asked: Asked, explained: Record | None) -> list[Se
     if asked.mixed is not None and is_mixed(best):
         memory = (mixed_memory_info(best, asked.mixed), *memory)
         steps = _pipeline(mixed_timeline_info(best, asked.mixed))
-        computed = [Section(key="pipeline", title="The pipeline", blocks=(stages_table_info(best), *steps))]
+        computed = [
+            Section(key="pipeline", title="The pipeline", blocks=(stages_table_info(best), *steps))
+        ]
     fronts = (*present(memory_front_info(record)), *present(cost_front_info(record)))
     return [
         Section(key="plans", title="Plans", blocks=(plans_info(record),)),
@@ -102,7 +123,8 @@ def _sections(record: Record, asked: Asked, explained: Record | None) -> list[Se
 
 
 def _pipeline(steps: Timeline | str) -> tuple[Block, ...]:
-    """Return a step's operations and what each stage does with its time, or the sentence that stands in their place."""
+    """Return a step's operations and what each stage does with its time, or the sentence that
+    stands in their place."""
     return (Words(lines=(steps,)),) if isinstance(steps, str) else (steps, stage_time_info(steps))
 
 
@@ -112,8 +134,22 @@ def _computed(record: Record, explained: Record, problem: Problem) -> list[Secti
     cells = cells_info(cells_of(problem), record["plans"], problem)
     counts = scaling(problem, layout_of(best["layout"]))
     return [
-        Section(key="pipeline", title="The pipeline", blocks=_pipeline(timeline_info(best, problem))),
-        Section(key="operators", title="The operators", blocks=(*present(roofline_info(explained)), operators_info(explained))),
-        Section(key="space", title="The space around it", blocks=(cells, rival_steps_info(explained), rivals_info(explained))),
-        Section(key="scaling", title="More chips, fewer chips", blocks=(drawn(scaling_info(counts, problem)),)),
+        Section(
+            key="pipeline", title="The pipeline", blocks=_pipeline(timeline_info(best, problem))
+        ),
+        Section(
+            key="operators",
+            title="The operators",
+            blocks=(*present(roofline_info(explained)), operators_info(explained)),
+        ),
+        Section(
+            key="space",
+            title="The space around it",
+            blocks=(cells, rival_steps_info(explained), rivals_info(explained)),
+        ),
+        Section(
+            key="scaling",
+            title="More chips, fewer chips",
+            blocks=(drawn(scaling_info(counts, problem)),),
+        ),
     ]

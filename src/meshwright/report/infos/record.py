@@ -13,7 +13,8 @@ __all__ = ["report_record"]
 
 
 def report_record(parts: Sequence[Part]) -> dict[str, Any]:
-    """Return what `report --json` prints: by part its answer, and each table and chart as columns and rows."""
+    """Return what `report --json` prints: by part its answer, and each table and chart as columns
+    and rows."""
     return {"parts": [_part(part) for part in parts]}
 
 
@@ -29,7 +30,11 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def _section(section: Section) -> dict[str, Any]:
-    return {"key": section.key, "title": section.title, "blocks": [_block(block) for block in section.blocks]}
+    return {
+        "key": section.key,
+        "title": section.title,
+        "blocks": [_block(block) for block in section.blocks],
+    }
 
 
 def _block(block: Block) -> dict[str, Any]:

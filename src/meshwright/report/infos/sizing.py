@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.report.charts.forms import Axis, Bar, Grid, Group, Guide, Point, Points, Series, Stack
+from meshwright.report.charts.forms import (
+    Axis,
+    Bar,
+    Grid,
+    Group,
+    Guide,
+    Point,
+    Points,
+    Series,
+    Stack,
+)
 from meshwright.report.charts.style import BEST, SEQUENCE
 from meshwright.report.charts.words import number
 from meshwright.report.infos.anything import records_info, values_info
@@ -31,20 +41,31 @@ def estimate_answer_info(record: Record) -> str:
         return f"{asked}: no layout fits, so nothing can be trained."
     run = record["run"]
     cost = "" if run["usd"] is None else f", {run['usd']:,.0f} dollars"
-    limits = f" Broken: {'; '.join(map(_words, record['broken_limits']))}." if record["broken_limits"] else ""
+    limits = (
+        f" Broken: {'; '.join(map(_words, record['broken_limits']))}."
+        if record["broken_limits"]
+        else ""
+    )
     return (
-        f"{format_count(run['tokens'])} tokens of {asked} take {number(run['days'])} days (80 %: {between_words(run['interval']['days'])})"
-        f"{cost}, on {run['chips']} chips at {100 * run['goodput']:.1f} % goodput.{limits}"
+        f"{format_count(run['tokens'])} tokens of {asked} take {number(run['days'])} days (80 %:"
+        f" {between_words(run['interval']['days'])}){cost}, on {run['chips']} chips at"
+        f" {100 * run['goodput']:.1f} % goodput.{limits}"
     )
 
 
 def _words(value: object) -> str:
-    return ", ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, Mapping) else str(value)
+    return (
+        ", ".join(f"{key} {inner}" for key, inner in value.items())
+        if isinstance(value, Mapping)
+        else str(value)
+    )
 
 
 def days_info(run: Mapping[str, Any]) -> Stack:
     """Return days by what they are spent on."""
-    series = tuple(Series(key=key, title=title, colour=colour) for key, (title, colour) in _DAYS.items())
+    series = tuple(
+        Series(key=key, title=title, colour=colour) for key, (title, colour) in _DAYS.items()
+    )
     low, high = run["interval"]["days"]
     values = tuple(run["time_days"][part.key] for part in series)
     return Stack(
@@ -61,11 +82,27 @@ def days_info(run: Mapping[str, Any]) -> Stack:
 def _run_tiles(run: Mapping[str, Any]) -> tuple[Tile, ...]:
     figures = (
         ("Days", f"{number(run['days'])}", f"80 %: {between_words(run['interval']['days'])}"),
-        ("Cost", None if run["usd"] is None else f"${run['usd']:,.0f}", f"{number(run['usd_per_chip_hour'] or 0)} a chip-hour"),
-        ("Energy", None if run["mwh"] is None else f"{number(run['mwh'])} MWh", f"{number(run['tonnes_co2'] or 0)} t CO2"),
-        ("Goodput", f"{100 * run['goodput']:.1f} %", f"a failure every {number(run['mtbf_hours'])} h"),
+        (
+            "Cost",
+            None if run["usd"] is None else f"${run['usd']:,.0f}",
+            f"{number(run['usd_per_chip_hour'] or 0)} a chip-hour",
+        ),
+        (
+            "Energy",
+            None if run["mwh"] is None else f"{number(run['mwh'])} MWh",
+            f"{number(run['tonnes_co2'] or 0)} t CO2",
+        ),
+        (
+            "Goodput",
+            f"{100 * run['goodput']:.1f} %",
+            f"a failure every {number(run['mtbf_hours'])} h",
+        ),
     )
-    return tuple(Tile(title=title, value=value, note=note) for title, value, note in figures if value is not None)
+    return tuple(
+        Tile(title=title, value=value, note=note)
+        for title, value, note in figures
+        if value is not None
+    )
 
 
 def estimate_part(record: Record, name: str, resolve: object) -> Part:
@@ -73,13 +110,25 @@ def estimate_part(record: Record, name: str, resolve: object) -> Part:
     run, plan = record["run"], record["plan"]
     sections: list[Section] = []
     if run is not None and plan is not None:
-        sections.append(Section(key="days", title="How long it takes", blocks=(days_info(run), _flat(run, "run", "Figures of the run"))))
+        sections.append(
+            Section(
+                key="days",
+                title="How long it takes",
+                blocks=(days_info(run), _flat(run, "run", "Figures of the run")),
+            )
+        )
         sections.append(_plan_section(plan))
     if record["other_clusters"]:
         others = records_info(record["other_clusters"], key="other_clusters")
         sections.append(Section(key="others", title="Other clusters", blocks=(others,)))
     constants = _flat(record["constants"], "constants", "Constants")
-    sections.append(Section(key="constants", title="What it stands on", blocks=(constants, *((sources_info(plan),) if plan else ()))))
+    sections.append(
+        Section(
+            key="constants",
+            title="What it stands on",
+            blocks=(constants, *((sources_info(plan),) if plan else ())),
+        )
+    )
     return Part(
         kind="estimate",
         title=asked_words(record["request"]),
@@ -91,7 +140,10 @@ def estimate_part(record: Record, name: str, resolve: object) -> Part:
 
 
 def _closed_form(classic: Mapping[str, Any]) -> str:
-    return f"The closed form beside it: {number(classic['days'])} days at {number(classic['tflops_per_gpu'])} TFLOPS a GPU."
+    return (
+        f"The closed form beside it: {number(classic['days'])} days at"
+        f" {number(classic['tflops_per_gpu'])} TFLOPS a GPU."
+    )
 
 
 def _flat(values: Mapping[str, Any], key: str, title: str) -> Grid:
@@ -101,9 +153,18 @@ def _flat(values: Mapping[str, Any], key: str, title: str) -> Grid:
 
 def _plan_section(plan: Record) -> Section:
     words = f"--layout {layout_words(plan)}"
-    time = time_stack([(short_words(plan), plan)], key="time", title="Step time by term", sentence=words)
+    time = time_stack(
+        [(short_words(plan), plan)], key="time", title="Step time by term", sentence=words
+    )
     bars = [(short_words(plan), plan["memory"])]
-    memory = memory_stack(bars, key="memory", title="Memory of the fullest stage", sentence="", limit_gib=None, over="layout")
+    memory = memory_stack(
+        bars,
+        key="memory",
+        title="Memory of the fullest stage",
+        sentence="",
+        limit_gib=None,
+        over="layout",
+    )
     return Section(key="plan", title="The plan it stands on", blocks=(time, memory))
 
 
@@ -111,10 +172,16 @@ def tried_info(record: Record) -> Points:
     """Return days over size of every model that was tried, against the days that there are."""
     best = record["best"]["params"] if record["best"] else None
     tried = [
-        Point(x=one["params"] / 1e9, y=one["days"], label=format_count(one["params"])) for one in record["tried"] if one["days"] is not None
+        Point(x=one["params"] / 1e9, y=one["days"], label=format_count(one["params"]))
+        for one in record["tried"]
+        if one["days"] is not None
     ]
     chosen = [p for p in tried if best is not None and p.x == best / 1e9]
-    line = ((min(p.x for p in tried), record["days"]), (max(p.x for p in tried), record["days"])) if tried else ()
+    line = (
+        ((min(p.x for p in tried), record["days"]), (max(p.x for p in tried), record["days"]))
+        if tried
+        else ()
+    )
     return Points(
         key="tried",
         title="Days over the size of the model",
@@ -122,8 +189,15 @@ def tried_info(record: Record) -> Points:
         x=Axis(key="params_billions", title="10^9 parameters"),
         y=Axis(key="days", title="days", from_zero=True),
         groups=(
-            Group(title="tried", colour=SEQUENCE[0], points=tuple(p for p in tried if p not in chosen)),
-            Group(title="largest that keeps the days", colour=BEST, points=tuple(chosen), mark="diamond"),
+            Group(
+                title="tried", colour=SEQUENCE[0], points=tuple(p for p in tried if p not in chosen)
+            ),
+            Group(
+                title="largest that keeps the days",
+                colour=BEST,
+                points=tuple(chosen),
+                mark="diamond",
+            ),
         ),
         guides=(Guide(title=f"{number(record['days'])} days", points=line),) if line else (),
     )
@@ -132,24 +206,40 @@ def tried_info(record: Record) -> Points:
 def size_part(record: Record, name: str, resolve: object) -> Part:
     """Return the largest model, its shape, what was tried, and the plan that it stands on."""
     best, classic = record["best"], record["classic"]
-    closed = f"The closed form says {format_count(classic['params'])} at {number(classic['tflops_per_gpu'])} TFLOPS a GPU."
+    closed = (
+        f"The closed form says {format_count(classic['params'])} at"
+        f" {number(classic['tflops_per_gpu'])} TFLOPS a GPU."
+    )
     tokens = format_count(record["tokens"]) if record["tokens"] else "20 a parameter"
     asked = f"{record['chips']} chips, {number(record['days'])} days, {tokens} tokens"
-    blocks: tuple[Block, ...] = (tried_info(record),) if any(one["days"] is not None for one in record["tried"]) else ()
+    blocks: tuple[Block, ...] = (
+        (tried_info(record),) if any(one["days"] is not None for one in record["tried"]) else ()
+    )
     sections = [Section(key="tried", title="Sizes", blocks=blocks)] if blocks else []
     if best:
-        sections.append(Section(key="shape", title="Its shape", blocks=(_flat(best["model"], "model", "The model"),)))
+        sections.append(
+            Section(
+                key="shape", title="Its shape", blocks=(_flat(best["model"], "model", "The model"),)
+            )
+        )
         sections.append(_plan_section(best["plan"]))
-        sections.append(Section(key="sources", title="What it stands on", blocks=(sources_info(best["plan"]),)))
+        sections.append(
+            Section(key="sources", title="What it stands on", blocks=(sources_info(best["plan"]),))
+        )
     said = (
-        f"{format_count(best['params'])} parameters like {best['like']}: {number(best['run']['days'])} days"
+        f"{format_count(best['params'])} parameters like {best['like']}:"
+        f" {number(best['run']['days'])} days"
         if best
         else "no size of the series does"
     )
     return Part(
         kind="size",
         title=f"Size of a {record['series']} model",
-        answer=f"With {asked}, the largest model is {said}. {closed}" if best else f"With {asked}: {said}. {closed}",
+        answer=(
+            f"With {asked}, the largest model is {said}. {closed}"
+            if best
+            else f"With {asked}: {said}. {closed}"
+        ),
         tiles=_run_tiles(best["run"]) if best else (),
         sections=tuple(sections),
     )

@@ -12,14 +12,23 @@ from meshwright.report.infos.layouts import layout_of, short_words
 from meshwright.report.infos.part import Part, Record, Section, Tile, Words
 from meshwright.units import GIB, counted
 
-__all__ = ["history_info", "predicted_info", "runs_info", "study_answer_info", "study_part", "study_tiles_info"]
+__all__ = [
+    "history_info",
+    "predicted_info",
+    "runs_info",
+    "study_answer_info",
+    "study_part",
+    "study_tiles_info",
+]
 
 
 def study_part(record: Record, name: str, resolve: object) -> Part:
     """Return what was measured, how far off predictions were, and why each run was chosen."""
     measured = _measured(record)
     charts = (history_info(record), predicted_info(record)) if measured else ()
-    nothing = Words(lines=("No run has finished yet; the table has what was chosen and what failed.",))
+    nothing = Words(
+        lines=("No run has finished yet; the table has what was chosen and what failed.",)
+    )
     return Part(
         kind="study",
         title=_title(record),
@@ -27,7 +36,11 @@ def study_part(record: Record, name: str, resolve: object) -> Part:
         tiles=study_tiles_info(record),
         sections=(
             Section(key="history", title="How it was found", blocks=charts[:1] or (nothing,)),
-            *([Section(key="predicted", title="Predicted against measured", blocks=charts[1:])] if charts else []),
+            *(
+                [Section(key="predicted", title="Predicted against measured", blocks=charts[1:])]
+                if charts
+                else []
+            ),
             Section(key="runs", title="Runs", blocks=(runs_info(record),)),
         ),
     )
@@ -38,7 +51,10 @@ def _title(record: Record) -> str:
     if facts:
         return f"{facts['model']} on {facts['num_chips']} x {facts['chip']}"
     model = request.get("model", "")
-    return f"{model if isinstance(model, str) else model.get('name', 'custom model')} on {request.get('cluster', '?')}"
+    return (
+        f"{model if isinstance(model, str) else model.get('name', 'custom model')} on"
+        f" {request.get('cluster', '?')}"
+    )
 
 
 def _measured(record: Record) -> list[Mapping[str, Any]]:
@@ -60,23 +76,38 @@ def study_answer_info(record: Record) -> str:
     stop = f" It stopped: {record['stop']}." if record.get("stop") else ""
     words = layout_of(best["layout"]).words().replace(",", ", ")
     return (
-        f"{_title(record)}: the fastest of {counted} is {words}, {number(took)} s a step, x{took / predicted:.2f} of its prediction, "
-        f"{number(best['measured']['tokens_per_s'])} tokens/s.{stop}"
+        f"{_title(record)}: the fastest of {counted} is {words}, {number(took)} s a step,"
+        f" x{took / predicted:.2f} of its prediction, {number(best['measured']['tokens_per_s'])}"
+        f" tokens/s.{stop}"
     )
 
 
 def study_tiles_info(record: Record) -> tuple[Tile, ...]:
     """Return the best run's figures and the study's cost."""
     best, measured = _fastest(record), _measured(record)
-    spent = Tile(title="Spent", value=f"{number(record['gpu_hours'])} GPU-hours", note=counted(len(record["runs"]), "run"))
+    spent = Tile(
+        title="Spent",
+        value=f"{number(record['gpu_hours'])} GPU-hours",
+        note=counted(len(record["runs"]), "run"),
+    )
     if best is None:
         return (spent,)
     inside = sum(_is_inside(run) for run in measured)
     low, high = best["measured"]["step_low_s"], best["measured"]["step_high_s"]
     return (
-        Tile(title="Step time", value=f"{number(best['measured']['step_s'])} s", note=f"steps from {number(low)} to {number(high)} s"),
-        Tile(title="Against prediction", value=f"x{best['measured']['step_s'] / best['predicted']['step_s']:.2f}", note="of the best run"),
-        Tile(title="Inside 80 % interval", value=f"{inside} of {len(measured)}", note="measured runs"),
+        Tile(
+            title="Step time",
+            value=f"{number(best['measured']['step_s'])} s",
+            note=f"steps from {number(low)} to {number(high)} s",
+        ),
+        Tile(
+            title="Against prediction",
+            value=f"x{best['measured']['step_s'] / best['predicted']['step_s']:.2f}",
+            note="of the best run",
+        ),
+        Tile(
+            title="Inside 80 % interval", value=f"{inside} of {len(measured)}", note="measured runs"
+        ),
         spent,
     )
 
@@ -95,17 +126,28 @@ def history_info(record: Record) -> Points:
         if best_s < float("inf"):
             path.append(Point(x=run["number"], y=best_s, label=f"best after run {run['number']}"))
     measured = tuple(_run_point(run, run["measured"]["step_s"]) for run in _measured(record))
-    failed = tuple(_run_point(run, run["predicted"]["step_s"]) for run in record["runs"] if run.get("failure"))
+    failed = tuple(
+        _run_point(run, run["predicted"]["step_s"]) for run in record["runs"] if run.get("failure")
+    )
     groups = (
         Group(title="best so far", colour=BEST, points=tuple(path), mark="none", joined="steps"),
         Group(title="measured", colour=SEQUENCE[0], points=measured),
         Group(title="failed, where it was predicted", colour=OTHER, points=failed, mark="cross"),
     )
-    found = next((run["number"] for run in record["runs"] if run.get("measured") and run["measured"]["step_s"] <= best_s), 0)
+    found = next(
+        (
+            run["number"]
+            for run in record["runs"]
+            if run.get("measured") and run["measured"]["step_s"] <= best_s
+        ),
+        0,
+    )
     return Points(
         key="history",
         title="Best so far by run",
-        sentence=f"The fastest was run {found} of {len(record['runs'])}; a point says why it was chosen.",
+        sentence=(
+            f"The fastest was run {found} of {len(record['runs'])}; a point says why it was chosen."
+        ),
         x=Axis(key="run", title="run", whole=True),
         y=Axis(key="step_s", title="step, s", from_zero=True),
         groups=groups,
@@ -115,22 +157,36 @@ def history_info(record: Record) -> Points:
 def _run_point(run: Mapping[str, Any], step_s: float) -> Point:
     failure = run.get("failure")
     why = f"failed: {failure['failure_class']}; " if failure else ""
-    return Point(x=run["number"], y=step_s, label=f"run {run['number']}: {short_words(run)}", detail=f"{why}{run['chosen_because']}")
+    return Point(
+        x=run["number"],
+        y=step_s,
+        label=f"run {run['number']}: {short_words(run)}",
+        detail=f"{why}{run['chosen_because']}",
+    )
 
 
 def predicted_info(record: Record) -> Points:
     """Return predictions with their intervals over what was measured."""
     measured = _measured(record)
     points = tuple(_predicted_point(run) for run in measured)
-    ends = [value for run in measured for value in (run["measured"]["step_s"], run["predicted"]["step_s"])]
+    ends = [
+        value
+        for run in measured
+        for value in (run["measured"]["step_s"], run["predicted"]["step_s"])
+    ]
     line = ((min(ends), min(ends)), (max(ends), max(ends)))
-    off = sorted(abs(run["predicted"]["step_s"] / run["measured"]["step_s"] - 1) for run in measured)
+    off = sorted(
+        abs(run["predicted"]["step_s"] / run["measured"]["step_s"] - 1) for run in measured
+    )
     middle = (off[len(off) // 2] + off[(len(off) - 1) // 2]) / 2
     inside = sum(_is_inside(run) for run in measured)
     return Points(
         key="predicted",
         title="Predicted against measured step time",
-        sentence=f"Median error {100 * middle:.1f} %; {inside} of {len(measured)} lie inside their 80 % interval.",
+        sentence=(
+            f"Median error {100 * middle:.1f} %; {inside} of {len(measured)} lie inside their 80 %"
+            " interval."
+        ),
         x=Axis(key="measured_s", title="measured, s", log=True),
         y=Axis(key="predicted_s", title="predicted, s", log=True),
         groups=(Group(title="run, with its 80 % interval", colour=SEQUENCE[0], points=points),),
@@ -141,16 +197,37 @@ def predicted_info(record: Record) -> Points:
 def _predicted_point(run: Mapping[str, Any]) -> Point:
     low, high = run["predicted"]["step_interval_s"]
     label = f"run {run['number']}: {short_words(run)}"
-    return Point(x=run["measured"]["step_s"], y=run["predicted"]["step_s"], low=low, high=high, label=label)
+    return Point(
+        x=run["measured"]["step_s"], y=run["predicted"]["step_s"], low=low, high=high, label=label
+    )
 
 
 _RUN_COLUMNS: Sequence[Column] = (
-    *(Column(key="number", title="run", digits=6), Column(key="layout", title="layout"), Column(key="state", title="state")),
-    *(Column(key="predicted_s", title="predicted, s", digits=4), Column(key="low", title="low", digits=3)),
-    *(Column(key="high", title="high", digits=3), Column(key="measured_s", title="measured, s", digits=4)),
-    *(Column(key="off", title="measured / predicted", digits=3), Column(key="tokens_per_s", title="tokens/s", digits=4)),
-    *(Column(key="predicted_gib", title="predicted, GiB", digits=3), Column(key="reserved_gib", title="reserved, GiB", digits=3)),
-    *(Column(key="why", title="chosen because", wide=True), Column(key="failure", title="failure", wide=True)),
+    *(
+        Column(key="number", title="run", digits=6),
+        Column(key="layout", title="layout"),
+        Column(key="state", title="state"),
+    ),
+    *(
+        Column(key="predicted_s", title="predicted, s", digits=4),
+        Column(key="low", title="low", digits=3),
+    ),
+    *(
+        Column(key="high", title="high", digits=3),
+        Column(key="measured_s", title="measured, s", digits=4),
+    ),
+    *(
+        Column(key="off", title="measured / predicted", digits=3),
+        Column(key="tokens_per_s", title="tokens/s", digits=4),
+    ),
+    *(
+        Column(key="predicted_gib", title="predicted, GiB", digits=3),
+        Column(key="reserved_gib", title="reserved, GiB", digits=3),
+    ),
+    *(
+        Column(key="why", title="chosen because", wide=True),
+        Column(key="failure", title="failure", wide=True),
+    ),
 )
 
 
@@ -158,16 +235,40 @@ def runs_info(record: Record) -> Grid:
     """Return every run in the order in which they were chosen."""
     best = _fastest(record)
     rows = tuple(_run_row(run) for run in record["runs"])
-    marked = None if best is None else [run["run_id"] for run in record["runs"]].index(best["run_id"])
-    return Grid(key="runs", title="Every run, in the order of choice", columns=tuple(_RUN_COLUMNS), rows=rows, marked=marked)
+    marked = (
+        None if best is None else [run["run_id"] for run in record["runs"]].index(best["run_id"])
+    )
+    return Grid(
+        key="runs",
+        title="Every run, in the order of choice",
+        columns=tuple(_RUN_COLUMNS),
+        rows=rows,
+        marked=marked,
+    )
 
 
 def _run_row(run: Mapping[str, Any]) -> tuple[Cell, ...]:
     predicted, measured, failure = run["predicted"], run.get("measured") or {}, run.get("failure")
     step_s, reserved = measured.get("step_s"), measured.get("peak_reserved_bytes")
-    why_failed = f"{failure['failure_class']}: {failure['message']} {failure.get('evidence') or ''}".strip() if failure else ""
+    why_failed = (
+        f"{failure['failure_class']}: {failure['message']} {failure.get('evidence') or ''}".strip()
+        if failure
+        else ""
+    )
     return (
-        *(run["number"], short_words(run), run["state"], predicted["step_s"], *predicted["step_interval_s"], step_s),
+        *(
+            run["number"],
+            short_words(run),
+            run["state"],
+            predicted["step_s"],
+            *predicted["step_interval_s"],
+            step_s,
+        ),
         *(None if step_s is None else step_s / predicted["step_s"], measured.get("tokens_per_s")),
-        *(predicted["peak_bytes"] / GIB, None if reserved is None else reserved / GIB, run["chosen_because"], why_failed),
+        *(
+            predicted["peak_bytes"] / GIB,
+            None if reserved is None else reserved / GIB,
+            run["chosen_because"],
+            why_failed,
+        ),
     )

@@ -22,17 +22,23 @@ def page_html(parts: Sequence[Part], *, title: str, made: str) -> str:
         import jinja2
     except ImportError:
         raise MissingExtraError("jinja2", "report") from None
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
     environment.filters["cell"] = cell_words
     environment.globals.update(draw=_drawn, kind_of=_kind_of)
     template = environment.from_string(_file("page.html.j2"))
     styles = "\n".join((_grounds(), _file("page.css"), _file("print.css"), chart_css()))
     numbered = list(enumerate(parts, start=1))
-    return template.render(parts=numbered, title=title, made=made, styles=_raw(styles), script=_raw(_file("page.js")))
+    return template.render(
+        parts=numbered, title=title, made=made, styles=_raw(styles), script=_raw(_file("page.js"))
+    )
 
 
 def _file(name: str) -> str:
-    return resources.files("meshwright").joinpath("report", "page", name).read_text(encoding="utf-8")
+    return (
+        resources.files("meshwright").joinpath("report", "page", name).read_text(encoding="utf-8")
+    )
 
 
 def _raw(text: str) -> Any:
@@ -44,7 +50,11 @@ def _raw(text: str) -> Any:
 
 def _drawn(block: Any, part: int) -> Any:
     """Draw a chart; ids within it are made unique by the number of its part."""
-    return _raw(draw(block).replace(f'"{block.key}-', f'"p{part}-{block.key}-').replace(f"(#{block.key}-", f"(#p{part}-{block.key}-"))
+    return _raw(
+        draw(block)
+        .replace(f'"{block.key}-', f'"p{part}-{block.key}-')
+        .replace(f"(#{block.key}-", f"(#p{part}-{block.key}-")
+    )
 
 
 def _kind_of(block: Block) -> str:
@@ -57,10 +67,14 @@ def _kind_of(block: Block) -> str:
 
 def _grounds() -> str:
     """Colours as variables: light, dark by the reader's wish or choice, and light on paper."""
-    light, dark = ("".join(f"--{name}:{colours[i]};" for name, colours in GROUND.items()) for i in (0, 1))
+    light, dark = (
+        "".join(f"--{name}:{colours[i]};" for name, colours in GROUND.items()) for i in (0, 1)
+    )
     return (
         f":root{{color-scheme:light;{light}}}"
-        f"@media (prefers-color-scheme:dark){{:root:not([data-ground=light]){{color-scheme:dark;{dark}}}}}"
+        "@media"
+        f" (prefers-color-scheme:dark){{:root:not([data-ground=light]){{color-scheme:dark;{dark}}}}}"  # noqa: E501
         f":root[data-ground=dark]{{color-scheme:dark;{dark}}}"
-        f"@media print{{:root,:root[data-ground=dark],:root:not([data-ground=light]){{color-scheme:light;{light}}}}}"
+        "@media"
+        f" print{{:root,:root[data-ground=dark],:root:not([data-ground=light]){{color-scheme:light;{light}}}}}"  # noqa: E501
     )

@@ -1,4 +1,5 @@
-"""Commands of a launcher: they are there, they answer in time, or one clear line says what is wrong."""
+"""Commands of a launcher: they are there, they answer in time, or one clear line says what is
+wrong."""
 
 from __future__ import annotations
 
@@ -29,21 +30,44 @@ def require(launcher: str, programs: Sequence[str], *, advice: str) -> None:
             raise LauncherError(f"{launcher}: {program} is not there: {advice}")
 
 
-def ask(words: Sequence[str], *, launcher: str, env: Mapping[str, str], patience_s: float, out: Path | None = None) -> Answer:
-    """Run a command; with `out` the command itself writes its output there, so that it is not lost if this process dies meanwhile."""
+def ask(
+    words: Sequence[str],
+    *,
+    launcher: str,
+    env: Mapping[str, str],
+    patience_s: float,
+    out: Path | None = None,
+) -> Answer:
+    """Run a command; with `out` the command itself writes its output there, so that it is not lost
+    if this process dies meanwhile."""
     try:
         if out is None:
-            done = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience_s, check=False)
+            done = subprocess.run(
+                words,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=patience_s,
+                check=False,
+            )
             return Answer(code=done.returncode, out=_text(done.stdout), err=_text(done.stderr))
         with out.open("wb") as file:
             into = subprocess.run(
-                words, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.PIPE, timeout=patience_s, check=False
+                words,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.PIPE,
+                timeout=patience_s,
+                check=False,
             )
         return Answer(code=into.returncode, out=_text(out.read_bytes()), err=_text(into.stderr))
     except FileNotFoundError:
         raise LauncherError(f"{launcher}: {words[0]} is not there") from None
     except subprocess.TimeoutExpired:
-        raise LauncherSilent(f"{launcher}: {words[0]} did not answer within {patience_s:g} s") from None
+        raise LauncherSilent(
+            f"{launcher}: {words[0]} did not answer within {patience_s:g} s"
+        ) from None
     except OSError as error:
         raise LauncherError(f"{launcher}: {words[0]} could not be run: {error}") from None
 

@@ -1,4 +1,5 @@
-"""Kubernetes' words for how a job is: conditions of the job, states of its pods, warnings of the scheduler, each read through one table."""
+"""Kubernetes' words for how a job is: conditions of the job, states of its pods, warnings of the
+scheduler, each read through one table."""
 
 from __future__ import annotations
 
@@ -27,10 +28,17 @@ CONDITIONS: Mapping[str, JobState] = MappingProxyType(
         "Restarting": "running",
     }
 )
-"""Conditions of TrainJob (Complete, Failed, Suspended), JobSet (Completed, ...), PyTorchJob and MPIJob (Succeeded, ...)."""
+"""Conditions of TrainJob (Complete, Failed, Suspended), JobSet (Completed, ...), PyTorchJob and
+MPIJob (Succeeded, ...)."""
 
 PHASES: Mapping[str, JobState] = MappingProxyType(
-    {"Pending": "queued", "Running": "running", "Succeeded": "running", "Failed": "running", "Unknown": "unknown"}
+    {
+        "Pending": "queued",
+        "Running": "running",
+        "Succeeded": "running",
+        "Failed": "running",
+        "Unknown": "unknown",
+    }
 )
 """Pods; the end of a job is told by the job alone."""
 
@@ -70,9 +78,14 @@ class _Failure:
 
 
 def status_of(
-    job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], *, children: Iterable[Mapping[str, Any]] = (), warnings: Iterable[str] = ()
+    job: Mapping[str, Any],
+    pods: Sequence[Mapping[str, Any]],
+    *,
+    children: Iterable[Mapping[str, Any]] = (),
+    warnings: Iterable[str] = (),
 ) -> JobStatus:
-    """Read a job with its pods, the Jobs that its operator made of it, and warnings about any of them, the newest last."""
+    """Read a job with its pods, the Jobs that its operator made of it, and warnings about any of
+    them, the newest last."""
     true = [condition for condition in _conditions(job) if condition.get("status") == "True"]
     end = next((found for found in true if CONDITIONS.get(found["type"]) in _ENDS), None)
     nodes = tuple(sorted({name for pod in pods if (name := pod["spec"].get("nodeName"))}))
@@ -80,14 +93,33 @@ def status_of(
     if end is None:
         state = _open_state(true, pods)
         reason = _why_queued(true, pods, warnings) if state == "queued" else ""
-        return JobStatus(state=state, reason=reason, started_s=None if state == "queued" else started_s, nodes=nodes)
-    ended_s = max((time for pod in pods for time in _ends(pod)), default=None) or _unix(end.get("lastTransitionTime"))
+        return JobStatus(
+            state=state,
+            reason=reason,
+            started_s=None if state == "queued" else started_s,
+            nodes=nodes,
+        )
+    ended_s = max((time for pod in pods for time in _ends(pod)), default=None) or _unix(
+        end.get("lastTransitionTime")
+    )
     if CONDITIONS[end["type"]] == "succeeded":
-        return JobStatus(state="succeeded", exit_code=0, started_s=started_s, ended_s=ended_s, nodes=nodes)
-    inner = [found for child in children for found in _conditions(child) if found["type"] == "Failed" and found.get("status") == "True"]
+        return JobStatus(
+            state="succeeded", exit_code=0, started_s=started_s, ended_s=ended_s, nodes=nodes
+        )
+    inner = [
+        found
+        for child in children
+        for found in _conditions(child)
+        if found["type"] == "Failed" and found.get("status") == "True"
+    ]
     failure = _failure([*inner, end], pods)
     return JobStatus(
-        state=failure.state, exit_code=failure.exit_code, reason=failure.words, started_s=started_s, ended_s=ended_s, nodes=nodes
+        state=failure.state,
+        exit_code=failure.exit_code,
+        reason=failure.words,
+        started_s=started_s,
+        ended_s=ended_s,
+        nodes=nodes,
     )
 
 
@@ -99,9 +131,17 @@ def _open_state(true: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, A
     return "unknown" if "unknown" in states else "queued" if "queued" in states else "running"
 
 
-def _why_queued(true: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], warnings: Iterable[str]) -> str:
-    """The first that says something: a container that cannot start, a pod that fits nowhere, a queue, the newest warning."""
-    found = [_said(state) for pod in pods for state in _waiting(pod) if state.get("reason") not in ("ContainerCreating", "PodInitializing")]
+def _why_queued(
+    true: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], warnings: Iterable[str]
+) -> str:
+    """The first that says something: a container that cannot start, a pod that fits nowhere, a
+    queue, the newest warning."""
+    found = [
+        _said(state)
+        for pod in pods
+        for state in _waiting(pod)
+        if state.get("reason") not in ("ContainerCreating", "PodInitializing")
+    ]
     found += [
         _said(condition)
         for pod in pods
@@ -113,7 +153,8 @@ def _why_queued(true: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, A
 
 
 def _failure(ends: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]]) -> _Failure:
-    """The cause: what a limit or a node did goes before exit codes, and the first pod that failed before those that followed."""
+    """The cause: what a limit or a node did goes before exit codes, and the first pod that failed
+    before those that followed."""
     found = [failure for pod in pods for failure in _failures(pod)]
     found.sort(key=lambda failure: (failure.state == "failed", failure.at_s or float("inf")))
     for end in ends:
@@ -122,24 +163,44 @@ def _failure(ends: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]
     return (
         found[0]
         if found
-        else _Failure(state=REASONS.get(ends[0].get("reason", ""), "failed"), words=_said(ends[0]), exit_code=None, at_s=None)
+        else _Failure(
+            state=REASONS.get(ends[0].get("reason", ""), "failed"),
+            words=_said(ends[0]),
+            exit_code=None,
+            at_s=None,
+        )
     )
 
 
 def _failures(pod: Mapping[str, Any]) -> Iterable[_Failure]:
     status = pod.get("status", {})
-    disrupted = [found for found in _conditions(pod) if found["type"] == "DisruptionTarget" and found.get("status") == "True"]
+    disrupted = [
+        found
+        for found in _conditions(pod)
+        if found["type"] == "DisruptionTarget" and found.get("status") == "True"
+    ]
     for end in [status, *disrupted] if status.get("phase") == "Failed" else ():
         if end.get("reason") in REASONS:
-            # A node that runs out of memory evicts; out of disk it does too, and that is its own trouble.
+            # A node that runs out of memory evicts; out of disk it does too, and that is its own
+            # trouble.
             starved = end["reason"] == "Evicted" and "resource: memory" in end.get("message", "")
-            yield _Failure(state="out_of_memory" if starved else REASONS[end["reason"]], words=_said(end), exit_code=None, at_s=None)
+            yield _Failure(
+                state="out_of_memory" if starved else REASONS[end["reason"]],
+                words=_said(end),
+                exit_code=None,
+                at_s=None,
+            )
     for container in _terminated(pod):
         code = container.get("exitCode")
         if code:
             state = REASONS.get(container.get("reason", ""), "failed")
-            words = f"{container.get('reason') or 'Error'}: exit code {code} of pod {pod['metadata']['name']}"
-            yield _Failure(state=state, words=words, exit_code=code, at_s=_unix(container.get("finishedAt")))
+            words = (
+                f"{container.get('reason') or 'Error'}: exit code {code} of pod"
+                f" {pod['metadata']['name']}"
+            )
+            yield _Failure(
+                state=state, words=words, exit_code=code, at_s=_unix(container.get("finishedAt"))
+            )
 
 
 def _conditions(thing: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -147,8 +208,13 @@ def _conditions(thing: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _containers(pod: Mapping[str, Any], state: str) -> list[Mapping[str, Any]]:
-    statuses = [*(pod.get("status", {}).get("initContainerStatuses") or ()), *(pod.get("status", {}).get("containerStatuses") or ())]
-    return [found for status in statuses if (found := status.get("state", {}).get(state)) is not None]
+    statuses = [
+        *(pod.get("status", {}).get("initContainerStatuses") or ()),
+        *(pod.get("status", {}).get("containerStatuses") or ()),
+    ]
+    return [
+        found for status in statuses if (found := status.get("state", {}).get(state)) is not None
+    ]
 
 
 def _waiting(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -160,12 +226,16 @@ def _terminated(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _starts(pod: Mapping[str, Any]) -> list[float]:
-    found = [_unix(state.get("startedAt")) for state in [*_containers(pod, "running"), *_terminated(pod)]]
+    found = [
+        _unix(state.get("startedAt")) for state in [*_containers(pod, "running"), *_terminated(pod)]
+    ]
     return [time for time in found if time is not None]
 
 
 def _ends(pod: Mapping[str, Any]) -> list[float]:
-    return [time for state in _terminated(pod) if (time := _unix(state.get("finishedAt"))) is not None]
+    return [
+        time for state in _terminated(pod) if (time := _unix(state.get("finishedAt"))) is not None
+    ]
 
 
 def _said(thing: Mapping[str, Any]) -> str:

@@ -8,7 +8,14 @@ from types import MappingProxyType
 
 from meshwright.runs.executors.executor import JobState, JobStatus
 
-__all__ = ["SACCT_FIELDS", "SQUEUE_FIELDS", "STATES", "status_of", "status_of_sacct", "status_of_squeue"]
+__all__ = [
+    "SACCT_FIELDS",
+    "SQUEUE_FIELDS",
+    "STATES",
+    "status_of",
+    "status_of_sacct",
+    "status_of_squeue",
+]
 
 STATES: Mapping[str, JobState] = MappingProxyType(
     {
@@ -44,7 +51,8 @@ STATES: Mapping[str, JobState] = MappingProxyType(
         "UNKNOWN": "unknown",
     }
 )
-"""Every state of squeue's and sacct's manuals, Slurm 22.05 to 25.05; any other word reads as UNKNOWN."""
+"""Every state of squeue's and sacct's manuals, Slurm 22.05 to 25.05; any other word reads as
+UNKNOWN."""
 
 SQUEUE_FIELDS = ("JobArrayID", "State", "Reason", "StartTime", "EndTime", "NodeList", "exit_code")
 SACCT_FIELDS = ("JobID", "State", "Reason", "Start", "End", "NodeList", "ExitCode")
@@ -67,18 +75,37 @@ class _Row:
 def status_of_squeue(fields: Sequence[str], nodes: tuple[str, ...]) -> JobStatus:
     """Read SQUEUE_FIELDS; times are seconds, the exit code is a wait status."""
     _, state, reason, start, end, _, raw = fields
-    return status_of(_Row(state=state, reason=reason, start=start, end=end, nodes=nodes, exit_code=_shell_code(raw)))
+    return status_of(
+        _Row(
+            state=state,
+            reason=reason,
+            start=start,
+            end=end,
+            nodes=nodes,
+            exit_code=_shell_code(raw),
+        )
+    )
 
 
 def status_of_sacct(fields: Sequence[str], nodes: tuple[str, ...]) -> JobStatus:
     """Read SACCT_FIELDS; `CANCELLED by 1000` names who, and the exit code is CODE:SIGNAL."""
     _, state, reason, start, end, _, raw = fields
     word, _, by = state.partition(" ")
-    return status_of(_Row(state=word, reason=f"{state}" if by else reason, start=start, end=end, nodes=nodes, exit_code=_shell_code(raw)))
+    return status_of(
+        _Row(
+            state=word,
+            reason=f"{state}" if by else reason,
+            start=start,
+            end=end,
+            nodes=nodes,
+            exit_code=_shell_code(raw),
+        )
+    )
 
 
 def status_of(row: _Row) -> JobStatus:
-    """Return what the words mean. Where a job has no nodes it has not run: Slurm gives such a job that was cancelled a start too."""
+    """Return what the words mean. Where a job has no nodes it has not run: Slurm gives such a job
+    that was cancelled a start too."""
     state = STATES.get(row.state, "unknown")
     ended = state not in ("queued", "running", "unknown")
     ran = bool(row.nodes)
@@ -90,7 +117,9 @@ def status_of(row: _Row) -> JobStatus:
     return JobStatus(
         state=state,
         exit_code=row.exit_code if told else None,
-        reason=row.reason if len(words) == 2 and words[1].startswith(words[0]) else ": ".join(words),
+        reason=(
+            row.reason if len(words) == 2 and words[1].startswith(words[0]) else ": ".join(words)
+        ),
         started_s=_seconds(row.start) if ran and state != "queued" else None,
         ended_s=_seconds(row.end) if ended else None,
         nodes=row.nodes,
@@ -98,7 +127,8 @@ def status_of(row: _Row) -> JobStatus:
 
 
 def _shell_code(text: str) -> int:
-    """Return CODE:SIGNAL, or a wait status, as a shell says it: 128 and the signal's number where a signal ended it."""
+    """Return CODE:SIGNAL, or a wait status, as a shell says it: 128 and the signal's number where a
+    signal ended it."""
     if ":" in text:
         code, _, number = text.partition(":")
         status = int(code) << 8 | int(number)

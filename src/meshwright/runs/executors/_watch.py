@@ -1,7 +1,7 @@
-"""Runs one local job to its end, apart from whoever started it: `python -P _watch.py DIRECTORY TOKEN`, with only psutil beside it.
-
-It waits for its share of the machine, starts `job/job.sh`, ends it at its limit or when told to (SIGTERM), leaves no process behind and
-writes how it ended to `job/end.json` in one step.
+"""Runs one local job to its end, apart from whoever started it: `python -P _watch.py DIRECTORY
+TOKEN`, with only psutil beside it.
+ It waits for its share of the machine, starts `job/job.sh`, ends it at its limit or when told to
+(SIGTERM), leaves no process behind and writes how it ended to `job/end.json` in one step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ import psutil
 __all__ = ["CANCEL", "END", "MARK", "PID", "START", "WATCH", "kill_marked", "main"]
 
 WATCH, PID, START, CANCEL, END = "watch.json", "pid", "start.json", "cancel", "end.json"
-"""Files in `job/`: what to do, who does it, that it runs and on what, that it was cancelled, and how it ended."""
+"""Files in `job/`: what to do, who does it, that it runs and on what, that it was cancelled, and
+how it ended."""
 MARK = "MESHWRIGHT_RUN"
 """A variable by which every process of a run is known, whoever its parent is."""
 _BLANK = " " * 4096
@@ -36,7 +37,9 @@ _SUBREAPER = 36
 _LOG_TAIL_BYTES = 65536
 _STOPPED = {
     "cancelled": "cancelled",
-    "preempted": "its watcher was told to end (SIGTERM), as when a machine shuts down or an allocation ends",
+    "preempted": (
+        "its watcher was told to end (SIGTERM), as when a machine shuts down or an allocation ends"
+    ),
     "timed_out": "stopped at its limit of {} s",
 }
 _VMSTAT = Path("/proc/vmstat")
@@ -52,7 +55,8 @@ class _Watch:
         self.started_s: float | None = None
 
     def stop(self, _signal: int, _frame: FrameType | None) -> None:
-        """Remember that the job is to end: by a word of ours, or because all of this machine or allocation is told to."""
+        """Remember that the job is to end: by a word of ours, or because all of this machine or
+        allocation is told to."""
         self.stopped = "cancelled" if (self.folder / CANCEL).exists() else "preempted"
 
     def follow(self) -> None:
@@ -60,7 +64,11 @@ class _Watch:
         (self.folder / f"{END}.new").write_text(_BLANK)
         try:
             units = self._wait_for_units()
-            end = self._stopped(self.stopped or "cancelled", None) if units is None else self._run(units)
+            end = (
+                self._stopped(self.stopped or "cancelled", None)
+                if units is None
+                else self._run(units)
+            )
         except Exception as error:  # whatever it is, a tuner waits for the end
             end = self._ended("failed", None, f"{type(error).__name__}: {error}")
         with (self.folder / f"{END}.new").open("r+") as file:
@@ -70,7 +78,8 @@ class _Watch:
         (self.folder / f"{END}.new").rename(self.folder / END)
 
     def _wait_for_units(self) -> list[str] | None:
-        """Lock as many chips or cores as the job has processes; one at a time, so that none starves or blocks another."""
+        """Lock as many chips or cores as the job has processes; one at a time, so that none starves
+        or blocks another."""
         places = Path(self.spec["locks"])
         places.mkdir(mode=0o700, exist_ok=True)
         gate, held = None, dict[str, int]()
@@ -92,18 +101,37 @@ class _Watch:
         """Start the job and wait for its end, its limit, or a word to stop."""
         self.started_s = time.time()
         numbers = [unit.partition("-")[2] for unit in units]
-        env = {**os.environ, **self.spec["environment"], MARK: self.spec["token"], "MASTER_PORT": str(_free_port())}
+        env = {
+            **os.environ,
+            **self.spec["environment"],
+            MARK: self.spec["token"],
+            "MASTER_PORT": str(_free_port()),
+        }
         if self.spec["kind"] == "gpu":
             env["CUDA_VISIBLE_DEVICES"] = ",".join(numbers)
         elif hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {int(number) for number in numbers})
         killed = _killed_for_memory()
-        with (self.run / "stdout.log").open("wb") as out, (self.run / "stderr.log").open("wb") as err:
+        with (
+            (self.run / "stdout.log").open("wb") as out,
+            (self.run / "stderr.log").open("wb") as err,
+        ):
             job = subprocess.Popen(
-                ["bash", "job.sh"], cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                ["bash", "job.sh"],
+                cwd=self.folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
             )
         try:
-            _put(self.folder / START, json.dumps({"token": self.spec["token"], "started_s": self.started_s, "units": units}))
+            _put(
+                self.folder / START,
+                json.dumps(
+                    {"token": self.spec["token"], "started_s": self.started_s, "units": units}
+                ),
+            )
             self._wait_for_end(job)
             stopped = self.stopped
         finally:
@@ -120,21 +148,32 @@ class _Watch:
             time.sleep(_TICK_S)
 
     def _how(self, status: int, stopped: str | None, killed: int) -> dict[str, Any]:
-        """Say how it ended, from its exit status, what was done to it, and how many the kernel killed for want of memory meanwhile."""
+        """Say how it ended, from its exit status, what was done to it, and how many the kernel
+        killed for want of memory meanwhile."""
         code = 128 - status if status < 0 else status
         if stopped is not None:
             return self._stopped(stopped, code)
         if status == 0:
             return self._ended("succeeded", 0, "")
         if killed > 0 and self._by_sigkill(code):
-            return self._ended("out_of_memory", code, f"the kernel killed {killed} processes of this machine for want of memory meanwhile")
-        return self._ended("failed", code, f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit code {code}")
+            return self._ended(
+                "out_of_memory",
+                code,
+                f"the kernel killed {killed} processes of this machine for want of memory"
+                " meanwhile",
+            )
+        return self._ended(
+            "failed",
+            code,
+            f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit code {code}",
+        )
 
     def _stopped(self, state: str, code: int | None) -> dict[str, Any]:
         return self._ended(state, code, _STOPPED[state].format(self.spec["limit_s"]))
 
     def _by_sigkill(self, code: int) -> bool:
-        """Whether a process of the job was killed: the job itself, or a worker, as torchrun tells in its log."""
+        """Whether a process of the job was killed: the job itself, or a worker, as torchrun tells
+        in its log."""
         if code == 128 + signal.SIGKILL:
             return True
         with (self.run / "stderr.log").open("rb") as file:
@@ -143,7 +182,13 @@ class _Watch:
 
     def _ended(self, state: str, code: int | None, reason: str) -> dict[str, Any]:
         times = {"started_s": self.started_s, "ended_s": time.time()}
-        return {"token": self.spec["token"], "state": state, "exit_code": code, "reason": reason, **times}
+        return {
+            "token": self.spec["token"],
+            "state": state,
+            "exit_code": code,
+            "reason": reason,
+            **times,
+        }
 
 
 def _put(path: Path, text: str) -> None:
@@ -165,14 +210,16 @@ def _lock(path: Path) -> int | None:
 
 
 def _free_port() -> int:
-    """A port of this job's own: programs that start their ranks themselves meet there, and the usual one is for one job at a time."""
+    """A port of this job's own: programs that start their ranks themselves meet there, and the
+    usual one is for one job at a time."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def _killed_for_memory() -> int:
-    """How many processes the kernel has killed for want of memory since it started; 0 where it does not tell."""
+    """How many processes the kernel has killed for want of memory since it started; 0 where it does
+    not tell."""
     lines = _VMSTAT.read_text().splitlines() if _VMSTAT.exists() else []
     return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
@@ -190,7 +237,9 @@ def _end_all(token: str, grace_s: float) -> None:
 
 def _left(token: str) -> list[psutil.Process]:
     """Processes of the job that still run: all below the watcher, and those with its mark."""
-    below = [process for process in psutil.Process().children(recursive=True) if not _is_over(process)]
+    below = [
+        process for process in psutil.Process().children(recursive=True) if not _is_over(process)
+    ]
     return below + [process for process in _marked(token) if process not in below]
 
 
@@ -205,7 +254,9 @@ def _marked(token: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            found += [process] if process.environ().get(MARK) == token and not _is_over(process) else []
+            found += (
+                [process] if process.environ().get(MARK) == token and not _is_over(process) else []
+            )
         except psutil.Error:
             continue  # it has ended meanwhile, or is another user's
     return found

@@ -51,7 +51,8 @@ STATES: Mapping[str, JobState] = MappingProxyType(
         "UNKNOWN": "unknown",
     }
 )
-"""Every status of NGC CLI 4.19.1 (its package ngcsdk lists them); any other word reads as UNKNOWN."""
+"""Every status of NGC CLI 4.19.1 (its package ngcsdk lists them); any other word reads as
+UNKNOWN."""
 
 LAST_CLI = (4, 19, 1)
 LISTED_DAYS = 30
@@ -98,7 +99,8 @@ def ask_ngc(words: Sequence[str], *, patience_s: float, out: Path | None = None)
 
 
 class BaseCommandExecutor:
-    """`ngc base-command job run`, list, info, kill and log. Base Command tells no exit codes, and keeps no stderr apart."""
+    """`ngc base-command job run`, list, info, kill and log. Base Command tells no exit codes, and
+    keeps no stderr apart."""
 
     name = "bcp"
 
@@ -137,20 +139,41 @@ class BaseCommandExecutor:
     def find(self, label: str, *, directory: Path) -> str | None:
         """Read what ngc said; where it died too, look for a job of that name."""
         folder = directory.absolute() / "job"
-        sent: dict[str, str] = json.loads((folder / _SENT).read_text()) if (folder / _SENT).exists() else {}
+        sent: dict[str, str] = (
+            json.loads((folder / _SENT).read_text()) if (folder / _SENT).exists() else {}
+        )
         if sent.get("label") != label:
             return None
         number = _number((folder / _SAID).read_text()) if (folder / _SAID).exists() else None
         if number is None:
-            named = [int(job["id"]) for job in self._list(sent["organization"]) if job.get("jobDefinition", {}).get("name") == label]
+            named = [
+                int(job["id"])
+                for job in self._list(sent["organization"])
+                if job.get("jobDefinition", {}).get("name") == label
+            ]
             number = str(max(named)) if named else None
-        return None if number is None else str(_Handle(number=number, organization=sent["organization"], directory=directory.absolute()))
+        return (
+            None
+            if number is None
+            else str(
+                _Handle(
+                    number=number, organization=sent["organization"], directory=directory.absolute()
+                )
+            )
+        )
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
-        """List the jobs of each organization; fetch the logs of those that run, now and then, and of those that have ended."""
+        """List the jobs of each organization; fetch the logs of those that run, now and then, and
+        of those that have ended."""
         own = {text: _Handle.of(text) for text in handles}
-        found = {text: _read_end(handle) for text, handle in own.items() if (handle.folder / _END).exists()}
-        for organization in sorted({handle.organization for text, handle in own.items() if text not in found}):
+        found = {
+            text: _read_end(handle)
+            for text, handle in own.items()
+            if (handle.folder / _END).exists()
+        }
+        for organization in sorted(
+            {handle.organization for text, handle in own.items() if text not in found}
+        ):
             jobs = {str(job["id"]): job for job in self._list(organization)}
             for text, handle in own.items():
                 if text not in found and handle.organization == organization:
@@ -158,7 +181,8 @@ class BaseCommandExecutor:
         return {text: found[text] for text in handles}
 
     def cancel(self, handle: str) -> None:
-        """Tell ngc to kill the job, a preempted one too, which waits to be resumed; it ends after this call."""
+        """Tell ngc to kill the job, a preempted one too, which waits to be resumed; it ends after
+        this call."""
         own = _Handle.of(handle)
         if self.poll([handle])[handle].state not in ("queued", "running", "preempted"):
             return
@@ -168,9 +192,16 @@ class BaseCommandExecutor:
 
     def _full(self, job: Job, label: str) -> Job:
         own = self.options
-        named = replace(job, name=check_label(label), words=(*job.words, *own.words, "--format_type", "json"))
+        named = replace(
+            job, name=check_label(label), words=(*job.words, *own.words, "--format_type", "json")
+        )
         return with_defaults(
-            named, account=own.organization, partition=own.ace, instance=own.instance, image=own.image, time_limit_s=own.time_limit_s
+            named,
+            account=own.organization,
+            partition=own.ace,
+            instance=own.instance,
+            image=own.image,
+            time_limit_s=own.time_limit_s,
         )
 
     def _status(self, handle: _Handle, job: Mapping[str, Any] | None) -> JobStatus:
@@ -185,19 +216,30 @@ class BaseCommandExecutor:
         return status
 
     def _fetch_log(self, handle: _Handle, *, now: bool) -> None:
-        """Write the log of the first node, to which bcprun brings all output; every fetch is a transfer, hence not at every poll."""
+        """Write the log of the first node, to which bcprun brings all output; every fetch is a
+        transfer, hence not at every poll."""
         last_s = self._read_s.get(str(handle))
         if not now and last_s is not None and time.monotonic() - last_s < self.options.log_every_s:
             return
         self._read_s[str(handle)] = time.monotonic()
-        answer = self._ask("ngc", "base-command", "job", "log", handle.number, *_of(handle.organization))
+        answer = self._ask(
+            "ngc", "base-command", "job", "log", handle.number, *_of(handle.organization)
+        )
         if answer.code == 0:
             put_whole(handle.directory / "stdout.log", answer.out)
             (handle.directory / "stderr.log").touch()
 
     def _list(self, organization: str) -> list[Mapping[str, Any]]:
         answer = self._ask(
-            "ngc", "base-command", "job", "list", "--duration", f"{LISTED_DAYS}D", "--format_type", "json", *_of(organization)
+            "ngc",
+            "base-command",
+            "job",
+            "list",
+            "--duration",
+            f"{LISTED_DAYS}D",
+            "--format_type",
+            "json",
+            *_of(organization),
         )
         found = json_of(answer.out)
         if answer.code or not isinstance(found, list):
@@ -221,13 +263,19 @@ def _status_of(told: Mapping[str, Any]) -> JobStatus:
     details = str(told.get("statusDetails") or "")
     plain = state in ("running", "succeeded") or word == "QUEUED"
     reason = details if plain else f"{word}: {details}" if details else word
-    nodes = tuple(name for node in told.get("selectedNodes") or () if (name := node.get("name") or node.get("ipAddress")))
+    nodes = tuple(
+        name
+        for node in told.get("selectedNodes") or ()
+        if (name := node.get("name") or node.get("ipAddress"))
+    )
     return JobStatus(
         state=state,
         exit_code=0 if state == "succeeded" else None,
         reason=reason,
         started_s=None if state == "queued" else _unix(told.get("startedAt")),
-        ended_s=_unix(told.get("endedAt")) if state not in ("queued", "running", "unknown") else None,
+        ended_s=(
+            _unix(told.get("endedAt")) if state not in ("queued", "running", "unknown") else None
+        ),
         nodes=nodes,
     )
 
@@ -237,14 +285,16 @@ def _of(organization: str) -> tuple[str, ...]:
 
 
 def _number(text: str) -> str | None:
-    """Return the number in ngc's answer to `run`: `{"job": {"id": ...}}` in version 4, `{"id": ...}` before."""
+    """Return the number in ngc's answer to `run`: `{"job": {"id": ...}}` in version 4, `{"id":
+    ...}` before."""
     found = json_of(text)
     job = found.get("job", found) if isinstance(found, dict) else {}
     return str(job["id"]) if str(job.get("id", "")).isdecimal() else None
 
 
 def json_of(text: str) -> Any:
-    """Return the JSON in what ngc prints, behind notices about newer versions; None where there is none."""
+    """Return the JSON in what ngc prints, behind notices about newer versions; None where there is
+    none."""
     start = re.search(r"^[\[{]", text, flags=re.MULTILINE)
     try:
         return json.loads(text[start.start() :]) if start else None

@@ -44,10 +44,35 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
         kind.name.lower(): kind
         for kind in (
-            _Kind(name="TrainJob", group="trainer.kubeflow.org", version="v1alpha1", plural="trainjobs", pod_label=_JOBSET_LABEL),
-            _Kind(name="JobSet", group="jobset.x-k8s.io", version="v1alpha2", plural="jobsets", pod_label=_JOBSET_LABEL),
-            _Kind(name="PyTorchJob", group="kubeflow.org", version="v1", plural="pytorchjobs", pod_label=_OPERATOR_LABEL),
-            _Kind(name="MPIJob", group="kubeflow.org", version="v2beta1", plural="mpijobs", pod_label=_OPERATOR_LABEL, writer="launcher"),
+            _Kind(
+                name="TrainJob",
+                group="trainer.kubeflow.org",
+                version="v1alpha1",
+                plural="trainjobs",
+                pod_label=_JOBSET_LABEL,
+            ),
+            _Kind(
+                name="JobSet",
+                group="jobset.x-k8s.io",
+                version="v1alpha2",
+                plural="jobsets",
+                pod_label=_JOBSET_LABEL,
+            ),
+            _Kind(
+                name="PyTorchJob",
+                group="kubeflow.org",
+                version="v1",
+                plural="pytorchjobs",
+                pod_label=_OPERATOR_LABEL,
+            ),
+            _Kind(
+                name="MPIJob",
+                group="kubeflow.org",
+                version="v2beta1",
+                plural="mpijobs",
+                pod_label=_OPERATOR_LABEL,
+                writer="launcher",
+            ),
         )
     }
 )
@@ -79,7 +104,8 @@ class _Handle:
 
 
 class KubernetesExecutor:
-    """TrainJob, JobSet, PyTorchJob or MPIJob. Logs of all pods are fetched into the run's directory whenever it is polled."""
+    """TrainJob, JobSet, PyTorchJob or MPIJob. Logs of all pods are fetched into the run's directory
+    whenever it is polled."""
 
     name = "k8s"
 
@@ -107,14 +133,24 @@ class KubernetesExecutor:
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
         """Create the resource that `job/` holds."""
         own, kind = self.options, _KINDS[self.options.kind]
-        handle = _Handle(namespace=self._namespace(), kind=own.kind, name=check_label(label), directory=directory.absolute())
+        handle = _Handle(
+            namespace=self._namespace(),
+            kind=own.kind,
+            name=check_label(label),
+            directory=directory.absolute(),
+        )
         text = self.written(job, directory=directory, label=label)
         content = read_yaml(text.text, what=text.file_name)
         folder = put_job(handle.directory, self._full(job, label), text)
         for old in (_CANCEL, _END):
             (folder / old).unlink(missing_ok=True)
         put_whole(folder / _SENT, json.dumps({"label": label, "handle": str(handle)}))
-        self._call("create_namespaced_custom_object", *self._where(kind, handle.namespace), body=content, what=f"{kind.name} {label}")
+        self._call(
+            "create_namespaced_custom_object",
+            *self._where(kind, handle.namespace),
+            body=content,
+            what=f"{kind.name} {label}",
+        )
         return str(handle)
 
     def find(self, label: str, *, directory: Path) -> str | None:
@@ -125,12 +161,14 @@ class KubernetesExecutor:
             return None
         handle = _Handle.of(known["handle"])
         there = (handle.folder / _END).exists() or any(
-            found["metadata"]["name"] == handle.name for found in self._list_jobs(_KINDS[handle.kind], handle.namespace)
+            found["metadata"]["name"] == handle.name
+            for found in self._list_jobs(_KINDS[handle.kind], handle.namespace)
         )
         return str(handle) if there else None
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
-        """List the jobs of each namespace and kind, and their pods; what has ended is written down, as clusters delete it some day."""
+        """List the jobs of each namespace and kind, and their pods; what has ended is written down,
+        as clusters delete it some day."""
         found: dict[str, JobStatus] = {}
         groups: dict[tuple[str, str], list[_Handle]] = {}
         for text in handles:
@@ -144,7 +182,8 @@ class KubernetesExecutor:
         return {handle: found[handle] for handle in handles}
 
     def cancel(self, handle: str) -> None:
-        """Delete the resource, and with it its pods; what they printed until then is fetched first."""
+        """Delete the resource, and with it its pods; what they printed until then is fetched
+        first."""
         own = _Handle.of(handle)
         if self.poll([handle])[handle].ended or not (own.folder / _SENT).exists():
             return
@@ -152,30 +191,49 @@ class KubernetesExecutor:
         kind = _KINDS[own.kind]
         where = self._where(kind, own.namespace)
         with suppress(_NotThere):
-            self._call("delete_namespaced_custom_object", *where, own.name, propagation_policy="Foreground", what=f"{kind.name} {own.name}")
+            self._call(
+                "delete_namespaced_custom_object",
+                *where,
+                own.name,
+                propagation_policy="Foreground",
+                what=f"{kind.name} {own.name}",
+            )
 
     def _full(self, job: Job, label: str) -> Job:
         own = self.options
         named = replace(job, name=check_label(label))
-        return with_defaults(named, image=own.image, partition=own.queue, time_limit_s=own.time_limit_s)
+        return with_defaults(
+            named, image=own.image, partition=own.queue, time_limit_s=own.time_limit_s
+        )
 
-    def _poll(self, kind: _Kind, namespace: str, handles: Sequence[_Handle]) -> dict[str, JobStatus]:
+    def _poll(
+        self, kind: _Kind, namespace: str, handles: Sequence[_Handle]
+    ) -> dict[str, JobStatus]:
         jobs = {job["metadata"]["name"]: job for job in self._list_jobs(kind, namespace)}
         names = ",".join(handle.name for handle in handles)
         chosen = {"label_selector": f"{kind.pod_label} in ({names})"}
         pods = self._list("list_namespaced_pod", namespace, **chosen)
-        children = self._list("list_namespaced_job", namespace, **chosen) if kind.pod_label == _JOBSET_LABEL else []
+        children = (
+            self._list("list_namespaced_job", namespace, **chosen)
+            if kind.pod_label == _JOBSET_LABEL
+            else []
+        )
         events: list[Any] | None = None
         found = {}
         for handle in handles:
-            own, inner = ([one for one in ones if one["metadata"]["labels"][kind.pod_label] == handle.name] for ones in (pods, children))
+            own, inner = (
+                [one for one in ones if one["metadata"]["labels"][kind.pod_label] == handle.name]
+                for ones in (pods, children)
+            )
             if handle.name not in jobs or jobs[handle.name]["metadata"].get("deletionTimestamp"):
                 found[str(handle)] = _gone(handle, kind)
                 continue
             status = status_of(jobs[handle.name], own, children=inner)
             if status.state == "queued" and not status.reason:
                 events = self._warnings(namespace) if events is None else events
-                status = status_of(jobs[handle.name], own, children=inner, warnings=_about(events, handle.name))
+                status = status_of(
+                    jobs[handle.name], own, children=inner, warnings=_about(events, handle.name)
+                )
             self._fetch_logs(handle, kind, own)
             if status.ended:
                 put_whole(handle.folder / _END, json.dumps(asdict(status)))
@@ -183,7 +241,8 @@ class KubernetesExecutor:
         return found
 
     def _fetch_logs(self, handle: _Handle, kind: _Kind, pods: Sequence[Mapping[str, Any]]) -> None:
-        """Write what all pods printed, one after the other, into stdout.log; Kubernetes keeps no stderr apart."""
+        """Write what all pods printed, one after the other, into stdout.log; Kubernetes keeps no
+        stderr apart."""
         folder = handle.folder / "logs"
         folder.mkdir(exist_ok=True)
         for pod in pods:
@@ -193,13 +252,22 @@ class KubernetesExecutor:
             container = pod["spec"]["containers"][0]["name"]
             words = {"container": container, "_preload_content": False}
             try:
-                answer = self._call("read_namespaced_pod_log", name, handle.namespace, what=f"the log of {name}", **words)
+                answer = self._call(
+                    "read_namespaced_pod_log",
+                    name,
+                    handle.namespace,
+                    what=f"the log of {name}",
+                    **words,
+                )
             except _NotThere:
                 continue  # it has not begun to print, or is gone
             old = folder / f"{name}.log"
             if not old.exists() or len(answer.data) > old.stat().st_size:
                 put_whole(old, answer.data.decode(errors="replace"))
-        put_whole(handle.directory / "stdout.log", "".join(log.read_text() for log in sorted(folder.glob("*.log"))))
+        put_whole(
+            handle.directory / "stdout.log",
+            "".join(log.read_text() for log in sorted(folder.glob("*.log"))),
+        )
         (handle.directory / "stderr.log").touch()
 
     def _warnings(self, namespace: str) -> list[Any]:
@@ -210,7 +278,10 @@ class KubernetesExecutor:
             raise
         except LauncherError:
             return []
-        return sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+        return sorted(
+            events,
+            key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""),
+        )
 
     def _namespace(self) -> str:
         self._connect()
@@ -222,12 +293,20 @@ class KubernetesExecutor:
     def _list_jobs(self, kind: _Kind, namespace: str, **words: Any) -> list[Any]:
         mark = ",".join(f"{name}={value}" for name, value in _MARK.items())
         what = f"a list of {kind.plural}.{kind.group}"
-        answer = self._call("list_namespaced_custom_object", *self._where(kind, namespace), label_selector=mark, what=what, **words)
+        answer = self._call(
+            "list_namespaced_custom_object",
+            *self._where(kind, namespace),
+            label_selector=mark,
+            what=what,
+            **words,
+        )
         return list(answer["items"])
 
     def _list(self, call: str, namespace: str, **words: Any) -> list[Any]:
         """List what has types of its own, in the plain form that custom resources come in."""
-        answer = self._call(call, namespace, what=call.replace("_", " "), _preload_content=False, **words)
+        answer = self._call(
+            call, namespace, what=call.replace("_", " "), _preload_content=False, **words
+        )
         return list(json.loads(answer.data)["items"])
 
     def _connect(self) -> Any:
@@ -236,7 +315,8 @@ class KubernetesExecutor:
         return self._client
 
     def _call(self, name: str, *places: Any, what: str, **words: Any) -> Any:
-        """Call the API; LauncherSilent where it does not answer, LauncherError with its own words where it refuses."""
+        """Call the API; LauncherSilent where it does not answer, LauncherError with its own words
+        where it refuses."""
         client = self._connect()
         import urllib3.exceptions
         from kubernetes.client import ApiException
@@ -252,7 +332,13 @@ class KubernetesExecutor:
 def _method(client: Any, name: str) -> Callable[..., Any]:
     from kubernetes import client as apis
 
-    api = apis.CustomObjectsApi if "custom_object" in name else apis.BatchV1Api if name.endswith("_job") else apis.CoreV1Api
+    api = (
+        apis.CustomObjectsApi
+        if "custom_object" in name
+        else apis.BatchV1Api
+        if name.endswith("_job")
+        else apis.CoreV1Api
+    )
     found: Callable[..., Any] = getattr(api(client), name)
     return found
 
@@ -276,7 +362,8 @@ def _refusal(error: Any, what: str) -> LauncherError:
 
 
 def _connect(options: KubernetesOptions) -> tuple[Any, str]:
-    """Return a client and the namespace to work in: kubectl's configuration, else that of the pod that this runs in."""
+    """Return a client and the namespace to work in: kubectl's configuration, else that of the pod
+    that this runs in."""
     try:
         from kubernetes import client, config
     except ImportError:
@@ -294,8 +381,13 @@ def _connect(options: KubernetesOptions) -> tuple[Any, str]:
         try:
             config.load_incluster_config(client_configuration=settings)
         except config.ConfigException:
-            raise LauncherError(f"k8s: no cluster is configured ({error}); kubectl must work here, or name a context") from None
-        namespace = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace").read_text().strip()
+            raise LauncherError(
+                f"k8s: no cluster is configured ({error}); kubectl must work here, or name a"
+                " context"
+            ) from None
+        namespace = (
+            Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace").read_text().strip()
+        )
     settings.retries = False
     return client.ApiClient(settings), namespace
 
@@ -308,19 +400,25 @@ def _marked(text: str) -> dict[str, Any]:
 
 
 def _gone(handle: _Handle, kind: _Kind) -> JobStatus:
-    """A resource that is not there, or about to go, was deleted; one that we have not sent is not known."""
+    """A resource that is not there, or about to go, was deleted; one that we have not sent is not
+    known."""
     if not (handle.folder / _SENT).exists():
         return JobStatus(state="unknown", reason=f"the cluster knows no {kind.name} {handle.name}")
     ours = (handle.folder / _CANCEL).exists()
-    return JobStatus(state="cancelled", reason="cancelled" if ours else f"{kind.name} {handle.name} was deleted by somebody else")
+    return JobStatus(
+        state="cancelled",
+        reason="cancelled" if ours else f"{kind.name} {handle.name} was deleted by somebody else",
+    )
 
 
 def _about(events: Iterable[Any], name: str) -> list[str]:
-    """Warnings about a job, or about what its operators made of it, whose names begin with its own."""
+    """Warnings about a job, or about what its operators made of it, whose names begin with its
+    own."""
     return [
         f"{event.get('reason')}: {event.get('message')}"
         for event in events
-        if (about := event["involvedObject"].get("name", "")) == name or about.startswith(f"{name}-")
+        if (about := event["involvedObject"].get("name", "")) == name
+        or about.startswith(f"{name}-")
     ]
 
 

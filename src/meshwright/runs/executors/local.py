@@ -33,7 +33,8 @@ _WATCHER = Path(__file__).parent / "_watch.py"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Handle:
-    """`PID@TOKEN:DIRECTORY`; the token holds the time of the start, so that a process that got the same number later is told apart."""
+    """`PID@TOKEN:DIRECTORY`; the token holds the time of the start, so that a process that got the
+    same number later is told apart."""
 
     pid: int
     token: str
@@ -52,7 +53,8 @@ class _Handle:
 
 
 class LocalExecutor:
-    """torchrun on this machine. Runs wait for GPUs, or for cores, that other runs of this user hold, so none slows another."""
+    """torchrun on this machine. Runs wait for GPUs, or for cores, that other runs of this user
+    hold, so none slows another."""
 
     name = "local"
 
@@ -65,7 +67,10 @@ class LocalExecutor:
         """Look for psutil, bash and torchrun."""
         if find_spec("psutil") is None:
             raise MissingExtraError("psutil", "train")
-        for program, advice in (("bash", "install it"), ("torchrun", "pip install 'meshwright[train]' brings it with torch")):
+        for program, advice in (
+            ("bash", "install it"),
+            ("torchrun", "pip install 'meshwright[train]' brings it with torch"),
+        ):
             if shutil.which(program, path=_path()) is None:
                 raise LauncherError(f"local: {program} is not there: {advice}")
 
@@ -75,8 +80,13 @@ class LocalExecutor:
         if job.nodes > 1:
             raise ConfigError(f"local: {job.name} wants {job.nodes} nodes, and this machine is one")
         if job.num_gpus > len(units):
-            kind, option = ("GPUs", "devices") if units and units[0].startswith("gpu-") else ("cores", "cores")
-            raise ConfigError(f"local: {job.name} starts {job.num_gpus} processes, and runs may use {len(units)} {kind} here ({option})")
+            kind, option = (
+                ("GPUs", "devices") if units and units[0].startswith("gpu-") else ("cores", "cores")
+            )
+            raise ConfigError(
+                f"local: {job.name} starts {job.num_gpus} processes, and runs may use {len(units)}"
+                f" {kind} here ({option})"
+            )
         return len(units) // job.num_gpus
 
     def written(self, job: Job, *, directory: Path, label: str) -> JobText:
@@ -84,7 +94,8 @@ class LocalExecutor:
         return job_text(_watched(job, label), launcher="torchrun")
 
     def submit(self, job: Job, *, directory: Path, label: str) -> str:
-        """Start a watcher; the job itself starts when as many GPUs or cores are free as it has processes."""
+        """Start a watcher; the job itself starts when as many GPUs or cores are free as it has
+        processes."""
         self.slots(job)
         run = directory.absolute()
         put_job(run, _watched(job, label), self.written(job, directory=run, label=label))
@@ -104,14 +115,17 @@ class LocalExecutor:
         spec, pid = _read(folder / "watch.json"), folder / "pid"
         if spec is None or spec["label"] != label or not pid.exists():
             return None
-        return str(_Handle(pid=int(pid.read_text()), token=spec["token"], directory=directory.absolute()))
+        return str(
+            _Handle(pid=int(pid.read_text()), token=spec["token"], directory=directory.absolute())
+        )
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
         """Read how each ended; where nothing was written yet, look at its watcher."""
         return {handle: self._status(_Handle.of(handle)) for handle in handles}
 
     def cancel(self, handle: str) -> None:
-        """Tell the watcher to end the job; it does so after this call, and even if this process ends first."""
+        """Tell the watcher to end the job; it does so after this call, and even if this process
+        ends first."""
         own = _Handle.of(handle)
         if self._status(own).state not in ("queued", "running"):
             return
@@ -121,9 +135,15 @@ class LocalExecutor:
 
     def _all_units(self) -> tuple[str, ...]:
         if self._units is None:
-            devices = _devices() if self.options.devices is None else [str(number) for number in self.options.devices]
+            devices = (
+                _devices()
+                if self.options.devices is None
+                else [str(number) for number in self.options.devices]
+            )
             cores = _cores()[: self.options.cores]
-            self._units = tuple(f"gpu-{device}" for device in devices) or tuple(f"core-{core}" for core in cores)
+            self._units = tuple(f"gpu-{device}" for device in devices) or tuple(
+                f"core-{core}" for core in cores
+            )
         return self._units
 
     def _spec(self, job: Job, label: str) -> dict[str, Any]:
@@ -147,35 +167,60 @@ class LocalExecutor:
         end = _read(folder / "end.json")
         if end is not None and end["token"] == own.token:
             times = {name: end[name] for name in ("started_s", "ended_s")}
-            return JobStatus(state=end["state"], exit_code=end["exit_code"], reason=end["reason"], nodes=_here(), **times)
+            return JobStatus(
+                state=end["state"],
+                exit_code=end["exit_code"],
+                reason=end["reason"],
+                nodes=_here(),
+                **times,
+            )
         start = _read(folder / "start.json")
-        started_s = start["started_s"] if start is not None and start["token"] == own.token else None
+        started_s = (
+            start["started_s"] if start is not None and start["token"] == own.token else None
+        )
         spec = _read(folder / "watch.json")
         if spec is None or spec["token"] != own.token:
             return JobStatus(state="unknown", reason=f"{folder} holds nothing of this job")
         if not watched and spec["host"] != _here()[0]:
-            return JobStatus(state="unknown", reason=f"it was started on {spec['host']}, and this is {_here()[0]}", started_s=started_s)
+            return JobStatus(
+                state="unknown",
+                reason=f"it was started on {spec['host']}, and this is {_here()[0]}",
+                started_s=started_s,
+            )
         if not watched:
             return _lost(own, started_s)
         if started_s is None:
-            return JobStatus(state="queued", reason=f"waits for {spec['count']} of {len(spec['units'])} GPUs or cores that other runs hold")
+            return JobStatus(
+                state="queued",
+                reason=(
+                    f"waits for {spec['count']} of {len(spec['units'])} GPUs or cores that other"
+                    " runs hold"
+                ),
+            )
         return JobStatus(state="running", started_s=started_s, nodes=_here())
 
 
 def _watched(job: Job, label: str) -> Job:
-    """The watcher holds the limit: it also ends what `timeout` around torchrun would leave behind."""
+    """The watcher holds the limit: it also ends what `timeout` around torchrun would leave
+    behind."""
     return replace(job, name=check_label(label), time_limit_s=None)
 
 
 def _lost(own: _Handle, started_s: float | None) -> JobStatus:
-    """A watcher that died without a word: the machine went down, or somebody killed it, and its job is killed too."""
+    """A watcher that died without a word: the machine went down, or somebody killed it, and its job
+    is killed too."""
     import psutil
 
     from meshwright.runs.executors._watch import kill_marked
 
     submitted_s = int(own.token.rpartition("-")[2]) / 1e9
     if psutil.boot_time() > submitted_s:
-        return JobStatus(state="node_failed", reason="this machine was started again since", started_s=started_s, nodes=_here())
+        return JobStatus(
+            state="node_failed",
+            reason="this machine was started again since",
+            started_s=started_s,
+            nodes=_here(),
+        )
     kill_marked(own.token)
     reason = "killed from outside together with its watcher; no exit code was left"
     return JobStatus(state="failed", reason=reason, started_s=started_s, nodes=_here())
@@ -196,10 +241,19 @@ def _start(run: Path, token: str) -> int:
     # -P: beside the watcher lie modules with the names of packages.
     words = [sys.executable, "-P", str(_WATCHER), str(run), token]
     done = subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=_STARTING_S, start_new_session=True
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_STARTING_S,
+        start_new_session=True,
     )
     if not done.stdout.strip().isdecimal():
-        raise OSError(f"its watcher did not start: {(done.stderr.strip() or 'no word from it').splitlines()[-1]}")
+        raise OSError(
+            "its watcher did not start:"
+            f" {(done.stderr.strip() or 'no word from it').splitlines()[-1]}"
+        )
     return int(done.stdout)
 
 
@@ -209,7 +263,8 @@ def _read(path: Path) -> Any:
 
 
 def _path() -> str:
-    """Where programs are looked for: beside this Python first, if torchrun is there, as that one has what the job imports."""
+    """Where programs are looked for: beside this Python first, if torchrun is there, as that one
+    has what the job imports."""
     own, path = Path(sys.executable).parent, os.environ.get("PATH", os.defpath)
     return f"{own}{os.pathsep}{path}" if (own / "torchrun").exists() else path
 
@@ -225,13 +280,27 @@ def _cores() -> list[int]:
 
 
 def _devices() -> list[str]:
-    """GPUs of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists; none where there is no nvidia-smi."""
+    """GPUs of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists; none where there is no
+    nvidia-smi."""
     if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [device.strip() for device in named.split(",") if device.strip() not in ("", "-1", "NoDevFiles")]
+        return [
+            device.strip()
+            for device in named.split(",")
+            if device.strip() not in ("", "-1", "NoDevFiles")
+        ]
     try:
-        done = subprocess.run(_QUERY, capture_output=True, text=True, check=True, timeout=_STARTING_S, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            _QUERY,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_STARTING_S,
+            stdin=subprocess.DEVNULL,
+        )
     except FileNotFoundError:
         return []
     except (OSError, subprocess.SubprocessError) as error:
-        raise LauncherError(f"local: nvidia-smi failed ({error}); name the GPUs (devices)") from None
+        raise LauncherError(
+            f"local: nvidia-smi failed ({error}); name the GPUs (devices)"
+        ) from None
     return done.stdout.split()

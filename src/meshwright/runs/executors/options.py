@@ -8,7 +8,14 @@ from typing import Any, Literal, get_args
 from meshwright.errors import ConfigError, UnknownNameError
 from meshwright.exports.jobs import Job
 
-__all__ = ["BaseCommandOptions", "KubernetesKind", "KubernetesOptions", "LocalOptions", "SlurmOptions", "with_defaults"]
+__all__ = [
+    "BaseCommandOptions",
+    "KubernetesKind",
+    "KubernetesOptions",
+    "LocalOptions",
+    "SlurmOptions",
+    "with_defaults",
+]
 
 KubernetesKind = Literal["trainjob", "pytorchjob", "jobset", "mpijob"]
 
@@ -18,10 +25,11 @@ class LocalOptions:
     """This machine."""
 
     devices: tuple[int, ...] | None = None
-    """GPUs that runs may use, by their numbers; () for none, when processes get a core each. None: those of CUDA_VISIBLE_DEVICES, else
-    all that nvidia-smi lists."""
+    """GPUs that runs may use, by their numbers; () for none, when processes get a core each. None:
+    those of CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
     cores: int | None = None
-    """Cores that runs on processors may use, one for each process; None: all that this process may."""
+    """Cores that runs on processors may use, one for each process; None: all that this process
+    may."""
     stop_grace_s: float = 10.0
     """Time between asking a job to end and killing it."""
 
@@ -96,4 +104,11 @@ class BaseCommandOptions:
 
 def with_defaults(job: Job, **values: Any) -> Job:
     """Return the job with values where it says none itself."""
-    return replace(job, **{name: value for name, value in values.items() if value is not None and getattr(job, name) is None})
+    return replace(
+        job,
+        **{
+            name: value
+            for name, value in values.items()
+            if value is not None and getattr(job, name) is None
+        },
+    )

@@ -12,7 +12,12 @@ from meshwright.runs.executors.base_command import BaseCommandExecutor
 from meshwright.runs.executors.executor import Executor
 from meshwright.runs.executors.kubernetes import KubernetesExecutor
 from meshwright.runs.executors.local import LocalExecutor
-from meshwright.runs.executors.options import BaseCommandOptions, KubernetesOptions, LocalOptions, SlurmOptions
+from meshwright.runs.executors.options import (
+    BaseCommandOptions,
+    KubernetesOptions,
+    LocalOptions,
+    SlurmOptions,
+)
 from meshwright.runs.executors.slurm import SlurmExecutor
 
 __all__ = ["EXECUTORS", "executor"]
@@ -29,7 +34,8 @@ EXECUTORS: Mapping[str, tuple[Callable[[Any], Executor], Any]] = MappingProxyTyp
 
 
 def executor(launcher: str, **options: Any) -> Executor:
-    """Return the executor of a launcher; UnknownNameError for a launcher or an option that does not exist, with the nearest."""
+    """Return the executor of a launcher; UnknownNameError for a launcher or an option that does not
+    exist, with the nearest."""
     if launcher not in EXECUTORS:
         raise UnknownNameError("launcher", launcher, EXECUTORS)
     make, kind = EXECUTORS[launcher]

@@ -13,7 +13,12 @@ from meshwright.errors import ConfigError, LauncherError, LauncherSilent
 from meshwright.exports.jobs import Job, JobText, array_script, job_text
 from meshwright.runs.executors._commands import Answer, ask, last_line, require
 from meshwright.runs.executors._files import put_job, put_whole
-from meshwright.runs.executors._slurm_states import SACCT_FIELDS, SQUEUE_FIELDS, status_of_sacct, status_of_squeue
+from meshwright.runs.executors._slurm_states import (
+    SACCT_FIELDS,
+    SQUEUE_FIELDS,
+    status_of_sacct,
+    status_of_squeue,
+)
 from meshwright.runs.executors.executor import JobStatus, check_label
 from meshwright.runs.executors.options import SlurmOptions, with_defaults
 
@@ -32,7 +37,8 @@ _SILENT = (
 )
 """Slurm's words where the controller, not the request, is in trouble."""
 _STAMP = "sbatch.out"
-"""What sbatch said, written by sbatch itself: it is there even if this process dies while sbatch runs."""
+"""What sbatch said, written by sbatch itself: it is there even if this process dies while sbatch
+runs."""
 _SENT = "sent.json"
 _DAYS = 90
 """How far back accounting is asked for a label."""
@@ -48,7 +54,8 @@ class ArrayRun:
 
 
 class SlurmExecutor:
-    """sbatch, squeue, sacct where there is accounting, scontrol and scancel. The run's directory must be on a file system of all nodes."""
+    """sbatch, squeue, sacct where there is accounting, scontrol and scancel. The run's directory
+    must be on a file system of all nodes."""
 
     name = "slurm"
 
@@ -80,8 +87,11 @@ class SlurmExecutor:
         _note(folder, label=label, array=None, task=None)
         return self._sbatch(_words(run, label), folder, label)
 
-    def submit_array(self, runs: Sequence[ArrayRun], *, directory: Path, label: str) -> tuple[str, ...]:
-        """Hand several jobs of the same size to sbatch at once; a handle for each, in order. `directory` holds the array's own script."""
+    def submit_array(
+        self, runs: Sequence[ArrayRun], *, directory: Path, label: str
+    ) -> tuple[str, ...]:
+        """Hand several jobs of the same size to sbatch at once; a handle for each, in order.
+        `directory` holds the array's own script."""
         full = [self._full(run.job, run.label) for run in runs]
         folder = directory.absolute() / "job"
         tasks = []
@@ -91,7 +101,11 @@ class SlurmExecutor:
             tasks.append(str(place))
         text = array_script(full, folders=tasks, at_once=self.options.array_at_once)
         put_job(directory.absolute(), replace(full[0], files=()), text)
-        number = self._sbatch([f"--job-name={check_label(label)}", f"--chdir={folder}", str(folder / text.file_name)], folder, label)
+        number = self._sbatch(
+            [f"--job-name={check_label(label)}", f"--chdir={folder}", str(folder / text.file_name)],
+            folder,
+            label,
+        )
         return tuple(f"{number}_{task}" for task in range(len(tasks)))
 
     def find(self, label: str, *, directory: Path) -> str | None:
@@ -105,7 +119,13 @@ class SlurmExecutor:
         stamp = Path(sent["array"] or folder) / _STAMP
         number = _number(stamp.read_text()) if stamp.exists() else None
         number = number or (None if sent["array"] else self._by_name(label))
-        return None if number is None else number if sent["task"] is None else f"{number}_{sent['task']}"
+        return (
+            None
+            if number is None
+            else number
+            if sent["task"] is None
+            else f"{number}_{sent['task']}"
+        )
 
     def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
         """Ask squeue for all, and sacct for those that squeue has forgotten."""
@@ -123,17 +143,29 @@ class SlurmExecutor:
             raise LauncherError(f"slurm: scancel {handle}: {last_line(answer)}")
 
     def requeue(self, handle: str) -> None:
-        """Put a job back into the queue, a running or an ended one: it starts anew under the same handle, and its logs too."""
+        """Put a job back into the queue, a running or an ended one: it starts anew under the same
+        handle, and its logs too."""
         answer = self._ask("scontrol", "requeue", _check_handle(handle))
         if answer.code:
-            raise LauncherError(f"slurm: {handle} is not put back into the queue: {last_line(answer)}")
+            raise LauncherError(
+                f"slurm: {handle} is not put back into the queue: {last_line(answer)}"
+            )
 
     def _full(self, job: Job, label: str) -> Job:
         if job.log_dir:
-            raise ConfigError(f"log_dir={job.log_dir}: the output of a run goes to its own directory; leave log_dir out")
+            raise ConfigError(
+                f"log_dir={job.log_dir}: the output of a run goes to its own directory; leave"
+                " log_dir out"
+            )
         own = self.options
         named = replace(job, name=check_label(label), words=(*job.words, *own.words))
-        return with_defaults(named, account=own.account, partition=own.partition, time_limit_s=own.time_limit_s, image=own.image)
+        return with_defaults(
+            named,
+            account=own.account,
+            partition=own.partition,
+            time_limit_s=own.time_limit_s,
+            image=own.image,
+        )
 
     def _sbatch(self, words: Sequence[str], folder: Path, label: str) -> str:
         stamp = folder / _STAMP
@@ -148,7 +180,14 @@ class SlurmExecutor:
         if not handles:
             return {}
         columns = ",".join(f"{name}:|" for name in SQUEUE_FIELDS)
-        answer = self._ask("squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(handles)}", f"--Format={columns}")
+        answer = self._ask(
+            "squeue",
+            "--noheader",
+            "--array",
+            "--states=all",
+            f"--jobs={','.join(handles)}",
+            f"--Format={columns}",
+        )
         if answer.code and "Invalid job id" not in answer.err:
             raise LauncherSilent(f"slurm: squeue: {last_line(answer)}")
         rows = _rows(answer, SQUEUE_FIELDS)
@@ -159,7 +198,12 @@ class SlurmExecutor:
         if not self._accounting:
             return {}
         try:
-            answer = self._ask("sacct", *_SACCT, f"--format={','.join(SACCT_FIELDS)}", f"--jobs={','.join(handles)}")
+            answer = self._ask(
+                "sacct",
+                *_SACCT,
+                f"--format={','.join(SACCT_FIELDS)}",
+                f"--jobs={','.join(handles)}",
+            )
         except LauncherSilent:
             raise
         except LauncherError:
@@ -175,12 +219,20 @@ class SlurmExecutor:
 
     def _by_name(self, label: str) -> str | None:
         """The youngest job of this user with the name."""
-        answer = self._ask("squeue", "--noheader", "--me", "--states=all", f"--name={label}", "--format=%A")
+        answer = self._ask(
+            "squeue", "--noheader", "--me", "--states=all", f"--name={label}", "--format=%A"
+        )
         if answer.code:
             raise LauncherSilent(f"slurm: squeue: {last_line(answer)}")
         numbers = [int(word) for word in answer.out.split()]
         if not numbers and self._accounting:
-            known = self._ask("sacct", *_SACCT, "--format=JobIDRaw", f"--name={label}", f"--starttime=now-{_DAYS}days")
+            known = self._ask(
+                "sacct",
+                *_SACCT,
+                "--format=JobIDRaw",
+                f"--name={label}",
+                f"--starttime=now-{_DAYS}days",
+            )
             self._accounting = "accounting storage is disabled" not in known.err
             numbers = [int(word) for word in known.out.split()] if not known.code else []
         return str(max(numbers)) if numbers else None
@@ -194,15 +246,26 @@ class SlurmExecutor:
             elif "[" not in nodes:
                 found[nodes] = tuple(nodes.split(","))
             else:
-                found[nodes] = tuple(self._ask("scontrol", "show", "hostnames", nodes).out.split()) or (nodes,)
+                found[nodes] = tuple(
+                    self._ask("scontrol", "show", "hostnames", nodes).out.split()
+                ) or (nodes,)
         return found
 
     def _forgotten(self, handle: str) -> JobStatus:
-        why = "" if self._accounting else "; there is no accounting here, and the controller forgets jobs some minutes after their end"
+        why = (
+            ""
+            if self._accounting
+            else (
+                "; there is no accounting here, and the controller forgets jobs some minutes after"
+                " their end"
+            )
+        )
         return JobStatus(state="unknown", reason=f"Slurm knows no job {handle}{why}")
 
     def _ask(self, *words: str, out: Path | None = None) -> Answer:
-        answer = ask(words, launcher="slurm", env=_environment(), patience_s=self.options.patience_s, out=out)
+        answer = ask(
+            words, launcher="slurm", env=_environment(), patience_s=self.options.patience_s, out=out
+        )
         if answer.code and any(silent in answer.err for silent in _SILENT):
             raise LauncherSilent(f"slurm: {words[0]}: {last_line(answer)}")
         return answer
@@ -214,9 +277,14 @@ _SACCT = ("--noheader", "--parsable2", "--allocations")
 
 
 def _environment() -> dict[str, str]:
-    """Slurm's variables of a job that this process may run in would change what the commands do; sites' defaults for sbatch stay."""
+    """Slurm's variables of a job that this process may run in would change what the commands do;
+    sites' defaults for sbatch stay."""
     dropped = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SPRIO_")
-    kept = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(dropped)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or not name.startswith(dropped)
+    }
     return {**kept, "SLURM_TIME_FORMAT": "%s"}
 
 
@@ -226,7 +294,8 @@ def _words(run: Path, label: str) -> list[str]:
 
 
 def _outputs(run: Path) -> list[str]:
-    """A requeued job starts its logs anew, whatever the site's habit: two attempts in one log would be read as one."""
+    """A requeued job starts its logs anew, whatever the site's habit: two attempts in one log would
+    be read as one."""
     folder = str(run).replace("%", "%%")
     return [f"--output={folder}/stdout.log", f"--error={folder}/stderr.log", "--open-mode=truncate"]
 
@@ -244,7 +313,9 @@ def _number(text: str) -> str | None:
 
 def _rows(answer: Answer, fields: Sequence[str]) -> list[list[str]]:
     cells = [line.split("|") for line in answer.out.splitlines()]
-    return [[cell.strip() for cell in row[: len(fields)]] for row in cells if len(row) >= len(fields)]
+    return [
+        [cell.strip() for cell in row[: len(fields)]] for row in cells if len(row) >= len(fields)
+    ]
 
 
 def _check_handle(handle: str) -> str:

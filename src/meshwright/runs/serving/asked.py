@@ -19,7 +19,13 @@ from meshwright.runs.loop import StudyLimits
 from meshwright.runs.processors import probed_processors
 from meshwright.runs.serving.candidates import Pins
 from meshwright.runs.serving.trial import OWN_ENGINE, ServingTrial
-from meshwright.runs.serving.tune import PreparedServing, ServingStudy, ServingTuning, prepare_serving, tune_serving
+from meshwright.runs.serving.tune import (
+    PreparedServing,
+    ServingStudy,
+    ServingTuning,
+    prepare_serving,
+    tune_serving,
+)
 from meshwright.runs.tune import kept_machine
 from meshwright.search.profiled import local_pool
 from meshwright.serving.deployment import Worker
@@ -46,7 +52,8 @@ class Place:
 
 
 def serving_place(cluster: str, *, folder: Path, gpus_per_node: int | None = None) -> Place:
-    """Return the chips of a cluster's name; `local` without a GPU is the processor's cores, as they were probed when the study began."""
+    """Return the chips of a cluster's name; `local` without a GPU is the processor's cores, as they
+    were probed when the study began."""
     word, colon, count = cluster.strip().lower().partition(":")
     if word != LOCAL or (not colon and find_local_cluster() is not None):
         return Place(word=cluster, cluster=cluster_from_flag(cluster, gpus_per_node=gpus_per_node))
@@ -73,10 +80,12 @@ def prepare_serving_study(
     patience_s: float = 600.0,
     extra: tuple[str, ...] = (),
 ) -> PreparedServing:
-    """Return a study before its first run; ConfigError where nothing can be run, or something asked for has no effect.
+    """Return a study before its first run; ConfigError where nothing can be run, or something asked
+    for has no effect.
 
-    The lengths that deployments are predicted for are the loads' means. `weights` are 16 bits, on processors fp32, unless others are named,
-    and the cache is of the same type. `workers` are exactly those that may be run; None: what the search finds, with the pins' sizes.
+    The lengths that deployments are predicted for are the loads' means. `weights` are 16 bits, on
+    processors fp32, unless others are named, and the cache is of the same type. `workers` are
+    exactly those that may be run; None: what the search finds, with the pins' sizes.
     """
     asks = [ask for load in loads for ask in load.asks]
     kept = limits or Limits()
@@ -93,7 +102,13 @@ def prepare_serving_study(
         objective=objective,
         modes=("aggregated",),
         weights=cast("Any", types),
-        cache=cast("Any", tuple(cache)) if cache else cast("Any", types) if all(word in _HALVES for word in types) else None,
+        cache=(
+            cast("Any", tuple(cache))
+            if cache
+            else cast("Any", types)
+            if all(word in _HALVES for word in types)
+            else None
+        ),
     )
     trial = ServingTrial(
         loads=tuple(loads),
@@ -114,7 +129,9 @@ def prepare_serving_study(
         "input_len": request.input_len,
         "output_len": request.output_len,
     }
-    return prepare_serving(request, trial, asked=asked, pins=pins or {}, workers=workers, machine=place.machine)
+    return prepare_serving(
+        request, trial, asked=asked, pins=pins or {}, workers=workers, machine=place.machine
+    )
 
 
 _HALVES = ("fp32", "bf16", "fp16")
@@ -131,8 +148,12 @@ def tune(
     study: StudyLimits | None = None,
     **asked: Any,
 ) -> ServingStudy:
-    """Run a study of serving, or go on with it, as `meshwright serving tune` does; `asked` is that of `prepare_serving_study`."""
+    """Run a study of serving, or go on with it, as `meshwright serving tune` does; `asked` is that
+    of `prepare_serving_study`."""
     spec = named_model(model) if isinstance(model, str) else model
     place = serving_place(cluster, folder=Path(folder))
     prepared = prepare_serving_study(spec, place, engine=engine, loads=loads, **asked)
-    return tune_serving(prepared, ServingTuning(folder=Path(folder), limits=study or StudyLimits(), launcher=launcher))
+    return tune_serving(
+        prepared,
+        ServingTuning(folder=Path(folder), limits=study or StudyLimits(), launcher=launcher),
+    )

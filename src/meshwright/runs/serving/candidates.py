@@ -1,4 +1,5 @@
-"""Deployments that a study may run, the best predicted first, and what is believed of them before any run."""
+"""Deployments that a study may run, the best predicted first, and what is believed of them before
+any run."""
 
 from __future__ import annotations
 
@@ -25,17 +26,26 @@ from meshwright.serving.space import Candidate as Priced
 from meshwright.serving.space import candidate_of, candidates
 from meshwright.serving.steady import most_running
 
-__all__ = ["Pins", "ServingCandidate", "ServingCandidates", "named_candidates", "serving_candidates", "serving_options"]
+__all__ = [
+    "Pins",
+    "ServingCandidate",
+    "ServingCandidates",
+    "named_candidates",
+    "serving_candidates",
+    "serving_options",
+]
 
 SPREAD = 0.35
-"""Standard deviation of ln(measured / predicted) of a deployment's throughput or request time, of published runs: half of TPOT's errors are
-above 11 % of dense models and 18 % of those with experts, their means 17 % to 24 % (docs/serving_accuracy.md); a normal distribution with a
-mean size of 0.24 has a width of 0.30, to which TTFT's errors add."""
+"""Standard deviation of ln(measured / predicted) of a deployment's throughput or request time, of
+published runs: half of TPOT's errors are above 11 % of dense models and 18 % of those with experts,
+their means 17 % to 24 % (docs/serving_accuracy.md); a normal distribution with a mean size of 0.24
+has a width of 0.30, to which TTFT's errors add."""
 OWN = 0.15
-"""Of it, what like deployments do not share: ranks of configurations of one model and engine are mostly right
-there (Spearman 0.8 to 0.95)."""
+"""Of it, what like deployments do not share: ranks of configurations of one model and engine are
+mostly right there (Spearman 0.8 to 0.95)."""
 FILL_SPREAD = 0.1
-"""The same of memory needed: engines fill what they are told to, and take fewer requests at once where it is short."""
+"""The same of memory needed: engines fill what they are told to, and take fewer requests at once
+where it is short."""
 _BISECTIONS = 20
 Pins = Mapping[str, tuple[int, ...]]
 """Sizes that an axis may have: tp, pp, ep, attention_dp."""
@@ -77,8 +87,11 @@ class ServingCandidates:
     """Of workers that were named one by one: why they can't be run."""
 
 
-def named_candidates(request: ServingRequest, trial: ServingTrial, *, workers: Sequence[Worker]) -> ServingCandidates:
-    """Predict exactly these workers under the trial's loads, the best first; ConfigError where none of them can be run."""
+def named_candidates(
+    request: ServingRequest, trial: ServingTrial, *, workers: Sequence[Worker]
+) -> ServingCandidates:
+    """Predict exactly these workers under the trial's loads, the best first; ConfigError where none
+    of them can be run."""
     members: list[ServingCandidate] = []
     refused: dict[Worker, str] = {}
     for worker in workers:
@@ -97,61 +110,113 @@ def _named(request: ServingRequest, trial: ServingTrial, worker: Worker) -> Serv
         check_worker(worker, request.model)
         if worker.chips > pool.num_chips:
             return f"{worker.name}: {worker.chips} chips, and there are {pool.num_chips}"
-        priced = candidate_of(request, pool, worker, weights, request.cache[0] if request.cache else weights)  # type: ignore[arg-type]  # types of 16 and 32 bits are both
+        priced = candidate_of(
+            request,
+            pool,
+            worker,
+            weights,
+            request.cache[0] if request.cache else weights,  # type: ignore[arg-type]
+        )  # types of 16 and 32 bits are both
     except ConfigError as error:
         return str(error)
     deployment = _deployment(priced)
     reason = _beyond_node(priced) or refusal_of_deployment(trial, request, deployment)
-    return reason or ServingCandidate(deployment=deployment, predicted=_predicted(request, trial, priced), trial=trial)
+    return reason or ServingCandidate(
+        deployment=deployment, predicted=_predicted(request, trial, priced), trial=trial
+    )
 
 
-def serving_candidates(request: ServingRequest, trial: ServingTrial, *, pins: Pins) -> ServingCandidates:
-    """Search the deployments of a request and predict each under the trial's loads; ConfigError where none can be run."""
+def serving_candidates(
+    request: ServingRequest, trial: ServingTrial, *, pins: Pins
+) -> ServingCandidates:
+    """Search the deployments of a request and predict each under the trial's loads; ConfigError
+    where none can be run."""
     left_out: Counter[str] = Counter()
     members: list[ServingCandidate] = []
     for priced in candidates(request, left_out):
         deployment = _deployment(priced)
-        reason = _pinned_out(deployment, pins) or _beyond_node(priced) or refusal_of_deployment(trial, request, deployment)
+        reason = (
+            _pinned_out(deployment, pins)
+            or _beyond_node(priced)
+            or refusal_of_deployment(trial, request, deployment)
+        )
         if reason is not None:
             left_out[reason] += 1
             continue
-        members.append(ServingCandidate(deployment=deployment, predicted=_predicted(request, trial, priced), trial=trial))
+        members.append(
+            ServingCandidate(
+                deployment=deployment, predicted=_predicted(request, trial, priced), trial=trial
+            )
+        )
     return _found(request, members, left_out, {})
 
 
 def _found(
-    request: ServingRequest, members: Sequence[ServingCandidate], left_out: Counter[str], refused: Mapping[Worker, str]
+    request: ServingRequest,
+    members: Sequence[ServingCandidate],
+    left_out: Counter[str],
+    refused: Mapping[Worker, str],
 ) -> ServingCandidates:
     if not members:
         shown = "; ".join(f"{reason} ({count})" for reason, count in left_out.most_common(3))
-        raise ConfigError(f"no deployment of {request.model.name} can be run: {shown or 'none keeps the rules'}")
-    ordered = sorted(members, key=lambda member: (not member.predicted.keeps, member.predicted.cost_s))
+        raise ConfigError(
+            f"no deployment of {request.model.name} can be run: {shown or 'none keeps the rules'}"
+        )
+    ordered = sorted(
+        members, key=lambda member: (not member.predicted.keeps, member.predicted.cost_s)
+    )
     return ServingCandidates(members=tuple(ordered), left_out=dict(left_out), refused=dict(refused))
 
 
 def _deployment(priced: Priced) -> Deployment:
-    return Deployment(worker=priced.prices.worker, weights=priced.prices.quantisation.name, cache=priced.prices.cache)
+    return Deployment(
+        worker=priced.prices.worker,
+        weights=priced.prices.quantisation.name,
+        cache=priced.prices.cache,
+    )
 
 
 def _pinned_out(deployment: Deployment, pins: Pins) -> str | None:
     """The first axis whose size is none of those that were asked for."""
     sizes = ((axis, getattr(deployment.worker, axis), allowed) for axis, allowed in pins.items())
-    return next((f"{axis}={size}: not asked for" for axis, size, allowed in sizes if size not in allowed), None)
+    return next(
+        (f"{axis}={size}: not asked for" for axis, size, allowed in sizes if size not in allowed),
+        None,
+    )
 
 
 def _beyond_node(priced: Priced) -> str | None:
     chips, node = priced.prices.worker.chips, priced.pool.node.chips_per_node
-    return f"{chips} chips on nodes of {node}: a run is one engine on one node" if chips > node else None
+    return (
+        f"{chips} chips on nodes of {node}: a run is one engine on one node"
+        if chips > node
+        else None
+    )
 
 
 def _predicted(request: ServingRequest, trial: ServingTrial, priced: Priced) -> ServingPrediction:
-    most = most_running(priced.clock, input_len=request.input_len, output_len=request.output_len, cache_tokens=priced.memory.cache_tokens)
+    most = most_running(
+        priced.clock,
+        input_len=request.input_len,
+        output_len=request.output_len,
+        cache_tokens=priced.memory.cache_tokens,
+    )
     most *= priced.prices.worker.attention_dp
     points = tuple(_point(request, priced, load, most) for load in trial.loads if most)
-    kept = [point for point in points if trial.limits.kept({"ttft_s": point.ttft_s, "tpot_s": point.tpot_s, "e2e_s": point.e2e_s})]
+    kept = [
+        point
+        for point in points
+        if trial.limits.kept({"ttft_s": point.ttft_s, "tpot_s": point.tpot_s, "e2e_s": point.e2e_s})
+    ]
     chips = priced.prices.worker.chips
-    cost_s = min((_cost_s(point, chips, trial.objective) for point in kept or points), default=math.inf)
-    held = min(most, trial.most_sequences) * (request.input_len + request.output_len) / priced.prices.worker.attention_dp
+    cost_s = min(
+        (_cost_s(point, chips, trial.objective) for point in kept or points), default=math.inf
+    )
+    held = (
+        min(most, trial.most_sequences)
+        * (request.input_len + request.output_len)
+        / priced.prices.worker.attention_dp
+    )
     return ServingPrediction(
         points=points,
         cost_s=cost_s,
@@ -166,17 +231,30 @@ def _cost_s(point: PredictedPoint, chips: int, objective: Objective) -> float:
 
 
 def _point(request: ServingRequest, priced: Priced, load: Load, most: int) -> PredictedPoint:
-    """Price a load: clients as many requests under way, or as many as the cache holds; a rate as what carries it."""
+    """Price a load: clients as many requests under way, or as many as the cache holds; a rate as
+    what carries it."""
     rate = _rate(load)
-    clients = min(load.clients, most) if load.clients is not None else _clients_at(request, priced, rate, most)
+    clients = (
+        min(load.clients, most)
+        if load.clients is not None
+        else _clients_at(request, priced, rate, most)
+    )
     deployment = _deployment(priced)
-    found = predict(request, worker=deployment.worker, weights=deployment.weights, cache=deployment.cache, concurrency=clients)
+    found = predict(
+        request,
+        worker=deployment.worker,
+        weights=deployment.weights,
+        cache=deployment.cache,
+        concurrency=clients,
+    )
     per_s = found.requests_per_s if load.clients is not None else min(rate, found.requests_per_s)
     waited = load.clients / clients if load.clients is not None else 1.0
     e2e_s = found.e2e_s * waited
     return PredictedPoint(
         load=load.name,
-        ttft_s=found.ttft_s + e2e_s - found.e2e_s,  # what the cache has no room for waits before its first token
+        ttft_s=found.ttft_s
+        + e2e_s
+        - found.e2e_s,  # what the cache has no room for waits before its first token
         tpot_s=found.tpot_s,
         e2e_s=e2e_s,
         tokens_per_s=per_s * request.output_len,
@@ -199,7 +277,13 @@ def _clients_at(request: ServingRequest, priced: Priced, rate: float, most: int)
         if low >= high:
             break
         middle = (low + high) // 2
-        found = predict(request, worker=deployment.worker, weights=deployment.weights, cache=deployment.cache, concurrency=middle)
+        found = predict(
+            request,
+            worker=deployment.worker,
+            weights=deployment.weights,
+            cache=deployment.cache,
+            concurrency=middle,
+        )
         low, high = (low, middle) if found.requests_per_s >= rate else (middle + 1, high)
     return low
 
@@ -207,28 +291,49 @@ def _clients_at(request: ServingRequest, priced: Priced, rate: float, most: int)
 def serving_options(members: Sequence[ServingCandidate], *, on_cores: bool) -> Options:
     """Return what is believed of deployments before any run.
 
-    Formula:  ln cost of each is normal with the predicted mean and SPREAD, of which OWN is its own and the rest is shared, the more the
-              fewer doublings of tp, pp, ep, attention_dp and bytes of a weight lie between two
+    Formula:  ln cost of each is normal with the predicted mean and SPREAD, of which OWN is its own
+              and the rest is shared, the more the fewer doublings of tp, pp, ep, attention_dp and
+              bytes of a weight lie between two
     Source:   SPREAD, OWN, FILL_SPREAD; on processors NEW_KIND times as wide
     """
     wide = NEW_KIND if on_cores else 1.0
     axes = np.array([_axes(member.deployment) for member in members])
-    # One that is not predicted to keep the limits is behind all that are: e times the worst of them.
+    # One that is not predicted to keep the limits is behind all that are: e times the worst of
+    # them.
     costs = np.array([member.predicted.cost_s for member in members])
     worst = costs[np.isfinite(costs)].max(initial=1.0)
-    logs = np.log(np.where(np.isfinite(costs), costs, worst)) + np.array([0.0 if member.predicted.keeps else 1.0 for member in members])
-    fills = np.log([member.predicted.memory_bytes / member.predicted.limit_bytes for member in members])
-    return Options(step=_prior(logs, axes, wide * SPREAD, wide * OWN), fill=_prior(fills, axes, FILL_SPREAD, FILL_SPREAD / 2), axes=axes)
+    logs = np.log(np.where(np.isfinite(costs), costs, worst)) + np.array(
+        [0.0 if member.predicted.keeps else 1.0 for member in members]
+    )
+    fills = np.log(
+        [member.predicted.memory_bytes / member.predicted.limit_bytes for member in members]
+    )
+    return Options(
+        step=_prior(logs, axes, wide * SPREAD, wide * OWN),
+        fill=_prior(fills, axes, FILL_SPREAD, FILL_SPREAD / 2),
+        axes=axes,
+    )
 
 
 def _prior(mean: np.ndarray, axes: np.ndarray, spread: float, own: float) -> Prior:
     none = np.zeros((len(mean), 1))
     return correlations(
-        slopes=none, widths=np.zeros(1), axes=axes, noise=own * math.sqrt(2.0), mean=mean, spread=np.full(len(mean), spread)
+        slopes=none,
+        widths=np.zeros(1),
+        axes=axes,
+        noise=own * math.sqrt(2.0),
+        mean=mean,
+        spread=np.full(len(mean), spread),
     )
 
 
 def _axes(deployment: Deployment) -> list[float]:
     worker = deployment.worker
-    sizes = (worker.tp, worker.pp, worker.ep, worker.attention_dp, Quantisation.bytes_of(deployment.weights))
+    sizes = (
+        worker.tp,
+        worker.pp,
+        worker.ep,
+        worker.attention_dp,
+        Quantisation.bytes_of(deployment.weights),
+    )
     return [*map(math.log2, sizes), float(deployment.cache == deployment.weights)]

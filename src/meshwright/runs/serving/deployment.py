@@ -18,7 +18,8 @@ DIGITS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
-    """One copy of the model; a cluster holds as many as its chips allow, and each serves as much."""
+    """One copy of the model; a cluster holds as many as its chips allow, and each serves as
+    much."""
 
     worker: Worker
     weights: Weights
@@ -32,7 +33,9 @@ class Deployment:
     @property
     def run_id(self) -> str:
         """`tp2-bf16-bf16-1f3a9c07`, the last part a digest of every field."""
-        digest = hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:DIGITS]
+        digest = hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[
+            :DIGITS
+        ]
         axes = self.worker.name.replace("attention_dp", "adp").replace("=", "").split(",")
         return "-".join([*axes, self.weights, self.cache, digest])
 
@@ -44,4 +47,8 @@ class Deployment:
 def deployment_of(content: Mapping[str, Any]) -> Deployment:
     """Read it back from plain types."""
     worker = Worker(**content["worker"])
-    return Deployment(worker=worker, weights=cast("Weights", content["weights"]), cache=cast("Cache", content["cache"]))
+    return Deployment(
+        worker=worker,
+        weights=cast("Weights", content["weights"]),
+        cache=cast("Cache", content["cache"]),
+    )

@@ -96,8 +96,11 @@ class ServedRecord(Course):
         }
 
 
-def served_record_of(content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str) -> ServedRecord:
-    """Read a run back from the content of its two files; ConfigError names the file that is no run of serving."""
+def served_record_of(
+    content: Mapping[str, Any], events: Iterable[Mapping[str, Any]], *, source: str
+) -> ServedRecord:
+    """Read a run back from the content of its two files; ConfigError names the file that is no run
+    of serving."""
     try:
         told = content["predicted"]
         points = tuple(PredictedPoint(**point) for point in told["points"])
@@ -113,5 +116,7 @@ def served_record_of(content: Mapping[str, Any], events: Iterable[Mapping[str, A
         for line in events:
             record = record.after(event_of(line))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{source}: no run of a study of serving ({type(error).__name__}: {error})") from None
+        raise ConfigError(
+            f"{source}: no run of a study of serving ({type(error).__name__}: {error})"
+        ) from None
     return record

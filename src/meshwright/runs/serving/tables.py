@@ -1,4 +1,5 @@
-"""What a study of serving found: `results.csv` has a row for each load of each deployment, `failed.csv` those that failed."""
+"""What a study of serving found: `results.csv` has a row for each load of each deployment,
+`failed.csv` those that failed."""
 
 from __future__ import annotations
 
@@ -22,12 +23,18 @@ class _Row:
     load: str
 
     def predicted(self, name: str) -> float | None:
-        found = next((point for point in self.record.predicted.points if point.load == self.load), None)
+        found = next(
+            (point for point in self.record.predicted.points if point.load == self.load), None
+        )
         return None if found is None else float(getattr(found, name))
 
     def measured(self, name: str, part: str = "mean") -> float | None:
         served = self.record.served
-        found = next((point for point in served.points if point.load == self.load), None) if served else None
+        found = (
+            next((point for point in served.points if point.load == self.load), None)
+            if served
+            else None
+        )
         if found is None or found.figures is None:
             return None
         value = getattr(found.figures, name)
@@ -41,7 +48,9 @@ class _Row:
     @property
     def kept(self) -> str:
         served = self.record.served
-        point = next(point for point in served.points if point.load == self.load) if served else None
+        point = (
+            next(point for point in served.points if point.load == self.load) if served else None
+        )
         return "yes" if point is not None and point.kept(self.record.limits) else "no"
 
 
@@ -53,7 +62,9 @@ def _off(row: _Row, name: str) -> float | None:
 
 def _good(row: _Row) -> float | None:
     served = row.record.served
-    point = next((point for point in served.points if point.load == row.load), None) if served else None
+    point = (
+        next((point for point in served.points if point.load == row.load), None) if served else None
+    )
     return None if point is None or point.figures is None else point.figures.good_per_s
 
 
@@ -72,10 +83,15 @@ _SETTINGS: Mapping[str, Callable[[_Row], Cell]] = {
 _RESULT: Mapping[str, Callable[[_Row], Cell]] = {
     **_SETTINGS,
     "tokens_per_s": lambda row: row.measured("tokens_per_s"),
-    "tokens_per_s_per_gpu": lambda row: (row.measured("tokens_per_s") or math.nan) / row.record.num_chips,
+    "tokens_per_s_per_gpu": lambda row: (
+        (row.measured("tokens_per_s") or math.nan) / row.record.num_chips
+    ),
     "requests_per_s": lambda row: row.measured("requests_per_s"),
     "good_per_s": _good,
-    **{f"{name}_ms": lambda row, name=name: _ms(row.measured(f"{name}_s")) for name in ("ttft", "tpot", "itl", "e2e")},  # type: ignore[misc]
+    **{
+        f"{name}_ms": lambda row, name=name: _ms(row.measured(f"{name}_s"))  # type: ignore[misc]
+        for name in ("ttft", "tpot", "itl", "e2e")
+    },
     **{
         f"{name}_{part}_ms": lambda row, name=name, part=part: _ms(row.measured(f"{name}_s", part))  # type: ignore[misc]
         for name in ("ttft", "tpot", "itl", "e2e")
@@ -85,7 +101,10 @@ _RESULT: Mapping[str, Callable[[_Row], Cell]] = {
     "output_tokens": lambda row: row.counted("output_tokens"),
     "keeps_limits": lambda row: row.kept,
     "predicted_tokens_per_s": lambda row: row.predicted("tokens_per_s"),
-    **{f"predicted_{name}_ms": lambda row, name=name: _ms(row.predicted(f"{name}_s")) for name in ("ttft", "tpot", "e2e")},  # type: ignore[misc]
+    **{
+        f"predicted_{name}_ms": lambda row, name=name: _ms(row.predicted(f"{name}_s"))  # type: ignore[misc]
+        for name in ("ttft", "tpot", "e2e")
+    },
     "predicted_off": lambda row: _off(row, "tokens_per_s"),
     "ready_s": lambda row: None if row.record.served is None else row.record.served.ready_s,
 }
@@ -107,21 +126,40 @@ def _ms(seconds: float | None) -> float | None:
 
 def results_csv(records: Sequence[ServedRecord]) -> str:
     """Every load that was measured, most tokens a second and GPU first."""
-    rows = [_Row(record=record, load=point.load) for record in records if record.served for point in record.served.measured]
-    ordered = sorted(rows, key=lambda row: -(row.measured("tokens_per_s") or 0.0) / row.record.num_chips)
-    return csv_text(RESULT_COLUMNS, [[_cell(cell(row)) for cell in _RESULT.values()] for row in ordered])
+    rows = [
+        _Row(record=record, load=point.load)
+        for record in records
+        if record.served
+        for point in record.served.measured
+    ]
+    ordered = sorted(
+        rows, key=lambda row: -(row.measured("tokens_per_s") or 0.0) / row.record.num_chips
+    )
+    return csv_text(
+        RESULT_COLUMNS, [[_cell(cell(row)) for cell in _RESULT.values()] for row in ordered]
+    )
 
 
 def failed_csv(records: Sequence[ServedRecord]) -> str:
     """Every run that failed as a whole, and every load that failed of those that did not."""
     return csv_text(
-        FAILED_COLUMNS, [[_cell(cell(found)) for cell in _FAILED.values()] for record in records for found in _failures(record)]
+        FAILED_COLUMNS,
+        [
+            [_cell(cell(found)) for cell in _FAILED.values()]
+            for record in records
+            for found in _failures(record)
+        ],
     )
 
 
 def _failures(record: ServedRecord) -> Iterator[tuple[_Row, str, str, str | None]]:
     if record.failure is not None:
-        yield _Row(record=record, load=""), record.failure.failure_class, record.failure.message, record.failure.evidence
+        yield (
+            _Row(record=record, load=""),
+            record.failure.failure_class,
+            record.failure.message,
+            record.failure.evidence,
+        )
     for point in record.served.points if record.served else ():
         if point.error is not None:
             yield _Row(record=record, load=point.load), "load", point.error, point.evidence

@@ -122,21 +122,40 @@ def prepare_serving(
     workers: Sequence[Worker] | None = None,
     machine: Profile | None = None,
 ) -> PreparedServing:
-    """Predict what may be run and form the beliefs that choices are made by; ConfigError where nothing can be run.
+    """Predict what may be run and form the beliefs that choices are made by; ConfigError where
+    nothing can be run.
 
-    `workers` are those that may be run, whatever the search would take; None: the search's, with the pins' sizes.
+    `workers` are those that may be run, whatever the search would take; None: the search's, with
+    the pins' sizes.
     """
     if len(request.cluster.pools) > 1:
-        raise ConfigError("serving tune measures one kind of chip at a time: name one, such as h100:8")
-    found = serving_candidates(request, trial, pins=pins) if workers is None else named_candidates(request, trial, workers=workers)
+        raise ConfigError(
+            "serving tune measures one kind of chip at a time: name one, such as h100:8"
+        )
+    found = (
+        serving_candidates(request, trial, pins=pins)
+        if workers is None
+        else named_candidates(request, trial, workers=workers)
+    )
     on_cores = request.cluster.pools[0].node.chip.generation == "cpu"
     options = serving_options(found.members, on_cores=on_cores)
-    return PreparedServing(request=request, asked=asked, trial=trial, candidates=found, options=options, machine=machine)
+    return PreparedServing(
+        request=request,
+        asked=asked,
+        trial=trial,
+        candidates=found,
+        options=options,
+        machine=machine,
+    )
 
 
-def first_serving_job(prepared: PreparedServing, tuning: ServingTuning) -> tuple[ServingCandidate, str, JobText, Job]:
+def first_serving_job(
+    prepared: PreparedServing, tuning: ServingTuning
+) -> tuple[ServingCandidate, str, JobText, Job]:
     """Return what would be run first, why, and what would be sent."""
-    found = choose(prepared.options, {}, strategy=tuning.limits.strategy, tolerance=tuning.limits.tolerance)
+    found = choose(
+        prepared.options, {}, strategy=tuning.limits.strategy, tolerance=tuning.limits.tolerance
+    )
     assert isinstance(found, Choice)
     candidate = prepared.candidates.members[found.index]
     job = _job(prepared, tuning, candidate.deployment)
@@ -145,7 +164,9 @@ def first_serving_job(prepared: PreparedServing, tuning: ServingTuning) -> tuple
 
 def _job(prepared: PreparedServing, tuning: ServingTuning, deployment: Deployment) -> Job:
     seconds = round(tuning.limits.minutes_per_run * 60)
-    return job_of_deployment(prepared.trial, prepared.request, deployment, options=tuning.job, seconds=seconds)
+    return job_of_deployment(
+        prepared.trial, prepared.request, deployment, options=tuning.job, seconds=seconds
+    )
 
 
 def tune_serving(
@@ -157,7 +178,8 @@ def tune_serving(
     now: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ServingStudy:
-    """Run a study of serving, or go on with it; Interrupted after Ctrl-C, StudyError where the folder or the launcher is in the way."""
+    """Run a study of serving, or go on with it; Interrupted after Ctrl-C, StudyError where the
+    folder or the launcher is in the way."""
     starter = starter or executor(tuning.launcher)
     starter.check()
     store = _store(prepared, tuning)
@@ -192,12 +214,17 @@ def _store(prepared: PreparedServing, tuning: ServingTuning) -> Store[ServedReco
     trial = {**prepared.trial.to_dict(), "launcher": tuning.launcher}
     found = study_folder(tuning.folder, request=dict(prepared.asked), trial=trial)
     if prepared.machine is not None:
-        write_whole(found.folder / MACHINE_FILE, profile_to_bytes(prepared.machine, form="json").decode())
+        write_whole(
+            found.folder / MACHINE_FILE, profile_to_bytes(prepared.machine, form="json").decode()
+        )
     return Store(folder=found.folder, study=found.study, read=served_record_of)
 
 
 def _showing(
-    show: Callable[[View[ServedRecord]], None], store: Store[ServedRecord], prepared: PreparedServing, tuning: ServingTuning
+    show: Callable[[View[ServedRecord]], None],
+    store: Store[ServedRecord],
+    prepared: PreparedServing,
+    tuning: ServingTuning,
 ) -> Callable[[View[ServedRecord]], None]:
     """Write the tables again whenever a run has ended, then show."""
     written: list[int] = []
@@ -212,7 +239,12 @@ def _showing(
     return shown
 
 
-def _write(store: Store[ServedRecord], view: View[ServedRecord], prepared: PreparedServing, tuning: ServingTuning) -> None:
+def _write(
+    store: Store[ServedRecord],
+    view: View[ServedRecord],
+    prepared: PreparedServing,
+    tuning: ServingTuning,
+) -> None:
     """Write what follows from the runs; each file appears whole."""
     write_whole(store.folder / "results.csv", results_csv(view.records))
     write_whole(store.folder / "failed.csv", failed_csv(view.records))

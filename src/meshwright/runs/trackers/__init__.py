@@ -7,4 +7,14 @@ from meshwright.runs.trackers.tracker import Tracker, run_name, track
 from meshwright.runs.trackers.tracking import Tracking, tracked
 from meshwright.runs.trackers.weights_and_biases import WandbOptions, WandbTracker, read_key
 
-__all__ = ["TensorBoardTracker", "Tracker", "Tracking", "WandbOptions", "WandbTracker", "read_key", "run_name", "track", "tracked"]
+__all__ = [
+    "TensorBoardTracker",
+    "Tracker",
+    "Tracking",
+    "WandbOptions",
+    "WandbTracker",
+    "read_key",
+    "run_name",
+    "track",
+    "tracked",
+]

@@ -16,12 +16,14 @@ __all__ = ["TensorBoardTracker"]
 
 
 class TensorBoardTracker:
-    """Writes `FOLDER/<model>-<run id>/events...`: the curves of steps, the figures of the tables under `study/`, the row as text."""
+    """Writes `FOLDER/<model>-<run id>/events...`: the curves of steps, the figures of the tables
+    under `study/`, the row as text."""
 
     name = "tensorboard"
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder that `tensorboard --logdir` is given; MissingExtraError where the library is absent."""
+        """Take the folder that `tensorboard --logdir` is given; MissingExtraError where the library
+        is absent."""
         need("tensorboardX", "tensorboard")
         self._folder = folder
 
@@ -42,5 +44,9 @@ class TensorBoardTracker:
                     writer.add_scalar(name, value, step)
             for name, value in figures(row).items():
                 writer.add_scalar(f"study/{re.sub(r'[^a-zA-Z0-9_.-]+', '_', name)}", value, 0)
-            writer.add_text("study/run", "\n".join(f"- {name}: {value}" for name, value in row.items() if value is not None), 0)
+            writer.add_text(
+                "study/run",
+                "\n".join(f"- {name}: {value}" for name, value in row.items() if value is not None),
+                0,
+            )
         draft.rename(target)

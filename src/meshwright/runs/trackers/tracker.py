@@ -22,17 +22,26 @@ class Tracker(Protocol):
     name: str
 
     def add(self, record: RunRecord, tables: StudyTables, reports: Sequence[Report]) -> None:
-        """Show a run with its steps; one that is there already, from a tuner that was killed, is not shown twice."""
+        """Show a run with its steps; one that is there already, from a tuner that was killed, is
+        not shown twice."""
 
 
-def track(trackers: Sequence[Tracker], record: RunRecord, tables: StudyTables, reports: Sequence[Report]) -> tuple[str, ...]:
-    """Give a run to every tracker; return a line for each that could not take it, for no tracker may stop a study."""
+def track(
+    trackers: Sequence[Tracker], record: RunRecord, tables: StudyTables, reports: Sequence[Report]
+) -> tuple[str, ...]:
+    """Give a run to every tracker; return a line for each that could not take it, for no tracker
+    may stop a study."""
     lines = []
     for tracker in trackers:
         try:
             tracker.add(record, tables, reports)
-        except Exception as error:  # a network, a server, a library of others: whatever goes wrong there
-            lines.append(f"{tracker.name}: {record.run_id} is not shown ({type(error).__name__}: {str(error).partition(chr(10))[0]})")
+        except (
+            Exception
+        ) as error:  # a network, a server, a library of others: whatever goes wrong there
+            lines.append(
+                f"{tracker.name}: {record.run_id} is not shown ({type(error).__name__}:"
+                f" {str(error).partition(chr(10))[0]})"
+            )
     return tuple(lines)
 
 
@@ -47,12 +56,14 @@ def need(module: str, extra: str) -> None:
 
 
 def run_name(record: RunRecord, facts: StudyFacts) -> str:
-    """Name a run by model and layout: `llama3-8b-tp2-pp2-dp4-mbs1-none-1f3a9c`; it serves as the name of a folder."""
+    """Name a run by model and layout: `llama3-8b-tp2-pp2-dp4-mbs1-none-1f3a9c`; it serves as the
+    name of a folder."""
     return re.sub(r"[^\w.-]+", "-", f"{facts.model}-{record.run_id}")
 
 
 def curves(reports: Sequence[Report]) -> list[tuple[int, dict[str, float]]]:
-    """Return what reports say by step, in rising order; of a step that was done twice the later holds."""
+    """Return what reports say by step, in rising order; of a step that was done twice the later
+    holds."""
     by_step: dict[int, dict[str, float]] = {}
     for number, report in enumerate(reports, start=1):
         told = {
@@ -63,10 +74,16 @@ def curves(reports: Sequence[Report]) -> list[tuple[int, dict[str, float]]]:
             "tokens_per_s_per_gpu": report.tokens_per_s_per_gpu,
             "tflops_per_gpu": report.tflops_per_gpu,
         }
-        by_step[report.step or number] = {name: value for name, value in told.items() if value is not None}
+        by_step[report.step or number] = {
+            name: value for name, value in told.items() if value is not None
+        }
     return sorted(by_step.items())
 
 
 def figures(row: Mapping[str, str | int | float | None]) -> dict[str, float]:
     """Return the finite numbers of a row."""
-    return {name: float(value) for name, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
+    return {
+        name: float(value)
+        for name, value in row.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }

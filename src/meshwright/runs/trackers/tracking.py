@@ -54,9 +54,16 @@ class Tracking:
 
 
 def tracked(
-    show: Callable[[View], None], tracking: Tracking, *, store: Store, facts: StudyFacts, model: ModelSpec, warn: Callable[[str], None]
+    show: Callable[[View], None],
+    tracking: Tracking,
+    *,
+    store: Store,
+    facts: StudyFacts,
+    model: ModelSpec,
+    warn: Callable[[str], None],
 ) -> Callable[[View], None]:
-    """Return what shows a moment of a study, and gives every run that has ended since to the trackers; `warn` gets what they refuse."""
+    """Return what shows a moment of a study, and gives every run that has ended since to the
+    trackers; `warn` gets what they refuse."""
     trackers = tracking.trackers(store)
     done: set[str] = set()
 
@@ -66,7 +73,9 @@ def tracked(
         for record in view.records if trackers else ():
             if record.outcome is not None and record.run_id not in done:
                 done.add(record.run_id)
-                reading = read_run_logs([store.run_folder(record.run_id) / name for name in RUN_LOGS]).reading
+                reading = read_run_logs(
+                    [store.run_folder(record.run_id) / name for name in RUN_LOGS]
+                ).reading
                 for line in track(trackers, record, tables, reading.reports if reading else ()):
                     warn(line)
 

@@ -34,12 +34,15 @@ class WandbOptions:
 
 
 def read_key(path: Path) -> str:
-    """Return the first line of a key file, as NeMo's launcher takes it; ConfigError without a word of its content."""
+    """Return the first line of a key file, as NeMo's launcher takes it; ConfigError without a word
+    of its content."""
     try:
         with path.open(encoding="utf-8") as handle:
             key = handle.readline(_LONGEST_KEY + 1).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: no key can be read there ({getattr(error, 'strerror', None) or 'not a text'})") from None
+        raise ConfigError(
+            f"{path}: no key can be read there ({getattr(error, 'strerror', None) or 'not a text'})"
+        ) from None
     if not key or len(key) > _LONGEST_KEY or any(letter.isspace() for letter in key):
         raise ConfigError(f"{path}: expected the key of Weights & Biases alone on the first line")
     return key
@@ -48,7 +51,8 @@ def read_key(path: Path) -> str:
 class WandbTracker:
     """Sends runs to Weights & Biases, or leaves them in a folder for `wandb sync`.
 
-    The key goes to the library alone: not into the environment, which jobs would inherit, nor into ~/.netrc.
+    The key goes to the library alone: not into the environment, which jobs would inherit, nor into
+    ~/.netrc.
     """
 
     name = "wandb"
@@ -68,7 +72,9 @@ class WandbTracker:
         if shown.exists():
             return
         shown.parent.mkdir(parents=True, exist_ok=True)
-        settings = wandb.Settings(api_key=options.key, console="off", silent=True, x_disable_stats=True)
+        settings = wandb.Settings(
+            api_key=options.key, console="off", silent=True, x_disable_stats=True
+        )
         row = tables.row(record)
         run = wandb.init(
             project=options.project,
@@ -80,7 +86,11 @@ class WandbTracker:
             mode=options.mode,
             resume="allow",
             reinit="create_new",
-            config={"layout": record.layout.words(), "chosen_because": record.chosen_because, **_of_prediction(row)},
+            config={
+                "layout": record.layout.words(),
+                "chosen_because": record.chosen_because,
+                **_of_prediction(row),
+            },
             settings=settings,
         )
         for step, values in curves(reports):
@@ -92,5 +102,21 @@ class WandbTracker:
 
 def _of_prediction(row: dict[str, str | int | float | None]) -> dict[str, str | int | float]:
     """What was known before the run."""
-    names = ("Model Name", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "Seq Length", "Nodes", "GPUs per Node")
-    return {name: value for name, value in row.items() if value is not None and (name in names or name.startswith("predicted_"))}
+    names = (
+        "Model Name",
+        "TP",
+        "PP",
+        "CP",
+        "EP",
+        "VP",
+        "MBS",
+        "GBS",
+        "Seq Length",
+        "Nodes",
+        "GPUs per Node",
+    )
+    return {
+        name: value
+        for name, value in row.items()
+        if value is not None and (name in names or name.startswith("predicted_"))
+    }

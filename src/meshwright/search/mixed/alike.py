@@ -1,4 +1,5 @@
-"""The inner problem where the stages of a block recompute alike: branch and bound over what they share."""
+"""The inner problem where the stages of a block recompute alike: branch and bound over what they
+share."""
 
 from __future__ import annotations
 
@@ -29,9 +30,11 @@ class _Open:
 
 
 def solve_alike(blocks: Sequence[Block], case: Case, *, below_s: float = np.inf) -> Solved | None:
-    """Return the best assignment in which all stages of a block recompute in one way; None where none fits or none is below `below_s`.
+    """Return the best assignment in which all stages of a block recompute in one way; None where
+    none fits or none is below `below_s`.
 
-    Left free, stages take no longer, so their answer bounds; a block whose stages differ in it is divided into one problem per way.
+    Left free, stages take no longer, so their answer bounds; a block whose stages differ in it is
+    divided into one problem per way.
     """
     numbers = count()
     queue: list[_Open] = []
@@ -40,7 +43,10 @@ def solve_alike(blocks: Sequence[Block], case: Case, *, below_s: float = np.inf)
     def consider(parts: tuple[Block, ...]) -> None:
         solved = solve(parts, case, below_s=most)
         if solved is not None and solved.bound_s < most:
-            heapq.heappush(queue, _Open(bound_s=solved.bound_s, number=next(numbers), solved=solved, blocks=parts))
+            heapq.heappush(
+                queue,
+                _Open(bound_s=solved.bound_s, number=next(numbers), solved=solved, blocks=parts),
+            )
 
     consider(tuple(blocks))
     open_s = np.inf
@@ -51,7 +57,14 @@ def solve_alike(blocks: Sequence[Block], case: Case, *, below_s: float = np.inf)
             break
         stages = iter(task.solved.stages)
         own = [tuple(islice(stages, block.stages)) for block in task.blocks]
-        unlike = next((i for i, (block, part) in enumerate(zip(task.blocks, own, strict=True)) if not _are_alike(block, part)), None)
+        unlike = next(
+            (
+                i
+                for i, (block, part) in enumerate(zip(task.blocks, own, strict=True))
+                if not _are_alike(block, part)
+            ),
+            None,
+        )
         if unlike is None:
             value = value_s(task.blocks, case, task.solved)
             open_s = min(open_s, task.bound_s)
@@ -59,7 +72,13 @@ def solve_alike(blocks: Sequence[Block], case: Case, *, below_s: float = np.inf)
                 best, most = task.solved, value
             continue
         for way in _ways(task.blocks[unlike], case):
-            consider((*task.blocks[:unlike], replace(task.blocks[unlike], only=way), *task.blocks[unlike + 1 :]))
+            consider(
+                (
+                    *task.blocks[:unlike],
+                    replace(task.blocks[unlike], only=way),
+                    *task.blocks[unlike + 1 :],
+                )
+            )
     if best is None:
         return None
     return replace(best, bound_s=min([most, open_s, *(task.bound_s for task in queue)]))

@@ -1,4 +1,5 @@
-"""Blocks of stages, what their stages are assigned, and what the closed form gives an assignment."""
+"""Blocks of stages, what their stages are assigned, and what the closed form gives an
+assignment."""
 
 from __future__ import annotations
 
@@ -102,7 +103,9 @@ def links_of(blocks: Sequence[Block]) -> Floats:
     found: list[float] = []
     for i, block in enumerate(blocks):
         near = block.chips_per_stage * pp <= block.domain
-        found += [block.curve.near_message_s if near else block.curve.message_s] * (block.stages - 1)
+        found += [block.curve.near_message_s if near else block.curve.message_s] * (
+            block.stages - 1
+        )
         if i + 1 < len(blocks):
             found.append(max(block.curve.cross_message_s, blocks[i + 1].curve.cross_message_s))
     return np.array(found)
@@ -123,8 +126,8 @@ def stage_chain_s(
 ) -> Floats:
     """The chain of a stage by the closed form, with what lies below it.
 
-    `to_next_s` and `to_last_s` are the messages at its ends, `message_s` any of the rounds between, `waits_s` the forward and backward of
-    all stages in those rounds.
+    `to_next_s` and `to_last_s` are the messages at its ends, `message_s` any of the rounds between,
+    `waits_s` the forward and backward of all stages in those rounds.
     """
     if case.vpp == 1:
         return chain_s(
@@ -152,14 +155,17 @@ def stage_chain_s(
 def once_s(once: Once, layers: int, forward: Floats, backward: Floats, case: Case) -> Floats:
     """Exposed exchange and optimizer where the fullest stage has so many layers."""
     reduce, gather = (
-        exposed_exchange_s(table[layers], case.dp_overlap * pass_s, chunks=np.array(case.vpp), pp=np.array(case.pp))
+        exposed_exchange_s(
+            table[layers], case.dp_overlap * pass_s, chunks=np.array(case.vpp), pp=np.array(case.pp)
+        )
         for table, pass_s in ((once.reduce_s, backward), (once.gather_s, forward))
     )
     return np.asarray(reduce + gather + once.optimizer_s[layers])
 
 
 def table_of(block: Block, *, stage: int, pp: int, case: Case, most: int) -> StageTable:
-    """Stages of a block at a place of the pipeline by layers 1 .. most, none of them of the model's first segment; kept in its book."""
+    """Stages of a block at a place of the pipeline by layers 1 .. most, none of them of the model's
+    first segment; kept in its book."""
     role = role_of(is_first=stage == 0, is_last=stage == pp - 1)
     held = in_flight(stage, pp=pp, vpp=case.vpp, num_microbatches=case.num_microbatches)
     key = role, held, case.vpp, block.only
@@ -180,7 +186,10 @@ def table_of(block: Block, *, stage: int, pp: int, case: Case, most: int) -> Sta
 
 def value_s(blocks: Sequence[Block], case: Case, solved: Solved) -> float:
     """Return what the closed form gives an assignment, all of a step."""
-    forward, backward = (np.array([getattr(stage, name) for stage in solved.stages]) for name in ("forward_s", "backward_s"))
+    forward, backward = (
+        np.array([getattr(stage, name) for stage in solved.stages])
+        for name in ("forward_s", "backward_s")
+    )
     pipeline = pipeline_of_stages_s(
         schedule=SCHEDULES.index("1f1b"),
         vpp=case.vpp,
@@ -195,12 +204,22 @@ def value_s(blocks: Sequence[Block], case: Case, solved: Solved) -> float:
 
 def rest_s(blocks: Sequence[Block], case: Case, solved: Solved) -> float:
     """Return what a step takes beyond its pipeline."""
-    forward, backward = (np.array([getattr(stage, name) for stage in solved.stages]) for name in ("forward_s", "backward_s"))
+    forward, backward = (
+        np.array([getattr(stage, name) for stage in solved.stages])
+        for name in ("forward_s", "backward_s")
+    )
     once, start = 0.0, 0
     for block in blocks:
         own = range(start, start + block.stages)
         for stage in own:
             role = role_of(is_first=stage == 0, is_last=stage == len(solved.stages) - 1)
-            once = max(once, float(once_s(block.once[role], solved.stages[stage].layers, forward[0], backward[0], case)))
+            once = max(
+                once,
+                float(
+                    once_s(
+                        block.once[role], solved.stages[stage].layers, forward[0], backward[0], case
+                    )
+                ),
+            )
         start += block.stages
     return once + case.overhead_s

@@ -25,7 +25,8 @@ def _others(array: Any) -> Any:
 
 
 def tightened(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Boxes:
-    """Narrow the intervals by each other, and by what a plan below the ceiling (R,) can be; rows where nothing is left are dropped."""
+    """Narrow the intervals by each other, and by what a plan below the ceiling (R,) can be; rows
+    where nothing is left are dropped."""
     chips, layer_s = cuts.chips[boxes.ids], cuts.layer_s[boxes.ids]
     present = boxes.ids >= 0
     least = np.where(present, boxes.vpp[:, None], 0)
@@ -34,17 +35,33 @@ def tightened(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Bo
         most = ceiling_s[:, None] / (boxes.num_microbatches[:, None] * layer_s) + _EPS
     most = np.where(present, np.minimum(most, limits.layers), 0).astype(np.int64)
     for _ in range(2):
-        n1 = np.minimum(n1, np.minimum(limits.layers - _others(n0), np.minimum(s1 * most, _fitting(boxes, cuts, s0, s1))))
+        n1 = np.minimum(
+            n1,
+            np.minimum(
+                limits.layers - _others(n0), np.minimum(s1 * most, _fitting(boxes, cuts, s0, s1))
+            ),
+        )
         n0 = np.maximum(n0, np.maximum(limits.layers - _others(n1), s0 * least))
         room = limits.num_gpus - _others(s0 * chips)
-        s1 = np.minimum(s1, np.minimum(n1 // np.maximum(least, 1), np.where(present, room // np.maximum(chips, 1), 0)))
+        s1 = np.minimum(
+            s1,
+            np.minimum(
+                n1 // np.maximum(least, 1), np.where(present, room // np.maximum(chips, 1), 0)
+            ),
+        )
         s0 = np.maximum(s0, -(-n0 // np.maximum(most, 1)))
         if limits.filled:
-            s1 = np.where(present, np.minimum(s1, boxes.num_microbatches[:, None] - _others(s0)), s1)
+            s1 = np.where(
+                present, np.minimum(s1, boxes.num_microbatches[:, None] - _others(s0)), s1
+            )
         if limits.pp is not None:
             s1 = np.minimum(s1, max(limits.pp) - _others(s0))
             s0 = np.maximum(s0, np.where(present, min(limits.pp) - _others(s1), 0))
-    good = ((s0 <= s1) & (n0 <= n1) & (most >= least)).all(axis=1) & (n1.sum(axis=1) >= limits.layers) & (n0.sum(axis=1) <= limits.layers)
+    good = (
+        ((s0 <= s1) & (n0 <= n1) & (most >= least)).all(axis=1)
+        & (n1.sum(axis=1) >= limits.layers)
+        & (n0.sum(axis=1) <= limits.layers)
+    )
     fixed = (s0 == s1).all(axis=1)
     pp = s0.sum(axis=1)
     if limits.pp is not None:
@@ -52,17 +69,24 @@ def tightened(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Bo
     deep = boxes.vpp > 1
     good &= ~deep | (s1.sum(axis=1) > 1)
     pp = np.maximum(pp, 1)
-    rounds = boxes.num_microbatches % pp if limits.whole_rounds else boxes.num_microbatches % np.maximum(1, boxes.num_microbatches // pp)
+    rounds = (
+        boxes.num_microbatches % pp
+        if limits.whole_rounds
+        else boxes.num_microbatches % np.maximum(1, boxes.num_microbatches // pp)
+    )
     good &= ~(fixed & deep) | ((pp > 1) & (rounds == 0) & (boxes.num_microbatches >= pp))
     return replace(boxes, stages_from=s0, stages_to=s1, layers_from=n0, layers_to=n1).take(good)
 
 
 def _fitting(boxes: Boxes, cuts: Cuts, s0: Ints, s1: Ints) -> Ints:
-    """Layers that a block's stages have memory for at most: a stage holds as many micro batches as there are stages from it on, (R, K)."""
+    """Layers that a block's stages have memory for at most: a stage holds as many micro batches as
+    there are stages from it on, (R, K)."""
     top = cuts.fitting.shape[1] - 1
     behind = s0[:, ::-1].cumsum(axis=1)[:, ::-1] - s0  # stages below the block, at least
     held = np.minimum(boxes.num_microbatches[:, None], top)
-    low, high = (np.clip(depth, 0, held) for depth in (behind, behind + s1))  # pinned depths leave some rows less than no stage
+    low, high = (
+        np.clip(depth, 0, held) for depth in (behind, behind + s1)
+    )  # pinned depths leave some rows less than no stage
     beyond = np.maximum(0, s1 - (high - low))
     table, rows = cuts.fitting, boxes.ids
     last = table[rows, held] - table[rows, np.maximum(held - 1, 0)]
@@ -70,15 +94,18 @@ def _fitting(boxes: Boxes, cuts: Cuts, s0: Ints, s1: Ints) -> Ints:
 
 
 def bound_s(boxes: Boxes, cuts: Cuts, limits: Limits, ceiling_s: Floats) -> Floats:
-    """Seconds of a step that no plan of a row undercuts, (R,), of those that take less than the ceiling (R,).
+    """Seconds of a step that no plan of a row undercuts, (R,), of those that take less than the
+    ceiling (R,).
 
-    Formula:  the closed form of 1f1b at the first stage of each block, which holds no less than the block's layers spread as evenly as
-              memory allows, with the least recompute, the least that can lie above and below, and the most stages; the largest over the
-              blocks; and what is done once
+    Formula:  the closed form of 1f1b at the first stage of each block, which holds no less than the
+              block's layers spread as evenly as memory allows, with the least recompute, the least
+              that can lie above and below, and the most stages; the largest over the blocks; and
+              what is done once
     Units:    seconds.
     Source:   docs/heterogeneous.md, "Why the bound holds".
     Valid:    tightened boxes.
-    Checked:  tests/search/test_mixed.py::test_search_finds_what_brute_force_finds, tests/search/test_mixed_bounds.py
+    Checked:  tests/search/test_mixed.py::test_search_finds_what_brute_force_finds,
+              tests/search/test_mixed_bounds.py
     """
     case = _Case(boxes, cuts, limits, ceiling_s)
     chains = case.chains_s()
@@ -96,16 +123,28 @@ class _Case:
         used = self.present.sum(axis=1)
         self.last = np.arange(count)[None] == used[:, None] - 1
         self.first = np.broadcast_to(np.arange(count)[None] == 0, ids.shape)
-        self.s0, self.s1, self.n0, self.n1 = boxes.stages_from, boxes.stages_to, boxes.layers_from, boxes.layers_to
+        self.s0, self.s1, self.n0, self.n1 = (
+            boxes.stages_from,
+            boxes.stages_to,
+            boxes.layers_from,
+            boxes.layers_to,
+        )
         self.micro = boxes.num_microbatches[:, None].astype(np.float64)
         self.forward, self.backward = cuts.forward_s[ids], cuts.backward_s[ids]
         layer = self.forward + self.backward
-        head, embedding = (np.where(end, table[ids], 0.0) for end, table in ((self.last, cuts.head_s), (self.first, cuts.first_s)))
+        head, embedding = (
+            np.where(end, table[ids], 0.0)
+            for end, table in ((self.last, cuts.head_s), (self.first, cuts.first_s))
+        )
         self.even = -(-self.n0 // np.maximum(self.s1, 1))
-        self.slowest = np.maximum(*(_slowest_s(self.n0, self.s1, self.even, layer, more) for more in (head, embedding)))
+        self.slowest = np.maximum(
+            *(_slowest_s(self.n0, self.s1, self.even, layer, more) for more in (head, embedding))
+        )
         stages0, stages1 = self.s0.cumsum(axis=1), self.s1.cumsum(axis=1)
         self.depth0, self.depth1 = stages0[:, -1:], stages1[:, -1:]
-        self.below0 = np.maximum(0, self.depth0 - stages0 + self.s0 - 1)  # stages below the first of a block, at least
+        self.below0 = np.maximum(
+            0, self.depth0 - stages0 + self.s0 - 1
+        )  # stages below the first of a block, at least
         self.below1 = np.maximum(0, self.depth1 - stages1 + self.s1 - 1)
         found = self._forced(ceiling_s)
         self.fits = np.asarray(np.isfinite(found.slowest_s).all(axis=1))
@@ -134,14 +173,17 @@ class _Case:
             most_s=flat(ceiling_s[:, None] / micro),
         )
         found = forced(places, self.cuts.room, flat(self.boxes.ids))
-        return Forced(slowest_s=found.slowest_s.reshape(shape), extra_s=found.extra_s.reshape(shape))
+        return Forced(
+            slowest_s=found.slowest_s.reshape(shape), extra_s=found.extra_s.reshape(shape)
+        )
 
     def chains_s(self) -> Floats:
         """The longest chain of any block at least, (R,).
 
-        Its slowest stage is at least at the block's first place. If no stage has more layers than even ones, then of those that have as
-        many the last lies behind the others; if one has, it has a layer more. Of those that are not at an end of the pipeline, it may lie
-        one place before.
+        Its slowest stage is at least at the block's first place. If no stage has more layers than
+        even ones, then of those that have as many the last lies behind the others; if one has, it
+        has a layer more. Of those that are not at an end of the pipeline, it may lie one place
+        before.
         """
         ids, links = self.boxes.ids, self.links
         shares = (self.cuts.forward_share[ids], self.cuts.backward_share[ids])
@@ -155,32 +197,49 @@ class _Case:
             self._chain(even + self.cuts.layer_s[ids], nowhere, links.any_s, shares),
         )
         chains = np.maximum(first, later)
-        if (self.forced.slowest_s > 0).any():  # of one that recomputes, more than its share may be backward
+        if (
+            self.forced.slowest_s > 0
+        ).any():  # of one that recomputes, more than its share may be backward
             shares = (shares[0], self.cuts.slow_share[ids])
-            chains = np.maximum(chains, self._chain(self.forced.slowest_s, nowhere, links.any_s, shares))
+            chains = np.maximum(
+                chains, self._chain(self.forced.slowest_s, nowhere, links.any_s, shares)
+            )
         return np.asarray(np.where(self.present, chains, 0.0).max(axis=1))
 
-    def _chain(self, slowest: Floats, places: Ints, hold: Floats, shares: tuple[Floats, Floats]) -> Floats:
-        """The chain of a stage that takes `slowest`, so many places behind its block's first, all in between being as slow, (R, K)."""
-        passes = tuple(share * slowest + more for share, more in zip(shares, self._beyond(shares), strict=True))  # at most
+    def _chain(
+        self, slowest: Floats, places: Ints, hold: Floats, shares: tuple[Floats, Floats]
+    ) -> Floats:
+        """The chain of a stage that takes `slowest`, so many places behind its block's first, all
+        in between being as slow, (R, K)."""
+        passes = tuple(
+            share * slowest + more for share, more in zip(shares, self._beyond(shares), strict=True)
+        )  # at most
         above = self.above + places * slowest
         below = np.maximum(0.0, self.total - above - slowest)
         counts = (np.maximum(0, self.below0 - places), np.maximum(0, self.below1 - places))
         plain = self._plain(slowest, above, places, below, hold, passes, *counts)
         if not (self.boxes.vpp > 1).any():
             return plain
-        return np.where(self.boxes.vpp[:, None] > 1, self._interleaved(slowest, above, places, below, passes, *counts), plain)
+        return np.where(
+            self.boxes.vpp[:, None] > 1,
+            self._interleaved(slowest, above, places, below, passes, *counts),
+            plain,
+        )
 
     def _beyond(self, shares: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
         """What either pass of a first stage may take beyond its share of the stage's time."""
         cuts, ids = self.cuts, self.boxes.ids
         beyond = [
-            most[ids] - share * cuts.first_s[ids] for most, share in zip((cuts.first_forward_s, cuts.first_backward_s), shares, strict=True)
+            most[ids] - share * cuts.first_s[ids]
+            for most, share in zip(
+                (cuts.first_forward_s, cuts.first_backward_s), shares, strict=True
+            )
         ]
         forward, backward = (np.where(self.first, np.maximum(0.0, more), 0.0) for more in beyond)
         return forward, backward
 
-    # Of messages only so much counts that a stage at the block's first place still takes least, see docs/heterogeneous.md.
+    # Of messages only so much counts that a stage at the block's first place still takes least, see
+    # docs/heterogeneous.md.
 
     def _plain(
         self,
@@ -196,29 +255,48 @@ class _Case:
         m, links = self.micro, self.links
         f, b = passes
         passed = links.above_s + places * links.own_s
-        inside = np.maximum(0, self.s0 - 1 - places) * (links.own_s - np.minimum(links.own_s, hold / 2))
+        inside = np.maximum(0, self.s0 - 1 - places) * (
+            links.own_s - np.minimum(links.own_s, hold / 2)
+        )
         back = 2 * np.maximum(0.0, links.total_s - passed - inside)
         once = np.where(below0 > 0, links.next_s, 0.0)
         trip = below + back - below1 * hold - np.where(below1 > 0, links.most_next_s, 0.0)
         waits = np.maximum(0.0, trip - below1 * f) + np.maximum(0.0, trip - below1 * b)
         steady = slowest * m + (m - 1 + below0) * hold + once + waits
         half = slowest - f  # the longer of its passes, at least
-        short = np.maximum(m * slowest + (m - 1) * hold, slowest + below + back + (m - 1) * (half + hold))
-        return np.asarray(above + 2 * passed + np.where(m >= below1 + 2, np.maximum(steady, short), short))
+        short = np.maximum(
+            m * slowest + (m - 1) * hold, slowest + below + back + (m - 1) * (half + hold)
+        )
+        return np.asarray(
+            above + 2 * passed + np.where(m >= below1 + 2, np.maximum(steady, short), short)
+        )
 
     def _interleaved(
-        self, slowest: Floats, above: Floats, places: Ints, below: Floats, passes: tuple[Floats, ...], below0: Ints, below1: Ints
+        self,
+        slowest: Floats,
+        above: Floats,
+        places: Ints,
+        below: Floats,
+        passes: tuple[Floats, ...],
+        below0: Ints,
+        below1: Ints,
     ) -> Floats:
         vpp, m, mean = self.boxes.vpp[:, None].astype(np.float64), self.micro, self.links.mean_s
         message = np.minimum(mean, slowest / (2 * vpp))
         rounds = (vpp - 1) / vpp
-        least, most = (2 * n + (vpp - 1) * depth for n, depth in ((below0, self.depth0), (below1, self.depth1)))
+        least, most = (
+            2 * n + (vpp - 1) * depth for n, depth in ((below0, self.depth0), (below1, self.depth1))
+        )
         extra = self.forced.extra_s.sum(axis=1, keepdims=True)
         waits = np.zeros_like(slowest)
-        for own, layer, more in zip(passes, (self.forward, self.backward), (0.0, extra), strict=True):
+        for own, layer, more in zip(
+            passes, (self.forward, self.backward), (0.0, extra), strict=True
+        ):
             others = rounds * ((self.n0 * layer).sum(axis=1, keepdims=True) + more)
             slope = message - own / vpp
-            waits = waits + np.maximum(0.0, others + below / vpp + np.where(slope > 0, least, most) * slope)
+            waits = waits + np.maximum(
+                0.0, others + below / vpp + np.where(slope > 0, least, most) * slope
+            )
         steady = m * slowest + np.where(m * vpp >= most + 2, waits, 0.0)
         passed = 2 * np.maximum(0, self.depth0 - 1 - self.below0) * mean + 2 * places * message
         return np.asarray(above / vpp + passed + steady + self.links.stretched_s)
@@ -226,8 +304,9 @@ class _Case:
     def once_s(self, chains_s: Floats) -> Floats:
         """What is done once at least, where the chains take so long at least, (R,).
 
-        It hides behind the first stage. One that is slower than a micro batch's share of the chains costs more than it hides, as no more
-        than a stage's own time can hide; and so does recompute there, where the stages follow each other once.
+        It hides behind the first stage. One that is slower than a micro batch's share of the chains
+        costs more than it hides, as no more than a stage's own time can hide; and so does recompute
+        there, where the stages follow each other once.
         """
         ids, cuts, overlap = self.boxes.ids, self.cuts, self.limits.dp_overlap
         first, micro = ids[:, 0], self.micro[:, 0]
@@ -238,23 +317,40 @@ class _Case:
         forward = layers * cuts.most_forward_s[first] + cuts.first_forward_s[first] + head
         redone = np.minimum(most * cuts.slow_backward_s[first], share_s)
         plain = layers * cuts.most_backward_s[first]
-        backward = np.where(self.boxes.vpp > 1, np.maximum(plain, redone), plain) + cuts.first_backward_s[first] + head
+        backward = (
+            np.where(self.boxes.vpp > 1, np.maximum(plain, redone), plain)
+            + cuts.first_backward_s[first]
+            + head
+        )
         even = np.maximum(self.even, 0)
 
         def most_of(tables: Floats) -> Floats:
             """Of the block's fullest stage, and of those at the ends of the pipeline."""
             lone = self.s1.sum(axis=1, keepdims=True) == 1
             found = tables[ids, MIDDLE, even]
-            for role, here in ((FIRST, self.first & ~lone), (LAST, self.last & ~lone), (WHOLE, np.broadcast_to(lone, ids.shape))):
+            for role, here in (
+                (FIRST, self.first & ~lone),
+                (LAST, self.last & ~lone),
+                (WHOLE, np.broadcast_to(lone, ids.shape)),
+            ):
                 layers = np.where(self.s1 == 1, self.n0, self.boxes.vpp[:, None])
-                found = np.where(here & self.present, np.maximum(found, tables[ids, role, layers]), found)
+                found = np.where(
+                    here & self.present, np.maximum(found, tables[ids, role, layers]), found
+                )
             return np.asarray(found)
 
         reduce, gather = (
-            exposed_exchange_s(most_of(table), overlap * pass_s[:, None], chunks=self.boxes.vpp[:, None], pp=self.depth1)
+            exposed_exchange_s(
+                most_of(table),
+                overlap * pass_s[:, None],
+                chunks=self.boxes.vpp[:, None],
+                pp=self.depth1,
+            )
             for table, pass_s in ((cuts.reduce_s, backward), (cuts.gather_s, forward))
         )
-        return np.asarray(np.where(self.present, reduce + gather + most_of(cuts.optimizer_s), 0.0).max(axis=1))
+        return np.asarray(
+            np.where(self.present, reduce + gather + most_of(cuts.optimizer_s), 0.0).max(axis=1)
+        )
 
     def _head(self, first: Ints) -> Floats:
         """The head, where the first stage may be the last."""
@@ -262,7 +358,8 @@ class _Case:
 
 
 class _Links:
-    """Messages of the rows at least, (R, K) but for `total_s`, `mean_s` and `stretched_s`, (R, 1)."""
+    """Messages of the rows at least, (R, K) but for `total_s`, `mean_s` and `stretched_s`, (R,
+    1)."""
 
     def __init__(self, case: _Case) -> None:
         cuts, ids, s0, s1 = case.cuts, case.boxes.ids, case.s0, case.s1
@@ -278,13 +375,22 @@ class _Links:
         self.above_s = passed.cumsum(axis=1) - passed
         blocks = float(case.limits.blocking)
         ends = (case.first, case.last)
-        self.any_s, self.inner_s = (blocks * np.where(case.depth0 < 2, 0.0, each) for each in _holds_s(case, own, before, cross, ends))
-        lone = s1 == 1
-        self.next_s = blocks * np.where(case.last, own, np.where(lone, cross, np.minimum(own, cross)))
-        self.most_next_s = blocks * np.where(
-            case.last, np.maximum(near, inside), np.where(lone, cross, np.maximum(np.maximum(near, inside), cross))
+        self.any_s, self.inner_s = (
+            blocks * np.where(case.depth0 < 2, 0.0, each)
+            for each in _holds_s(case, own, before, cross, ends)
         )
-        least = np.minimum(np.where(case.present & (s1 > 1), own, np.inf), np.where(cross > 0, cross, np.inf)).min(axis=1, keepdims=True)
+        lone = s1 == 1
+        self.next_s = blocks * np.where(
+            case.last, own, np.where(lone, cross, np.minimum(own, cross))
+        )
+        self.most_next_s = blocks * np.where(
+            case.last,
+            np.maximum(near, inside),
+            np.where(lone, cross, np.maximum(np.maximum(near, inside), cross)),
+        )
+        least = np.minimum(
+            np.where(case.present & (s1 > 1), own, np.inf), np.where(cross > 0, cross, np.inf)
+        ).min(axis=1, keepdims=True)
         fixed = (s0 == s1).all(axis=1, keepdims=True)
         even = self.total_s / np.maximum(1, case.depth0 - 1)
         self.mean_s = np.where(fixed, even, np.where(np.isfinite(least), least, 0.0))
@@ -293,14 +399,21 @@ class _Links:
     def _stretched_s(self, case: _Case) -> Floats:
         """What messages longer than a mean chunk's forward add to interleaved stages."""
         cuts, ids, vpp = case.cuts, case.boxes.ids, case.boxes.vpp[:, None]
-        ends = np.where(case.first, cuts.first_forward_s[ids], 0.0) + np.where(case.last, cuts.head_s[ids], 0.0)
-        forward = (case.n1 * cuts.most_forward_s[ids] + np.where(case.present, ends, 0.0)).sum(axis=1, keepdims=True)
+        ends = np.where(case.first, cuts.first_forward_s[ids], 0.0) + np.where(
+            case.last, cuts.head_s[ids], 0.0
+        )
+        forward = (case.n1 * cuts.most_forward_s[ids] + np.where(case.present, ends, 0.0)).sum(
+            axis=1, keepdims=True
+        )
         over = np.maximum(0.0, self.mean_s - forward / (np.maximum(1, case.depth0) * vpp))
         return np.asarray(np.maximum(0, case.micro - case.depth1) * (vpp - 1) * over)
 
 
-def _holds_s(case: _Case, own: Floats, before: Floats, cross: Floats, ends: tuple[Any, Any]) -> tuple[Floats, Floats]:
-    """Messages that stop a stage of a block for each micro batch: of any stage, and of a full one that is at no end of the pipeline."""
+def _holds_s(
+    case: _Case, own: Floats, before: Floats, cross: Floats, ends: tuple[Any, Any]
+) -> tuple[Floats, Floats]:
+    """Messages that stop a stage of a block for each micro batch: of any stage, and of a full one
+    that is at no end of the pipeline."""
     first, last = ends
     one, several = case.s0 <= 1, case.s1 > 1
     lone, top, bottom = before + cross, before + own, own + cross
@@ -315,19 +428,23 @@ def _holds_s(case: _Case, own: Floats, before: Floats, cross: Floats, ends: tupl
 
 
 def _slowest_s(layers: Ints, stages: Ints, even: Ints, layer_s: Floats, head_s: Floats) -> Floats:
-    """The slowest stage of a block at least: layers spread evenly, of which the stage at the end takes fewer where it has more to do."""
+    """The slowest stage of a block at least: layers spread evenly, of which the stage at the end
+    takes fewer where it has more to do."""
     plain = even * layer_s
     with np.errstate(divide="ignore", invalid="ignore"):
         cross = np.where(layer_s > 0, (layers + head_s / layer_s) / np.maximum(stages, 1), 0.0)
     found = np.full(plain.shape, np.inf)
     for each in (np.floor(cross), np.ceil(cross)):
         of_last = np.maximum(1.0, layers - (stages - 1) * each)
-        found = np.minimum(found, np.maximum(np.where(stages > 1, each * layer_s, 0.0), of_last * layer_s + head_s))
+        found = np.minimum(
+            found, np.maximum(np.where(stages > 1, each * layer_s, 0.0), of_last * layer_s + head_s)
+        )
     return np.asarray(np.where(head_s > 0, np.maximum(plain * (stages == 0), found), plain))
 
 
 def likely_plans(boxes: Boxes, cuts: Cuts, limits: Limits, *, share: float) -> Boxes:
-    """One plan of each row that may be good: chips that get most from their number first, layers by speed, no stage that helps nobody.
+    """One plan of each row that may be good: chips that get most from their number first, layers by
+    speed, no stage that helps nobody.
 
     `share` of the stages that there could be are made at most.
     """
@@ -345,7 +462,14 @@ def likely_plans(boxes: Boxes, cuts: Cuts, limits: Limits, *, share: float) -> B
     for rank in range(ids.shape[1]):
         at = order[:, rank]
         size = np.maximum(1, chips[rows, at])
-        more = np.clip(np.minimum(np.minimum(room // size, left), largest[rows, at] - stages[rows, at]), 0, None) * present[rows, at]
+        more = (
+            np.clip(
+                np.minimum(np.minimum(room // size, left), largest[rows, at] - stages[rows, at]),
+                0,
+                None,
+            )
+            * present[rows, at]
+        )
         stages[rows, at] += more
         room, left = room - more * chips[rows, at], left - more
     layers = stages * least
@@ -359,4 +483,6 @@ def likely_plans(boxes: Boxes, cuts: Cuts, limits: Limits, *, share: float) -> B
         layers[rows[short], at[short]] += 1
     even = -(-layers // np.maximum(stages, 1))
     stages = np.where(present, np.maximum(boxes.stages_from, -(-layers // np.maximum(even, 1))), 0)
-    return replace(boxes, stages_from=stages, stages_to=stages, layers_from=layers, layers_to=layers)
+    return replace(
+        boxes, stages_from=stages, stages_to=stages, layers_from=layers, layers_to=layers
+    )

@@ -1,7 +1,8 @@
-"""Boxes of plans in columns: intervals of stages and layers per block, and what the ways to cut a stage take.
-
-A row is a way to cut each pool's stages, an order of the pools, and for each block an interval of its stages and of its layers. Pools that
-take no part are absent, at the end of the row, with id -1. Arrays are (R,) per row and (R, K) per block.
+"""Boxes of plans in columns: intervals of stages and layers per block, and what the ways to cut a
+stage take.
+ A row is a way to cut each pool's stages, an order of the pools, and for each block an interval of
+its stages and of its layers. Pools that take no part are absent, at the end of the row, with id -1.
+Arrays are (R,) per row and (R, K) per block.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ class Boxes:
     @staticmethod
     def concat(parts: list[Boxes]) -> Boxes:
         """Return the rows of several."""
-        return Boxes(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Boxes)})
+        return Boxes(
+            **{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Boxes)}
+        )
 
     @property
     def width(self) -> Floats:
@@ -115,7 +118,11 @@ class Boxes:
             copy[rows[chosen], block[chosen]] = values[chosen]
             return copy
 
-        lower = replace(self, stages_to=changed(self.stages_to, is_stages, middle), layers_to=changed(self.layers_to, ~is_stages, middle))
+        lower = replace(
+            self,
+            stages_to=changed(self.stages_to, is_stages, middle),
+            layers_to=changed(self.layers_to, ~is_stages, middle),
+        )
         upper = replace(
             self,
             stages_from=changed(self.stages_from, is_stages, middle + 1),

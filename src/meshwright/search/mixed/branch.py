@@ -35,10 +35,12 @@ MOST_ROWS = 2**15
 BOXES = 4096
 """Boxes that are split at once."""
 FREE_WORK = 600_000
-"""Boxes that are made before the search becomes content with less than the best; a stage of an inner problem counts as STAGE_WORK."""
+"""Boxes that are made before the search becomes content with less than the best; a stage of an
+inner problem counts as STAGE_WORK."""
 STAGE_WORK = 60
 SLACK_PER_WORK = 0.01
-"""By how much of the best plan's score what is left open may be better, per further FREE_WORK; the gap says how much it is."""
+"""By how much of the best plan's score what is left open may be better, per further FREE_WORK; the
+gap says how much it is."""
 MOST_WORK = 800_000
 """Beyond, everything is left open."""
 SEEDS = 16
@@ -54,7 +56,8 @@ MOST_SIBLINGS = 64
 SPARE = 8
 """Plans priced again beyond those that are asked for: the simulation may order them differently."""
 FAMILY_MARGIN = 1.1
-"""Interleaved plans are searched to so many times the best score of others: their closed form is less sure, and the simulation decides."""
+"""Interleaved plans are searched to so many times the best score of others: their closed form is
+less sure, and the simulation decides."""
 NEAR = 1.04
 """Interleaved plans up to so many times the best by the closed form are split and simulated."""
 MOST_NEAR = 256
@@ -72,21 +75,40 @@ def candidates_of(top: int) -> int:
     return 2 * top + SPARE
 
 
-def search_mixed(problem: MixedProblem, grid: Grid, score: Score, *, most_solved: int = MOST_SOLVED, known: float = np.inf) -> Outcome:
-    """Return the best plans of the grid, and a bound of all; those not much worse than the score of a `known` plan alone.
+def search_mixed(
+    problem: MixedProblem,
+    grid: Grid,
+    score: Score,
+    *,
+    most_solved: int = MOST_SOLVED,
+    known: float = np.inf,
+) -> Outcome:
+    """Return the best plans of the grid, and a bound of all; those not much worse than the score of
+    a `known` plan alone.
 
-    Plans with one chunk per stage and interleaved ones are searched apart: the closed form of the latter is less sure, so that the best of
-    both are told apart by the simulation.
+    Plans with one chunk per stage and interleaved ones are searched apart: the closed form of the
+    latter is less sure, so that the best of both are told apart by the simulation.
     """
     chunks = chunks_of(problem, grid)
     ways, cuts = ways_of(problem, grid, score, most_chunks=max(chunks)), CutBook(problem, grid)
-    families = [family for family in ([v for v in chunks if v == 1], [v for v in chunks if v > 1]) if family]
+    families = [
+        family for family in ([v for v in chunks if v == 1], [v for v in chunks if v > 1]) if family
+    ]
     outcomes: list[Outcome] = []
     for family in families:
         known = min([known, *(outcome.best[0].score for outcome in outcomes if outcome.best)])
-        outcomes.append(_Search(problem, grid, score, most_solved, ways, cuts, family, ceiling=FAMILY_MARGIN * known).run())
+        outcomes.append(
+            _Search(
+                problem, grid, score, most_solved, ways, cuts, family, ceiling=FAMILY_MARGIN * known
+            ).run()
+        )
     return Outcome(
-        best=tuple(sorted((found for outcome in outcomes for found in outcome.best), key=lambda found: found.score)),
+        best=tuple(
+            sorted(
+                (found for outcome in outcomes for found in outcome.best),
+                key=lambda found: found.score,
+            )
+        ),
         near=tuple(found for outcome in outcomes for found in outcome.near),
         bound=min(outcome.bound for outcome in outcomes),
         ways=len(ways.common),
@@ -164,12 +186,16 @@ class _Search:
         return self.work > MOST_WORK or self.solved >= self.most_solved
 
     def _promising(self, bounds: Floats, margin: float = 1.0) -> NDArray[np.bool_]:
-        """Whether sets of plans with these bounds are searched; what is dropped though it may be better is left open.
+        """Whether sets of plans with these bounds are searched; what is dropped though it may be
+        better is left open.
 
-        With a margin those too that are so many times as slow as the best, in a search that is not long.
+        With a margin those too that are so many times as slow as the best, in a search that is not
+        long.
         """
         slack = SLACK_PER_WORK * max(0.0, self.work / FREE_WORK - 1.0)
-        keep = bounds < self.ceiling * (margin if margin > 1 and self.work < NEAR_WORK else 1 - max(SAME, slack))
+        keep = bounds < self.ceiling * (
+            margin if margin > 1 and self.work < NEAR_WORK else 1 - max(SAME, slack)
+        )
         if slack:
             self._leave_open(bounds[~keep & (bounds < self.ceiling)])
         return np.asarray(keep)
@@ -185,7 +211,9 @@ class _Search:
         cuts = self.cuts.table
         roomy = replace(root, bound_s=np.zeros(len(root)))
         boxes = tightened(roomy, cuts, self.limits, np.full(len(root), np.inf))
-        likely = Boxes.concat([likely_plans(boxes, cuts, self.limits, share=share) for share in SHARES])
+        likely = Boxes.concat(
+            [likely_plans(boxes, cuts, self.limits, share=share) for share in SHARES]
+        )
         likely = self._ordered(likely)
         for i in range(min(SEEDS, len(likely))):
             if likely.bound_s[i] < self.ceiling:
@@ -193,7 +221,8 @@ class _Search:
         self.likely = likely
 
     def _fill(self) -> None:
-        """Solve beaten plans near the best until there are as many as are priced again, and likely ones until as many as are asked for."""
+        """Solve beaten plans near the best until there are as many as are priced again, and likely
+        ones until as many as are asked for."""
         top = self.problem.request.top
         near, wanted = FAMILY_MARGIN * self.ceiling, candidates_of(top)
         self._try(self.beaten, most=FILLED * top, wanted=wanted, below=near)
@@ -211,16 +240,26 @@ class _Search:
 
     def _siblings(self) -> Boxes | None:
         """Plans beside the best interleaved ones, those that may be best first."""
-        best = [self.leaves_of[key] for key, found in sorted(self.groups.items(), key=lambda item: item[1].score) if found.case.vpp > 1]
+        best = [
+            self.leaves_of[key]
+            for key, found in sorted(self.groups.items(), key=lambda item: item[1].score)
+            if found.case.vpp > 1
+        ]
         if not best:
             return None
-        return unlike_plans(self._ordered(Boxes.concat([sibling_plans(leaf, self.chunks) for leaf in best[:SIBLINGS_OF]])))
+        return unlike_plans(
+            self._ordered(
+                Boxes.concat([sibling_plans(leaf, self.chunks) for leaf in best[:SIBLINGS_OF]])
+            )
+        )
 
     def _ordered(self, plans: Boxes) -> Boxes:
         """Those that keep the rules, by what they may score."""
         cuts, nothing = self.cuts.table, np.full(len(plans), np.inf)
         kept = tightened(plans, cuts, self.limits, nothing)
-        seconds = bound_s(kept, cuts, self.limits, nothing[: len(kept)]) / self.cuts.gbs[kept.ids[:, 0]]
+        seconds = (
+            bound_s(kept, cuts, self.limits, nothing[: len(kept)]) / self.cuts.gbs[kept.ids[:, 0]]
+        )
         kept = replace(kept, bound_s=np.asarray(self.score.of(seconds, self.singles.rate(kept))))
         return kept.take(np.argsort(kept.bound_s, kind="stable"))
 
@@ -233,19 +272,37 @@ class _Search:
         micro = self.grid.num_microbatches[ways.common[batch]]
         parts = []
         for present in np.unique(options >= 0, axis=0):
-            rows, pools = np.flatnonzero(((options >= 0) == present).all(axis=1)), np.flatnonzero(present)
+            rows, pools = (
+                np.flatnonzero(((options >= 0) == present).all(axis=1)),
+                np.flatnonzero(present),
+            )
             orders = np.array(list(permutations(range(len(pools)))))
-            parts.append(self._boxes(pools, options[rows][:, pools], micro[rows], orders, np.array(self.chunks)))
+            parts.append(
+                self._boxes(
+                    pools, options[rows][:, pools], micro[rows], orders, np.array(self.chunks)
+                )
+            )
             if len(pools) == 1 and 1 in self.chunks:
                 parts.append(self._boxes(pools, options[rows][:, pools], micro[rows], orders, None))
         return Boxes.concat(parts)
 
-    def _boxes(self, pools: Ints, options: Ints, micro: Ints, orders: Ints, chunks: Ints | None) -> Boxes:
-        """Boxes of ways that use the same pools; without `chunks`, of models that are not cut into stages."""
+    def _boxes(
+        self, pools: Ints, options: Ints, micro: Ints, orders: Ints, chunks: Ints | None
+    ) -> Boxes:
+        """Boxes of ways that use the same pools; without `chunks`, of models that are not cut into
+        stages."""
         chosen = np.ones(1, dtype=np.int64) if chunks is None else chunks
         shape = (len(options), len(orders), len(chosen), len(self.grid.options))
-        ids = np.stack([self.cuts.ids_of(pool, options[:, i], piped=chunks is not None) for i, pool in enumerate(pools)], axis=1)
-        caps = np.stack([self.grid.options[pool].stages[options[:, i]] for i, pool in enumerate(pools)], axis=1)
+        ids = np.stack(
+            [
+                self.cuts.ids_of(pool, options[:, i], piped=chunks is not None)
+                for i, pool in enumerate(pools)
+            ],
+            axis=1,
+        )
+        caps = np.stack(
+            [self.grid.options[pool].stages[options[:, i]] for i, pool in enumerate(pools)], axis=1
+        )
 
         def filled(values: Ints, absent: int) -> Ints:
             whole = np.full(shape, absent, dtype=np.int64)
@@ -273,7 +330,9 @@ class _Search:
         boxes = self._priced(root)
         while len(boxes) or self.leaves:
             if self._is_spent():
-                self._leave_open(np.concatenate([boxes.bound_s, *(leaves.bound_s for leaves in self.leaves)]))
+                self._leave_open(
+                    np.concatenate([boxes.bound_s, *(leaves.bound_s for leaves in self.leaves)])
+                )
                 self.leaves.clear()
                 return
             self._solve_leaves(float(boxes.bound_s.min(initial=np.inf)))
@@ -281,7 +340,9 @@ class _Search:
             if not len(boxes):
                 continue
             first = np.argsort(boxes.bound_s, kind="stable")
-            at_once = max(BOXES, len(boxes) // 4)  # of many, more, as those that wait are copied each time
+            at_once = max(
+                BOXES, len(boxes) // 4
+            )  # of many, more, as those that wait are copied each time
             self.boxes += len(first[:at_once])
             self.work += 2 * len(first[:at_once])
             halves = self._priced(boxes.take(first[:at_once]).halves())
@@ -297,7 +358,9 @@ class _Search:
             return boxes
         seconds = bound_s(boxes, cuts, self.limits, self._ceiling_s(boxes, cuts))
         gbs = self.cuts.gbs[boxes.ids[:, 0]]
-        boxes = replace(boxes, bound_s=np.asarray(self.score.of(seconds / gbs, self.singles.rate(boxes))))
+        boxes = replace(
+            boxes, bound_s=np.asarray(self.score.of(seconds / gbs, self.singles.rate(boxes)))
+        )
         single = boxes.width.max(axis=1, initial=0.0) == 0
         promising = self._promising(boxes.bound_s)
         self._remember(boxes.take(single & ~promising))
@@ -315,8 +378,11 @@ class _Search:
             self.beaten = known.take(np.argsort(known.bound_s, kind="stable")[:MOST_NEAR])
 
     def _ceiling_s(self, boxes: Boxes, cuts: Cuts, below: float | None = None) -> Floats:
-        """Seconds of a step that a plan of a row may take to score less than `below`, or than the best so far."""
-        per_sequence = np.minimum((self.ceiling if below is None else below) / self.singles.rate(boxes), self.score.most_s)
+        """Seconds of a step that a plan of a row may take to score less than `below`, or than the
+        best so far."""
+        per_sequence = np.minimum(
+            (self.ceiling if below is None else below) / self.singles.rate(boxes), self.score.most_s
+        )
         return np.asarray(per_sequence * self.cuts.gbs[boxes.ids[:, 0]])
 
     # Leaves
@@ -340,7 +406,8 @@ class _Search:
         self.leaves = [left] if len(left) else []
 
     def _solve(self, leaf: Boxes, *, below: float | None = None) -> None:
-        """Solve a plan's inner problem, where that may score less than `below`, or than the best so far."""
+        """Solve a plan's inner problem, where that may score less than `below`, or than the best so
+        far."""
         blocks, case = self.singles.inner(leaf)
         if case.even and any(block.layers % block.stages for block in blocks):
             return
@@ -363,10 +430,14 @@ class _Search:
         self.ceiling = min(self.ceiling, found.score)
 
     def _near(self) -> tuple[Found, ...]:
-        """Interleaved plans nearly as good by the closed form, those first that the simulation expects to be best."""
+        """Interleaved plans nearly as good by the closed form, those first that the simulation
+        expects to be best."""
         if self.margin == 1 or self.beaten is None:
             return ()
-        leaves, plans = self.beaten.take(self.beaten.bound_s < self.margin * self.ceiling), list[Found]()
+        leaves, plans = (
+            self.beaten.take(self.beaten.bound_s < self.margin * self.ceiling),
+            list[Found](),
+        )
         beside = self._siblings()
         if beside is not None:
             leaves = Boxes.concat([leaves, beside.take(slice(0, MOST_SIBLINGS))])
@@ -383,5 +454,8 @@ class _Search:
                 plans.append(found)
         plans.sort(key=lambda found: found.score)  # the simulation has room for the first of them
         expected = expected_s(plans)
-        order = sorted((float(s) / plan.step_s * plan.score, i) for i, (s, plan) in enumerate(zip(expected, plans, strict=True)))
+        order = sorted(
+            (float(s) / plan.step_s * plan.score, i)
+            for i, (s, plan) in enumerate(zip(expected, plans, strict=True))
+        )
         return tuple(plans[i] for score, i in order[:NEAR_KEPT] if np.isfinite(score))

@@ -1,7 +1,8 @@
-"""What a stage takes and holds, by its layers: coefficients of one kind of chip under one way to cut the model, for all ways to recompute.
-
-Times are affine in the layers of each of the model's segments; memory is affine in layers, in micro batches in flight and in their
-product. So a few stages, priced by the cost model itself, give all others.
+"""What a stage takes and holds, by its layers: coefficients of one kind of chip under one way to
+cut the model, for all ways to recompute.
+ Times are affine in the layers of each of the model's segments; memory is affine in layers, in
+micro batches in flight and in their product. So a few stages, priced by the cost model itself, give
+all others.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Once:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """One kind of chip under one (tp, cp, ep, dp, mbs); W ways to recompute, the last one `block` of no layer where there is one."""
+    """One kind of chip under one (tp, cp, ep, dp, mbs); W ways to recompute, the last one `block`
+    of no layer where there is one."""
 
     ways: tuple[Recomputation, ...]
     by_block: bool
@@ -82,7 +84,8 @@ class Curve:
     chunk_bytes: float
     """What each chunk of layers beyond the first adds."""
     params: tuple[Floats, Floats]
-    """Dense and expert parameters, base by role and then per main and per prefix layer, (6,) each."""
+    """Dense and expert parameters, base by role and then per main and per prefix layer, (6,)
+    each."""
     message_s: float
     """One message inside the pool."""
     cross_message_s: float
@@ -93,15 +96,25 @@ class Curve:
     @property
     def full_way(self) -> int:
         """The way that runs all layers again as the last one, block recompute, does with some."""
-        return next(i for i, way in enumerate(self.ways) if not way.block and way.layers < 0 and way.kind == self.ways[-1].kind)
+        return next(
+            i
+            for i, way in enumerate(self.ways)
+            if not way.block and way.layers < 0 and way.kind == self.ways[-1].kind
+        )
 
 
-def curves(layouts: Layouts, ways: Sequence[Recomputation], *, pool: int, site: Site, piped: bool) -> list[Curve]:
-    """Return the curve of each layout, of which tp, sp, cp, ep, etp, dp, mbs, gbs, vpp and sharding count.
+def curves(
+    layouts: Layouts, ways: Sequence[Recomputation], *, pool: int, site: Site, piped: bool
+) -> list[Curve]:
+    """Return the curve of each layout, of which tp, sp, cp, ep, etp, dp, mbs, gbs, vpp and sharding
+    count.
 
     `piped`: for stages of a pipeline; else for the one stage of a model that is not cut.
     """
-    whole = next((w for w in ways if w.kind == RECOMPUTES.index("full") and not w.block and w.layers < 0), None)
+    whole = next(
+        (w for w in ways if w.kind == RECOMPUTES.index("full") and not w.block and w.layers < 0),
+        None,
+    )
     by_block = whole is not None and any(w.block and w.eighths for w in ways)
     plain = [w for w in ways if not (w.block and w.eighths)]
     listed = [*plain, replace(_BLOCK_OF_NONE)] if by_block else plain
@@ -109,7 +122,12 @@ def curves(layouts: Layouts, ways: Sequence[Recomputation], *, pool: int, site: 
     rows = _with_ways(base, listed)
     points = _points(len(site.model.segments))
     priced = price_stages(
-        rows, _stages(points, len(rows)), model=site.model, pool=site.cluster.pools[pool], work=site.work, stack=site.stack
+        rows,
+        _stages(points, len(rows)),
+        model=site.model,
+        pool=site.cluster.pools[pool],
+        work=site.work,
+        stack=site.stack,
     )
     reader = Reader(points, priced)
     chunk = MESSAGE_BUFFERS * site.stack.factors.states * priced.message_bytes[:: len(listed)]
@@ -117,7 +135,10 @@ def curves(layouts: Layouts, ways: Sequence[Recomputation], *, pool: int, site: 
     full = plain.index(whole) if by_block and whole is not None else None
     columns = _Columns(reader, len(rows))
     return [
-        columns.curve(i * len(listed), listed, full, float(chunk[i]), [float(each[i]) for each in messages]) for i in range(len(layouts))
+        columns.curve(
+            i * len(listed), listed, full, float(chunk[i]), [float(each[i]) for each in messages]
+        )
+        for i in range(len(layouts))
     ]
 
 
@@ -125,7 +146,12 @@ def stage_reader(layouts: Layouts, *, pool: int, site: Site) -> Reader:
     """Return the prices of the stages from which all coefficients follow, nothing recomputed."""
     points = _points(len(site.model.segments))
     priced = price_stages(
-        layouts, _stages(points, len(layouts)), model=site.model, pool=site.cluster.pools[pool], work=site.work, stack=site.stack
+        layouts,
+        _stages(points, len(layouts)),
+        model=site.model,
+        pool=site.cluster.pools[pool],
+        work=site.work,
+        stack=site.stack,
     )
     return Reader(points, priced)
 
@@ -140,15 +166,27 @@ _BLOCK_OF_NONE = Recomputation(kind=RECOMPUTES.index("full"), block=1, layers=0)
 def _with_ways(base: Layouts, ways: Sequence[Recomputation]) -> Layouts:
     spread = base.take(np.repeat(np.arange(len(base)), len(ways)))
     kinds, block, layers, modules = (
-        np.tile(np.array([getattr(w, name) for w in ways], dtype=np.int64), len(base)) for name in ("kind", "block", "layers", "modules")
+        np.tile(np.array([getattr(w, name) for w in ways], dtype=np.int64), len(base))
+        for name in ("kind", "block", "layers", "modules")
     )
-    return replace(spread, recompute=kinds, block_recompute=block, recompute_layers=layers, recompute_modules=modules)
+    return replace(
+        spread,
+        recompute=kinds,
+        block_recompute=block,
+        recompute_layers=layers,
+        recompute_modules=modules,
+    )
 
 
 def _points(segments: int) -> list[Point]:
     """Stages from which all coefficients follow."""
     makes = [(1, 0), (2, 0)] + ([(1, 1), (2, 2), (2, 1)] if segments > 1 else [])
-    return [(layers, prefix, flight, role) for layers, prefix in makes for flight in (1, 2) for role in ROLES]
+    return [
+        (layers, prefix, flight, role)
+        for layers, prefix in makes
+        for flight in (1, 2)
+        for role in ROLES
+    ]
 
 
 def _stages(points: list[Point], rows: int) -> Stages:
@@ -180,17 +218,28 @@ class Reader:
     def slopes(self, table: Floats, rows: slice, flight: int = 1) -> Floats:
         """What a main layer and one of the prefix add, (R, 2)."""
         middle = ROLES[MIDDLE]
-        main = table[rows, self.at[2, 0, flight, middle]] - table[rows, self.at[1, 0, flight, middle]]
+        main = (
+            table[rows, self.at[2, 0, flight, middle]] - table[rows, self.at[1, 0, flight, middle]]
+        )
         if not self.has_prefix:
             return np.stack([main, main], axis=-1)
-        prefix = table[rows, self.at[2, 2, flight, middle]] - table[rows, self.at[1, 1, flight, middle]]
+        prefix = (
+            table[rows, self.at[2, 2, flight, middle]] - table[rows, self.at[1, 1, flight, middle]]
+        )
         return np.stack([main, prefix], axis=-1)
 
-    def bases(self, table: Floats, rows: slice, slopes: Floats, make: str = "main", flight: int = 1) -> Floats:
+    def bases(
+        self, table: Floats, rows: slice, slopes: Floats, make: str = "main", flight: int = 1
+    ) -> Floats:
         """What a stage of no layer would take by role, (R, 4)."""
-        layers, prefix = {"main": (1, 0), "prefix": (1, 1), "both": (2, 1)}[make if self.has_prefix else "main"]
+        layers, prefix = {"main": (1, 0), "prefix": (1, 1), "both": (2, 1)}[
+            make if self.has_prefix else "main"
+        ]
         of_layers = (layers - prefix) * slopes[:, 0] + prefix * slopes[:, 1]
-        return np.stack([table[rows, self.at[layers, prefix, flight, role]] - of_layers for role in ROLES], axis=-1)
+        return np.stack(
+            [table[rows, self.at[layers, prefix, flight, role]] - of_layers for role in ROLES],
+            axis=-1,
+        )
 
 
 class _Columns:
@@ -198,12 +247,18 @@ class _Columns:
 
     def __init__(self, reader: Reader, rows: int) -> None:
         whole = slice(0, rows)
-        self.forward_layer, self.backward_layer = (reader.slopes(table, whole) for table in (reader.forward, reader.backward))
+        self.forward_layer, self.backward_layer = (
+            reader.slopes(table, whole) for table in (reader.forward, reader.backward)
+        )
         self.forward_base = reader.bases(reader.forward, whole, self.forward_layer)
         self.backward_base = reader.bases(reader.backward, whole, self.backward_layer)
-        self.bytes_of_one, self.bytes_of_two = (reader.slopes(reader.used, whole, flight) for flight in (1, 2))
+        self.bytes_of_one, self.bytes_of_two = (
+            reader.slopes(reader.used, whole, flight) for flight in (1, 2)
+        )
         self.base_of_one, self.base_of_two = (
-            np.stack([reader.bases(reader.used, whole, slopes, make, flight) for make in _MAKES], axis=1)
+            np.stack(
+                [reader.bases(reader.used, whole, slopes, make, flight) for make in _MAKES], axis=1
+            )
             for slopes, flight in ((self.bytes_of_one, 1), (self.bytes_of_two, 2))
         )
         self.params = []
@@ -211,8 +266,16 @@ class _Columns:
             slopes = reader.slopes(table, whole)
             self.params.append(np.concatenate([reader.bases(table, whole, slopes), slopes], axis=1))
 
-    def curve(self, start: int, ways: Sequence[Recomputation], full: int | None, chunk_bytes: float, messages: list[float]) -> Curve:
-        """The curve of the rows from `start`, one per way; `full` recomputes all layers where the last way is block recompute."""
+    def curve(
+        self,
+        start: int,
+        ways: Sequence[Recomputation],
+        full: int | None,
+        chunk_bytes: float,
+        messages: list[float],
+    ) -> Curve:
+        """The curve of the rows from `start`, one per way; `full` recomputes all layers where the
+        last way is block recompute."""
         rows = slice(start, start + len(ways))
         backward = self.backward_layer[rows]
         return Curve(
@@ -238,41 +301,63 @@ class _Columns:
 def _messages(base: Layouts, size: Floats, *, pool: int, site: Site) -> list[Floats]:
     """One message of a pipeline that is longer than a domain, to another pool, and inside a domain.
 
-    The first goes over the network, or where a domain holds several stages is the mean of that and one inside, as in `message_s`.
+    The first goes over the network, or where a domain holds several stages is the mean of that and
+    one inside, as in `message_s`.
     """
     own = site.cluster.pools[pool]
     near = replace(own, node=replace(own.node, domain_size=2**40))
     far = replace(own, node=replace(own.node, domain_size=1))
     across = message_times_s(base, size, pool=pool, site=site)[1]
-    outside, inside = (message_s(base, size, pool=own, stack=site.stack, way=way) for way in (far, near))
+    outside, inside = (
+        message_s(base, size, pool=own, stack=site.stack, way=way) for way in (far, near)
+    )
     border = base.tp * base.cp * base.dp < own.node.domain_size
     return [np.where(border, (inside + outside) / 2.0, outside), across, inside]
 
 
-def once_tables(found: Sequence[Curve], layouts: Layouts, *, pool: int, site: Site, most: int) -> list[tuple[Once, ...]]:
-    """What a step takes once if the fullest stage has 0 .. `most` main layers, by role, for each curve and its layout."""
+def once_tables(
+    found: Sequence[Curve], layouts: Layouts, *, pool: int, site: Site, most: int
+) -> list[tuple[Once, ...]]:
+    """What a step takes once if the fullest stage has 0 .. `most` main layers, by role, for each
+    curve and its layout."""
     layers = np.arange(most + 1, dtype=np.float64)
     shape = (len(found), len(ROLES), most + 1)
     share = LORA_SHARE if site.work.lora_rank else 1.0
     dense, expert = (
-        share * np.stack([curve.params[kind][: len(ROLES), None] + curve.params[kind][len(ROLES)] * layers for curve in found]).ravel()
+        share
+        * np.stack(
+            [
+                curve.params[kind][: len(ROLES), None] + curve.params[kind][len(ROLES)] * layers
+                for curve in found
+            ]
+        ).ravel()
         for kind in (0, 1)
     )
     rows = layouts.take(np.repeat(np.arange(len(found)), len(ROLES) * (most + 1)))
     own = site.cluster.pools[pool]
-    exchange = data_exchange_s(rows, dense, expert, pool=own, stack=site.stack, precision=site.work.precision)
+    exchange = data_exchange_s(
+        rows, dense, expert, pool=own, stack=site.stack, precision=site.work.precision
+    )
     reduce, gather = (each.reshape(shape) for each in exchange)
     optimizer = optimizer_s(rows, dense, expert, pool=own, stack=site.stack).reshape(shape)
     return [
-        tuple(Once(reduce_s=reduce[i, r], gather_s=gather[i, r], optimizer_s=optimizer[i, r]) for r in range(len(ROLES)))
+        tuple(
+            Once(reduce_s=reduce[i, r], gather_s=gather[i, r], optimizer_s=optimizer[i, r])
+            for r in range(len(ROLES))
+        )
         for i in range(len(found))
     ]
 
 
 def fitting_layers(curve: Curve, *, limit_bytes: float, most: int) -> NDArray[np.int64]:
-    """Layers of a middle stage that fit at most, by micro batches in flight 0 .. `most`, whatever is recomputed, (most + 1,)."""
+    """Layers of a middle stage that fit at most, by micro batches in flight 0 .. `most`, whatever
+    is recomputed, (most + 1,)."""
     flight = np.arange(most + 1, dtype=np.float64)
-    base = (curve.base_bytes[:, :, MIDDLE, None] + curve.base_flight_bytes[:, :, MIDDLE, None] * flight).min(axis=1)
-    layer = (curve.layer_bytes[:, :, None] + curve.layer_flight_bytes[:, :, None] * flight).min(axis=1)
+    base = (
+        curve.base_bytes[:, :, MIDDLE, None] + curve.base_flight_bytes[:, :, MIDDLE, None] * flight
+    ).min(axis=1)
+    layer = (curve.layer_bytes[:, :, None] + curve.layer_flight_bytes[:, :, None] * flight).min(
+        axis=1
+    )
     fits = np.floor((limit_bytes - base) / layer).max(axis=0)
     return np.asarray(np.clip(fits, 0, most), dtype=np.int64)

@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 from meshwright.cost.shapes import Floats
 from meshwright.search.mixed.blocks import Block, TableKey
 from meshwright.search.mixed.boxes import Cuts
-from meshwright.search.mixed.curves import FIRST, LAST, ROLES, WHOLE, Curve, Once, curves, fitting_layers, once_tables
+from meshwright.search.mixed.curves import (
+    FIRST,
+    LAST,
+    ROLES,
+    WHOLE,
+    Curve,
+    Once,
+    curves,
+    fitting_layers,
+    once_tables,
+)
 from meshwright.search.mixed.forced import LINES, Room, room_of
 from meshwright.search.mixed.grid import Grid
 from meshwright.search.mixed.problem import MixedProblem
@@ -29,7 +39,9 @@ class CutBook:
 
     def __init__(self, problem: MixedProblem, grid: Grid) -> None:
         self.problem, self.grid = problem, grid
-        self.ids = [[np.full(len(options.common), -1) for options in grid.options] for _ in (False, True)]
+        self.ids = [
+            [np.full(len(options.common), -1) for options in grid.options] for _ in (False, True)
+        ]
         self.curves: list[Curve] = []
         self.onces: list[tuple[Once, ...]] = []
         self.keys: list[tuple[int, int, bool]] = []
@@ -56,15 +68,23 @@ class CutBook:
         if not len(numbers):
             return
         problem, layouts = self.problem, self.grid.options[pool].layouts.take(numbers)
-        found = curves(layouts, self.grid.axes.recomputations, pool=pool, site=problem.site, piped=piped)
-        onces = once_tables(found, layouts, pool=pool, site=problem.site, most=problem.site.model.total_layers)
+        found = curves(
+            layouts, self.grid.axes.recomputations, pool=pool, site=problem.site, piped=piped
+        )
+        onces = once_tables(
+            found, layouts, pool=pool, site=problem.site, most=problem.site.model.total_layers
+        )
         for number, curve, once in zip(numbers, found, onces, strict=True):
             self.ids[piped][pool][number] = len(self.curves)
             self.curves.append(curve)
             self.tables.append({})
             self.onces.append(once)
             self.keys.append((pool, int(number), piped))
-            self.fitting.append(fitting_layers(curve, limit_bytes=self.limit_bytes(pool), most=problem.site.model.total_layers))
+            self.fitting.append(
+                fitting_layers(
+                    curve, limit_bytes=self.limit_bytes(pool), most=problem.site.model.total_layers
+                )
+            )
 
     def limit_bytes(self, pool: int) -> float:
         """What a chip of a pool may use."""
@@ -94,19 +114,31 @@ class CutBook:
             self._store(self._columns(fresh))
             columns = {name: column[: known + 1] for name, column in self._columns_by_name.items()}
             room = Room(**{name: columns[f"room_{name}"] for name in Room.__slots__})
-            self._table = Cuts(room=room, **{field.name: columns[field.name] for field in fields(Cuts) if field.name != "room"})
-            self.pools, self.numbers, self.commons = (self._columns_by_name[name][: known + 1] for name in ("pools", "numbers", "commons"))
+            self._table = Cuts(
+                room=room,
+                **{
+                    field.name: columns[field.name]
+                    for field in fields(Cuts)
+                    if field.name != "room"
+                },
+            )
+            self.pools, self.numbers, self.commons = (
+                self._columns_by_name[name][: known + 1] for name in ("pools", "numbers", "commons")
+            )
             self.gbs = np.append(self.grid.gbs, 1)[self.commons]
         return self._table
 
     def _store(self, columns: dict[str, Floats]) -> None:
-        """Put columns of further cuts behind the known ones; arrays grow by doubling, and the row behind the last is the absent cut."""
+        """Put columns of further cuts behind the known ones; arrays grow by doubling, and the row
+        behind the last is the absent cut."""
         count = len(columns["chips"])
         for name, fresh in columns.items():
             known = self._columns_by_name.get(name)
             absent = -1 if name in _KEYS else 0
             if known is None or len(known) < self._filled + count + 1:
-                grown = np.full((2 * (self._filled + count + 1), *fresh.shape[1:]), absent, dtype=fresh.dtype)
+                grown = np.full(
+                    (2 * (self._filled + count + 1), *fresh.shape[1:]), absent, dtype=fresh.dtype
+                )
                 if known is not None:
                     grown[: self._filled] = known[: self._filled]
                 self._columns_by_name[name] = known = grown
@@ -116,19 +148,34 @@ class CutBook:
     def _columns(self, fresh: range) -> dict[str, Any]:
         """Columns of some cuts by name, those of Cuts and their keys."""
         at = slice(fresh.start, fresh.stop)
-        curves_, onces, keys, fitting = self.curves[at], self.onces[at], self.keys[at], self.fitting[at]
+        curves_, onces, keys, fitting = (
+            self.curves[at],
+            self.onces[at],
+            self.keys[at],
+            self.fitting[at],
+        )
         middle = [curve.backward_layer_s.min(axis=0) for curve in curves_]
         most = self.problem.site.model.total_layers
-        shares = [c.forward_layer_s / (c.forward_layer_s + b) for c, b in zip(curves_, middle, strict=True)]
+        shares = [
+            c.forward_layer_s / (c.forward_layer_s + b)
+            for c, b in zip(curves_, middle, strict=True)
+        ]
 
         def roles(name: str) -> Floats:
-            return np.array([[getattr(role, name) for role in once] for once in onces]).reshape(-1, len(ROLES), most + 1)
+            return np.array([[getattr(role, name) for role in once] for once in onces]).reshape(
+                -1, len(ROLES), most + 1
+            )
 
         return {
             "pools": np.array([key[0] for key in keys], dtype=np.int64),
             "numbers": np.array([key[1] for key in keys], dtype=np.int64),
-            "commons": np.array([int(self.grid.options[pool].common[option]) for pool, option, _ in keys], dtype=np.int64),
-            "chips": np.array([self.chips[pool][option] for pool, option, _ in keys], dtype=np.int64),
+            "commons": np.array(
+                [int(self.grid.options[pool].common[option]) for pool, option, _ in keys],
+                dtype=np.int64,
+            ),
+            "chips": np.array(
+                [self.chips[pool][option] for pool, option, _ in keys], dtype=np.int64
+            ),
             "forward_s": np.array([float(c.forward_layer_s.min()) for c in curves_]),
             "backward_s": np.array([float(b.min()) for b in middle]),
             "forward_share": np.array([float(share.max()) for share in shares]),
@@ -136,18 +183,31 @@ class CutBook:
             "slow_backward_s": np.array([float(c.backward_layer_s.max()) for c in curves_]),
             "most_forward_s": np.array([float(c.forward_layer_s.max()) for c in curves_]),
             "most_backward_s": np.array([float(b.max()) for b in middle]),
-            "head_s": np.array([float(c.forward_base_s[2] + c.backward_base_s[:, 2].min()) for c in curves_]),
+            "head_s": np.array(
+                [float(c.forward_base_s[2] + c.backward_base_s[:, 2].min()) for c in curves_]
+            ),
             "first_s": np.array([_least_first_s(c) for c in curves_]),
             "first_forward_s": np.array([float(c.forward_base_s[1]) for c in curves_]),
             "first_backward_s": np.array([float(c.backward_base_s[:, 1].max()) for c in curves_]),
             "slow_share": np.array(
-                [float((b.max(axis=0) / (c.forward_layer_s + b.max(axis=0))).max()) for c in curves_ for b in [c.backward_layer_s]]
+                [
+                    float((b.max(axis=0) / (c.forward_layer_s + b.max(axis=0))).max())
+                    for c in curves_
+                    for b in [c.backward_layer_s]
+                ]
             ),
-            "domain": np.array([self.problem.cluster.pools[pool].node.domain_size for pool, _, _ in keys], dtype=np.int64),
+            "domain": np.array(
+                [self.problem.cluster.pools[pool].node.domain_size for pool, _, _ in keys],
+                dtype=np.int64,
+            ),
             "near_s": np.array([c.near_message_s for c in curves_]),
             "inside_s": np.array([c.message_s for c in curves_]),
             "across_s": np.array([c.cross_message_s for c in curves_]),
-            "fitting": np.array([np.concatenate([[0], f[1:].cumsum()]) for f in fitting], dtype=np.int64).reshape(-1, most + 1),
+            "fitting": (
+                np.array(
+                    [np.concatenate([[0], f[1:].cumsum()]) for f in fitting], dtype=np.int64
+                ).reshape(-1, most + 1)
+            ),
             "reduce_s": roles("reduce_s"),
             "gather_s": roles("gather_s"),
             "optimizer_s": roles("optimizer_s"),
@@ -157,13 +217,20 @@ class CutBook:
     def _room_columns(self, at: slice) -> dict[str, Floats]:
         """What memory the cuts leave."""
         rooms = [
-            room_of(curve, limit_bytes=self.limit_bytes(pool)) for curve, (pool, _, _) in zip(self.curves[at], self.keys[at], strict=True)
+            room_of(curve, limit_bytes=self.limit_bytes(pool))
+            for curve, (pool, _, _) in zip(self.curves[at], self.keys[at], strict=True)
         ]
-        shapes = {name: (-1, LINES) if name in ("slope", "start_s") else (-1,) for name in Room.__slots__}
-        return {f"room_{name}": np.array([getattr(room, name) for room in rooms]).reshape(shape) for name, shape in shapes.items()}
+        shapes = {
+            name: (-1, LINES) if name in ("slope", "start_s") else (-1,) for name in Room.__slots__
+        }
+        return {
+            f"room_{name}": np.array([getattr(room, name) for room in rooms]).reshape(shape)
+            for name, shape in shapes.items()
+        }
 
 
 def _least_first_s(curve: Curve) -> float:
-    """What a stage takes beyond its layers at least because it is the first, whether or not it is also the last."""
+    """What a stage takes beyond its layers at least because it is the first, whether or not it is
+    also the last."""
     base = curve.forward_base_s + curve.backward_base_s.min(axis=0)
     return max(0.0, float(min(base[FIRST], base[WHOLE] - base[LAST])))

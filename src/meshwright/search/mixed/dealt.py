@@ -1,6 +1,7 @@
-"""Layers of interleaved plans, moved between stages and between chunks where the simulation says that a step becomes faster.
-
-The closed form that ranks knows how long stages take, not how chunks of unlike times wait for each other in a round.
+"""Layers of interleaved plans, moved between stages and between chunks where the simulation says
+that a step becomes faster.
+ The closed form that ranks knows how long stages take, not how chunks of unlike times wait for each
+other in a round.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ __all__ = ["dealt"]
 
 Ints = NDArray[np.int64]
 MOST_OPERATIONS = 15_000
-"""Operations of one plan that are simulated at most, each of all moves that are tried together: a twentieth of a second."""
+"""Operations of one plan that are simulated at most, each of all moves that are tried together: a
+twentieth of a second."""
 AT_ONCE = 32
 """Moves between chunks that are tried together."""
 ENDS = 3
@@ -36,16 +38,22 @@ BETTER = 1e-4
 
 
 def dealt(found: Found, priced: Repriced, problem: MixedProblem) -> list[MixedLayout]:
-    """Return a plan with layers moved between stages, and with its chunks dealt unlike too, where either makes the step shorter.
+    """Return a plan with layers moved between stages, and with its chunks dealt unlike too, where
+    either makes the step shorter.
 
-    Formula:  one layer at a time from one of the slowest stages to one of the quickest, the best such move first; then between chunks of
-              a stage or of a round, the best of the first moves that help. Chunks dealt unlike must gain 1 % of the step over even ones
+    Formula:  one layer at a time from one of the slowest stages to one of the quickest, the best
+              such move first; then between chunks of a stage or of a round, the best of the first
+              moves that help. Chunks dealt unlike must gain 1 % of the step over even ones
     Units:    layers.
     Source:   `cost/simulate.py` says how long a step is.
     Valid:    interleaved plans that were simulated; each stage recomputes as before.
     Checked:  tests/search/test_mixed_dealt.py
     """
-    if priced.layout.vpp == 1 or priced.pipeline != "event simulation" or "layers" in problem.request.same:
+    if (
+        priced.layout.vpp == 1
+        or priced.pipeline != "event simulation"
+        or "layers" in problem.request.same
+    ):
         return []
     chunks = _Chunks(found, priced, problem)
     layout, start = priced.layout, np.array(priced.layout.chunk_layers)
@@ -54,23 +62,38 @@ def dealt(found: Found, priced: Repriced, problem: MixedProblem) -> list[MixedLa
     rest, rest_s = _between_chunks(chunks, even, even_s)
     results = [_with_chunks(layout, even)] if even_s < pipeline_s else []
     gained = even_s - rest_s
-    return [*results, _with_chunks(layout, rest)] if gained > WORTH_A_SPLIT * (priced.step_s - pipeline_s + even_s) else results
+    return (
+        [*results, _with_chunks(layout, rest)]
+        if gained > WORTH_A_SPLIT * (priced.step_s - pipeline_s + even_s)
+        else results
+    )
 
 
 class _Chunks:
-    """What a plan's chunks take by their layers, and how long the step then is; chunks in model order."""
+    """What a plan's chunks take by their layers, and how long the step then is; chunks in model
+    order."""
 
     def __init__(self, found: Found, priced: Repriced, problem: MixedProblem) -> None:
         layout, self.prefix = priced.layout, found.case.prefix
         self.pp, self.vpp = layout.pp, layout.vpp
         self.pipeline = pipeline_of(layout, problem.site, price=priced.price, chunks=priced.chunks)
-        self.left = MOST_OPERATIONS // (2 * min(layout.num_microbatches, 16 * layout.pp) * layout.pp * layout.vpp)
+        self.left = MOST_OPERATIONS // (
+            2 * min(layout.num_microbatches, 16 * layout.pp) * layout.pp * layout.vpp
+        )
         blocks = [block for block in found.blocks for _ in range(block.stages)]
         ways = [stage.way for stage in found.solved.stages]
         self.redone = np.tile([stage.redone for stage in found.solved.stages], self.vpp)
-        self.forward_layer_s = np.tile([block.curve.forward_layer_s for block in blocks], (self.vpp, 1))
-        self.backward_layer_s = np.tile([b.curve.backward_layer_s[way] for b, way in zip(blocks, ways, strict=True)], (self.vpp, 1))
-        by_block = [b.curve.by_block and way == len(b.curve.ways) - 1 for b, way in zip(blocks, ways, strict=True)]
+        self.forward_layer_s = np.tile(
+            [block.curve.forward_layer_s for block in blocks], (self.vpp, 1)
+        )
+        self.backward_layer_s = np.tile(
+            [b.curve.backward_layer_s[way] for b, way in zip(blocks, ways, strict=True)],
+            (self.vpp, 1),
+        )
+        by_block = [
+            b.curve.by_block and way == len(b.curve.ways) - 1
+            for b, way in zip(blocks, ways, strict=True)
+        ]
         redo = [b.curve.redo_layer_s * chosen for b, chosen in zip(blocks, by_block, strict=True)]
         self.redo_layer_s = np.tile(redo, (self.vpp, 1))
         self.most = np.array([self._most(found, stage) for stage in range(self.pp)])
@@ -83,13 +106,19 @@ class _Chunks:
     def _most(self, found: Found, stage: int) -> int:
         """Layers of a stage that fit at most when it recomputes as it does."""
         places = [block for block in found.blocks for _ in range(block.stages)]
-        block, chosen, total = places[stage], found.solved.stages[stage], sum(each.layers for each in found.blocks)
+        block, chosen, total = (
+            places[stage],
+            found.solved.stages[stage],
+            sum(each.layers for each in found.blocks),
+        )
         table = stage_table(
             block.curve,
             layers=np.arange(1, total + 1),
             prefix=np.zeros(total, dtype=np.int64),
             role=role_of(is_first=stage == 0, is_last=stage == self.pp - 1),
-            in_flight=in_flight(stage, pp=self.pp, vpp=self.vpp, num_microbatches=found.case.num_microbatches),
+            in_flight=in_flight(
+                stage, pp=self.pp, vpp=self.vpp, num_microbatches=found.case.num_microbatches
+            ),
             vpp=self.vpp,
             limit_bytes=block.limit_bytes,
             only=OneWay(way=chosen.way, redone=chosen.redone),
@@ -107,9 +136,13 @@ class _Chunks:
     def steps_s(self, deals: Sequence[Ints]) -> Floats:
         """Seconds of the pipeline, simulated, of some ways to deal the layers, (N,)."""
         self.left -= 1
-        forward, backward = (np.array(times) for times in zip(*[self.times(layers) for layers in deals], strict=True))
+        forward, backward = (
+            np.array(times) for times in zip(*[self.times(layers) for layers in deals], strict=True)
+        )
         links = np.tile(self.pipeline.links_s, (len(deals), 1))
-        return steady_steps_s(self.pipeline, forward_s=forward, backward_s=np.maximum(backward, 0.0), links_s=links)
+        return steady_steps_s(
+            self.pipeline, forward_s=forward, backward_s=np.maximum(backward, 0.0), links_s=links
+        )
 
     def fit(self, layers: Ints) -> bool:
         """Whether every stage has room for its layers."""
@@ -117,7 +150,8 @@ class _Chunks:
 
 
 def _best_first(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
-    """Move layers between stages, whose chunks stay as even as can be, for as long as that helps."""
+    """Move layers between stages, whose chunks stay as even as can be, for as long as that
+    helps."""
     while chunks.left > 0:
         totals = layers.reshape(chunks.vpp, chunks.pp).sum(axis=0)
         took = np.add(*chunks.times(layers)).reshape(chunks.vpp, chunks.pp).sum(axis=0)
@@ -138,10 +172,13 @@ def _best_first(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, flo
 
 
 def _between_chunks(chunks: _Chunks, layers: Ints, step_s: float) -> tuple[Ints, float]:
-    """Move layers between chunks of a stage or of a round, those of most unlike times first, for as long as that helps."""
+    """Move layers between chunks of a stage or of a round, those of most unlike times first, for as
+    long as that helps."""
     moves = _moves(chunks, layers)
     while chunks.left > 0 and (pairs := list(islice(moves, AT_ONCE))):
-        tried = [moved for giver, taker in pairs if chunks.fit(moved := _moved(layers, giver, taker))]
+        tried = [
+            moved for giver, taker in pairs if chunks.fit(moved := _moved(layers, giver, taker))
+        ]
         best, best_s = _best_of(chunks, tried)
         if best is not None and best_s < step_s * (1 - BETTER):
             layers, step_s, moves = best, best_s, _moves(chunks, best)
@@ -162,7 +199,9 @@ def _moves(chunks: _Chunks, layers: Ints) -> Iterator[tuple[int, int]]:
         (giver, taker)
         for giver in range(count)
         for taker in range(count)
-        if giver != taker and layers[giver] > 1 and (giver % chunks.pp == taker % chunks.pp or giver // chunks.pp == taker // chunks.pp)
+        if giver != taker
+        and layers[giver] > 1
+        and (giver % chunks.pp == taker % chunks.pp or giver // chunks.pp == taker // chunks.pp)
     ]
     yield from sorted(pairs, key=lambda pair: took[pair[1]] - took[pair[0]])
 
@@ -182,6 +221,9 @@ def _dealt_evenly(totals: Ints, vpp: int) -> Ints:
 def _with_chunks(layout: MixedLayout, layers: Ints) -> MixedLayout:
     """The same plan with these layers on its chunks."""
     totals = layers.reshape(layout.vpp, layout.pp).sum(axis=0)
-    stages = tuple(replace(stage, layers=int(count)) for stage, count in zip(layout.stages, totals, strict=True))
+    stages = tuple(
+        replace(stage, layers=int(count))
+        for stage, count in zip(layout.stages, totals, strict=True)
+    )
     even = bool((layers == _dealt_evenly(totals, layout.vpp)).all())
     return replace(layout, stages=stages, chunks=None if even else tuple(layers.tolist()))

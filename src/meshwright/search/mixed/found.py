@@ -29,7 +29,11 @@ class Found:
     @property
     def stages(self) -> tuple[object, ...]:
         """What tells plans apart: cuts, chunks, and layers and recomputation of each stage."""
-        return self.cuts, self.case.vpp, tuple((stage.layers, stage.way, stage.redone) for stage in self.solved.stages)
+        return (
+            self.cuts,
+            self.case.vpp,
+            tuple((stage.layers, stage.way, stage.redone) for stage in self.solved.stages),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,9 +41,11 @@ class Outcome:
     """What a search brought."""
 
     best: tuple[Found, ...]
-    """Best first, one of each group of plans that share their cuts, with one chunk per stage and with several."""
+    """Best first, one of each group of plans that share their cuts, with one chunk per stage and
+    with several."""
     near: tuple[Found, ...] = ()
-    """Interleaved plans that the closed form takes for nearly as good, and the simulation for better than others; best first."""
+    """Interleaved plans that the closed form takes for nearly as good, and the simulation for
+    better than others; best first."""
     bound: float
     """No plan of the space scores less."""
     ways: int
@@ -49,7 +55,8 @@ class Outcome:
 
     @property
     def gap(self) -> float:
-        """How much better than the best found a plan might be, as a share of it; 0 where none can."""
+        """How much better than the best found a plan might be, as a share of it; 0 where none
+        can."""
         if not self.best:
             return 0.0
         left = 1.0 - self.bound / self.best[0].score

@@ -16,16 +16,18 @@ __all__ = ["MOST_POINTS", "plan_front", "undominated"]
 MOST_POINTS = 8
 """Plans of a front at most: each costs a search."""
 _SAME = 1e-6
-"""Relative difference below which two rates are the same: the simulation moves them by about as much."""
+"""Relative difference below which two rates are the same: the simulation moves them by about as
+much."""
 _CLOSE = 1.02
 """Two plans whose rates differ by less have nothing searched between them."""
 
 
 def plan_front(request: PlanRequest, *, points: int = MOST_POINTS) -> tuple[Plan, ...]:
-    """Return plans from the cheapest to the fastest; ConfigError where a chip has no price, or nothing keeps the rules.
+    """Return plans from the cheapest to the fastest; ConfigError where a chip has no price, or
+    nothing keeps the rules.
 
-    Between two plans the cheapest is searched that reaches the geometric mean of their tokens per second, where they are furthest apart.
-    Chips in use cost; idle ones don't.
+    Between two plans the cheapest is searched that reaches the geometric mean of their tokens per
+    second, where they are furthest apart. Chips in use cost; idle ones don't.
     """
     if not 2 <= points <= 64:
         raise ConfigError(f"points={points}: expected 2 to 64")
@@ -57,9 +59,16 @@ def _best(request: PlanRequest, objective: str, least: float | None) -> Plan | N
 
 
 def undominated(plans: Iterable[Plan]) -> tuple[Plan, ...]:
-    """Return the plans of which no other is both faster and cheaper, the cheapest first, ranked in that order."""
+    """Return the plans of which no other is both faster and cheaper, the cheapest first, ranked in
+    that order."""
     kept: list[Plan] = []
-    for plan in sorted(plans, key=lambda each: (-each.tokens_per_s, -(each.tokens_per_dollar or 0.0))):
-        if not kept or (plan.tokens_per_dollar or 0.0) > (kept[-1].tokens_per_dollar or 0.0) * (1 + _SAME):
+    for plan in sorted(
+        plans, key=lambda each: (-each.tokens_per_s, -(each.tokens_per_dollar or 0.0))
+    ):
+        if not kept or (plan.tokens_per_dollar or 0.0) > (kept[-1].tokens_per_dollar or 0.0) * (
+            1 + _SAME
+        ):
             kept.append(plan)
-    return tuple(replace(plan, rank=rank, beats_next="") for rank, plan in enumerate(reversed(kept), start=1))
+    return tuple(
+        replace(plan, rank=rank, beats_next="") for rank, plan in enumerate(reversed(kept), start=1)
+    )

@@ -1,4 +1,5 @@
-"""The grid of the search: what all stages share, and on each pool the ways to cut a layer, in columns."""
+"""The grid of the search: what all stages share, and on each pool the ways to cut a layer, in
+columns."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from meshwright.errors import ConfigError
 from meshwright.layout import SCHEDULES, SHARDINGS, Layouts
 from meshwright.rules import ALL_RULES, broken_rows
 from meshwright.rules._rule import divisors
-from meshwright.search.axes import DOMAINS_PER_TP, LEAST_TOKENS_PER_CP, MOST_UNEVEN_VPP, Axes, axes_of
+from meshwright.search.axes import (
+    DOMAINS_PER_TP,
+    LEAST_TOKENS_PER_CP,
+    MOST_UNEVEN_VPP,
+    Axes,
+    axes_of,
+)
 from meshwright.search.mixed.problem import MixedProblem
 from meshwright.search.space import Rejections
 
@@ -20,7 +27,19 @@ __all__ = ["Grid", "Options", "chunks_of", "make_grid"]
 
 Ints = NDArray[np.int64]
 _LATER = frozenset(
-    {"chips", "stages", "even_split", "split", "interleaving", "two_stacks", "schedule", "rounds", "fill", "torch_fill", "shard_size"}
+    {
+        "chips",
+        "stages",
+        "even_split",
+        "split",
+        "interleaving",
+        "two_stacks",
+        "schedule",
+        "rounds",
+        "fill",
+        "torch_fill",
+        "shard_size",
+    }
 )
 """Rules of the whole pipeline, which the search keeps by how it makes plans."""
 _RULES = tuple(rule for rule in ALL_RULES if rule.key not in _LATER)
@@ -63,7 +82,10 @@ def make_grid(problem: MixedProblem, rejections: Rejections) -> Grid:
     """Return all that keeps the rules; ConfigError where pins ask for what is not searched here."""
     axes = _axes(problem)
     commons = _commons(problem, axes)
-    options = tuple(_options(problem, axes, commons, pool, rejections) for pool in range(len(problem.cluster.pools)))
+    options = tuple(
+        _options(problem, axes, commons, pool, rejections)
+        for pool in range(len(problem.cluster.pools))
+    )
     pins = problem.request.pins
     return Grid(
         gbs=commons.gbs,
@@ -84,33 +106,44 @@ def _axes(problem: MixedProblem) -> Axes:
     pins = problem.request.pins
     for key in _NOT_HERE:
         if key in pins:
-            raise ConfigError(f"--set {key}=...: over several kinds of chips it is chosen stage by stage; leave it out")
+            raise ConfigError(
+                f"--set {key}=...: over several kinds of chips it is chosen stage by stage; leave"
+                " it out"
+            )
     one = SCHEDULES.index("1f1b")
     if "schedule" in pins and axes.schedule != (one,):
         raise ConfigError(
-            "--set schedule=...: over several kinds of chips 1f1b is searched alone (interleaved where vpp > 1); leave it out"
+            "--set schedule=...: over several kinds of chips 1f1b is searched alone (interleaved"
+            " where vpp > 1); leave it out"
         )
     hybrid = SHARDINGS.index("hybrid")
     sharding = tuple(kind for kind in axes.sharding if kind != hybrid)
     if not sharding:
-        raise ConfigError("--set sharding=hybrid: over several kinds of chips it is not searched; take zero3 or zero1")
+        raise ConfigError(
+            "--set sharding=hybrid: over several kinds of chips it is not searched; take zero3 or"
+            " zero1"
+        )
     return replace(axes, sharding=sharding, schedule=(one,))
 
 
 def _commons(problem: MixedProblem, axes: Axes) -> Layouts:
-    """Every (cp, ep, etp or not, dp, mbs, sharding) with its batch; etp = 1 or 0 for `follows tp`."""
+    """Every (cp, ep, etp or not, dp, mbs, sharding) with its batch; etp = 1 or 0 for `follows
+    tp`."""
     seq_len = problem.site.work.seq_len
     cps = (
         axes.cp
         if "cp" in problem.request.pins
-        else tuple(cp for cp in divisors(seq_len) if cp == 1 or seq_len // cp >= LEAST_TOKENS_PER_CP)
+        else tuple(
+            cp for cp in divisors(seq_len) if cp == 1 or seq_len // cp >= LEAST_TOKENS_PER_CP
+        )
     )
     etps = axes.etp if axes.etp is not None else (1, 0) if axes.ep != (1,) else (0,)
     rows = [
         (cp, ep, etp, dp, mbs, gbs, sharding)
         for cp, ep, etp, mbs, sharding in product(cps, axes.ep, etps, axes.mbs, axes.sharding)
         for dp in _replicas(problem, axes, mbs)
-        if (gbs := problem.request.gbs or problem.max_gbs // (mbs * dp) * (mbs * dp)) > 0 and gbs % (mbs * dp) == 0
+        if (gbs := problem.request.gbs or problem.max_gbs // (mbs * dp) * (mbs * dp)) > 0
+        and gbs % (mbs * dp) == 0
     ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 7)
     one, zero = np.ones(len(table), dtype=np.int64), np.zeros(len(table), dtype=np.int64)
@@ -136,16 +169,31 @@ def _replicas(problem: MixedProblem, axes: Axes, mbs: int) -> list[int]:
         return list(axes.dp)
     most = max(pool.num_chips for pool in problem.cluster.pools)
     if problem.request.gbs is not None:
-        return divisors(problem.request.gbs // mbs, min(most, problem.num_gpus)) if problem.request.gbs % mbs == 0 else []
+        return (
+            divisors(problem.request.gbs // mbs, min(most, problem.num_gpus))
+            if problem.request.gbs % mbs == 0
+            else []
+        )
     counts = {problem.num_gpus, *(pool.num_chips for pool in problem.cluster.pools)}
-    return sorted({dp for count in counts for dp in divisors(count, min(most, problem.max_gbs // mbs))})
+    return sorted(
+        {dp for count in counts for dp in divisors(count, min(most, problem.max_gbs // mbs))}
+    )
 
 
-def _options(problem: MixedProblem, axes: Axes, commons: Layouts, number: int, rejections: Rejections) -> Options:
+def _options(
+    problem: MixedProblem, axes: Axes, commons: Layouts, number: int, rejections: Rejections
+) -> Options:
     pool, part = problem.cluster.pools[number], problem.parts[number]
-    tps = axes.tp if "tp" in problem.request.pins else tuple(_tensor_sizes(DOMAINS_PER_TP * pool.node.domain_size))
+    tps = (
+        axes.tp
+        if "tp" in problem.request.pins
+        else tuple(_tensor_sizes(DOMAINS_PER_TP * pool.node.domain_size))
+    )
     sps = axes.sp
-    pairs = np.array([(tp, sp) for tp in tps for sp in (sps if sps is not None else (int(tp > 1),))], dtype=np.int64).reshape(-1, 2)
+    pairs = np.array(
+        [(tp, sp) for tp in tps for sp in (sps if sps is not None else (int(tp > 1),))],
+        dtype=np.int64,
+    ).reshape(-1, 2)
     rows = commons.take(np.repeat(np.arange(len(commons)), len(pairs)))
     tp, sp = (np.tile(column, len(commons)) for column in pairs.T)
     layouts = replace(rows, tp=tp, sp=sp, etp=np.where(rows.etp == 0, tp, rows.etp))
@@ -155,7 +203,9 @@ def _options(problem: MixedProblem, axes: Axes, commons: Layouts, number: int, r
     for rule, broken in broken_rows(layouts, part.case, _RULES):
         rejections.add(f"rule: {rule.sentence}", int(np.count_nonzero(keep & broken)))
         keep &= ~broken
-    twice = (layouts.etp == tp) & (rows.etp > 0) & (len(axes.ep) > 1) & (axes.etp is None)  # etp = 1 and `follows tp` are one for tp = 1
+    twice = (
+        (layouts.etp == tp) & (rows.etp > 0) & (len(axes.ep) > 1) & (axes.etp is None)
+    )  # etp = 1 and `follows tp` are one for tp = 1
     keep &= ~twice
     return Options(common=common[keep], layouts=layouts.take(keep), stages=stages[keep])
 
@@ -166,7 +216,8 @@ def _tensor_sizes(number: int) -> list[int]:
 
 
 def chunks_of(problem: MixedProblem, grid: Grid) -> list[int]:
-    """Return the chunks per stage that are searched: up to MOST_UNEVEN_VPP, and further divisors of the layers."""
+    """Return the chunks per stage that are searched: up to MOST_UNEVEN_VPP, and further divisors of
+    the layers."""
     if grid.vpp is not None:
         return list(grid.vpp)
     layers = problem.site.model.total_layers

@@ -1,4 +1,5 @@
-"""The inner problem, solved exactly: the dynamic program, divided by what it does not know before the end."""
+"""The inner problem, solved exactly: the dynamic program, divided by what it does not know before
+the end."""
 
 from __future__ import annotations
 
@@ -31,15 +32,21 @@ class _Task:
 
 
 def solve(blocks: Sequence[Block], case: Case, *, below_s: float = np.inf) -> Solved | None:
-    """Return the assignment that the closed form gives least; None where none fits or none is below `below_s`.
+    """Return the assignment that the closed form gives least; None where none fits or none is below
+    `below_s`.
 
-    What a step takes once goes by the fullest stage, and interleaved stages wait for the backwards of all; the dynamic program knows
-    neither before the end. So it is solved for the least that both can be; where its answer's are more, the answers divide into those with
-    less and those with as much.
+    What a step takes once goes by the fullest stage, and interleaved stages wait for the backwards
+    of all; the dynamic program knows neither before the end. So it is solved for the least that
+    both can be; where its answer's are more, the answers divide into those with less and those with
+    as much.
     """
     program = Program(tuple(blocks), case, below_s)
-    start = tuple(Fullness(role=MIDDLE, layers=-(-block.layers // block.stages)) for block in blocks)
-    queue = [_Task(bound_s=0.0, number=0, within=Within(fullest=start, params=(np.inf,) * len(blocks)))]
+    start = tuple(
+        Fullness(role=MIDDLE, layers=-(-block.layers // block.stages)) for block in blocks
+    )
+    queue = [
+        _Task(bound_s=0.0, number=0, within=Within(fullest=start, params=(np.inf,) * len(blocks)))
+    ]
     best: tuple[float, Solved] | None = None
     open_s, number = np.inf, 0
     while queue and number < MOST_TASKS:
@@ -54,10 +61,15 @@ def solve(blocks: Sequence[Block], case: Case, *, below_s: float = np.inf) -> So
             best = value, solved
             program.below_s = min(below_s, value)
         if solved.bound_s < value * (1 - SAME):
-            parts = _divided(blocks, solved, task.within) or _divided_by_waits(solved, task.within, case)
+            parts = _divided(blocks, solved, task.within) or _divided_by_waits(
+                solved, task.within, case
+            )
             for part in parts:
                 number += 1
-                heapq.heappush(queue, _Task(bound_s=max(task.bound_s, solved.bound_s), number=number, within=part))
+                heapq.heappush(
+                    queue,
+                    _Task(bound_s=max(task.bound_s, solved.bound_s), number=number, within=part),
+                )
             if not parts:  # messages that stretch the steady state by the quickest stage
                 open_s = min(open_s, solved.bound_s)
     if best is None:
@@ -67,7 +79,8 @@ def solve(blocks: Sequence[Block], case: Case, *, below_s: float = np.inf) -> So
 
 
 def _divided(blocks: Sequence[Block], solved: Solved, within: Within) -> tuple[Within, ...]:
-    """Divide by the fullest stage of a block that is fuller than was reckoned: less full, and as full."""
+    """Divide by the fullest stage of a block that is fuller than was reckoned: less full, and as
+    full."""
     for i, (block, own) in enumerate(_stages_of(blocks, solved)):
         fullest = max(own, key=lambda each: each.params(block))
         reached = fullest.params(block)
@@ -83,7 +96,15 @@ def _stages_of(blocks: Sequence[Block], solved: Solved) -> Iterator[tuple[Block,
     start, last = 0, len(solved.stages) - 1
     for block in blocks:
         numbers = range(start, start + block.stages)
-        yield block, [Fullness(role=role_of(is_first=s == 0, is_last=s == last), layers=solved.stages[s].layers) for s in numbers]
+        yield (
+            block,
+            [
+                Fullness(
+                    role=role_of(is_first=s == 0, is_last=s == last), layers=solved.stages[s].layers
+                )
+                for s in numbers
+            ],
+        )
         start += block.stages
 
 

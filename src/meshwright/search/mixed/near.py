@@ -1,7 +1,7 @@
-"""Interleaved plans that the closed form takes for nearly as good as the best, split and simulated together.
-
-The closed form knows how long stages take, not how their chunks wait for each other in a round; so the best of a few hundred plans
-by simulation is often none of the best few by the closed form.
+"""Interleaved plans that the closed form takes for nearly as good as the best, split and simulated
+together.
+ The closed form knows how long stages take, not how their chunks wait for each other in a round; so
+the best of a few hundred plans by simulation is often none of the best few by the closed form.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from meshwright.search.mixed.stages import role_of
 __all__ = ["evenly_split", "expected_s", "recomputes_unlike"]
 
 MOST_OPERATIONS = 40_000
-"""Operations of the shapes that are simulated, at most, in groups of micro batches until they are steady: a tenth of a second."""
+"""Operations of the shapes that are simulated, at most, in groups of micro batches until they are
+steady: a tenth of a second."""
 GROUPS = 8
 """Groups of micro batches, of as many as there are stages, that a simulation begins with."""
 
 
 def evenly_split(blocks: Sequence[Block], case: Case) -> Solved | None:
-    """Give each block's layers one by one to the stage that is quickest with one more; None where they do not fit.
+    """Give each block's layers one by one to the stage that is quickest with one more; None where
+    they do not fit.
 
     Its bound is not known and stands as 0.
     """
@@ -36,7 +38,10 @@ def evenly_split(blocks: Sequence[Block], case: Case) -> Solved | None:
     pp, most = sum(block.stages for block in blocks), sum(block.layers for block in blocks)
     for block in blocks:
         start = len(stages)
-        tables = [table_of(block, stage=start + i, pp=pp, case=case, most=most) for i in range(block.stages)]
+        tables = [
+            table_of(block, stage=start + i, pp=pp, case=case, most=most)
+            for i in range(block.stages)
+        ]
         times = [table.forward_s + table.backward_s for table in tables]
         own = _counts(times, block.layers, least=case.vpp, even=case.even)
         if own is None:
@@ -57,7 +62,10 @@ def evenly_split(blocks: Sequence[Block], case: Case) -> Solved | None:
 def recomputes_unlike(blocks: Sequence[Block], solved: Solved) -> bool:
     """Return whether stages of a block recompute in unlike ways."""
     stages = iter(solved.stages)
-    return any(len({(stage.way, stage.redone) for stage in islice(stages, block.stages)}) > 1 for block in blocks)
+    return any(
+        len({(stage.way, stage.redone) for stage in islice(stages, block.stages)}) > 1
+        for block in blocks
+    )
 
 
 def _counts(times: Sequence[Floats], layers: int, *, least: int, even: bool) -> list[int] | None:
@@ -67,19 +75,29 @@ def _counts(times: Sequence[Floats], layers: int, *, least: int, even: bool) -> 
         own = [each] * len(times)
         return None if rest or not np.isfinite([taken[each - 1] for taken in times]).all() else own
     own = [least] * len(times)
-    queue = [(float(taken[least]), i) for i, taken in enumerate(times)] if layers > least * len(times) else []
+    queue = (
+        [(float(taken[least]), i) for i, taken in enumerate(times)]
+        if layers > least * len(times)
+        else []
+    )
     heapq.heapify(queue)
     for _ in range(layers - least * len(times)):
         i = queue[0][1]
         own[i] += 1
         heapq.heapreplace(queue, (float(times[i][own[i]]) if own[i] < len(times[i]) else np.inf, i))
-    return own if np.isfinite([taken[n - 1] for taken, n in zip(times, own, strict=True)]).all() else None
+    return (
+        own
+        if np.isfinite([taken[n - 1] for taken, n in zip(times, own, strict=True)]).all()
+        else None
+    )
 
 
 def expected_s(plans: Sequence[Found]) -> Floats:
-    """Return a step's seconds of each interleaved plan as the simulation has it, (N,); infinite beyond MOST_OPERATIONS, the first first.
+    """Return a step's seconds of each interleaved plan as the simulation has it, (N,); infinite
+    beyond MOST_OPERATIONS, the first first.
 
-    Formula:  the pipeline by simulation of its chunks, and what a step takes once; chunks share their stage's layers as evenly as can be
+    Formula:  the pipeline by simulation of its chunks, and what a step takes once; chunks share
+              their stage's layers as evenly as can be
     Units:    seconds.
     Source:   `cost/simulate_many.py`.
     Valid:    layers of the model's first segment count as those of its second.
@@ -88,7 +106,9 @@ def expected_s(plans: Sequence[Found]) -> Floats:
     found, left = np.full(len(plans), np.inf), MOST_OPERATIONS
     shapes: dict[tuple[int, int, int], list[int]] = {}
     for number, plan in enumerate(plans):
-        shapes.setdefault((len(plan.solved.stages), plan.case.vpp, plan.case.num_microbatches), []).append(number)
+        shapes.setdefault(
+            (len(plan.solved.stages), plan.case.vpp, plan.case.num_microbatches), []
+        ).append(number)
     for (pp, vpp, micro), numbers in shapes.items():
         operations = 2 * pp * vpp * min(micro, 2 * GROUPS * pp)
         if operations > left:
@@ -131,13 +151,24 @@ def _chunk_times(plan: Found) -> Floats:
     ends = np.zeros((2, vpp, len(place)))
     for number, at in ((0, 0), (last, vpp - 1)):
         curve, role = place[number].curve, role_of(is_first=number == 0, is_last=number == last)
-        ends[:, at, number] = curve.forward_base_s[role], curve.backward_base_s[stages[number].way, role]
-    whole = np.array([[stage.forward_s for stage in stages], [stage.backward_s for stage in stages]])
-    return np.asarray(np.maximum(0.0, (whole - ends.sum(axis=1))[:, None] * (chunks / layers) + ends))
+        ends[:, at, number] = (
+            curve.forward_base_s[role],
+            curve.backward_base_s[stages[number].way, role],
+        )
+    whole = np.array(
+        [[stage.forward_s for stage in stages], [stage.backward_s for stage in stages]]
+    )
+    return np.asarray(
+        np.maximum(0.0, (whole - ends.sum(axis=1))[:, None] * (chunks / layers) + ends)
+    )
 
 
 def _way_back_s(blocks: Sequence[Block], pp: int) -> float:
     """One message from the last stage to the first."""
     if len(blocks) > 1:
         return max(blocks[0].curve.cross_message_s, blocks[-1].curve.cross_message_s)
-    return blocks[0].curve.near_message_s if blocks[0].chips_per_stage * pp <= blocks[0].domain else blocks[0].curve.message_s
+    return (
+        blocks[0].curve.near_message_s
+        if blocks[0].chips_per_stage * pp <= blocks[0].domain
+        else blocks[0].curve.message_s
+    )

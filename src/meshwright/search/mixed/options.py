@@ -15,7 +15,9 @@ from meshwright.search.mixed.curves import FIRST, LORA_SHARE, stage_reader
 
 __all__ = ["COUNTS", "OptionTimes", "option_times"]
 
-COUNTS = np.array([0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256])
+COUNTS = np.array(
+    [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256]
+)
 """Layers of a stage for which the exchange is priced; between them the lower one bounds."""
 
 
@@ -40,14 +42,26 @@ class OptionTimes:
 
 
 def option_times(layouts: Layouts, *, pool: int, site: Site) -> OptionTimes:
-    """Price one layer of each layout, and what a step takes once by the layers of the fullest stage."""
+    """Price one layer of each layout, and what a step takes once by the layers of the fullest
+    stage."""
     reader, rows = stage_reader(layouts, pool=pool, site=site), slice(0, len(layouts))
-    forward, backward, dense, expert = (reader.slopes(t, rows) for t in (reader.forward, reader.backward, reader.dense, reader.expert))
-    bases = [reader.bases(table, rows, slopes)[:, FIRST] for table, slopes in ((reader.forward, forward), (reader.backward, backward))]
+    forward, backward, dense, expert = (
+        reader.slopes(t, rows)
+        for t in (reader.forward, reader.backward, reader.dense, reader.expert)
+    )
+    bases = [
+        reader.bases(table, rows, slopes)[:, FIRST]
+        for table, slopes in ((reader.forward, forward), (reader.backward, backward))
+    ]
     share = LORA_SHARE if site.work.lora_rank else 1.0
     params = [np.outer(share * each.min(axis=1), COUNTS).ravel() for each in (dense, expert)]
-    wide, own = layouts.take(np.repeat(np.arange(len(layouts)), len(COUNTS))), site.cluster.pools[pool]
-    reduce, gather = data_exchange_s(wide, *params, pool=own, stack=site.stack, precision=site.work.precision)
+    wide, own = (
+        layouts.take(np.repeat(np.arange(len(layouts)), len(COUNTS))),
+        site.cluster.pools[pool],
+    )
+    reduce, gather = data_exchange_s(
+        wide, *params, pool=own, stack=site.stack, precision=site.work.precision
+    )
     optimizer = optimizer_s(wide, *params, pool=own, stack=site.stack)
     return OptionTimes(
         forward_s=forward.min(axis=1),

@@ -1,8 +1,9 @@
-"""The dynamic program over orders of the stages: which kind of chip each stage has, its layers and its recomputation.
-
-As in `program.py`, from the last stage to the first, a partial plan is known by the layers below, the time D that a micro batch takes below
-and the longest chain V so far; here also by the stages that each kind has had, by the kind of the stage on top, and by whether a kind has
-come back. Of the partial plans that share all of these only those stay that no other beats in both times.
+"""The dynamic program over orders of the stages: which kind of chip each stage has, its layers and
+its recomputation.
+ As in `program.py`, from the last stage to the first, a partial plan is known by the layers below,
+the time D that a micro batch takes below and the longest chain V so far; here also by the stages
+that each kind has had, by the kind of the stage on top, and by whether a kind has come back. Of the
+partial plans that share all of these only those stay that no other beats in both times.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
-from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, once_s, stage_chain_s, table_of
+from meshwright.search.mixed.blocks import (
+    Block,
+    Case,
+    Chosen,
+    Solved,
+    in_flight,
+    once_s,
+    stage_chain_s,
+    table_of,
+)
 from meshwright.search.mixed.curves import MIDDLE
 from meshwright.search.mixed.program import SAME, Fullness, Within
 from meshwright.search.mixed.stages import StageTable, role_of, stage_table
@@ -52,9 +62,15 @@ class Ordered:
     def blocks(self, kinds: Sequence[Kind]) -> tuple[Block, ...]:
         """Return the runs of stages of one kind, with their layers."""
         runs = [
-            (kind, [stage for _, stage in run]) for kind, run in groupby(zip(self.kinds, self.solved.stages, strict=True), lambda p: p[0])
+            (kind, [stage for _, stage in run])
+            for kind, run in groupby(
+                zip(self.kinds, self.solved.stages, strict=True), lambda p: p[0]
+            )
         ]
-        return tuple(replace(kinds[kind].block, stages=len(run), layers=sum(stage.layers for stage in run)) for kind, run in runs)
+        return tuple(
+            replace(kinds[kind].block, stages=len(run), layers=sum(stage.layers for stage in run))
+            for kind, run in runs
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,19 +97,44 @@ class _Labels:
 
     @staticmethod
     def concat(parts: Sequence[_Labels]) -> _Labels:
-        return _Labels(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _Labels.__slots__})
+        return _Labels(
+            **{
+                name: np.concatenate([getattr(part, name) for part in parts])
+                for name in _Labels.__slots__
+            }
+        )
 
 
 class OrderProgram:
-    """All orders of `case.pp` stages of some kinds in which one comes back, and all splits of the model's layers over them."""
+    """All orders of `case.pp` stages of some kinds in which one comes back, and all splits of the
+    model's layers over them."""
 
-    def __init__(self, kinds: Sequence[Kind], case: Case, *, layers: int, num_chips: int, below_s: float, most_rows: int) -> None:
-        self.kinds, self.case, self.layers, self.num_chips, self.below_s = tuple(kinds), case, layers, num_chips, below_s
+    def __init__(
+        self,
+        kinds: Sequence[Kind],
+        case: Case,
+        *,
+        layers: int,
+        num_chips: int,
+        below_s: float,
+        most_rows: int,
+    ) -> None:
+        self.kinds, self.case, self.layers, self.num_chips, self.below_s = (
+            tuple(kinds),
+            case,
+            layers,
+            num_chips,
+            below_s,
+        )
         curves = [kind.block.curve for kind in kinds]
-        self.least_s = np.array([float(c.forward_layer_s.min() + c.backward_layer_s.min()) for c in curves])
+        self.least_s = np.array(
+            [float(c.forward_layer_s.min() + c.backward_layer_s.min()) for c in curves]
+        )
         self.chips = np.array([kind.block.chips_per_stage for kind in kinds])
         self.caps = np.array([kind.cap for kind in kinds])
-        self.most = np.minimum(layers, below_s / (case.num_microbatches * self.least_s) + 1e-9).astype(np.int64)
+        self.most = np.minimum(
+            layers, below_s / (case.num_microbatches * self.least_s) + 1e-9
+        ).astype(np.int64)
         self.links = self._links_s()
         self.message_s = float(self.links.min())
         self.rows, self.most_rows = 0, most_rows
@@ -101,18 +142,34 @@ class OrderProgram:
     def _links_s(self) -> Floats:
         """One message from a stage of one kind to one of another, (K, K)."""
         blocks = [kind.block for kind in self.kinds]
-        near = [b.curve.near_message_s if b.chips_per_stage * self.case.pp <= b.domain else b.curve.message_s for b in blocks]
+        near = [
+            (
+                b.curve.near_message_s
+                if b.chips_per_stage * self.case.pp <= b.domain
+                else b.curve.message_s
+            )
+            for b in blocks
+        ]
         across = np.array([block.curve.cross_message_s for block in blocks])
-        return np.asarray(np.where(np.eye(len(blocks), dtype=bool), np.array(near), np.maximum(across[:, None], across)))
+        return np.asarray(
+            np.where(
+                np.eye(len(blocks), dtype=bool), np.array(near), np.maximum(across[:, None], across)
+            )
+        )
 
     def run(self, within: Within) -> Ordered | None:
-        """The best chains of what lies within, with the exchange at its least; None too where `most_rows` partial plans were made."""
+        """The best chains of what lies within, with the exchange at its least; None too where
+        `most_rows` partial plans were made."""
         self.within = within
         self.down_s, self.up_s = self._waits_s()
         steps: list[_Labels] = []
         labels = self._none()
         for stage in range(self.case.pp - 1, -1, -1):
-            parts = [part for kind in range(len(self.kinds)) if len(part := self._add(stage, kind, labels))]
+            parts = [
+                part
+                for kind in range(len(self.kinds))
+                if len(part := self._add(stage, kind, labels))
+            ]
             if not parts or self.rows >= self.most_rows:
                 return None
             labels = _undominated(_Labels.concat(parts))
@@ -137,7 +194,8 @@ class OrderProgram:
         )
 
     def _waits_s(self) -> tuple[float, float]:
-        """Forward and backward of all stages in the rounds for which an interleaved one waits, at least."""
+        """Forward and backward of all stages in the rounds for which an interleaved one waits, at
+        least."""
         rounds = (self.case.vpp - 1) / self.case.vpp
         curves = [kind.block.curve for kind in self.kinds]
         forward = self.layers * min(float(curve.forward_layer_s.min()) for curve in curves)
@@ -150,7 +208,9 @@ class OrderProgram:
         if prefix.any():
             found = self._price(stage, kind, own, prefix)
             return found.forward_s, found.backward_s
-        table = table_of(self.kinds[kind].block, stage=stage, pp=self.case.pp, case=self.case, most=self.layers)
+        table = table_of(
+            self.kinds[kind].block, stage=stage, pp=self.case.pp, case=self.case, most=self.layers
+        )
         return table.forward_s[own - 1], table.backward_s[own - 1]
 
     def _price(self, stage: int, kind: int, own: Ints, prefix: Ints) -> StageTable:
@@ -160,7 +220,9 @@ class OrderProgram:
             layers=own,
             prefix=prefix,
             role=role_of(is_first=stage == 0, is_last=stage == case.pp - 1),
-            in_flight=in_flight(stage, pp=case.pp, vpp=case.vpp, num_microbatches=case.num_microbatches),
+            in_flight=in_flight(
+                stage, pp=case.pp, vpp=case.vpp, num_microbatches=case.num_microbatches
+            ),
             vpp=case.vpp,
             limit_bytes=block.limit_bytes,
             only=block.only,
@@ -183,7 +245,8 @@ class OrderProgram:
             layers=below.layers[parent] + own,
             used=below.used[parent] + (np.arange(len(self.kinds)) == kind),
             top=np.full(len(parent), kind),
-            back=below.back[parent] | ((below.used[parent, kind] > 0) & (below.top[parent] != kind)),
+            back=below.back[parent]
+            | ((below.used[parent, kind] > 0) & (below.top[parent] != kind)),
             down_s=down,
             chain_s=chain,
             parent=parent,
@@ -193,12 +256,17 @@ class OrderProgram:
         return fresh.take(chain + above_s < self.below_s)
 
     def _grown(self, stage: int, kind: int, below: _Labels) -> tuple[Ints, Ints]:
-        """Partial plans that a stage may be put on, and its layers: each number that leaves the stages above enough, and not too many."""
+        """Partial plans that a stage may be put on, and its layers: each number that leaves the
+        stages above enough, and not too many."""
         used = below.used + (np.arange(len(self.kinds)) == kind)
         good = (used[:, kind] <= self.caps[kind]) & (used @ self.chips <= self.num_chips)
         left = self.layers - below.layers
-        lowest = left if stage == 0 else np.maximum(self.case.vpp, left - self._room_above(stage, used))
-        most = np.minimum(left - stage * self.case.vpp, min(self.most[kind], self._too_full(kind, stage) - 1))
+        lowest = (
+            left if stage == 0 else np.maximum(self.case.vpp, left - self._room_above(stage, used))
+        )
+        most = np.minimum(
+            left - stage * self.case.vpp, min(self.most[kind], self._too_full(kind, stage) - 1)
+        )
         counts = np.where(good, np.maximum(0, most - lowest + 1), 0)
         self.rows += int(counts.sum())
         if self.rows >= self.most_rows:
@@ -222,10 +290,14 @@ class OrderProgram:
             return self.layers + 1
         block = self.kinds[kind].block
         role = role_of(is_first=stage == 0, is_last=stage == self.case.pp - 1)
-        full = [Fullness(role=role, layers=count).params(block) for count in range(1, self.layers + 1)]
+        full = [
+            Fullness(role=role, layers=count).params(block) for count in range(1, self.layers + 1)
+        ]
         return 1 + int(np.searchsorted(full, limit * (1 - SAME)))
 
-    def _chain(self, stage: int, forward: Floats, backward: Floats, below: Floats, message: Floats) -> Floats:
+    def _chain(
+        self, stage: int, forward: Floats, backward: Floats, below: Floats, message: Floats
+    ) -> Floats:
         return stage_chain_s(
             self.case,
             pp=self.case.pp,
@@ -240,16 +312,31 @@ class OrderProgram:
         )
 
     def _once_s(self, forward: Floats, backward: Floats) -> Floats:
-        """What a step takes once at least, by the first stage's times: of the kind where it is most."""
+        """What a step takes once at least, by the first stage's times: of the kind where it is
+        most."""
         even = -(-self.layers // self.case.pp)
-        found = np.min([once_s(kind.block.once[MIDDLE], even, forward, backward, self.case) for kind in self.kinds], axis=0)
+        found = np.min(
+            [
+                once_s(kind.block.once[MIDDLE], even, forward, backward, self.case)
+                for kind in self.kinds
+            ],
+            axis=0,
+        )
         for kind, full in zip(self.kinds, self.within.fullest, strict=True):
             if full.layers:
-                found = np.maximum(found, once_s(kind.block.once[full.role], full.layers, forward, backward, self.case))
+                found = np.maximum(
+                    found,
+                    once_s(kind.block.once[full.role], full.layers, forward, backward, self.case),
+                )
         return np.asarray(found + self.case.overhead_s)
 
     def _traced(self, steps: list[_Labels], best: int) -> Ordered:
-        bound_s, kinds, stages, start = float(steps[-1].chain_s[best]), list[int](), list[Chosen](), 0
+        bound_s, kinds, stages, start = (
+            float(steps[-1].chain_s[best]),
+            list[int](),
+            list[Chosen](),
+            0,
+        )
         for stage, labels in enumerate(reversed(steps)):
             kind, own = int(labels.top[best]), int(labels.own[best])
             prefix = int(np.clip(self.case.prefix - start, 0, own))
@@ -272,7 +359,12 @@ def _undominated(labels: _Labels) -> _Labels:
     """Of the partial plans that share all but their times, those that no other beats in both."""
     keys = np.ravel_multi_index(
         (labels.layers, labels.top, labels.back.astype(np.int64), *labels.used.T),
-        (int(labels.layers.max()) + 1, int(labels.top.max()) + 1, 2, *(int(most) + 1 for most in labels.used.max(axis=0))),
+        (
+            int(labels.layers.max()) + 1,
+            int(labels.top.max()) + 1,
+            2,
+            *(int(most) + 1 for most in labels.used.max(axis=0)),
+        ),
     )
     order = np.lexsort((labels.down_s, labels.chain_s, keys))
     keys, down = keys[order], labels.down_s[order]

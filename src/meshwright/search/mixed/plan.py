@@ -42,7 +42,8 @@ AROUND = 3
 
 
 def search_mixed_plans(request: PlanRequest) -> PlanResult:
-    """Search all plans of a request over several pools; ConfigError where none keeps the rules, no plans where none fits."""
+    """Search all plans of a request over several pools; ConfigError where none keeps the rules, no
+    plans where none fits."""
     problem = resolve_mixed(request)
     request = problem.request
     rejections = Rejections()
@@ -57,7 +58,9 @@ def search_mixed_plans(request: PlanRequest) -> PlanResult:
     if not outcome.best:
         least = request.min_tokens_per_s
         rejections.add(
-            "memory: more than the chips have" + ("" if least is None else f", or below {least:g} tokens/s"), max(1, outcome.ways)
+            "memory: more than the chips have"
+            + ("" if least is None else f", or below {least:g} tokens/s"),
+            max(1, outcome.ways),
         )
     repriced = shared = _repriced(searched, grid, outcome)
     if shared and not {"order", "layers"} & {*request.same}:
@@ -80,19 +83,27 @@ def _score(problem: MixedProblem) -> Score:
     objective = problem.request.objective
     if objective == "memory":
         raise ConfigError(
-            "objective=memory: over several kinds of chips plans are ranked by step_time, tokens_per_dollar or tokens_per_joule"
+            "objective=memory: over several kinds of chips plans are ranked by step_time,"
+            " tokens_per_dollar or tokens_per_joule"
         )
     least = problem.request.min_tokens_per_s
     most_s = float("inf") if least is None else problem.site.work.seq_len / least
     if objective == "tokens_per_dollar":
-        return Score(rates=tuple(float(part.usd_per_chip_s or 0.0) for part in problem.parts), most_s=most_s)
+        return Score(
+            rates=tuple(float(part.usd_per_chip_s or 0.0) for part in problem.parts), most_s=most_s
+        )
     if objective == "tokens_per_joule":
-        return Score(rates=tuple(float(pool.node.chip.tdp_w or 0.0) for pool in problem.cluster.pools), most_s=most_s)
+        return Score(
+            rates=tuple(float(pool.node.chip.tdp_w or 0.0) for pool in problem.cluster.pools),
+            most_s=most_s,
+        )
     return Score(rates=None, most_s=most_s)
 
 
 def _without_headroom(problem: MixedProblem) -> MixedProblem:
-    return replace(problem, parts=tuple(replace(part, headroom_bytes=0.0) for part in problem.parts))
+    return replace(
+        problem, parts=tuple(replace(part, headroom_bytes=0.0) for part in problem.parts)
+    )
 
 
 def _require_some(problem: MixedProblem, grid: Grid) -> None:
@@ -101,20 +112,36 @@ def _require_some(problem: MixedProblem, grid: Grid) -> None:
         return
     gbs, pins = problem.request.gbs, problem.request.pins
     if gbs is not None and not len(grid.gbs):
-        step = int(np.prod([max(1, int(v)) for key in ("dp", "mbs") for v in pins.get(key, [1])[:1]]))
+        step = int(
+            np.prod([max(1, int(v)) for key in ("dp", "mbs") for v in pins.get(key, [1])[:1]])
+        )
         near = " or ".join(map(str, nearest_multiples(gbs, step)))
-        raise ConfigError(f"gbs={gbs}: no dp * mbs of {_pin_words(problem)} divides it; nearest that work: gbs={near}")
-    raise ConfigError(f"no stage of {problem.site.model.name} keeps the rules on {problem.cluster.name} under {_pin_words(problem)}")
+        raise ConfigError(
+            f"gbs={gbs}: no dp * mbs of {_pin_words(problem)} divides it; nearest that work:"
+            f" gbs={near}"
+        )
+    raise ConfigError(
+        f"no stage of {problem.site.model.name} keeps the rules on {problem.cluster.name} under"
+        f" {_pin_words(problem)}"
+    )
 
 
 def _pin_words(problem: MixedProblem) -> str:
     pins = problem.request.pins
-    return " ".join(f"{key}={','.join(map(str, values))}" for key, values in pins.items()) or "all values searched"
+    return (
+        " ".join(f"{key}={','.join(map(str, values))}" for key, values in pins.items())
+        or "all values searched"
+    )
 
 
 def _proof(outcome: Outcome) -> Proof:
     best = outcome.best[0].step_s if outcome.best else 0.0
-    return Proof(bound_s=best * (1.0 - outcome.gap), gap_frac=outcome.gap, boxes=outcome.boxes, solved=outcome.solved)
+    return Proof(
+        bound_s=best * (1.0 - outcome.gap),
+        gap_frac=outcome.gap,
+        boxes=outcome.boxes,
+        solved=outcome.solved,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,13 +169,18 @@ def _plans(problem: MixedProblem, repriced: Sequence[tuple[Found, Repriced]]) ->
         if seconds > score.most_s:
             continue
         candidates.append(_Candidate(score=float(seconds * rate), fits=fits, priced=priced))
-    order = sorted((c for c in candidates if c.fits != "no"), key=lambda c: (c.fits == "at risk", c.score))
+    order = sorted(
+        (c for c in candidates if c.fits != "no"), key=lambda c: (c.fits == "at risk", c.score)
+    )
     first: dict[tuple[tuple[object, ...], ...], _Candidate] = {}
     for candidate in order:
         first.setdefault(candidate.cuts, candidate)
     kept = list(first.values())[: problem.request.top]
     shares = _shares(problem, [candidate.priced for candidate in kept])
-    plans = [_plan(problem, c, rank, share) for rank, (c, share) in enumerate(zip(kept, shares, strict=True), start=1)]
+    plans = [
+        _plan(problem, c, rank, share)
+        for rank, (c, share) in enumerate(zip(kept, shares, strict=True), start=1)
+    ]
     following: list[Plan | None] = [*plans[1:], None]
     return tuple(
         replace(plan, beats_next=beats_words(problem.request, plan, after))
@@ -161,21 +193,38 @@ def _repriced(problem: MixedProblem, grid: Grid, outcome: Outcome) -> list[tuple
     return _priced(problem, grid, _candidates(outcome, problem.request.top))
 
 
-def _priced(problem: MixedProblem, grid: Grid, chosen: Sequence[Found]) -> list[tuple[Found, Repriced]]:
-    priced = list(zip(chosen, reprice_mixed([layout_of(found, problem, grid) for found in chosen], problem.site), strict=True))
+def _priced(
+    problem: MixedProblem, grid: Grid, chosen: Sequence[Found]
+) -> list[tuple[Found, Repriced]]:
+    priced = list(
+        zip(
+            chosen,
+            reprice_mixed([layout_of(found, problem, grid) for found in chosen], problem.site),
+            strict=True,
+        )
+    )
     nearest = sorted((pair for pair in priced if pair[0].case.vpp > 1), key=_simulated)
     unlike: dict[object, tuple[Found, Repriced]] = {}
     for found, each in nearest:
         unlike.setdefault((found.cuts, found.case.vpp), (found, each))
-    moved = [(found, layout) for found, each in _worth_dealing([*unlike.values()]) for layout in dealt(found, each, problem)]
+    moved = [
+        (found, layout)
+        for found, each in _worth_dealing([*unlike.values()])
+        for layout in dealt(found, each, problem)
+    ]
     again = reprice_mixed([layout for _, layout in moved], problem.site)
     return [*priced, *((found, each) for (found, _), each in zip(moved, again, strict=True))]
 
 
 def _worth_dealing(nearest: list[tuple[Found, Repriced]]) -> list[tuple[Found, Repriced]]:
-    """The first of the interleaved plans, and of those that follow the short ones, which take little time."""
+    """The first of the interleaved plans, and of those that follow the short ones, which take
+    little time."""
     rest = nearest[DEALT : DEALT + DEALT_SHORT]
-    return nearest[:DEALT] + [(f, r) for f, r in rest if 2 * r.layout.num_microbatches * r.layout.pp * r.layout.vpp <= SHORT]
+    return nearest[:DEALT] + [
+        (f, r)
+        for f, r in rest
+        if 2 * r.layout.num_microbatches * r.layout.pp * r.layout.vpp <= SHORT
+    ]
 
 
 def _simulated(pair: tuple[Found, Repriced]) -> float:
@@ -184,20 +233,28 @@ def _simulated(pair: tuple[Found, Repriced]) -> float:
     return repriced.step_s * found.score / found.step_s
 
 
-def _returning(problem: MixedProblem, grid: Grid, repriced: Sequence[tuple[Found, Repriced]]) -> list[tuple[Found, Repriced]]:
-    """Plans in which a kind of chip comes back, around the best of unlike cuts in which each kind has one run of stages."""
+def _returning(
+    problem: MixedProblem, grid: Grid, repriced: Sequence[tuple[Found, Repriced]]
+) -> list[tuple[Found, Repriced]]:
+    """Plans in which a kind of chip comes back, around the best of unlike cuts in which each kind
+    has one run of stages."""
     nearest, around = sorted(repriced, key=_simulated), dict[object, Found]()
     for found, _ in nearest:
         if len(found.cuts) > 1:
             around.setdefault(frozenset(found.cuts), found)
     below = _simulated(nearest[0])
-    return _priced(problem, grid, returning_plans([*around.values()][:AROUND], problem, grid, _score(problem), below=below))
+    return _priced(
+        problem,
+        grid,
+        returning_plans([*around.values()][:AROUND], problem, grid, _score(problem), below=below),
+    )
 
 
 def _unlike(
     problem: MixedProblem, grid: Grid, outcome: Outcome, repriced: Sequence[tuple[Found, Repriced]]
 ) -> list[tuple[Found, Repriced]]:
-    """Plans whose kinds of chips have unlike dp and mbs, around the best of those that share them."""
+    """Plans whose kinds of chips have unlike dp and mbs, around the best of those that share
+    them."""
     nearest = sorted(repriced, key=_simulated)
     wide = with_unlike_batches(grid, {found.common for found, _ in nearest[:AROUND]})
     second = search_mixed(problem, wide, _score(problem), known=outcome.best[0].score)
@@ -213,16 +270,23 @@ def _unlike(
 
 
 def _candidates(outcome: Outcome, top: int) -> list[Found]:
-    """The best plans by the closed form, the best of those that are not interleaved, of which it is surer, and those near them."""
+    """The best plans by the closed form, the best of those that are not interleaved, of which it is
+    surer, and those near them."""
     best = outcome.best[: candidates_of(top)]
-    return [*best, *[found for found in outcome.best if found.case.vpp == 1 and found not in best][:top], *outcome.near]
+    return [
+        *best,
+        *[found for found in outcome.best if found.case.vpp == 1 and found not in best][:top],
+        *outcome.near,
+    ]
 
 
 def _fits(problem: MixedProblem, priced: Repriced) -> Fits:
     """The worst verdict of any stage."""
     used = priced.price.used_bytes
     verdicts = {
-        fits_within(float(used[i]), limit_bytes=part.setting.limit_bytes, headroom_bytes=part.headroom_bytes)
+        fits_within(
+            float(used[i]), limit_bytes=part.setting.limit_bytes, headroom_bytes=part.headroom_bytes
+        )
         for i, stage in enumerate(priced.layout.stages)
         for part in [problem.parts[stage.pool]]
     }
@@ -241,14 +305,24 @@ def _plan(problem: MixedProblem, candidate: _Candidate, rank: int, shares: dict[
     fullest = _fullest(problem, priced)
     intervals = intervals_of(problem.kind, step_s=priced.step_s, peak_bytes=float(held[fullest]))
     prices = [part.usd_per_chip_s for part, count in zip(problem.parts, used, strict=True) if count]
-    usd = sum(float(part.usd_per_chip_s or 0.0) * count for part, count in zip(problem.parts, used, strict=True))
+    usd = sum(
+        float(part.usd_per_chip_s or 0.0) * count
+        for part, count in zip(problem.parts, used, strict=True)
+    )
     idle = _idle(problem, used)
-    watts = sum(float(pool.node.chip.tdp_w or np.nan) * count for pool, count in zip(problem.cluster.pools, used, strict=True) if count)
+    watts = sum(
+        float(pool.node.chip.tdp_w or np.nan) * count
+        for pool, count in zip(problem.cluster.pools, used, strict=True)
+        if count
+    )
     return Plan(
         rank=rank,
         layout=layout.row(0),
         mixed=layout,
-        chips=tuple((pool.node.chip.name, count, rest) for pool, count, rest in zip(problem.cluster.pools, used, idle, strict=True)),
+        chips=tuple(
+            (pool.node.chip.name, count, rest)
+            for pool, count, rest in zip(problem.cluster.pools, used, idle, strict=True)
+        ),
         time_s=priced.time_s,
         memory_bytes={term: float(each[fullest]) for term, each in priced.price.memory.items()},
         peak_memory_bytes=tuple(float(size) for size in held),
@@ -273,14 +347,18 @@ def _plan(problem: MixedProblem, candidate: _Candidate, rank: int, shares: dict[
 
 
 def _fullest(problem: MixedProblem, priced: Repriced) -> int:
-    """The stage that takes most of its chip's memory, as a share: predictions are off by shares too."""
+    """The stage that takes most of its chip's memory, as a share: predictions are off by shares
+    too."""
     limits = [problem.parts[stage.pool].setting.limit_bytes for stage in priced.layout.stages]
     return int(np.argmax(priced.price.used_bytes / limits))
 
 
 def _idle(problem: MixedProblem, used: list[int]) -> list[int]:
-    """Chips left idle by pool: of those asked for where the counts are caps, taken from the pools that have most to spare."""
-    spare = [pool.num_chips - count for pool, count in zip(problem.cluster.pools, used, strict=True)]
+    """Chips left idle by pool: of those asked for where the counts are caps, taken from the pools
+    that have most to spare."""
+    spare = [
+        pool.num_chips - count for pool, count in zip(problem.cluster.pools, used, strict=True)
+    ]
     if problem.request.num_gpus is None:
         return spare
     rest, found = problem.num_gpus - sum(used), [0] * len(used)
@@ -292,17 +370,24 @@ def _idle(problem: MixedProblem, used: list[int]) -> list[int]:
 
 def _kernels(problem: MixedProblem, used: list[int]) -> str:
     words = [
-        f"{pool.node.chip.name}: {kernels_words(pool.node.chip)}" for pool, count in zip(problem.cluster.pools, used, strict=True) if count
+        f"{pool.node.chip.name}: {kernels_words(pool.node.chip)}"
+        for pool, count in zip(problem.cluster.pools, used, strict=True)
+        if count
     ]
     return "; ".join(words)
 
 
 def _shares(problem: MixedProblem, priced: list[Repriced]) -> list[dict[str, Any]]:
-    """What each plan's step stands on: of each pool what its stages do on their own, weighed by their work."""
+    """What each plan's step stands on: of each pool what its stages do on their own, weighed by
+    their work."""
     found: list[dict[str, float]] = [{} for _ in priced]
     for pool, part in enumerate(problem.parts):
         own = [i for i, each in enumerate(priced) if pool in each.layout.pools]
-        rows = [next(each.row(s) for s, stage in enumerate(each.stages) if stage.pool == pool) for i in own for each in [priced[i].layout]]
+        rows = [
+            next(each.row(s) for s, stage in enumerate(each.stages) if stage.pool == pool)
+            for i in own
+            for each in [priced[i].layout]
+        ]
         for i, origins in zip(own, origins_of(rows, part.setting), strict=True):
             times = priced[i].price.forward_s + priced[i].price.backward_s
             mine = np.array([stage.pool == pool for stage in priced[i].layout.stages])
@@ -314,17 +399,25 @@ def _shares(problem: MixedProblem, priced: list[Repriced]) -> list[dict[str, Any
 
 def _notes(problem: MixedProblem, grid: Grid, plans: Sequence[Plan]) -> list[str]:
     notes = [
-        "searched: stages, layers, tp and recomputation per kind of chip, common dp, mbs, cp, ep and vpp, each kind in one run of stages; "
-        "--set narrows it"
+        "searched: stages, layers, tp and recomputation per kind of chip, common dp, mbs, cp, ep"
+        " and vpp, each kind in one run of stages; --set narrows it"
     ]
-    back = [f"#{plan.rank}" for plan in plans if plan.mixed is not None and len(plan.mixed.runs) > len(plan.mixed.pools)]
+    back = [
+        f"#{plan.rank}"
+        for plan in plans
+        if plan.mixed is not None and len(plan.mixed.runs) > len(plan.mixed.pools)
+    ]
     if back:
         notes.append(
-            f"a kind of chip comes back in {', '.join(back)}: such orders are searched around the best plans alone, --same order leaves "
-            "them out; the proof is of plans in which none does"
+            f"a kind of chip comes back in {', '.join(back)}: such orders are searched around the"
+            " best plans alone, --same order leaves them out; the proof is of plans in which none"
+            " does"
         )
     if problem.request.unlike_batch:
-        notes.append("unlike dp and mbs per kind of chip are searched around the best plans alone; the proof is of plans that share them")
+        notes.append(
+            "unlike dp and mbs per kind of chip are searched around the best plans alone; the proof"
+            " is of plans that share them"
+        )
     if problem.request.gbs is None and problem.request.max_gbs is None:
         notes.append(batch_rule(problem.site.model).words(problem.site.work.seq_len))
     return notes

@@ -34,7 +34,9 @@ class MixedProblem:
     def site(self) -> Site:
         """Where stages are priced."""
         setting = self.parts[0].setting
-        return Site(model=setting.model, cluster=self.cluster, work=setting.work, stack=setting.stack)
+        return Site(
+            model=setting.model, cluster=self.cluster, work=setting.work, stack=setting.stack
+        )
 
     @property
     def max_gbs(self) -> int:
@@ -47,7 +49,13 @@ class MixedProblem:
         kinds = {part.setting.kind for part in self.parts}
         first = self.parts[0].setting.kind
         vendors = {kind.vendor for kind in kinds}
-        return first if len(kinds) == 1 else replace(first, generation="mixed", vendor=first.vendor if len(vendors) == 1 else "mixed")
+        return (
+            first
+            if len(kinds) == 1
+            else replace(
+                first, generation="mixed", vendor=first.vendor if len(vendors) == 1 else "mixed"
+            )
+        )
 
 
 def is_mixed(request: PlanRequest) -> bool:
@@ -56,17 +64,26 @@ def is_mixed(request: PlanRequest) -> bool:
     if text.partition(":")[0] == "local":
         return False
     may_idle = request.num_gpus is not None or request.min_tokens_per_s is not None
-    return may_idle or len(load_cluster(request.cluster, gpus_per_node=request.gpus_per_node).pools) > 1
+    return (
+        may_idle
+        or len(load_cluster(request.cluster, gpus_per_node=request.gpus_per_node).pools) > 1
+    )
 
 
 def resolve_mixed(request: PlanRequest) -> MixedProblem:
     """Look up the request's names; ConfigError for anything unknown or out of range."""
     for name in ("calibration", "profile"):
         if getattr(request, name) is not None:
-            raise ConfigError(f"{name}={getattr(request, name)!r}: it is of one kind of chip; leave it out, or plan that kind alone")
+            raise ConfigError(
+                f"{name}={getattr(request, name)!r}: it is of one kind of chip; leave it out, or"
+                " plan that kind alone"
+            )
     cluster = load_cluster(request.cluster, gpus_per_node=request.gpus_per_node)
     if request.usd_per_hour is not None and len(cluster.pools) > 1:
-        raise ConfigError("usd_per_hour is the price of one kind of chip; give each kind its own in a cluster file (chips: usd_per_hour)")
+        raise ConfigError(
+            "usd_per_hour is the price of one kind of chip; give each kind its own in a cluster"
+            " file (chips: usd_per_hour)"
+        )
     if request.unlike_batch and len(cluster.pools) == 1:
         raise ConfigError("unlike_batch: of plans over several kinds of chips; leave it out")
     num_gpus = _checked_count(request.num_gpus, cluster)
@@ -81,9 +98,15 @@ def _checked_count(num_gpus: int | None, cluster: Cluster) -> int:
     if wanted > MAX_GPUS:
         raise ConfigError(f"{wanted} chips: expected at most {MAX_GPUS}")
     if wanted > whole:
-        raise ConfigError(f"num_gpus={wanted}: the pools of {cluster.name} have {whole} chips together; take {whole} or fewer")
+        raise ConfigError(
+            f"num_gpus={wanted}: the pools of {cluster.name} have {whole} chips together; take"
+            f" {whole} or fewer"
+        )
     node = min(pool.node.chips_per_node for pool in cluster.pools)
     if num_gpus is not None and wanted % node:
         near = " or ".join(map(str, nearest_multiples(wanted, node)))
-        raise ConfigError(f"num_gpus={wanted}: no multiple of the {node} chips of a node; nearest that are: {near}")
+        raise ConfigError(
+            f"num_gpus={wanted}: no multiple of the {node} chips of a node; nearest that are:"
+            f" {near}"
+        )
     return wanted

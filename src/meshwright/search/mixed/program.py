@@ -1,8 +1,9 @@
-"""The dynamic program of the inner problem: layers and recomputation of each stage, for given blocks of stages.
-
-A block is a run of stages on one pool. From the last stage to the first, a partial plan is known by the layers below, by the time D that a
-micro batch takes below, and by V, the longest chain of the closed form so far. Both only make what is above worse when they grow, so of
-the partial plans with the same layers below only those stay that no other beats in both.
+"""The dynamic program of the inner problem: layers and recomputation of each stage, for given
+blocks of stages.
+ A block is a run of stages on one pool. From the last stage to the first, a partial plan is known
+by the layers below, by the time D that a micro batch takes below, and by V, the longest chain of
+the closed form so far. Both only make what is above worse when they grow, so of the partial plans
+with the same layers below only those stay that no other beats in both.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.cost.shapes import Floats
-from meshwright.search.mixed.blocks import Block, Case, Chosen, Solved, in_flight, links_of, once_s, stage_chain_s, table_of
+from meshwright.search.mixed.blocks import (
+    Block,
+    Case,
+    Chosen,
+    Solved,
+    in_flight,
+    links_of,
+    once_s,
+    stage_chain_s,
+    table_of,
+)
 from meshwright.search.mixed.curves import ROLES
 from meshwright.search.mixed.stages import StageTable, role_of, stage_table
 
@@ -33,12 +44,15 @@ class Fullness:
 
     def params(self, block: Block) -> float:
         """Parameters of one rank."""
-        return float(sum(each[self.role] + each[len(ROLES)] * self.layers for each in block.curve.params))
+        return float(
+            sum(each[self.role] + each[len(ROLES)] * self.layers for each in block.curve.params)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Within:
-    """The part of the assignments that is looked at: what the program does not know before the end lies between two bounds."""
+    """The part of the assignments that is looked at: what the program does not know before the end
+    lies between two bounds."""
 
     fullest: tuple[Fullness, ...]
     """Of each block, at least."""
@@ -71,9 +85,13 @@ class Program:
         self.pp = len(self.place)
         self.total = sum(block.layers for block in blocks)
         links = links_of(blocks)
-        self.links = links if case.vpp == 1 or not len(links) else np.full_like(links, links.mean())  # as the closed form has it
+        self.links = (
+            links if case.vpp == 1 or not len(links) else np.full_like(links, links.mean())
+        )  # as the closed form has it
         self.forward_s, self.backward_s = self._whole_s()
-        self.least_s = [float(b.curve.forward_layer_s.min() + b.curve.backward_layer_s.min()) for b in blocks]
+        self.least_s = [
+            float(b.curve.forward_layer_s.min() + b.curve.backward_layer_s.min()) for b in blocks
+        ]
         work = [least * block.layers for least, block in zip(self.least_s, blocks, strict=True)]
         self.least_above_s = [sum(work[:i]) for i in range(len(blocks))]
 
@@ -86,7 +104,9 @@ class Program:
             counts = np.array([block.layers - prefix, prefix])
             start += block.layers
             roles = [self._role(stage) for stage in range(self.pp) if self.place[stage] == i]
-            forward += float(block.curve.forward_layer_s @ counts + block.curve.forward_base_s[roles].sum())
+            forward += float(
+                block.curve.forward_layer_s @ counts + block.curve.forward_base_s[roles].sum()
+            )
             bases = block.curve.backward_base_s[:, roles].min(axis=0).sum()
             backward += float((block.curve.backward_layer_s @ counts).min() + bases)
         return forward, backward
@@ -96,7 +116,9 @@ class Program:
 
     def _table(self, stage: int) -> StageTable:
         """Stages at a place by layers 1 .. of all blocks, without layers of the prefix."""
-        return table_of(self.blocks[self.place[stage]], stage=stage, pp=self.pp, case=self.case, most=self.total)
+        return table_of(
+            self.blocks[self.place[stage]], stage=stage, pp=self.pp, case=self.case, most=self.total
+        )
 
     def _price(self, stage: int, layers: Ints, prefix: Ints) -> StageTable:
         block = self.blocks[self.place[stage]]
@@ -105,7 +127,9 @@ class Program:
             layers=layers,
             prefix=prefix,
             role=self._role(stage),
-            in_flight=in_flight(stage, pp=self.pp, vpp=self.case.vpp, num_microbatches=self.case.num_microbatches),
+            in_flight=in_flight(
+                stage, pp=self.pp, vpp=self.case.vpp, num_microbatches=self.case.num_microbatches
+            ),
             vpp=self.case.vpp,
             limit_bytes=block.limit_bytes,
             only=block.only,
@@ -137,22 +161,34 @@ class Program:
     def _add(self, stage: int, below: _Labels) -> _Labels:
         """Put one stage on top of all partial plans."""
         first = stage - self.place[:stage].count(self.place[stage])  # of its block
-        end = sum(b.layers for b in self.blocks[self.place[stage] :])  # layers below the block's top
+        end = sum(
+            b.layers for b in self.blocks[self.place[stage] :]
+        )  # layers below the block's top
         above = stage - first
         least = self.case.vpp
-        most = end - above * least - below.layers  # what is left, if each stage above takes the least
+        most = (
+            end - above * least - below.layers
+        )  # what is left, if each stage above takes the least
         lowest = np.where(above == 0, end - below.layers, least)
         if self.case.even:
-            most = lowest = np.full_like(most, self.blocks[self.place[stage]].layers // self.blocks[self.place[stage]].stages)
+            most = lowest = np.full_like(
+                most, self.blocks[self.place[stage]].layers // self.blocks[self.place[stage]].stages
+            )
         counts = np.maximum(0, most - lowest + 1)
         parent = np.repeat(np.arange(len(below.layers)), counts)
-        own = np.arange(len(parent)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(lowest, counts)
+        own = (
+            np.arange(len(parent))
+            - np.repeat(np.cumsum(counts) - counts, counts)
+            + np.repeat(lowest, counts)
+        )
         layers = below.layers[parent] + own
         start = self.total - layers
         prefix = np.clip(self.case.prefix - start, 0, own)
         forward, backward = self._times(stage, own, prefix)
         fits = np.isfinite(backward) & (own < self._too_full(stage))
-        parent, own, layers, forward, backward = (each[fits] for each in (parent, own, layers, forward, backward))
+        parent, own, layers, forward, backward = (
+            each[fits] for each in (parent, own, layers, forward, backward)
+        )
         message = float(self.links[stage]) if stage < self.pp - 1 else 0.0
         scale = self.case.vpp
         both = forward + backward
@@ -164,12 +200,23 @@ class Program:
             chain = self._stretched(chain, down) + self._once_s(forward, backward)
         above_s = self._above_s(stage, end - layers)
         keep = (chain + above_s < self.below_s) & (down + above_s < self.most_down_s)
-        return _undominated(_Labels(layers=layers[keep], down_s=down[keep], chain_s=chain[keep], parent=parent[keep], own=own[keep]))
+        return _undominated(
+            _Labels(
+                layers=layers[keep],
+                down_s=down[keep],
+                chain_s=chain[keep],
+                parent=parent[keep],
+                own=own[keep],
+            )
+        )
 
     def _above_s(self, stage: int, left: Ints) -> Floats:
-        """What a micro batch takes above a stage at least, where `left` layers of its block are left."""
+        """What a micro batch takes above a stage at least, where `left` layers of its block are
+        left."""
         number = self.place[stage]
-        return np.asarray((self.least_above_s[number] + left * self.least_s[number]) / self.case.vpp)
+        return np.asarray(
+            (self.least_above_s[number] + left * self.least_s[number]) / self.case.vpp
+        )
 
     def _too_full(self, stage: int) -> float:
         """Layers from which on a stage is fuller than its block's may be."""
@@ -178,7 +225,10 @@ class Program:
             return np.inf
         role = self._role(stage)
         params = self.blocks[number].curve.params
-        base, layer = sum(float(each[role]) for each in params), sum(float(each[len(ROLES)]) for each in params)
+        base, layer = (
+            sum(float(each[role]) for each in params),
+            sum(float(each[len(ROLES)]) for each in params),
+        )
         return (self.within.params[number] * (1 - SAME) - base) / layer
 
     def _times(self, stage: int, own: Ints, prefix: Ints) -> tuple[Floats, Floats]:
@@ -203,23 +253,34 @@ class Program:
         )
 
     def _stretched(self, chain: Floats, down: Floats) -> Floats:
-        """The chains of whole plans, at least as long as messages stretch the steady state, as `cost/_closed_forms.py` has it."""
+        """The chains of whole plans, at least as long as messages stretch the steady state, as
+        `cost/_closed_forms.py` has it."""
         case, message = self.case, float(self.links.mean()) if len(self.links) else 0.0
         if case.vpp > 1:
-            forward, backward = (each / (self.pp * case.vpp) for each in (self.forward_s, self.within.most_up_s))
-            once, twice = (case.vpp - 1) * (message - min(forward, backward)), case.vpp * (message - max(forward, backward))
+            forward, backward = (
+                each / (self.pp * case.vpp) for each in (self.forward_s, self.within.most_up_s)
+            )
+            once, twice = (
+                (case.vpp - 1) * (message - min(forward, backward)),
+                case.vpp * (message - max(forward, backward)),
+            )
             return chain + max(0, case.num_microbatches - self.pp) * max(0.0, once, twice)
         if case.blocking:
             return chain
         rounds, rest = divmod(case.num_microbatches - 1, self.pp)
-        return np.maximum(chain, (rounds + 1) * down + rest * min(self.least_s) + 2 * message * max(rest - 1, 0))
+        return np.maximum(
+            chain, (rounds + 1) * down + rest * min(self.least_s) + 2 * message * max(rest - 1, 0)
+        )
 
     def _once_s(self, forward: Floats, backward: Floats) -> Floats:
-        """What a step takes once at least, by the first stage's times: of the pool where it is most."""
+        """What a step takes once at least, by the first stage's times: of the pool where it is
+        most."""
         found = np.zeros_like(forward)
         for block, full in zip(self.blocks, self.within.fullest, strict=True):
             role = full.role if self.pp > 1 else len(ROLES) - 1
-            found = np.maximum(found, once_s(block.once[role], full.layers, forward, backward, self.case))
+            found = np.maximum(
+                found, once_s(block.once[role], full.layers, forward, backward, self.case)
+            )
         return found + self.case.overhead_s
 
     def _trace(self, steps: list[_Labels], best: int) -> tuple[Chosen, ...]:

@@ -1,4 +1,5 @@
-"""Plans that the search found, priced stage by stage by the cost model and simulated event by event."""
+"""Plans that the search found, priced stage by stage by the cost model and simulated event by
+event."""
 
 from __future__ import annotations
 
@@ -47,11 +48,24 @@ def layout_of(found: Found, problem: MixedProblem, grid: Grid) -> MixedLayout:
         row = grid.options[pool].layouts.row(option)
         chip = problem.cluster.pools[pool].node.chip.name
         stages += [
-            StageLayout(pool=pool, chip=chip, layers=stage.layers, tp=row.tp, sp=row.sp, dp=row.dp, mbs=row.mbs, **_recompute(block, stage))
+            StageLayout(
+                pool=pool,
+                chip=chip,
+                layers=stage.layers,
+                tp=row.tp,
+                sp=row.sp,
+                dp=row.dp,
+                mbs=row.mbs,
+                **_recompute(block, stage),
+            )
             for stage in islice(chosen, block.stages)
         ]
     row = grid.options[found.cuts[0][0]].layouts.row(found.cuts[0][1])
-    follows = {grid.options[pool].layouts.row(option).expert_tp == grid.options[pool].layouts.row(option).tp for pool, option in found.cuts}
+    follows = {
+        grid.options[pool].layouts.row(option).expert_tp
+        == grid.options[pool].layouts.row(option).tp
+        for pool, option in found.cuts
+    }
     return MixedLayout(
         stages=tuple(stages),
         gbs=row.gbs,
@@ -67,7 +81,9 @@ def _recompute(block: Block, stage: Chosen) -> dict[str, Any]:
     """How a stage recomputes, as fields of StageLayout."""
     way = block.curve.ways[stage.way]
     kind = RECOMPUTES[way.kind]
-    modules = tuple(module for bit, module in enumerate(RECOMPUTE_MODULES) if way.modules >> bit & 1)
+    modules = tuple(
+        module for bit, module in enumerate(RECOMPUTE_MODULES) if way.modules >> bit & 1
+    )
     if way.block:
         return {"recompute": kind, "recompute_method": "block", "recompute_layers": stage.redone}
     return {"recompute": kind, "recompute_modules": modules}
@@ -76,36 +92,59 @@ def _recompute(block: Block, stage: Chosen) -> dict[str, Any]:
 def reprice_mixed(layouts: Sequence[MixedLayout], site: Site) -> list[Repriced]:
     """Price plans with all their stages and simulate their pipelines.
 
-    Formula:  the closed form's terms, with the bubble set so that the pipeline's terms sum to the simulated step
+    Formula:  the closed form's terms, with the bubble set so that the pipeline's terms sum to the
+              simulated step
     Units:    seconds, bytes.
     Source:   `cost/mixed.py`, `cost/simulate.py`.
     Valid:    plans of one request.
     Checked:  tests/search/test_mixed.py
     """
     short = [layout.pp > 1 and not too_long(layout) for layout in layouts]
-    deep = [layout for layout, is_short in zip(layouts, short, strict=True) if is_short and layout.vpp > 1]
+    deep = [
+        layout
+        for layout, is_short in zip(layouts, short, strict=True)
+        if is_short and layout.vpp > 1
+    ]
     prices = price_each([*layouts, *(layout.unrolled() for layout in deep)], site)
     chunks = iter(prices[len(layouts) :])
     found = []
     for layout, price, is_short in zip(layouts, prices, short, strict=False):
         if not is_short:
             how = "no pipeline" if layout.pp == 1 else "closed form"
-            found.append(Repriced(layout=layout, price=price, chunks=price, time_s=price.time, pipeline=how))
+            found.append(
+                Repriced(layout=layout, price=price, chunks=price, time_s=price.time, pipeline=how)
+            )
             continue
         of_chunks = next(chunks) if layout.vpp > 1 else price
         time_s = simulated(price.time, pipeline_of(layout, site, price=price, chunks=of_chunks))
-        found.append(Repriced(layout=layout, price=price, chunks=of_chunks, time_s=time_s, pipeline="event simulation"))
+        found.append(
+            Repriced(
+                layout=layout,
+                price=price,
+                chunks=of_chunks,
+                time_s=time_s,
+                pipeline="event simulation",
+            )
+        )
     return found
 
 
 def mixed_pipeline(layout: MixedLayout, site: Site) -> Pipeline:
     """Return the pipeline of one step, for a trace."""
     price = price_mixed(layout, site)
-    return pipeline_of(layout, site, price=price, chunks=price_mixed(layout.unrolled(), site) if layout.vpp > 1 else price)
+    return pipeline_of(
+        layout,
+        site,
+        price=price,
+        chunks=price_mixed(layout.unrolled(), site) if layout.vpp > 1 else price,
+    )
 
 
-def pipeline_of(layout: MixedLayout, site: Site, *, price: MixedPrice, chunks: MixedPrice) -> Pipeline:
-    """Return the pipeline of one step by the prices of its stages and of its chunks, for the simulator."""
+def pipeline_of(
+    layout: MixedLayout, site: Site, *, price: MixedPrice, chunks: MixedPrice
+) -> Pipeline:
+    """Return the pipeline of one step by the prices of its stages and of its chunks, for the
+    simulator."""
     schedule: PipelineSchedule = "interleaved" if layout.vpp > 1 else "1f1b"
     blocking = site.stack.p2p == "blocking" and layout.vpp == 1
     rounds = max(1, layout.num_microbatches // layout.pp)

@@ -1,6 +1,7 @@
-"""A second phase: orders of the stages in which a kind of chip comes back, around the best plans in which each kind has one run.
-
-Early stages hold more micro batches than late ones, so where memory binds, stages with more of it may do best at both ends.
+"""A second phase: orders of the stages in which a kind of chip comes back, around the best plans in
+which each kind has one run.
+ Early stages hold more micro batches than late ones, so where memory binds, stages with more of it
+may do best at both ends.
 """
 
 from __future__ import annotations
@@ -30,14 +31,19 @@ MOST_TASKS = 16
 """Divisions of one dynamic program at most."""
 
 
-def returning_plans(around: Sequence[Found], problem: MixedProblem, grid: Grid, score: Score, *, below: float) -> list[Found]:
-    """Return plans that score less than `below` with a kind of chip that comes back, of the cuts of some plans.
+def returning_plans(
+    around: Sequence[Found], problem: MixedProblem, grid: Grid, score: Score, *, below: float
+) -> list[Found]:
+    """Return plans that score less than `below` with a kind of chip that comes back, of the cuts of
+    some plans.
 
-    Formula:  of each plan's cuts, one chunk per stage or its own number, and each number of stages the best order and split, by
-              `OrderProgram`; where chips in use are paid for, the plan's own stages of each kind
+    Formula:  of each plan's cuts, one chunk per stage or its own number, and each number of stages
+              the best order and split, by `OrderProgram`; where chips in use are paid for, the
+              plan's own stages of each kind
     Units:    score.
     Source:   docs/heterogeneous.md, "Kinds that come back".
-    Valid:    the closed form; interleaved plans by a bound of it, and where messages stop a stage those to the stage above at their least.
+    Valid:    the closed form; interleaved plans by a bound of it, and where messages stop a stage
+              those to the stage above at their least.
     Checked:  tests/search/test_mixed_orders.py
     """
     found, left = list[Found](), MOST_ROWS
@@ -77,19 +83,34 @@ def returning_plans(around: Sequence[Found], problem: MixedProblem, grid: Grid, 
 
 
 def _kinds(plan: Found, problem: MixedProblem, grid: Grid, score: Score) -> tuple[Kind, ...]:
-    """Stages of a plan's blocks; as many of each as there are chips for, or where chips are paid for as it has."""
+    """Stages of a plan's blocks; as many of each as there are chips for, or where chips are paid
+    for as it has."""
     found, stages = [], iter(plan.solved.stages)
     for cut, block in zip(plan.cuts, plan.blocks, strict=True):
         own = [next(stages) for _ in range(block.stages)]
-        only = OneWay(way=own[0].way, redone=max(stage.redone for stage in own)) if "recompute" in problem.request.same else None
+        only = (
+            OneWay(way=own[0].way, redone=max(stage.redone for stage in own))
+            if "recompute" in problem.request.same
+            else None
+        )
         cap = block.stages if score.rates is not None else int(grid.options[cut[0]].stages[cut[1]])
-        found.append(Kind(cut=cut, block=replace(block, stages=1, layers=problem.site.model.total_layers, only=only), cap=cap))
+        found.append(
+            Kind(
+                cut=cut,
+                block=replace(block, stages=1, layers=problem.site.model.total_layers, only=only),
+                cap=cap,
+            )
+        )
     return tuple(found)
 
 
 def _cases(plan: Found, kinds: Sequence[Kind], problem: MixedProblem, grid: Grid) -> Iterator[Case]:
     """Depths and chunks that keep the rules of the pipeline; the plan's own depth first."""
-    micro, layers, stack = plan.case.num_microbatches, problem.site.model.total_layers, problem.site.stack
+    micro, layers, stack = (
+        plan.case.num_microbatches,
+        problem.site.model.total_layers,
+        problem.site.stack,
+    )
     most = min(layers, sum(kind.cap for kind in kinds), micro if wants_fill(stack) else layers)
     depths = sorted(range(3, most + 1), key=lambda pp: abs(pp - plan.case.pp))
     for vpp in sorted({plan.case.vpp, *([1] if grid.vpp is None else [])}):
@@ -101,10 +122,11 @@ def _cases(plan: Found, kinds: Sequence[Kind], problem: MixedProblem, grid: Grid
 
 
 def best_order(program: OrderProgram) -> Ordered | None:
-    """Return the best order and split of the stages in which a kind comes back; None where none is faster than the program asks for.
+    """Return the best order and split of the stages in which a kind comes back; None where none is
+    faster than the program asks for.
 
-    What a step takes once goes by the fullest stage of a kind, which is known at the end: as in `inner.solve` the problem divides into
-    answers less full and as full.
+    What a step takes once goes by the fullest stage of a kind, which is known at the end: as in
+    `inner.solve` the problem divides into answers less full and as full.
     """
     kinds, case = program.kinds, program.case
     nothing = Fullness(role=MIDDLE, layers=0)
@@ -123,7 +145,14 @@ def best_order(program: OrderProgram) -> Ordered | None:
         if ordered.solved.bound_s < value * (1 - SAME):
             for part in _divided(kinds, ordered, task.within):
                 number += 1
-                heapq.heappush(queue, _Task(bound_s=max(task.bound_s, ordered.solved.bound_s), number=number, within=part))
+                heapq.heappush(
+                    queue,
+                    _Task(
+                        bound_s=max(task.bound_s, ordered.solved.bound_s),
+                        number=number,
+                        within=part,
+                    ),
+                )
     return best
 
 
@@ -137,16 +166,21 @@ class _Task:
 
 
 def _divided(kinds: Sequence[Kind], ordered: Ordered, within: Within) -> tuple[Within, ...]:
-    """Divide by the fullest stage of a kind that is fuller than was reckoned: less full, and as full."""
+    """Divide by the fullest stage of a kind that is fuller than was reckoned: less full, and as
+    full."""
     last = len(ordered.kinds) - 1
     for number, kind in enumerate(kinds):
         own = [
             Fullness(role=role_of(is_first=place == 0, is_last=place == last), layers=stage.layers)
-            for place, (of, stage) in enumerate(zip(ordered.kinds, ordered.solved.stages, strict=True))
+            for place, (of, stage) in enumerate(
+                zip(ordered.kinds, ordered.solved.stages, strict=True)
+            )
             if of == number
         ]
         fullest = max(own, key=lambda each: each.params(kind.block), default=None)
-        if fullest is not None and fullest.params(kind.block) > within.fullest[number].params(kind.block) * (1 + SAME):
+        if fullest is not None and fullest.params(kind.block) > within.fullest[number].params(
+            kind.block
+        ) * (1 + SAME):
             reached = fullest.params(kind.block)
             less = (*within.params[:number], reached, *within.params[number + 1 :])
             more = (*within.fullest[:number], fullest, *within.fullest[number + 1 :])

@@ -14,7 +14,8 @@ __all__ = ["Score"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """Score = seconds per sequence * rate, where the rate is 1, or a sum over the chips in use; smaller is better."""
+    """Score = seconds per sequence * rate, where the rate is 1, or a sum over the chips in use;
+    smaller is better."""
 
     rates: tuple[float, ...] | None
     """Of one chip of each pool: dollars per second, or watts; None where time alone counts."""
@@ -30,4 +31,8 @@ class Score:
 
     def of(self, seconds_per_sequence: Any, rate: Any) -> Any:
         """Score of plans; infinite where they are too slow."""
-        return np.where(np.asarray(seconds_per_sequence) > self.most_s, np.inf, np.asarray(seconds_per_sequence) * rate)
+        return np.where(
+            np.asarray(seconds_per_sequence) > self.most_s,
+            np.inf,
+            np.asarray(seconds_per_sequence) * rate,
+        )

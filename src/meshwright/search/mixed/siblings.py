@@ -1,4 +1,5 @@
-"""Plans beside the best: the closed form of uneven interleaved stages is less sure, and the simulation tells them apart."""
+"""Plans beside the best: the closed form of uneven interleaved stages is less sure, and the
+simulation tells them apart."""
 
 from __future__ import annotations
 
@@ -20,15 +21,26 @@ MOST_REORDERED = 3
 
 
 def sibling_plans(best: Boxes, chunks: Sequence[int]) -> Boxes:
-    """Return one plan (a row) with its pools in every order, a few layers moved between them, and every number of chunks."""
+    """Return one plan (a row) with its pools in every order, a few layers moved between them, and
+    every number of chunks."""
     count = int((best.ids[0] >= 0).sum())
     orders = list(permutations(range(count))) if count <= MOST_REORDERED else [tuple(range(count))]
     span = SHIFT if count <= MOST_REORDERED else 1
-    moved = [(*shifts, -sum(shifts)) for shifts in product(range(-span, span + 1), repeat=count - 1)]
-    rows = [(order, shifts, vpp) for order in orders for shifts in moved for vpp in chunks if abs(shifts[-1]) <= span]
+    moved = [
+        (*shifts, -sum(shifts)) for shifts in product(range(-span, span + 1), repeat=count - 1)
+    ]
+    rows = [
+        (order, shifts, vpp)
+        for order in orders
+        for shifts in moved
+        for vpp in chunks
+        if abs(shifts[-1]) <= span
+    ]
     absent = [*range(count, best.ids.shape[1])]
     places = np.array([[*order, *absent] for order, _, _ in rows])
-    layers = best.layers_from[0] + np.array([[*shifts, *([0] * len(absent))] for _, shifts, _ in rows])
+    layers = best.layers_from[0] + np.array(
+        [[*shifts, *([0] * len(absent))] for _, shifts, _ in rows]
+    )
     layers, stages = np.take_along_axis(layers, places, axis=1), best.stages_from[0][places]
     return Boxes(
         ids=best.ids[0][places],

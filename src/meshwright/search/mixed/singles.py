@@ -1,4 +1,5 @@
-"""Boxes that are a single plan but for the split of its layers: what they leave to be solved, and the plan with a solution."""
+"""Boxes that are a single plan but for the split of its layers: what they leave to be solved, and
+the plan with a solution."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class Singles:
         """Return what a leaf leaves to be solved."""
         blocks = tuple(
             self.cuts.block(int(i), stages=int(stages), layers=int(layers))
-            for i, stages, layers in zip(leaf.ids[0], leaf.stages_from[0], leaf.layers_from[0], strict=True)
+            for i, stages, layers in zip(
+                leaf.ids[0], leaf.stages_from[0], leaf.layers_from[0], strict=True
+            )
             if i >= 0
         )
         case = Case(
@@ -56,12 +59,20 @@ class Singles:
 
     def cuts_of(self, leaf: Boxes) -> tuple[tuple[int, int], ...]:
         """Return pool and option of each block of a leaf."""
-        return tuple((int(self.cuts.pools[i]), int(self.cuts.numbers[i])) for i in leaf.ids[0] if i >= 0)
+        return tuple(
+            (int(self.cuts.pools[i]), int(self.cuts.numbers[i])) for i in leaf.ids[0] if i >= 0
+        )
 
     def score(self, leaf: Boxes, step_s: float) -> float:
         """Return the score of a leaf whose step takes so long."""
-        return float(self.objective.of(step_s / int(self.cuts.gbs[leaf.ids[0, 0]]), float(self.rate(leaf)[0])))
+        return float(
+            self.objective.of(
+                step_s / int(self.cuts.gbs[leaf.ids[0, 0]]), float(self.rate(leaf)[0])
+            )
+        )
 
     def rate(self, boxes: Boxes) -> Floats:
         """Return the rate at which seconds count, with the fewest chips of each row."""
-        return self.objective.rate(boxes.stages_from * self.cuts.table.chips[boxes.ids], self.cuts.pools[boxes.ids])
+        return self.objective.rate(
+            boxes.stages_from * self.cuts.table.chips[boxes.ids], self.cuts.pools[boxes.ids]
+        )

@@ -1,4 +1,5 @@
-"""The best way to run a stage of so many layers: times under the recomputation that costs least and fits."""
+"""The best way to run a stage of so many layers: times under the recomputation that costs least and
+fits."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTable:
-    """Stages of one place in the pipeline, one entry per count of layers; seconds are infinite where none of them fits."""
+    """Stages of one place in the pipeline, one entry per count of layers; seconds are infinite
+    where none of them fits."""
 
     forward_s: Floats
     backward_s: Floats
@@ -44,12 +46,21 @@ class OneWay:
 
 
 def stage_table(
-    curve: Curve, *, layers: Ints, prefix: Ints, role: int, in_flight: float, vpp: int, limit_bytes: float, only: OneWay | None = None
+    curve: Curve,
+    *,
+    layers: Ints,
+    prefix: Ints,
+    role: int,
+    in_flight: float,
+    vpp: int,
+    limit_bytes: float,
+    only: OneWay | None = None,
 ) -> StageTable:
-    """Choose for each count of layers, (n,), of which `prefix` are of the model's first segment, the recomputation that costs least.
+    """Choose for each count of layers, (n,), of which `prefix` are of the model's first segment,
+    the recomputation that costs least.
 
-    Formula:  all ways are priced, or `only` one; block recompute runs again the fewest layers per chunk that bring the stage under the
-              limit
+    Formula:  all ways are priced, or `only` one; block recompute runs again the fewest layers per
+              chunk that bring the stage under the limit
     """
     main = layers - prefix
     counts = np.stack([main, prefix]).astype(np.float64)
@@ -82,16 +93,23 @@ def stage_table(
 
 def _held_bytes(curve: Curve, counts: Floats, make: Ints, role: int, in_flight: float) -> Floats:
     base = curve.base_bytes[:, :, role] + in_flight * curve.base_flight_bytes[:, :, role]
-    return np.asarray(base[:, make] + (curve.layer_bytes + in_flight * curve.layer_flight_bytes) @ counts)
+    return np.asarray(
+        base[:, make] + (curve.layer_bytes + in_flight * curve.layer_flight_bytes) @ counts
+    )
 
 
 def _freed_bytes(curve: Curve, counts: Floats, in_flight: float) -> Floats:
     """What full recompute of all layers keeps less of than block recompute of none."""
-    return np.asarray(in_flight * (curve.layer_flight_bytes[-1] - curve.layer_flight_bytes[curve.full_way]) @ counts)
+    return np.asarray(
+        in_flight
+        * (curve.layer_flight_bytes[-1] - curve.layer_flight_bytes[curve.full_way])
+        @ counts
+    )
 
 
 def _block(over: Floats, freed: Floats, per_chunk: Floats) -> tuple[Ints, NDArray[Any]]:
-    """Layers per chunk that block recompute runs again at least, and whether they do: fewer than all, which is full recompute."""
+    """Layers per chunk that block recompute runs again at least, and whether they do: fewer than
+    all, which is full recompute."""
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted = np.ceil(np.maximum(over, 0.0) / freed * per_chunk - 1e-9)
     good = np.isfinite(wanted) & (wanted >= 1) & (wanted < per_chunk)

@@ -1,4 +1,5 @@
-"""The second phase: kinds of chips with unlike dp and mbs, around the best plans of which these are common."""
+"""The second phase: kinds of chips with unlike dp and mbs, around the best plans of which these are
+common."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ __all__ = ["has_unlike_batches", "with_unlike_batches"]
 
 
 def with_unlike_batches(grid: Grid, around: Collection[int]) -> Grid:
-    """Return the grid in which options share everything but dp and mbs, with dp * mbs in common, as those numbered `around` have it."""
+    """Return the grid in which options share everything but dp and mbs, with dp * mbs in common, as
+    those numbered `around` have it."""
     own = grid.commons
     keys = np.stack([own.gbs, own.dp * own.mbs, own.cp, own.ep, own.etp, own.sharding], axis=1)
     wanted, first = np.unique(keys[sorted(around)], axis=0), []
@@ -26,9 +28,21 @@ def with_unlike_batches(grid: Grid, around: Collection[int]) -> Grid:
     options = []
     for each in grid.options:
         keep = merged[each.common] >= 0
-        options.append(Options(common=merged[each.common][keep], layouts=each.layouts.take(keep), stages=each.stages[keep]))
+        options.append(
+            Options(
+                common=merged[each.common][keep],
+                layouts=each.layouts.take(keep),
+                stages=each.stages[keep],
+            )
+        )
     at = np.array(first, dtype=np.int64)
-    return replace(grid, gbs=grid.gbs[at], num_microbatches=grid.num_microbatches[at], options=tuple(options), commons=own.take(at))
+    return replace(
+        grid,
+        gbs=grid.gbs[at],
+        num_microbatches=grid.num_microbatches[at],
+        options=tuple(options),
+        commons=own.take(at),
+    )
 
 
 def has_unlike_batches(found: Found, grid: Grid) -> bool:

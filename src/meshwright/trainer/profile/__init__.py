@@ -1,4 +1,5 @@
-"""Measure the operators of training on this machine; the answer is a `meshwright.hardware.profile.Profile`."""
+"""Measure the operators of training on this machine; the answer is a
+`meshwright.hardware.profile.Profile`."""
 
 from __future__ import annotations
 
@@ -20,10 +21,12 @@ def profile_device(
     tell: Callable[[str], None] | None = None,
     keep: Callable[[Profile], None] | None = None,
 ) -> Profile:
-    """Measure what `request` asks for on the device that torch sees; an interrupt ends it with what was measured until then.
+    """Measure what `request` asks for on the device that torch sees; an interrupt ends it with what
+    was measured until then.
 
-    `earlier` is a profile of this machine whose shapes are not measured again; `tell` gets a line of progress per series, `keep` the
-    profile so far, after each. MissingExtraError where torch is absent, ConfigError where the request does not suit the machine.
+    `earlier` is a profile of this machine whose shapes are not measured again; `tell` gets a line
+    of progress per series, `keep` the profile so far, after each. MissingExtraError where torch is
+    absent, ConfigError where the request does not suit the machine.
     """
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "train")

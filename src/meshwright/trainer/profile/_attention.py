@@ -21,11 +21,20 @@ def attention_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iter
         return
     kind = device.torch_dtype(dtype)
 
-    def attention(head_dim: int, group: int, heads: int, sequence: int, *, causal: bool) -> tuple[Work, tuple[Tensor, ...]]:
+    def attention(
+        head_dim: int, group: int, heads: int, sequence: int, *, causal: bool
+    ) -> tuple[Work, tuple[Tensor, ...]]:
         query = device.random(1, heads, sequence, head_dim, dtype=kind, grad=True)
-        key, value = (device.random(1, max(1, heads // group), sequence, head_dim, dtype=kind, grad=True) for _ in range(2))
+        key, value = (
+            device.random(1, max(1, heads // group), sequence, head_dim, dtype=kind, grad=True)
+            for _ in range(2)
+        )
         grouped = key.shape[1] != heads
-        return (lambda: F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=grouped)), (query, key, value)
+        return (
+            lambda: F.scaled_dot_product_attention(
+                query, key, value, is_causal=causal, enable_gqa=grouped
+            )
+        ), (query, key, value)
 
     for name, causal in (("attention", True), ("attention_full", False)):
         yield from forward_and_backward(
@@ -34,7 +43,9 @@ def attention_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iter
             family="attention",
             dims=("head_dim", "heads_per_kv_head", "batch_heads", "sequence"),
             axes=grid("attention", device=device.kind, effort=effort),
-            make=lambda dim, group, heads, sequence, causal=causal: attention(dim, group, heads, sequence, causal=causal),
+            make=lambda dim, group, heads, sequence, causal=causal: attention(
+                dim, group, heads, sequence, causal=causal
+            ),
             need_bytes=lambda dim, _group, heads, sequence: 12 * 4.0 * dim * heads * sequence,
             written=3,
         )

@@ -19,23 +19,29 @@ from meshwright.trainer.profile._timing import spread_frac
 
 __all__ = ["NOT_STARTED", "collective_series", "is_first_rank", "num_ranks"]
 
-NOT_STARTED = "one process: run `torchrun --nproc-per-node N -m meshwright profile ...` to measure collectives"
+NOT_STARTED = (
+    "one process: run `torchrun --nproc-per-node N -m meshwright profile ...` to measure"
+    " collectives"
+)
 _REPEATS = {"cuda": 20, "cpu": 40}
 """The same number on every rank, or they would wait for each other in vain."""
 _WARM = 3
 _OWN_WORK = (512, 256, 688)
-"""Rows, inner dim and columns of a product that each processor computes before an exchange: 0.2 GFLOP, a few milliseconds, as a layer of a
-small model does between two. Processes never end theirs together, and gloo's threads find their caches and cores taken: in a step of two
-processes that is most of what a short exchange takes."""
+"""Rows, inner dim and columns of a product that each processor computes before an exchange: 0.2
+GFLOP, a few milliseconds, as a layer of a small model does between two. Processes never end theirs
+together, and gloo's threads find their caches and cores taken: in a step of two processes that is
+most of what a short exchange takes."""
 _STRAYS_FRAC = 0.1
-"""Of a processor's repeats, the longest, which do not count; the others' mean does, since a step waits for every one."""
+"""Of a processor's repeats, the longest, which do not count; the others' mean does, since a step
+waits for every one."""
 _MESSAGE = "point_to_point"
 _MOST_BYTES = 2**30
 _TIMEOUT = timedelta(minutes=5)
 
 
 def is_first_rank() -> bool:
-    """Whether this process measures the rest too, and writes; the others only take part in collectives."""
+    """Whether this process measures the rest too, and writes; the others only take part in
+    collectives."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -45,31 +51,60 @@ def num_ranks() -> int:
 
 
 def collective_series(device: Device, *, effort: Effort) -> list[Series]:
-    """Return the times of all-reduce, all-gather, reduce-scatter and all-to-all among 2, 4, ... and all ranks, and of messages of two."""
+    """Return the times of all-reduce, all-gather, reduce-scatter and all-to-all among 2, 4, ... and
+    all ranks, and of messages of two."""
     dist.init_process_group("nccl" if device.kind == "cuda" else "gloo", timeout=_TIMEOUT)
     try:
         world = dist.get_world_size()
-        counts = [ranks for ranks in (2**power for power in range(1, 20)) if ranks < world] + [world]
+        counts = [ranks for ranks in (2**power for power in range(1, 20)) if ranks < world] + [
+            world
+        ]
         groups = {ranks: dist.new_group(list(range(ranks))) for ranks in counts}
-        sizes = [size for size in grid("message", device=device.kind, effort=effort)[0] if size <= _MOST_BYTES]
-        found = [_series(op, make, device=device, groups=groups, sizes=sizes) for op, make in _OPS.items()]
-        return [*found, _series(_MESSAGE, _point_to_point, device=device, groups={2: groups[2]}, sizes=sizes)]
+        sizes = [
+            size
+            for size in grid("message", device=device.kind, effort=effort)[0]
+            if size <= _MOST_BYTES
+        ]
+        found = [
+            _series(op, make, device=device, groups=groups, sizes=sizes)
+            for op, make in _OPS.items()
+        ]
+        return [
+            *found,
+            _series(_MESSAGE, _point_to_point, device=device, groups={2: groups[2]}, sizes=sizes),
+        ]
     finally:
         dist.destroy_process_group()
 
 
-def _series(op: str, make: Callable[..., Callable[[], Any]], *, device: Device, groups: dict[int, Any], sizes: list[int]) -> Series:
+def _series(
+    op: str,
+    make: Callable[..., Callable[[], Any]],
+    *,
+    device: Device,
+    groups: dict[int, Any],
+    sizes: list[int],
+) -> Series:
     samples = []
     for ranks, group in groups.items():
         for size in sizes:
             dist.barrier()
             if dist.get_rank() < ranks:
                 work = make(size // 4 // ranks * ranks, ranks, group, device.kind)
-                samples.append(_sample(work, point=(ranks, size), device=device, there_and_back=op == _MESSAGE))
-    return Series(name=f"collective/{op}", dims=("ranks", "bytes"), axes=(tuple(groups), tuple(sizes)), samples=tuple(samples))
+                samples.append(
+                    _sample(work, point=(ranks, size), device=device, there_and_back=op == _MESSAGE)
+                )
+    return Series(
+        name=f"collective/{op}",
+        dims=("ranks", "bytes"),
+        axes=(tuple(groups), tuple(sizes)),
+        samples=tuple(samples),
+    )
 
 
-def _sample(work: Callable[[], Any], *, point: tuple[int, int], device: Device, there_and_back: bool) -> Sample:
+def _sample(
+    work: Callable[[], Any], *, point: tuple[int, int], device: Device, there_and_back: bool
+) -> Sample:
     times, own_work = [], _own_work(device)
     try:
         for _ in range(_WARM + _REPEATS[device.kind]):
@@ -82,8 +117,14 @@ def _sample(work: Callable[[], Any], *, point: tuple[int, int], device: Device, 
     except RuntimeError:  # gloo lacks some
         return Sample(point=point, outcome="not supported")
     counted = [(0.5 if there_and_back else 1.0) * seconds for seconds in times[_WARM:]]
-    seconds = median(counted) if device.kind == "cuda" else fmean(sorted(counted)[: round(len(counted) * (1.0 - _STRAYS_FRAC))])
-    return Sample(point=point, seconds=seconds, spread_frac=spread_frac(counted), repeats=len(counted))
+    seconds = (
+        median(counted)
+        if device.kind == "cuda"
+        else fmean(sorted(counted)[: round(len(counted) * (1.0 - _STRAYS_FRAC))])
+    )
+    return Sample(
+        point=point, seconds=seconds, spread_frac=spread_frac(counted), repeats=len(counted)
+    )
 
 
 def _own_work(device: Device) -> Callable[[], Any]:
@@ -102,7 +143,9 @@ def _all_reduce(elements: int, ranks: int, group: Any, place: str) -> Callable[[
 
 def _all_gather(elements: int, ranks: int, group: Any, place: str) -> Callable[[], Any]:
     whole, part = torch.zeros(elements, device=place), torch.zeros(elements // ranks, device=place)
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the newer name first
+    gather = (
+        getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    )  # the newer name first
     return lambda: gather(whole, part, group=group)
 
 
@@ -131,4 +174,9 @@ def _point_to_point(elements: int, ranks: int, group: Any, place: str) -> Callab
     return there_and_back
 
 
-_OPS = {"all_reduce": _all_reduce, "all_gather": _all_gather, "reduce_scatter": _reduce_scatter, "all_to_all": _all_to_all}
+_OPS = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+}

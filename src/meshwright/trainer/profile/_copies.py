@@ -21,12 +21,15 @@ _TINY = 256
 
 
 def copy_operators(device: Device, *, effort: Effort) -> Iterator[Operator]:
-    """Give copies inside the device's memory, and on a GPU from and to pinned memory of the host."""
+    """Give copies inside the device's memory, and on a GPU from and to pinned memory of the
+    host."""
 
     def copy(size: int, *, source: str, target: str) -> Work:
         def tensor(place: str) -> Tensor:
             pinned = place == "cpu" and device.kind == "cuda"
-            return torch.empty(size // 4, dtype=torch.float32, device=place, pin_memory=pinned).zero_()
+            return torch.empty(
+                size // 4, dtype=torch.float32, device=place, pin_memory=pinned
+            ).zero_()
 
         origin, goal = tensor(source), tensor(target)
         return lambda: goal.copy_(origin, non_blocking=True)
@@ -40,14 +43,18 @@ def copy_operators(device: Device, *, effort: Effort) -> Iterator[Operator]:
             family="bytes",
             dims=("bytes",),
             axes=grid("bytes", device=device.kind, effort=effort),
-            build=lambda size, source=source, target=target: copy(size, source=source, target=target),
+            build=lambda size, source=source, target=target: copy(
+                size, source=source, target=target
+            ),
             need_bytes=lambda size: 2.0 * size,
         )
 
 
 def launch_operators(device: Device) -> Iterator[Operator]:
-    """Give the host's time per operation, alone and with autograd, a row of each; on a GPU the device's per empty kernel, on a processor
-    that of one operation whose code and data are in no cache, as behind the arithmetic of a step."""
+    """Give the host's time per operation, alone and with autograd, a row of each; on a GPU the
+    device's per empty kernel, on a processor that of one operation whose code and data are in no
+    cache, as behind the arithmetic of a step.
+    """
 
     def plain(count: int) -> Work:
         tiny = torch.zeros(_TINY, device=device.kind)
@@ -74,7 +81,12 @@ def launch_operators(device: Device) -> Iterator[Operator]:
         return lambda: tiny * 1.0
 
     def operator(
-        name: str, build: Callable[[int], Work], clock: Literal["host", "work"], *, caches: Caches = "warm", count: int = _LAUNCHES
+        name: str,
+        build: Callable[[int], Work],
+        clock: Literal["host", "work"],
+        *,
+        caches: Caches = "warm",
+        count: int = _LAUNCHES,
     ) -> Operator:
         return Operator(
             name=f"launch/{name}",

@@ -1,4 +1,5 @@
-"""Which shapes are measured: log grids by device and effort, and the exact shapes of a model. Pure; torch is not needed."""
+"""Which shapes are measured: log grids by device and effort, and the exact shapes of a model. Pure;
+torch is not needed."""
 
 from __future__ import annotations
 
@@ -11,7 +12,17 @@ from meshwright.hardware.profile import Effort
 from meshwright.models.spec import ModelSpec
 from meshwright.trainer.profile.request import DeviceKind
 
-__all__ = ["EFFORTS", "Axes", "Point", "Timing", "grid", "grid_points", "model_points", "sized", "sustained_point"]
+__all__ = [
+    "EFFORTS",
+    "Axes",
+    "Point",
+    "Timing",
+    "grid",
+    "grid_points",
+    "model_points",
+    "sized",
+    "sustained_point",
+]
 
 Point = tuple[int, ...]
 Axes = tuple[tuple[int, ...], ...]
@@ -26,7 +37,8 @@ class Timing:
     least_repeats: int
     most_repeats: int
     goal_frac: float
-    """Enough where the spread of the median (quartiles over median, by the root of the repeats) is below this."""
+    """Enough where the spread of the median (quartiles over median, by the root of the repeats) is
+    below this."""
     sustained_s: float
     """How long the largest product runs without a pause."""
     longest_s: float
@@ -34,9 +46,30 @@ class Timing:
 
 
 EFFORTS: dict[Effort, Timing] = {
-    "quick": Timing(budget_s=0.05, least_repeats=3, most_repeats=50, goal_frac=0.02, sustained_s=1.0, longest_s=0.1),
-    "standard": Timing(budget_s=0.2, least_repeats=5, most_repeats=200, goal_frac=0.01, sustained_s=5.0, longest_s=0.3),
-    "full": Timing(budget_s=0.6, least_repeats=7, most_repeats=500, goal_frac=0.005, sustained_s=20.0, longest_s=1.0),
+    "quick": Timing(
+        budget_s=0.05,
+        least_repeats=3,
+        most_repeats=50,
+        goal_frac=0.02,
+        sustained_s=1.0,
+        longest_s=0.1,
+    ),
+    "standard": Timing(
+        budget_s=0.2,
+        least_repeats=5,
+        most_repeats=200,
+        goal_frac=0.01,
+        sustained_s=5.0,
+        longest_s=0.3,
+    ),
+    "full": Timing(
+        budget_s=0.6,
+        least_repeats=7,
+        most_repeats=500,
+        goal_frac=0.005,
+        sustained_s=20.0,
+        longest_s=1.0,
+    ),
 }
 
 
@@ -66,7 +99,11 @@ _GRIDS: dict[DeviceKind, dict[Effort, dict[str, Axes]]] = {
             "message": ((4 * K, 64 * K, M, 16 * M),),
         },
         "standard": {
-            "gemm": ((16, 64, 256, K, 4 * K), (128, 512, K, 2 * K, 4 * K), (128, 512, K, 2 * K, 4 * K)),
+            "gemm": (
+                (16, 64, 256, K, 4 * K),
+                (128, 512, K, 2 * K, 4 * K),
+                (128, 512, K, 2 * K, 4 * K),
+            ),
             "grouped_gemm": ((16, 64, 256), (4, 16), (512, 2 * K), (512, 2 * K)),
             "experts": ((16, 64, 256), (4, 16), (512, K), (512, K)),
             "attention": ((32, 64, 128), (1, 4), (4, 16), (64, 256, K, 2 * K)),
@@ -107,7 +144,11 @@ _GRIDS: dict[DeviceKind, dict[Effort, dict[str, Axes]]] = {
             "message": (_powers(M, 2 * K * M, 8),),
         },
         "standard": {
-            "gemm": (_powers(128, 32 * K, 4), (256, K, 4 * K, 8 * K, 16 * K), (256, K, 4 * K, 8 * K, 16 * K)),
+            "gemm": (
+                _powers(128, 32 * K, 4),
+                (256, K, 4 * K, 8 * K, 16 * K),
+                (256, K, 4 * K, 8 * K, 16 * K),
+            ),
             "grouped_gemm": ((64, 256, K, 4 * K), (4, 16), (K, 4 * K), (K, 4 * K)),
             "experts": ((64, 256, K, 4 * K), (4, 16), (2 * K, 4 * K), (K, 4 * K)),
             "attention": ((64, 128), (1, 8), (8, 32, 128), _powers(512, 32 * K)),
@@ -121,8 +162,18 @@ _GRIDS: dict[DeviceKind, dict[Effort, dict[str, Axes]]] = {
         },
         "full": {
             "gemm": (_powers(64, 64 * K), _powers(256, 32 * K), _powers(128, 32 * K)),
-            "grouped_gemm": (_powers(16, 4 * K, 4), (2, 8, 32), (512, 2 * K, 8 * K), (512, 2 * K, 8 * K)),
-            "experts": (_powers(16, 4 * K, 4), (2, 8, 32), (2 * K, 4 * K, 8 * K), (512, 2 * K, 8 * K)),
+            "grouped_gemm": (
+                _powers(16, 4 * K, 4),
+                (2, 8, 32),
+                (512, 2 * K, 8 * K),
+                (512, 2 * K, 8 * K),
+            ),
+            "experts": (
+                _powers(16, 4 * K, 4),
+                (2, 8, 32),
+                (2 * K, 4 * K, 8 * K),
+                (512, 2 * K, 8 * K),
+            ),
             "attention": ((64, 128, 256), (1, 4, 8, 16), (16, 32, 64, 128), _powers(256, 64 * K)),
             "norm": (_powers(64, 64 * K), _powers(512, 16 * K)),
             "elements": (_powers(16 * K, 1024 * M),),
@@ -134,8 +185,9 @@ _GRIDS: dict[DeviceKind, dict[Effort, dict[str, Axes]]] = {
         },
     },
 }
-"""Points of each axis, by family: products (m, n, k), grouped products (tokens of an expert, experts, n, k), expert layers (tokens of an
-expert, experts, hidden, inter), attention (head dim, heads per KV head, batch times heads, sequence), norms (rows, width), ..."""
+"""Points of each axis, by family: products (m, n, k), grouped products (tokens of an expert,
+experts, n, k), expert layers (tokens of an expert, experts, hidden, inter), attention (head dim,
+heads per KV head, batch times heads, sequence), norms (rows, width), ..."""
 
 _SUSTAINED = {"cpu": 2 * K, "cuda": 8 * K}
 """No dimension of the product that runs for seconds is larger."""
@@ -157,7 +209,8 @@ def grid_points(axes: Sequence[Sequence[int]]) -> list[Point]:
 
 
 def sized(axes: Axes, *, most: float) -> Axes:
-    """Drop the last points of the longest-reaching axes until the largest product of one point of each is at most `most`."""
+    """Drop the last points of the longest-reaching axes until the largest product of one point of
+    each is at most `most`."""
     kept = [list(axis) for axis in axes]
     while prod(axis[-1] for axis in kept) > most and any(len(axis) > 1 for axis in kept):
         longest = max((axis for axis in kept if len(axis) > 1), key=lambda axis: axis[-1])
@@ -167,7 +220,10 @@ def sized(axes: Axes, *, most: float) -> Axes:
 
 def sustained_point(axes: Axes, *, device: DeviceKind) -> Point:
     """Return the largest product of a grid that is worth repeating for seconds."""
-    return tuple(max((point for point in axis if point <= _SUSTAINED[device]), default=axis[0]) for axis in axes)
+    return tuple(
+        max((point for point in axis if point <= _SUSTAINED[device]), default=axis[0])
+        for axis in axes
+    )
 
 
 def model_points(model: ModelSpec | None, *, device: DeviceKind) -> dict[str, list[Point]]:
@@ -208,7 +264,8 @@ def _on_one_rank(model: ModelSpec, *, tokens: int, tp: int) -> dict[str, list[Po
 
 
 def _linears(model: ModelSpec, *, tp: int) -> list[tuple[int, int]]:
-    """Outputs and inputs of every linear layer of one rank: columns of the first of a pair are cut, rows of the second."""
+    """Outputs and inputs of every linear layer of one rank: columns of the first of a pair are cut,
+    rows of the second."""
     h, d, ways = model.hidden, model.head_dim, 2 if model.gated else 1
     heads, kv_heads = model.num_heads // tp, max(1, model.num_kv_heads // tp)
     pairs = [(-(-model.vocab // tp), h)]
@@ -217,8 +274,15 @@ def _linears(model: ModelSpec, *, tp: int) -> list[tuple[int, int]]:
     else:
         mla = model.mla
         query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-        pairs += [(mla.kv_lora_rank + mla.qk_rope_head_dim, h), (heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank)]
-        pairs += [(heads * query, h)] if mla.q_lora_rank is None else [(mla.q_lora_rank, h), (heads * query, mla.q_lora_rank)]
+        pairs += [
+            (mla.kv_lora_rank + mla.qk_rope_head_dim, h),
+            (heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank),
+        ]
+        pairs += (
+            [(heads * query, h)]
+            if mla.q_lora_rank is None
+            else [(mla.q_lora_rank, h), (heads * query, mla.q_lora_rank)]
+        )
         pairs += [(h, heads * mla.v_head_dim)]
     widths = [model.ffn // tp] if model.ffn else []
     widths += [model.moe.shared_ffn // tp] if model.moe is not None and model.moe.shared_ffn else []

@@ -34,11 +34,19 @@ class Device:
 
     def torch_dtype(self, dtype: Dtype) -> Any:
         """Type of the operands; fp8's activations are in bf16."""
-        return {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}[dtype]
+        return {
+            "fp32": torch.float32,
+            "tf32": torch.float32,
+            "bf16": torch.bfloat16,
+            "fp16": torch.float16,
+            "fp8": torch.bfloat16,
+        }[dtype]
 
     def random(self, *shape: int, dtype: Any, grad: bool = False) -> Any:
         """Return a tensor of numbers in (-1, 1): zeros would draw less power and run faster."""
-        wide = torch.empty(shape, dtype=torch.float32 if self.kind == "cpu" else dtype, device=self.kind).uniform_(-1, 1)
+        wide = torch.empty(
+            shape, dtype=torch.float32 if self.kind == "cpu" else dtype, device=self.kind
+        ).uniform_(-1, 1)
         return wide.to(dtype).requires_grad_(grad)
 
     def synchronise(self) -> None:
@@ -52,12 +60,20 @@ def open_device(request: ProfileRequest) -> Device:
     has_gpu = torch.cuda.is_available()
     kind: DeviceKind = request.device or ("cuda" if has_gpu else "cpu")
     if kind == "cuda" and not has_gpu:
-        build = "this torch is built for the CPU" if torch.version.cuda is None and torch.version.hip is None else "torch sees no GPU"
-        raise ConfigError(f"--device cuda: {build}; use --device cpu, or install a build of torch for the GPU")
+        build = (
+            "this torch is built for the CPU"
+            if torch.version.cuda is None and torch.version.hip is None
+            else "torch sees no GPU"
+        )
+        raise ConfigError(
+            f"--device cuda: {build}; use --device cpu, or install a build of torch for the GPU"
+        )
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if kind == "cpu" and request.dtypes and "tf32" in request.dtypes:
-        raise ConfigError("--dtype tf32: the CPU has no tf32 unit; dtypes there are fp32, bf16, fp16 and fp8")
+        raise ConfigError(
+            "--dtype tf32: the CPU has no tf32 unit; dtypes there are fp32, bf16, fp16 and fp8"
+        )
     return Device(kind=kind, dtypes=request.dtypes or _usual_dtypes(kind))
 
 
@@ -68,7 +84,9 @@ def _usual_dtypes(kind: DeviceKind) -> tuple[Dtype, ...]:
 
 
 def _has_fp8() -> bool:
-    return torch.version.hip is None and tuple(torch.cuda.get_device_capability()) >= _FP8_CAPABILITY
+    return (
+        torch.version.hip is None and tuple(torch.cuda.get_device_capability()) >= _FP8_CAPABILITY
+    )
 
 
 def free_bytes(device: Device) -> float:
@@ -80,7 +98,8 @@ def free_bytes(device: Device) -> float:
 
 
 def machine_of(device: Device) -> Machine:
-    """Return what is known of this machine and its software; figures that can't be read are None."""
+    """Return what is known of this machine and its software; figures that can't be read are
+    None."""
     smi = _nvidia_smi() if device.kind == "cuda" else {}
     is_gpu = device.kind == "cuda"
     total = float(torch.cuda.mem_get_info()[1]) if is_gpu else host_bytes()
@@ -88,7 +107,11 @@ def machine_of(device: Device) -> Machine:
         device=device.kind,
         device_name=torch.cuda.get_device_name() if is_gpu else _processor(),
         num_devices=torch.cuda.device_count() if is_gpu else 1,
-        total_bytes=float(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory) if is_gpu else host_bytes(),
+        total_bytes=(
+            float(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+            if is_gpu
+            else host_bytes()
+        ),
         usable_bytes=total,
         platform=f"{platform.system()} {platform.machine()}, {_processor()}",
         num_threads=torch.get_num_threads(),
@@ -110,7 +133,14 @@ def _nvidia_smi() -> dict[str, str]:
     which = ["-i", f"GPU-{uuid}"] if uuid is not None else []
     command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits", *which]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SECONDS, stdin=subprocess.DEVNULL)
+        answer = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
     except (OSError, subprocess.SubprocessError):
         return {}
     first = answer.stdout.splitlines()[0] if answer.stdout else ""
@@ -130,7 +160,10 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    name = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
     return f"{name or platform.machine()} ({num_cores()} cores)"
 
 

@@ -1,4 +1,5 @@
-"""Matrix products: forward, gradient of the input, gradient of the weights, into fp32 main gradients, in fp8, by groups."""
+"""Matrix products: forward, gradient of the input, gradient of the weights, into fp32 main
+gradients, in fp8, by groups."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ import torch.nn.functional as F
 from meshwright.hardware.profile import Effort
 from meshwright.trainer.profile._design import Axes, Timing, grid, sized, sustained_point
 from meshwright.trainer.profile._device import Device
-from meshwright.trainer.profile._operator import Behind, Operator, Tensor, Work, forward_and_backward
+from meshwright.trainer.profile._operator import (
+    Behind,
+    Operator,
+    Tensor,
+    Work,
+    forward_and_backward,
+)
 from meshwright.trainer.profile._timing import Clock, measure
 from meshwright.trainer.profile.request import Dtype
 
@@ -21,30 +28,51 @@ _TRIAL = {"cpu": 1024, "cuda": 4096}
 """Size of the product that tells the device's rate."""
 
 
-def gemm_axes(device: Device, *, dtype: Dtype, effort: Effort, clock: Clock, timing: Timing) -> Axes:
+def gemm_axes(
+    device: Device, *, dtype: Dtype, effort: Effort, clock: Clock, timing: Timing
+) -> Axes:
     """Return the grid of products that this device finishes in reasonable time."""
     size = _TRIAL[device.kind]
     work = _Products(device, dtype).forward(size, size, size)
     trial = Operator(
-        name="trial", family="gemm", dims=_PRODUCT, axes=((size,),) * 3, build=lambda: work, need_bytes=lambda: 0.0, caches="warm"
+        name="trial",
+        family="gemm",
+        dims=_PRODUCT,
+        axes=((size,),) * 3,
+        build=lambda: work,
+        need_bytes=lambda: 0.0,
+        caches="warm",
     )
     seconds = measure(work, operator=trial, clock=clock, timing=timing).seconds
-    return sized(grid("gemm", device=device.kind, effort=effort), most=timing.longest_s / seconds * size**3)
+    return sized(
+        grid("gemm", device=device.kind, effort=effort), most=timing.longest_s / seconds * size**3
+    )
 
 
 def gemm_operators(device: Device, *, dtype: Dtype, axes: Axes) -> Iterator[Operator]:
     """Give the products of one precision."""
     products = _Products(device, dtype)
 
-    def operator(name: str, family: str, build: Callable[..., Work], result_bytes: float = 0.0) -> Operator:
+    def operator(
+        name: str, family: str, build: Callable[..., Work], result_bytes: float = 0.0
+    ) -> Operator:
         def need_bytes(m: int, n: int, k: int) -> float:
             return 4.0 * (m * k + k * n) + (4.0 + result_bytes) * m * n
 
-        return Operator(name=f"{name}/{dtype}", family=family, dims=_PRODUCT, axes=axes, build=build, need_bytes=need_bytes)
+        return Operator(
+            name=f"{name}/{dtype}",
+            family=family,
+            dims=_PRODUCT,
+            axes=axes,
+            build=build,
+            need_bytes=need_bytes,
+        )
 
     forward = operator("gemm", "gemm", products.forward)
     yield forward
-    if dtype != "fp8":  # products of 8 bits have one layout; the others are transposed copies and the same product
+    if (
+        dtype != "fp8"
+    ):  # products of 8 bits have one layout; the others are transposed copies and the same product
         yield operator("gemm_dgrad", "gemm_dgrad", products.input_gradient)
         yield operator("gemm_wgrad", "gemm_wgrad", products.weight_gradient)
         yield operator("gemm_main_grad", "gemm_wgrad", products.main_gradient, 8.0)
@@ -99,7 +127,8 @@ class _Products:
         return Behind(lambda: torch.mm(gradient.t(), inputs, out=result), (gradient,))
 
     def main_gradient(self, m: int, n: int, k: int) -> Work:
-        """The same, added to a gradient in fp32 as eager training does: by a second pass, or in fp32 by the product itself."""
+        """The same, added to a gradient in fp32 as eager training does: by a second pass, or in
+        fp32 by the product itself."""
         gradient, inputs = self._random(k, m), self._random(k, n)
         main = torch.zeros(m, n, dtype=torch.float32, device=self._device.kind)
         if self._type == torch.float32:
@@ -110,11 +139,15 @@ class _Products:
         """The same in one kernel: operands in half precision, sum and result in fp32."""
         gradient, inputs = self._random(k, m), self._random(k, n)
         main = torch.zeros(m, n, dtype=torch.float32, device=self._device.kind)
-        return Behind(lambda: torch.addmm(main, gradient.t(), inputs, out_dtype=torch.float32, out=main), (gradient,))
+        return Behind(
+            lambda: torch.addmm(main, gradient.t(), inputs, out_dtype=torch.float32, out=main),
+            (gradient,),
+        )
 
 
 def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterator[Operator]:
-    """Give grouped products, and the layer of experts around them; nothing in fp8, which torch groups only by its own recipes."""
+    """Give grouped products, and the layer of experts around them; nothing in fp8, which torch
+    groups only by its own recipes."""
     if dtype == "fp8":
         return
     kind, size = device.torch_dtype(dtype), 4.0
@@ -123,16 +156,28 @@ def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterato
         return device.random(*shape, dtype=kind, grad=True)
 
     def ends(tokens: int, experts: int) -> Tensor:
-        return torch.arange(tokens, tokens * experts + 1, tokens, dtype=torch.int32, device=device.kind)
+        return torch.arange(
+            tokens, tokens * experts + 1, tokens, dtype=torch.int32, device=device.kind
+        )
 
     def grouped(tokens: int, experts: int, n: int, k: int) -> tuple[Work, tuple[Tensor, ...]]:
-        inputs, weight, groups = random(tokens * experts, k), random(experts, k, n), ends(tokens, experts)
+        inputs, weight, groups = (
+            random(tokens * experts, k),
+            random(experts, k, n),
+            ends(tokens, experts),
+        )
         return (lambda: F.grouped_mm(inputs, weight, offs=groups)), (inputs, weight)
 
-    def layer(tokens: int, experts: int, hidden: int, inter: int) -> tuple[Work, tuple[Tensor, ...]]:
+    def layer(
+        tokens: int, experts: int, hidden: int, inter: int
+    ) -> tuple[Work, tuple[Tensor, ...]]:
         """Gather tokens, both products around the gated activation, add up by router weight."""
         rows = tokens * experts
-        inputs, up, down = random(rows, hidden), random(experts, hidden, 2 * inter), random(experts, inter, hidden)
+        inputs, up, down = (
+            random(rows, hidden),
+            random(experts, hidden, 2 * inter),
+            random(experts, inter, hidden),
+        )
         order, share = torch.randperm(rows, device=device.kind), random(rows, 1)
         groups = ends(tokens, experts)
 
@@ -160,6 +205,8 @@ def expert_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterato
         dims=("tokens_per_expert", "experts", "hidden", "inter"),
         axes=grid("experts", device=device.kind, effort=effort),
         make=layer,
-        need_bytes=lambda tokens, experts, h, inter: 2 * size * experts * (tokens * (4 * h + 4 * inter) + 3 * h * inter),
+        need_bytes=lambda tokens, experts, h, inter: (
+            2 * size * experts * (tokens * (4 * h + 4 * inter) + 3 * h * inter)
+        ),
         written=1,
     )

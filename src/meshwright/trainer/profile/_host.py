@@ -1,4 +1,5 @@
-"""What the host spends on the embedded trainer's own layers: the trainer run with next to no arithmetic, and exchanges that do nothing."""
+"""What the host spends on the embedded trainer's own layers: the trainer run with next to no
+arithmetic, and exchanges that do nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +32,14 @@ _WARM, _REPEATS = 2, 16
 _LEAST_S = 1e-7
 _PHASES = {"forward": "", "backward": "_backward"}
 """And the ending of their series."""
-_SMALL: dict[str, Any] = {"hidden": 16, "ffn": 16, "num_heads": 4, "num_kv_heads": 2, "head_dim": 4, "vocab": 128}
+_SMALL: dict[str, Any] = {
+    "hidden": 16,
+    "ffn": 16,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 4,
+    "vocab": 128,
+}
 _LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {"dp": 2, "sharding": "none"},
     "sharded": {"dp": 2, "sharding": "zero3"},
@@ -42,12 +50,14 @@ _LAYOUTS: dict[str, dict[str, Any]] = {
 _EXPERTS = (2, 8, 32)
 """Of a layer on one rank, which runs them one after another."""
 _BETWEEN_BYTES = 2 * 2**20
-"""What a processor's caches take in between two pieces of Python: at least the operands of one product of a small model."""
+"""What a processor's caches take in between two pieces of Python: at least the operands of one
+product of a small model."""
 
 
 @dataclass(kw_only=True)
 class _Caches:
-    """Takes the caches next to a processor's core from the interpreter, as the arithmetic of a step does, and keeps account of the time."""
+    """Takes the caches next to a processor's core from the interpreter, as the arithmetic of a step
+    does, and keeps account of the time."""
 
     buffer: torch.Tensor
     seconds: float = 0.0
@@ -70,7 +80,8 @@ class _Caches:
 
 @dataclass(kw_only=True)
 class _Watch:
-    """Stands in for the phases of a step: seconds of the host by phase, of steps one after another."""
+    """Stands in for the phases of a step: seconds of the host by phase, of steps one after
+    another."""
 
     caches: _Caches | None
     """On a processor, where others' work is no part of the time."""
@@ -92,16 +103,21 @@ Steps = list[dict[str, float]]
 
 
 def host_series(device: Device) -> list[Series]:
-    """Return the host time of a layer's passes by kind of layout, of both ends of the model, and of what a step does once."""
+    """Return the host time of a layer's passes by kind of layout, of both ends of the model, and of
+    what a step does once."""
     dist.init_process_group("fake", store=_store(), rank=0, world_size=2)
     try:
         found: list[Series] = []
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as the trainer's own: views of logits, which nothing changes in place
+            warnings.simplefilter(
+                "ignore"
+            )  # as the trainer's own: views of logits, which nothing changes in place
             for kind, words in _LAYOUTS.items():
                 found += _passes(kind, *_few_and_many(words, experts=0, device=device))
             plain = _LAYOUTS["plain"]
-            return found + _experts({count: _few_and_many(plain, experts=count, device=device) for count in _EXPERTS})
+            return found + _experts(
+                {count: _few_and_many(plain, experts=count, device=device) for count in _EXPERTS}
+            )
     finally:
         dist.destroy_process_group()
 
@@ -121,10 +137,14 @@ def _passes(kind: str, few: Steps, many: Steps) -> list[Series]:
         if kind in ("plain", "tensor"):
             name = "ends" if kind == "plain" else "ends_tensor"
             beyond = _typical(phase, few) / _MICRO_BATCHES - _FEW * layer
-            found.append(_series(f"host/{name}{ending}", "layers", {1: max(beyond, _LEAST_S)}, spread))
+            found.append(
+                _series(f"host/{name}{ending}", "layers", {1: max(beyond, _LEAST_S)}, spread)
+            )
     if kind == "plain":
         once = {layers: _typical("once", steps) for layers, steps in ((_FEW, few), (_MANY, many))}
-        found.append(_series("host/step", "layers", once, spread_frac([step["once"] for step in many])))
+        found.append(
+            _series("host/step", "layers", once, spread_frac([step["once"] for step in many]))
+        )
     return found
 
 
@@ -140,7 +160,9 @@ def _experts(steps: dict[int, tuple[Steps, Steps]]) -> list[Series]:
 
 def _layer_s(phase: str, few: Steps, many: Steps) -> float:
     """One layer and micro batch."""
-    return max((_typical(phase, many) - _typical(phase, few)) / _MICRO_BATCHES / (_MANY - _FEW), _LEAST_S)
+    return max(
+        (_typical(phase, many) - _typical(phase, few)) / _MICRO_BATCHES / (_MANY - _FEW), _LEAST_S
+    )
 
 
 def _typical(phase: str, steps: Steps) -> float:
@@ -148,15 +170,32 @@ def _typical(phase: str, steps: Steps) -> float:
 
 
 def _series(name: str, dim: str, times: dict[int, float], spread: float) -> Series:
-    samples = tuple(Sample(point=(place,), seconds=seconds, spread_frac=spread, repeats=_REPEATS) for place, seconds in times.items())
+    samples = tuple(
+        Sample(point=(place,), seconds=seconds, spread_frac=spread, repeats=_REPEATS)
+        for place, seconds in times.items()
+    )
     return Series(name=name, dims=(dim,), axes=(tuple(times),), samples=samples)
 
 
 def _few_and_many(words: dict[str, Any], *, experts: int, device: Device) -> tuple[Steps, Steps]:
-    """Steps of a tiny model of few layers and of one of many, in turn, so that what else the machine does falls on both."""
-    caches = _Caches(buffer=torch.zeros(_BETWEEN_BYTES // 4, dtype=torch.int32)) if device.kind == "cpu" else None
-    models = [build(_job(words, experts=experts, layers=layers, device=device), torch.device(device.kind)) for layers in (_FEW, _MANY)]
-    for leaf in (module for parts in models for chunk in parts.chunks for module in chunk.modules() if not list(module.children())):
+    """Steps of a tiny model of few layers and of one of many, in turn, so that what else the
+    machine does falls on both."""
+    caches = (
+        _Caches(buffer=torch.zeros(_BETWEEN_BYTES // 4, dtype=torch.int32))
+        if device.kind == "cpu"
+        else None
+    )
+    models = [
+        build(_job(words, experts=experts, layers=layers, device=device), torch.device(device.kind))
+        for layers in (_FEW, _MANY)
+    ]
+    for leaf in (
+        module
+        for parts in models
+        for chunk in parts.chunks
+        for module in chunk.modules()
+        if not list(module.children())
+    ):
         if caches is not None:
             caches.take_around(leaf)
     found: tuple[Steps, Steps] = ([], [])

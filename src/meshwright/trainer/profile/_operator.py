@@ -19,8 +19,9 @@ Work = Callable[[], object]
 
 
 Caches = Literal["cold", "warm"]
-"""How a processor's caches are before each repeat. `cold`: flushed, as between two uses of a weight, or of an activation and its gradient,
-lies most of a step; what `Behind` names is written again then. `warm`: as the repeat before left them. A GPU's are always flushed."""
+"""How a processor's caches are before each repeat. `cold`: flushed, as between two uses of a
+weight, or of an activation and its gradient, lies most of a step; what `Behind` names is written
+again then. `warm`: as the repeat before left them. A GPU's are always flushed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Operator:
     """Memory of a shape, operands and results."""
     caches: Caches = "cold"
     clock: Literal["work", "host", "sustained"] = "work"
-    """work: until the device is done; host: until the host is free again; sustained: for seconds without a pause."""
+    """work: until the device is done; host: until the host is free again; sustained: for seconds
+    without a pause."""
 
 
 def forward_and_backward(
@@ -70,8 +72,9 @@ def forward_and_backward(
     written: int = 0,
     caches: Caches = "cold",
 ) -> Iterator[Operator]:
-    """Give an operator and its backward pass; `make` returns a call and the inputs that gradients are wanted of, of which the operator
-    before it wrote the first `written`; of the backward pass it wrote the result's gradient."""
+    """Give an operator and its backward pass; `make` returns a call and the inputs that gradients
+    are wanted of, of which the operator before it wrote the first `written`; of the backward pass
+    it wrote the result's gradient."""
 
     def forward(*point: int) -> Work:
         call, inputs = make(*point)
@@ -81,9 +84,18 @@ def forward_and_backward(
         call, inputs = make(*point)
         result = call()
         gradient = torch.ones_like(result)
-        return Behind(lambda: torch.autograd.grad(result, inputs, gradient, retain_graph=True), (gradient,))
+        return Behind(
+            lambda: torch.autograd.grad(result, inputs, gradient, retain_graph=True), (gradient,)
+        )
 
     for label, build in ((name, forward), (f"{name}_backward", backward)):
         yield Operator(
-            name=f"{label}/{kind}", family=family, dims=dims, axes=axes, build=build, need_bytes=need_bytes, caches=caches, clock="work"
+            name=f"{label}/{kind}",
+            family=family,
+            dims=dims,
+            axes=axes,
+            build=build,
+            need_bytes=need_bytes,
+            caches=caches,
+            clock="work",
         )

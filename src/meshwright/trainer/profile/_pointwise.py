@@ -24,7 +24,8 @@ _MOST_8_BIT = 448.0
 
 
 def pointwise_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterator[Operator]:
-    """Give norms, activations and the like in one precision, as eager torch runs them; fp8's are bf16's."""
+    """Give norms, activations and the like in one precision, as eager torch runs them; fp8's are
+    bf16's."""
     if dtype in ("fp8", "tf32"):
         return
     kind = device.torch_dtype(dtype)
@@ -119,7 +120,12 @@ def _cast(device: Device, *, dtype: Dtype, effort: Effort) -> Operator:
 
     axes = grid("elements", device=device.kind, effort=effort)
     return Operator(
-        name=f"cast/{dtype}", family="elements", dims=("elements",), axes=axes, build=build, need_bytes=lambda elements: 8.0 * elements
+        name=f"cast/{dtype}",
+        family="elements",
+        dims=("elements",),
+        axes=axes,
+        build=build,
+        need_bytes=lambda elements: 8.0 * elements,
     )
 
 
@@ -133,11 +139,19 @@ def quantise_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Itera
         return lambda: torch.linalg.vector_norm(values, ord=float("inf"))
 
     def cast(elements: int) -> Work:
-        values, scale = device.random(elements, dtype=torch.bfloat16), torch.full((), 0.5, dtype=torch.bfloat16, device=device.kind)
+        values, scale = (
+            device.random(elements, dtype=torch.bfloat16),
+            torch.full((), 0.5, dtype=torch.bfloat16, device=device.kind),
+        )
         return lambda: (values * scale).clamp_(-_MOST_8_BIT, _MOST_8_BIT).to(torch.float8_e4m3fn)
 
     axes = grid("elements", device=device.kind, effort=effort)
     for name, build in (("amax", amax), ("cast", cast)):
         yield Operator(
-            name=f"quantise/{name}", family="elements", dims=("elements",), axes=axes, build=build, need_bytes=lambda n: 12.0 * n
+            name=f"quantise/{name}",
+            family="elements",
+            dims=("elements",),
+            axes=axes,
+            build=build,
+            need_bytes=lambda n: 12.0 * n,
         )

@@ -14,10 +14,21 @@ import torch
 from meshwright.errors import ConfigError
 from meshwright.hardware.profile import Machine, Profile, Sample, Series
 from meshwright.trainer.profile._attention import attention_operators
-from meshwright.trainer.profile._collectives import NOT_STARTED, collective_series, is_first_rank, num_ranks
+from meshwright.trainer.profile._collectives import (
+    NOT_STARTED,
+    collective_series,
+    is_first_rank,
+    num_ranks,
+)
 from meshwright.trainer.profile._copies import copy_operators, launch_operators
 from meshwright.trainer.profile._design import EFFORTS, Point, grid_points, model_points
-from meshwright.trainer.profile._device import Device, free_bytes, machine_of, num_cores, open_device
+from meshwright.trainer.profile._device import (
+    Device,
+    free_bytes,
+    machine_of,
+    num_cores,
+    open_device,
+)
 from meshwright.trainer.profile._gemm import expert_operators, gemm_axes, gemm_operators
 from meshwright.trainer.profile._operator import Operator
 from meshwright.trainer.profile._pointwise import pointwise_operators, quantise_operators
@@ -28,7 +39,8 @@ from meshwright.trainer.profile.request import Dtype, ProfileRequest
 __all__ = ["measure_all"]
 
 _MOST_SHARE = 0.6
-"""Of the free memory; a larger shape is taken as out of memory untried, since hosts swap or kill rather than refuse."""
+"""Of the free memory; a larger shape is taken as out of memory untried, since hosts swap or kill
+rather than refuse."""
 _COLLECTIVES = "collective"
 _HOST = "host/plain"
 _BUSY_SHARE = 0.3
@@ -55,7 +67,11 @@ class _Book:
 
 
 def measure_all(
-    request: ProfileRequest, *, earlier: Profile | None, tell: Callable[[str], None], keep: Callable[[Profile], None]
+    request: ProfileRequest,
+    *,
+    earlier: Profile | None,
+    tell: Callable[[str], None],
+    keep: Callable[[Profile], None],
 ) -> Profile:
     """Measure what `request` asks for and `earlier` lacks."""
     device = open_device(request)
@@ -63,13 +79,19 @@ def measure_all(
     book = _book(request, machine, earlier)
     load, cores = machine.load_average or 0.0, num_cores()
     if load > _BUSY_SHARE * cores:
-        tell(f"note: {load:.1f} of {cores} cores were busy with other work; times will be too long, so measure again when idle")
+        tell(
+            f"note: {load:.1f} of {cores} cores were busy with other work; times will be too long,"
+            " so measure again when idle"
+        )
     try:
         _measure_collectives(book, device, tell)
         if not is_first_rank():
             if device.kind == "cuda":
                 return book.profile(complete=False)
-            tell, keep = _ignore, _ignore  # processes of a host share its memory: all measure, and the first one's times count
+            tell, keep = (
+                _ignore,
+                _ignore,
+            )  # processes of a host share its memory: all measure, and the first one's times count
         clock = Clock(device)
         for dtype, operator in _operators(book, device, clock):
             with _math_mode(dtype):
@@ -86,12 +108,21 @@ def _book(request: ProfileRequest, machine: Machine, earlier: Profile | None) ->
         return _Book(request=request, machine=machine)
     differences = machine.differences(earlier.machine)
     if differences:
-        raise ConfigError(f"the profile so far is of another set-up ({'; '.join(differences)}): write to another file, or use --overwrite")
+        raise ConfigError(
+            f"the profile so far is of another set-up ({'; '.join(differences)}): write to another"
+            " file, or use --overwrite"
+        )
     if earlier.effort != request.effort:
         raise ConfigError(
-            f"the profile so far is --{earlier.effort}, asked is --{request.effort}: write to another file, or use --overwrite"
+            f"the profile so far is --{earlier.effort}, asked is --{request.effort}: write to"
+            " another file, or use --overwrite"
         )
-    return _Book(request=request, machine=earlier.machine, series={s.name: s for s in earlier.series}, skipped=dict(earlier.skipped))
+    return _Book(
+        request=request,
+        machine=earlier.machine,
+        series={s.name: s for s in earlier.series},
+        skipped=dict(earlier.skipped),
+    )
 
 
 def _operators(book: _Book, device: Device, clock: Clock) -> Iterator[tuple[Dtype, Operator]]:
@@ -106,7 +137,9 @@ def _operators(book: _Book, device: Device, clock: Clock) -> Iterator[tuple[Dtyp
             axes = tuple(tuple(round(point) for point in axis) for axis in known.axes)
         else:
             try:
-                axes = gemm_axes(device, dtype=dtype, effort=effort, clock=clock, timing=EFFORTS[effort])
+                axes = gemm_axes(
+                    device, dtype=dtype, effort=effort, clock=clock, timing=EFFORTS[effort]
+                )
             except RuntimeError as error:
                 book.skipped[f"gemm/{dtype}"] = _first_line(error)
                 continue
@@ -144,7 +177,11 @@ def _measure_host(book: _Book, device: Device, tell: Callable[[str], None]) -> N
         from meshwright.trainer.profile._host import host_series
 
         found = host_series(device)
-    except (RuntimeError, ImportError, AttributeError) as error:  # an older torch than the trainer's
+    except (
+        RuntimeError,
+        ImportError,
+        AttributeError,
+    ) as error:  # an older torch than the trainer's
         book.skipped["host"] = f"host: {_first_line(error)}"
         return
     book.series |= {series.name: series for series in found}
@@ -166,12 +203,21 @@ def _math_mode(dtype: Dtype) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _measure_series(book: _Book, operator: Operator, *, device: Device, clock: Clock, tell: Callable[[str], None]) -> None:
-    """Measure the shapes that are missing; what there is of the series is in the book whatever happens."""
-    series = book.series.get(operator.name) or Series(name=operator.name, dims=operator.dims, axes=operator.axes)
+def _measure_series(
+    book: _Book, operator: Operator, *, device: Device, clock: Clock, tell: Callable[[str], None]
+) -> None:
+    """Measure the shapes that are missing; what there is of the series is in the book whatever
+    happens."""
+    series = book.series.get(operator.name) or Series(
+        name=operator.name, dims=operator.dims, axes=operator.axes
+    )
     known = {sample.point for sample in series.samples}
     further = model_points(book.request.model, device=device.kind).get(operator.family, [])
-    points = [point for point in dict.fromkeys((*grid_points(operator.axes), *further)) if point not in known]
+    points = [
+        point
+        for point in dict.fromkeys((*grid_points(operator.axes), *further))
+        if point not in known
+    ]
     start, samples = perf_counter(), list(series.samples)
     if points:
         book.skipped.pop(operator.name, None)
@@ -187,16 +233,28 @@ def _measure_series(book: _Book, operator: Operator, *, device: Device, clock: C
         tell(_line(book.series[operator.name], new=len(points), seconds=perf_counter() - start))
 
 
-def _measure_point(book: _Book, operator: Operator, point: Point, *, device: Device, clock: Clock) -> Sample:
+def _measure_point(
+    book: _Book, operator: Operator, point: Point, *, device: Device, clock: Clock
+) -> Sample:
     copies = 2 if device.kind == "cpu" and operator.caches == "cold" else 1
     if copies * operator.need_bytes(*point) > _MOST_SHARE * free_bytes(device):
         return Sample(point=point, outcome="out of memory")
     try:
         work, *twin = (operator.build(*point) for _ in range(copies))
-        found = measure(work, operator=operator, clock=clock, timing=EFFORTS[book.request.effort], twin=twin[0] if twin else None)
+        found = measure(
+            work,
+            operator=operator,
+            clock=clock,
+            timing=EFFORTS[book.request.effort],
+            twin=twin[0] if twin else None,
+        )
     except torch.OutOfMemoryError:
         return Sample(point=point, outcome="out of memory")
-    except (RuntimeError, TypeError, AttributeError) as error:  # older versions lack a name or an argument
+    except (
+        RuntimeError,
+        TypeError,
+        AttributeError,
+    ) as error:  # older versions lack a name or an argument
         if "CUDA error" in str(error):  # the context is lost: no later figure would mean anything
             raise
         if "can't allocate memory" in str(error):
@@ -205,7 +263,9 @@ def _measure_point(book: _Book, operator: Operator, point: Point, *, device: Dev
         return Sample(point=point, outcome="not supported")
     finally:
         _free(device)
-    return Sample(point=point, seconds=found.seconds, spread_frac=found.spread_frac, repeats=found.repeats)
+    return Sample(
+        point=point, seconds=found.seconds, spread_frac=found.spread_frac, repeats=found.repeats
+    )
 
 
 def _free(device: Device) -> None:

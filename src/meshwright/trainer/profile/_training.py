@@ -20,7 +20,8 @@ _ADAM_BYTES = 4 * 4.0
 
 
 def end_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterator[Operator]:
-    """Give embedding and cross-entropy; the loss is computed in fp32 from logits of the precision."""
+    """Give embedding and cross-entropy; the loss is computed in fp32 from logits of the
+    precision."""
     if dtype in ("fp8", "tf32"):
         return
     kind = device.torch_dtype(dtype)
@@ -43,7 +44,8 @@ def end_operators(device: Device, *, dtype: Dtype, effort: Effort) -> Iterator[O
         axes=grid("cross_entropy", device=device.kind, effort=effort),
         make=cross_entropy,
         need_bytes=lambda tokens, vocab: 20.0 * tokens * vocab,
-        caches="warm",  # the head wrote the logits, and the loss's backward pass follows its forward pass
+        # the head wrote the logits, and the loss's backward pass follows its forward pass
+        caches="warm",
     )
     yield from forward_and_backward(
         "embedding",

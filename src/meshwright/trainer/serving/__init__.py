@@ -1,3 +1,4 @@
-"""transformers as a server: its continuous batching and its plan for tensor parallelism behind OpenAI's completions."""
+"""transformers as a server: its continuous batching and its plan for tensor parallelism behind
+OpenAI's completions."""
 
 from __future__ import annotations

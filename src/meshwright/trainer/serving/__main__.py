@@ -1,4 +1,5 @@
-"""`python -m meshwright.trainer.serving MODEL --port N [...]`, alone or under torchrun with a process per tensor-parallel rank."""
+"""`python -m meshwright.trainer.serving MODEL --port N [...]`, alone or under torchrun with a
+process per tensor-parallel rank."""
 
 from __future__ import annotations
 
@@ -12,14 +13,23 @@ from meshwright.errors import MeshwrightError, MissingExtraError
 
 def main(words: list[str]) -> int:
     """Serve until told to end; 1: the engine failed, 2: a bad word."""
-    parser = argparse.ArgumentParser(prog="python -m meshwright.trainer.serving", description=__doc__)
-    parser.add_argument("model", help="a folder or name of a checkpoint; a config.json is served with random weights")
+    parser = argparse.ArgumentParser(
+        prog="python -m meshwright.trainer.serving", description=__doc__
+    )
+    parser.add_argument(
+        "model",
+        help="a folder or name of a checkpoint; a config.json is served with random weights",
+    )
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--max-model-len", type=int, default=4096, help="tokens of the longest request")
+    parser.add_argument(
+        "--max-model-len", type=int, default=4096, help="tokens of the longest request"
+    )
     parser.add_argument("--max-num-seqs", type=int, default=64, help="requests that run at once")
-    parser.add_argument("--max-batched-tokens", type=int, default=None, help="tokens of one iteration")
+    parser.add_argument(
+        "--max-batched-tokens", type=int, default=None, help="tokens of one iteration"
+    )
     given = parser.parse_args(words)
     for module in ("torch", "transformers", "accelerate"):
         if find_spec(module) is None:

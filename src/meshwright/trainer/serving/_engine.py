@@ -1,4 +1,5 @@
-"""transformers' continuous batching over one model, split by its plan for tensor parallelism where there are several processes."""
+"""transformers' continuous batching over one model, split by its plan for tensor parallelism where
+there are several processes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import AutoConfig, AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+)
 from transformers.distributed import DistributedConfig
 
 from meshwright.errors import ConfigError
@@ -27,21 +33,27 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _PAGE = 64
 """Tokens of a page of the cache."""
 _CPU_TOKENS = 2048
-"""Tokens of one iteration on processors: transformers would take all of the host's memory for the cache's sake."""
+"""Tokens of one iteration on processors: transformers would take all of the host's memory for the
+cache's sake."""
 _WAIT_S = 0.2
 _NEVER = -1
 """No token ends an answer."""
 
 
 class Engine:
-    """The model and the thread that runs its iterations; requests enter and leave at the first rank."""
+    """The model and the thread that runs its iterations; requests enter and leave at the first
+    rank."""
 
     def __init__(self, model: Any, batching: Any, *, max_len: int) -> None:
         """Start the thread."""
         self.max_len = max_len
         self.vocab = int(model.config.vocab_size)
-        generation = GenerationConfig(max_new_tokens=16, do_sample=False, eos_token_id=_NEVER, pad_token_id=0)
-        self._manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=batching)
+        generation = GenerationConfig(
+            max_new_tokens=16, do_sample=False, eos_token_id=_NEVER, pad_token_id=0
+        )
+        self._manager = model.init_continuous_batching(
+            generation_config=generation, continuous_batching_config=batching
+        )
         self._waiting: dict[str, queue.Queue[Any]] = {}
         self._lock = threading.Lock()
         self._count = 0
@@ -66,14 +78,21 @@ class Engine:
         return 1
 
     def answer(self, prompt: list[int], *, max_tokens: int) -> Iterator[list[int]]:
-        """Give the new tokens of each iteration; ConfigError for a request that has no room, RuntimeError where the engine failed."""
+        """Give the new tokens of each iteration; ConfigError for a request that has no room,
+        RuntimeError where the engine failed."""
         self._check(prompt, max_tokens)
         with self._lock:
             self._count += 1
             name = f"request-{self._count}"
             mailbox = self._waiting[name] = queue.Queue()
         try:
-            self._manager.add_request(prompt, request_id=name, max_new_tokens=max_tokens, streaming=True, eos_token_id=_NEVER)
+            self._manager.add_request(
+                prompt,
+                request_id=name,
+                max_new_tokens=max_tokens,
+                streaming=True,
+                eos_token_id=_NEVER,
+            )
             given = 0
             while True:
                 found = self._next(mailbox)
@@ -90,10 +109,15 @@ class Engine:
                 self._waiting.pop(name, None)
 
     def _check(self, prompt: list[Any], max_tokens: int) -> None:
-        if not prompt or not all(isinstance(token, int) and 0 <= token < self.vocab for token in prompt):
+        if not prompt or not all(
+            isinstance(token, int) and 0 <= token < self.vocab for token in prompt
+        ):
             raise ConfigError(f"prompt: expected a list of token ids from 0 to {self.vocab - 1}")
         if max_tokens < 1 or len(prompt) + max_tokens > self.max_len:
-            raise ConfigError(f"{len(prompt)} tokens and max_tokens={max_tokens}: expected {self.max_len} together at most")
+            raise ConfigError(
+                f"{len(prompt)} tokens and max_tokens={max_tokens}: expected {self.max_len}"
+                " together at most"
+            )
 
     def _next(self, mailbox: queue.Queue[Any]) -> Any:
         while True:
@@ -115,16 +139,24 @@ class Engine:
                 mailbox.put(found)
 
 
-def open_engine(model: str, *, dtype: str, device: str, max_len: int, max_sequences: int, max_tokens: int | None) -> Engine:
+def open_engine(
+    model: str, *, dtype: str, device: str, max_len: int, max_sequences: int, max_tokens: int | None
+) -> Engine:
     """Load a model, or make one with random weights of a config.json, and start its iterations."""
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     where = _device(device)
-    os.environ.setdefault("NCCL_GRAPH_MIXING_SUPPORT", "0")  # as transformers wants it where graphs and collectives meet
+    os.environ.setdefault(
+        "NCCL_GRAPH_MIXING_SUPPORT", "0"
+    )  # as transformers wants it where graphs and collectives meet
     if ranks > 1:
         dist.init_process_group("nccl" if where.type == "cuda" else "gloo")
     with _Checkpoint(Path(model), dtype) if model.endswith(".json") else _Given(model) as folder:
         loaded = _load(folder, dtype, where, ranks)
-    return Engine(loaded, _batching(where, max_len=max_len, max_sequences=max_sequences, max_tokens=max_tokens), max_len=max_len)
+    return Engine(
+        loaded,
+        _batching(where, max_len=max_len, max_sequences=max_sequences, max_tokens=max_tokens),
+        max_len=max_len,
+    )
 
 
 def _device(word: str) -> torch.device:
@@ -142,17 +174,25 @@ def _load(folder: str, dtype: str, device: torch.device, ranks: int) -> Any:
     if device.type == "cpu":
         words["attn_implementation"] = "sdpa"
     if ranks > 1:
-        return AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_size=ranks), **words).eval()
+        return AutoModelForCausalLM.from_pretrained(
+            folder, distributed_config=DistributedConfig(tp_size=ranks), **words
+        ).eval()
     return AutoModelForCausalLM.from_pretrained(folder, **words).to(device).eval()
 
 
-def _batching(device: torch.device, *, max_len: int, max_sequences: int, max_tokens: int | None) -> Any:
-    """On GPUs transformers sizes the cache itself; on processors it is as large as the requests need."""
+def _batching(
+    device: torch.device, *, max_len: int, max_sequences: int, max_tokens: int | None
+) -> Any:
+    """On GPUs transformers sizes the cache itself; on processors it is as large as the requests
+    need."""
     words: dict[str, Any] = {"max_requests_per_batch": max_sequences, "allow_block_sharing": False}
     if max_tokens is not None:
         words["max_batch_tokens"] = max_tokens
     if device.type == "cpu":
-        words |= {"page_size": _PAGE, "num_blocks": max_sequences * (math.ceil(max_len / _PAGE) + 1)}
+        words |= {
+            "page_size": _PAGE,
+            "num_blocks": max_sequences * (math.ceil(max_len / _PAGE) + 1),
+        }
         words.setdefault("max_batch_tokens", _CPU_TOKENS)
     return ContinuousBatchingConfig(**words)
 
@@ -170,7 +210,8 @@ class _Given:
 
 
 class _Checkpoint:
-    """A checkpoint of random weights, written by the first rank, read by all, and removed: what splits weights reads files."""
+    """A checkpoint of random weights, written by the first rank, read by all, and removed: what
+    splits weights reads files."""
 
     def __init__(self, config: Path, dtype: str) -> None:
         if not config.is_file():
@@ -191,9 +232,15 @@ class _Checkpoint:
     def _write(self, folder: Path) -> None:
         shutil.copyfile(self.config, folder / "config.json")
         torch.manual_seed(0)
-        made = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=_DTYPES[self.dtype])
+        made = AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(folder), dtype=_DTYPES[self.dtype]
+        )
         made.save_pretrained(folder)
-        print(f"random weights: {sum(p.numel() for p in made.parameters())} parameters", file=sys.stderr, flush=True)
+        print(
+            f"random weights: {sum(p.numel() for p in made.parameters())} parameters",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def __exit__(self, *_: object) -> None:
         if dist.is_initialized():

@@ -1,4 +1,5 @@
-"""The part of OpenAI's protocol that a load needs: completions of token ids, streamed, with usage."""
+"""The part of OpenAI's protocol that a load needs: completions of token ids, streamed, with
+usage."""
 
 from __future__ import annotations
 
@@ -17,7 +18,18 @@ __all__ = ["serve"]
 
 MODEL = "meshwright"
 """The name that requests carry."""
-_KNOWN = {"model", "prompt", "max_tokens", "stream", "stream_options", "ignore_eos", "min_tokens", "temperature", "n", "seed"}
+_KNOWN = {
+    "model",
+    "prompt",
+    "max_tokens",
+    "stream",
+    "stream_options",
+    "ignore_eos",
+    "min_tokens",
+    "temperature",
+    "n",
+    "seed",
+}
 _WATCH_S = 0.2
 
 
@@ -49,9 +61,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Health, and the one model."""
         if self.path == "/health":
-            self._send(HTTPStatus.OK if self.server.engine.alive else HTTPStatus.SERVICE_UNAVAILABLE, {})
+            self._send(
+                HTTPStatus.OK if self.server.engine.alive else HTTPStatus.SERVICE_UNAVAILABLE, {}
+            )
         elif self.path == "/v1/models":
-            self._send(HTTPStatus.OK, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+            self._send(
+                HTTPStatus.OK, {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
+            )
         else:
             self._refuse(HTTPStatus.NOT_FOUND, f"no {self.path} here")
 
@@ -84,11 +100,17 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             while first:
                 count += len(first)
-                self._event({"choices": [{"index": 0, "text": "".join(f" {token}" for token in first)}]})
+                self._event(
+                    {"choices": [{"index": 0, "text": "".join(f" {token}" for token in first)}]}
+                )
                 first = next(answer, [])
         except RuntimeError as error:
             self._event({"error": {"message": str(error)}})
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": count, "total_tokens": len(prompt) + count}
+        usage = {
+            "prompt_tokens": len(prompt),
+            "completion_tokens": count,
+            "total_tokens": len(prompt) + count,
+        }
         self._event({"choices": [], "usage": usage})
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
