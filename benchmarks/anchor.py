@@ -2,7 +2,8 @@
 after, by study.
 
     python benchmarks/anchor.py [TRUTH.csv...] [--anchors N]
- A study is the runs of one table with one chip and one software that several cluster sizes have.
+
+A study is the runs of one table with one chip and one software that several cluster sizes have.
 Runs on as few chips as any are taken one at a time as the only known run, spread evenly over those
 there are; `calibrate` fits it, and every other run of the study is predicted with that. `same
 model` counts the runs of the anchor's model alone. Prints mean |predicted / measured - 1| before

@@ -1,7 +1,8 @@
 """What a checkpoint of the embedded trainer costs against writing the same bytes, on a processor.
 
     python -m benchmarks.checkpoint_cost [--layers 24] [--rounds 3] [--folder DIR]
- Needs torch, 5 GB of memory and 8 GB of disk. A model of 0.3 B parameters (24 layers of width 1024)
+
+Needs torch, 5 GB of memory and 8 GB of disk. A model of 0.3 B parameters (24 layers of width 1024)
 in fp32 with Adam's states, one process. In each round both write to the same disk, in turns first:
 the trainer's `Checkpoints.save` until the checkpoint has its name, and one file of the same bytes
 with an fsync. Prints the seconds of each round and the ratio of the medians, and exits with 1 where

@@ -1,7 +1,8 @@
 """How our best layouts compare with those that NVIDIA ships, both priced by our model.
 
     python benchmarks/expert_layouts.py [--only WORDS] [-o docs/expert_layouts.md]
- Reads `expert_layouts.csv` of the folder MESHWRIGHT_TRUTH, else of ../shared/truth beside the
+
+Reads `expert_layouts.csv` of the folder MESHWRIGHT_TRUTH, else of ../shared/truth beside the
 repository. Each row is priced with the model, chips, batch and precision that it names; our best is
 searched for the same. No run is measured here: what agrees may still be wrong, and what differs is
 a hint at the model, the search or the recipe.

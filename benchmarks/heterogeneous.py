@@ -1,7 +1,8 @@
 """How long plans over several kinds of chips take, and how near to the best they are proven to be.
 
     python benchmarks/heterogeneous.py [--clusters 200] [--seed 0]
- Prints seconds of processor time beside their limits for four sizes of cluster, then the gaps of
+
+Prints seconds of processor time beside their limits for four sizes of cluster, then the gaps of
 random clusters: two to three kinds of chips, 16 to 1,536 of them, models from 8B to 70B.
 """
 

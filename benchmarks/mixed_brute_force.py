@@ -2,7 +2,8 @@
 space leaves out.
 
     python benchmarks/mixed_brute_force.py [--cases 2000] [--wide 300] [--seed 0]
- Every case is a model of two to five layers on two to seven chips of two or three kinds. Every plan
+
+Every case is a model of two to five layers on two to seven chips of two or three kinds. Every plan
 is priced by the cost model itself: each order of the pools, number of stages, split of the layers,
 tp, dp, mbs and chunks; stages recompute in the quickest way that fits. Prints in how many cases the
 search found a plan as fast, and proved it. For the first `--wide` cases also how much faster plans

@@ -1,7 +1,8 @@
 """Check every predefined search of `meshwright autoconfigurator` against an exhaustive search.
 
     python benchmarks/nemo_searches.py [NAME...] [--runs 10] [--jobs 1] [-o PAGE.md]
- Of each search configuration: candidates are distinct (layouts, names and the texts that are run),
+
+Of each search configuration: candidates are distinct (layouts, names and the texts that are run),
 keep the rules, use exactly the cluster's GPUs and fit by prediction; and none of the layouts that
 fit and that the software has words for is predicted faster than the first. Nothing is run. Exit
 code 1 where a search fails.

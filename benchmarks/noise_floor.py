@@ -2,7 +2,8 @@
 beside the networks of its runs.
 
     python benchmarks/noise_floor.py [TRUTH.csv...]
- Runs are alike where every column but the measured ones, notes, provenance, release and row_id
+
+Runs are alike where every column but the measured ones, notes, provenance, release and row_id
 agrees. Of each set the median is the best that one prediction can say; printed is how far its runs
 lie from it. A second table lists the sets of runs that differ in layout only in which the run
 predicted to be the fastest was not: what it lost, and what NCCL reached at the start of its job and

@@ -1,7 +1,8 @@
 """Plans of AMP, Sailor and Metis beside ours, on their own clusters.
 
     python benchmarks/other_planners.py [--truth DIR] [--metis CHECKOUT]
- AMP (github.com/DachengLi1/AMP) published what it predicted and what was then measured for every
+
+AMP (github.com/DachengLi1/AMP) published what it predicted and what was then measured for every
 layout that it considered: of these the one that we predict to be fastest is compared with AMP's own
 choice, by the measured times. Of Sailor's measured layouts (github.com/eth-easl/sailor) those on
 the same chips with the same batch are told apart in the same way; `benchmarks/sailor_planner.py`

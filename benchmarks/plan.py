@@ -2,7 +2,8 @@
 needs.
 
     python benchmarks/plan.py
- Each line gives the figure, its limit, and figure / limit: below 1 is good for seconds and memory,
+
+Each line gives the figure, its limit, and figure / limit: below 1 is good for seconds and memory,
 above 1 for layouts per second.
 """
 

@@ -1,13 +1,15 @@
 """How many runs `tune` needs: published sets of layouts answer in place of a cluster.
 
     python benchmarks/replay.py TRUTH_DIR [--seeds 20]
- A set is what score.py --groups compares: at least 8 finished runs that differ in layout only; rows
+
+A set is what score.py --groups compares: at least 8 finished runs that differ in layout only; rows
 that ran out of memory belong to it and cost a run. Each strategy runs layouts of a set until one
 within 2 % of the set's best has been measured; the mean number of runs is printed by table.
 `predicted` is what `tune` does; `predicted order` learns nothing; grid is the mean over --seeds
 orders of the axes, Optuna's TPE that over as many seeds. Rows that can't be predicted come last, in
 any order.
- No figure that a table was part of is used on it: calibration priors, intervals and the sustained
+
+No figure that a table was part of is used on it: calibration priors, intervals and the sustained
 share of the chip are fitted again without the table, and host times and fragmentation of a software
 that were fitted on it are the median of its family.
 """

@@ -3,11 +3,14 @@
 Chromium.
 
     benchmarks/report.py                # searches about 800,000 layouts of DeepSeek-V3 on 16,384
-    H100 first (20 s) benchmarks/report.py PLANS.json
- Limits: the page is made in 3 s and opens in 1.5 s on two cores. Prints wall and CPU seconds; on a
-machine that is busy with other work the CPU seconds tell more. Opening is left out, and said to be,
-without Playwright and Chromium.
- 21 November 2026, x86-64, two cores shared with other work (load 8 to 16): 832,134 layouts, 100
+                                        H100 first (20 s)
+    benchmarks/report.py PLANS.json
+
+Limits: the page is made in 3 s and opens in 1.5 s on two cores. Prints wall and CPU seconds; on a
+        machine that is busy with other work the
+CPU seconds tell more. Opening is left out, and said to be, without Playwright and Chromium.
+
+21 November 2026, x86-64, two cores shared with other work (load 8 to 16): 832,134 layouts, 100
 plans: made in 1.2 to 1.4 s of CPU time, 4.8 to 5.5 s of wall time at that load; 0.46 MB; opens in
 0.45 to 0.73 s. At load 2 the whole command takes 1.9 s of wall time for 482,463 layouts and 100
 plans.

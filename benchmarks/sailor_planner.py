@@ -1,12 +1,14 @@
 """Sailor's planner beside ours, on its clusters and profiles, judged by its simulator.
 
     python benchmarks/sailor_planner.py CHECKOUT [LIBRARY]
- CHECKOUT holds github.com/eth-easl/sailor as a folder `sailor`, the way its code looks for itself;
+
+CHECKOUT holds github.com/eth-easl/sailor as a folder `sailor`, the way its code looks for itself;
 LIBRARY the folder of its planner, built for this Python from sailor/Planner/sailor_planner/cpp_src
 (g++ with pybind11 and jsoncpp; its Makefile names Python 3.10). Its simulator wants torch, pandas
 and scipy. Without LIBRARY only our plans are simulated, which is said. Results go to stderr: its
 planner fills stdout.
- OPT-350M, batch 1,024, fp32 in TF32 products, as many A100-40 as V100-16, four a node. Each planner
+
+OPT-350M, batch 1,024, fp32 in TF32 products, as many A100-40 as V100-16, four a node. Each planner
 has the same speeds: ours takes chips that run a layer in the time of Sailor's profile, and its 1.25
 GB/s between nodes. Its plan is the first of its list that its simulator says to fit, ours the first
 of ours. Both are simulated twice: as it is, with the exchange between replicas at what one GPU

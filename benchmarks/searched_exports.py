@@ -1,9 +1,11 @@
 """Can every plan that is searched for a training software be written for it?
- `python benchmarks/searched_exports.py [TARGET ...]` plans each model on each cluster with the
-stack of each export target and writes the ten best plans for it. A refusal that names the model, or
-what no plan says (data, tokenizer), is the model's or the user's; one that names the layout is a
-fault of the search, which should not have offered it.
- 2026-11-21, 14 models and clusters, 140 plans a target: megatron-lm, megatron-bridge, nemo2,
+
+`python benchmarks/searched_exports.py [TARGET ...]` plans each model on each cluster with the stack
+of each export target and writes the ten best plans for it. A refusal that names the model, or what
+no plan says (data, tokenizer), is the model's or the user's; one that names the layout is a fault
+of the search, which should not have offered it.
+
+2026-11-21, 14 models and clusters, 140 plans a target: megatron-lm, megatron-bridge, nemo2,
 nanotron and torchtitan-toml refuse no layout, torchtitan the two that cut experts by tp (its TOML
 form takes them). NeMo 1.x has no uneven stages; DeepSpeed and Accelerate as Transformers' trainer
 starts them have no tensor, pipeline, context or expert parallelism, while their stacks do:

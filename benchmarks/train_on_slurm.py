@@ -2,14 +2,16 @@
 that hit.
 
     python -m benchmarks.train_on_slurm
- Needs Debian's slurmctld, slurmd, slurm-client and munge, and torch. Two trainings of tiny-llama on
+
+Needs Debian's slurmctld, slurmd, slurm-client and munge, and torch. Two trainings of tiny-llama on
 the bytes of Python's standard library:
 
 - `own clock`: the software stops some seconds before Slurm's limit, saves and ends well; the next
   job, which waits behind it, goes on.
 - `platform`: Slurm ends the first job in the middle of its steps (its limit is brought forward once
   a checkpoint is there), and whoever follows sends the next one.
- Prints for each the jobs with their states and steps, and the losses; exits with 1 where a job did
+
+Prints for each the jobs with their states and steps, and the losses; exits with 1 where a job did
 not go on from the newest checkpoint of the one before, where steps that were done twice have other
 losses, or where the loss did not fall.
 """

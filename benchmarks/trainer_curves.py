@@ -2,7 +2,8 @@
 axes, uneven stages, experts.
 
     python -m benchmarks.trainer_curves [--only WORDS] [--processes 2]
- Needs torch; the whole list takes about half an hour on two cores. Prints for each layout the
+
+Needs torch; the whole list takes about half an hour on two cores. Prints for each layout the
 largest difference of the loss over 20 steps in fp32, and exits with 1 where one is above 1e-4. A
 few of them are tests (tests/trainer/test_same_mathematics.py).
 """

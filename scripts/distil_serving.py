@@ -2,11 +2,13 @@
 """Make the tables of serving operators that the package ships from the measurements in
 aiconfigurator-core.
 
-    pip install -r requirements-tables.txt scripts/distil_serving.py                      # from the
-    installed package scripts/distil_serving.py --package FOLDER     # from an unpacked one
+    pip install -r requirements-tables.txt
+    scripts/distil_serving.py                      # from the installed package
+    scripts/distil_serving.py --package FOLDER     # from an unpacked one
     scripts/distil_serving.py --check              # nothing is written; errors of the shipped
-    tables are printed
- Only operator tables are read, never the source's file of end-to-end runs. docs/operators.md says
+                                                   tables are printed
+
+Only operator tables are read, never the source's file of end-to-end runs. docs/operators.md says
 what the tables hold; this script writes the accuracy section of serving there.
 """
 

@@ -3,7 +3,8 @@
 configuration and of srt-slurm's recipes.
 
     scripts/distil_serving_pools.py InferenceX srt-slurm -o src/meshwright/presets/serving_pools.csv
- Both must be whole clones: every state of the configuration is read, so that a run finds the pools
+
+Both must be whole clones: every state of the configuration is read, so that a run finds the pools
 of its day. What is read is how servers are started (workers, chips, attention ranks, drafted
 tokens, sequences, tokens of an iteration), no result of any run.
 """

@@ -3,7 +3,8 @@
 how well that holds.
 
     scripts/fit_constants.py TRUTH.csv... [--write] [--folds 5]
- Each constant belongs to a chip (with the kin that share it) or to a stack, never to a row, a table
+
+Each constant belongs to a chip (with the kin that share it) or to a stack, never to a row, a table
 or a model. The objective is the mean
 |log(predicted / measured)| of the step time, each row capped at log 2 so that failed runs do not steer, averaged by table with the
 square root of its rows as weight, plus a pull towards the constant's present value. Constants are searched one after another, each

@@ -2,8 +2,9 @@
 """Write `presets/residuals.csv`: how far predictions of published runs are off, by kind of run.
 
     scripts/fit_residuals.py [TRUTH.csv...]
- Without tables it reads the folder MESHWRIGHT_TRUTH, else ../shared/truth beside the repository.
-Run it again whenever a formula or a constant has moved. It prints how many runs of each table lie
+
+Without tables it reads the folder MESHWRIGHT_TRUTH, else ../shared/truth beside the repository. Run
+it again whenever a formula or a constant has moved. It prints how many runs of each table lie
 inside the 80 % intervals that were made without that table, and without the run's model. The rules
 are those of `meshwright.accuracy.spreads`.
 """

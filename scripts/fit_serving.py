@@ -4,8 +4,14 @@ left out.
 
     scripts/fit_serving.py ../shared/truth/inference_serving_silicon.csv --engine vllm
     scripts/fit_serving.py ../shared/truth/inference_serving_silicon.csv --engine vllm --check    #
-    errors of the shipped constants alone
- Coordinate descent on the constants of `presets/engines.csv` that no kernel table tells, on runs
+                                                                                                  errors
+                                                                                                  of
+                                                                                                  the
+                                                                                                  shipped
+                                                                                                  constants
+                                                                                                  alone
+
+Coordinate descent on the constants of `presets/engines.csv` that no kernel table tells, on runs
 whose pools are told. Models are cut into two halves; each half is predicted with constants fitted
 on the other. Nothing is written: copy what it prints into the preset.
 """

@@ -1,14 +1,19 @@
 """Every error that Meshwright raises on purpose.
- MeshwrightError ├── ConfigError (also ValueError)    what the user gave is wrong: one clear line,
-exit code 2 │   ├── UnknownNameError             a model, chip, key or option that does not exist,
-with the nearest names │   ├── LayoutError                  a layout that breaks a rule of the
-training software │   └── CannotExpress                a plan that the training software it is
-exported to has no words for ├── LauncherError                    what starts jobs is not there, or
-refuses one │   └── LauncherSilent               it does not answer now; asking again later may do
+
+MeshwrightError
+├── ConfigError (also ValueError)    what the user gave is wrong: one clear line, exit code 2
+│   ├── UnknownNameError             a model, chip, key or option that does not exist, with the
+│                                    nearest names
+│   ├── LayoutError                  a layout that breaks a rule of the training software
+│   └── CannotExpress                a plan that the training software it is exported to has no
+│                                    words for
+├── LauncherError                    what starts jobs is not there, or refuses one
+│   └── LauncherSilent               it does not answer now; asking again later may do
 ├── ServerError                      a server that is to be measured does not start, answers
-nothing, or refuses every request ├── StudyError                       a study that can't go on: its
-folder is another's, in use, or can't be written; exit code 2 └── MissingExtraError
-an optional dependency is not installed
+│                                    nothing, or refuses every request
+├── StudyError                       a study that can't go on: its folder is another's, in use, or
+│                                    can't be written; exit code 2
+└── MissingExtraError                an optional dependency is not installed
 """
 
 from __future__ import annotations

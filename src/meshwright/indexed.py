@@ -1,6 +1,7 @@
 """Megatron's .bin/.idx files: token ids one after the other, and an index of the sequences and
 documents in them.
- The .bin file holds the ids alone. The .idx file, little-endian throughout (Megatron-Core,
+
+The .bin file holds the ids alone. The .idx file, little-endian throughout (Megatron-Core,
 core/datasets/indexed_dataset.py):
 
     offset      size                what
@@ -12,7 +13,8 @@ core/datasets/indexed_dataset.py):
     34          4 S                 length of each sequence in ids, i32
     34 + 4 S    8 S                 first byte of each sequence in the .bin file, i64
     34 + 12 S   8 D                 first sequence of each document, and S at the end, i64
- A document without text has no sequence. A document that was split into sentences has one sequence
+
+A document without text has no sequence. A document that was split into sentences has one sequence
 for each.
 """
 

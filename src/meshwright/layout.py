@@ -1,5 +1,6 @@
 """Layout: how one model is cut over the chips; and Layouts, the same as columns.
- One name everywhere: a field of `Layout`, a column of `Layouts`, a key of `--layout`, a heading of
+
+One name everywhere: a field of `Layout`, a column of `Layouts`, a key of `--layout`, a heading of
 the CSV.
 """
 

@@ -20,12 +20,10 @@ from meshwright.accuracy.run import (
     NOTHING,
     Own,
     Tables,
-    Validation,
     own_rows,
     predict_tables,
     read_measured,
     read_tables,
-    validate_tables,
 )
 from meshwright.api import problem_of, read_calibration
 from meshwright.calibration import check_profile
@@ -40,6 +38,7 @@ from meshwright.search.request import PlanRequest
 from meshwright.units import counted
 
 if TYPE_CHECKING:
+    from meshwright.accuracy.validate import Validation
     from meshwright.trainer.profile import ProfileRequest
 
 __all__ = ["calibrate", "predict", "profile", "read_own", "study_runs", "validate"]
@@ -90,6 +89,8 @@ def validate(
 
     `predictions` are scored instead where they are given; warn and tell are those of `predict`.
     """
+    from meshwright.accuracy.validate import validate_tables
+
     tables = _kept(read_measured(_paths(truth)), warn)
     if predictions is not None and (calibration, profile) != (None, None):
         raise ConfigError(

@@ -1,6 +1,7 @@
 """Loss curves of layouts on gloo processes of this machine: `python -m tests.trainer.curves
 PROCESSES STORE OUT CASE ...`.
- A case is `model:layout words`, with `:ring`, `:compile` or `:bf16` behind. One group of processes
+
+A case is `model:layout words`, with `:ring`, `:compile` or `:bf16` behind. One group of processes
 runs all of them, because starting one takes longer than twenty steps.
 """
 

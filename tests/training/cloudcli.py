@@ -1,6 +1,7 @@
 """A stand-in for `runai`, `lep` and `sky`, by the name in PROGRAM: their words for jobs, and JSON
 in their form. Commands really run.
- Its state is the folder named by CLOUD_STATE. Words: Run:ai's command line 2 by its documentation,
+
+Its state is the folder named by CLOUD_STATE. Words: Run:ai's command line 2 by its documentation,
 leptonai 0.47.1, skypilot 0.14.1.
 """
 

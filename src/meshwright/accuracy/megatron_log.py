@@ -1,5 +1,6 @@
 """What Megatron-LM's dump of all arguments says of its run.
- The form is that of `_print_args` in Megatron-LM's arguments.py; lines of steps are read in
+
+The form is that of `_print_args` in Megatron-LM's arguments.py; lines of steps are read in
 meshwright/logs.
 """
 

@@ -1,5 +1,6 @@
 """Tables of nccl-tests (all_reduce_perf and its kin).
- The form is that of nccl-tests' src/util.cu: `# Rank ...` lines name the devices, then a line per
+
+The form is that of nccl-tests' src/util.cu: `# Rank ...` lines name the devices, then a line per
 size with the out-of-place time in microseconds in the sixth column (fifth in versions before 2.11,
 whose tables have no root).
 """

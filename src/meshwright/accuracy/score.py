@@ -1,5 +1,6 @@
 """Compare predictions with measurements: the figures of one table of runs.
- The rules are those of the reference script that comes with the published runs, so that both print
+
+The rules are those of the reference script that comes with the published runs, so that both print
 the same numbers.
 """
 

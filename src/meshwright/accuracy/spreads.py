@@ -1,6 +1,7 @@
 """Spreads of residuals by kind of run, and how often the intervals made of them hold runs that they
 were not made of.
- A table weighs as the square root of its models, a model as any other of its table, a run as any
+
+A table weighs as the square root of its models, a model as any other of its table, a run as any
 other of its model, so that a sweep of hundreds of layouts counts as one study of a few models. A
 kind is kept where its (table, model) groups count for LEAST_GROUPS or more by that weight; rarer
 kinds take the next coarser one. What some tables show of step times, another laboratory may miss:

@@ -1,5 +1,6 @@
 """What torchtitan's dump of its configuration, its device mesh and its device say of its run.
- The forms are those of torchtitan's distributed/parallel_dims.py and of the `Running with configs:`
+
+The forms are those of torchtitan's distributed/parallel_dims.py and of the `Running with configs:`
 (earlier `args:`) line, JSON or a Python dictionary; lines of steps are read in meshwright/logs.
 """
 

@@ -1,6 +1,7 @@
 """Which checkpoints stay: the rule that `meshwright ckpt plan` simulates and the embedded trainer
 keeps.
- Every rule is asked of what lies on disk, so that a run that was killed and started again decides
+
+Every rule is asked of what lies on disk, so that a run that was killed and started again decides
 the same.
 """
 

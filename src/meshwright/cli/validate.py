@@ -11,7 +11,7 @@ from meshwright.units import counted
 
 if TYPE_CHECKING:
     from meshwright.accuracy.report import Earlier
-    from meshwright.accuracy.run import Validation
+    from meshwright.accuracy.validate import Validation
 
 __all__ = ["validate"]
 

@@ -1,5 +1,6 @@
 """The order in which each pipeline stage runs its forwards, backwards and weight gradients.
- An operation is one integer, `row * num_microbatches + microbatch`, and a row is `kind * chunks +
+
+An operation is one integer, `row * num_microbatches + microbatch`, and a row is `kind * chunks +
 chunk`, with `chunks = pp * vpp` and chunks counted in model order. So the input of `F(chunk)` lies
 one row before it and the input of `B(chunk)` one row after it.
 """

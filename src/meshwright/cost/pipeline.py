@@ -1,13 +1,13 @@
 """Time of one pipeline step in closed form, for columns of layouts; `simulate.py` is the exact
 answer for one.
- The idea: follow one stage s with n = pp - 1 - s stages below it. Before its first forward and
-after its last backward, the stages above it must pass a micro batch. From its first forward to its
-first backward it either runs its n + 1 warm-up forwards or waits for the round trip through the
-stages below; the same holds, mirrored, from its last forward to its last backward; in between it
-runs one forward and one backward in turn. Each is a chain of operations that must follow each
-other, so the sum is a lower bound for any stage, and the largest one over the stages is the
-estimate. Arrays: `(N,)` per layout and `(N, S)` per layout and stage; scalars and `(S,)` work as
-well. Seconds.
+
+The idea: follow one stage s with n = pp - 1 - s stages below it. Before its first forward and after
+its last backward, the stages above it must pass a micro batch. From its first forward to its first
+backward it either runs its n + 1 warm-up forwards or waits for the round trip through the stages
+below; the same holds, mirrored, from its last forward to its last backward; in between it runs one
+forward and one backward in turn. Each is a chain of operations that must follow each other, so the
+sum is a lower bound for any stage, and the largest one over the stages is the estimate. Arrays:
+`(N,)` per layout and `(N, S)` per layout and stage; scalars and `(S,)` work as well. Seconds.
 """
 
 from __future__ import annotations

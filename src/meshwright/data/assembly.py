@@ -1,6 +1,7 @@
 """The scratch files of all segments joined in order into .bin and .idx: a piece at a time, so that
 a kill loses little and disk is freed.
- Each scratch file is removed when what it holds is on the disk in the output, so both together need
+
+Each scratch file is removed when what it holds is on the disk in the output, so both together need
 the space once.
 """
 

@@ -1,6 +1,7 @@
 """What a worker does with one segment: read, tokenize, and write one scratch file that the assembly
 joins to the others.
- A scratch file holds, key by key, the ids, the length of each sequence (i32) and the number of
+
+A scratch file holds, key by key, the ids, the length of each sequence (i32) and the number of
 sequences of each document (i32); then what was rejected, as JSON lines. The record in the journal
 says how long each part is and holds its CRC-32, so that what a power cut tore is found and done
 again; the scratch file itself is not put on the disk with fsync, the assembled file is.

@@ -1,8 +1,9 @@
 """The door for users of Baidu AIAK's adaptive parallel strategy search: its flags, defaults, limits
 and records, over our plans.
- What its record says: one tp, pp, mbs, the chip and the layers of each stage, recomputation per
-kind of chip. So one tp is searched for all kinds, one way to recompute per kind, no interleaving
-and no context parallelism; with one kind of chip all stages hold equally many layers.
+
+What its record says: one tp, pp, mbs, the chip and the layers of each stage, recomputation per kind
+of chip. So one tp is searched for all kinds, one way to recompute per kind, no interleaving and no
+context parallelism; with one kind of chip all stages hold equally many layers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Agreement among the processes of one run: rank 0 decides once, all others ask it.
- A connection of TCP to the run's first node, with nothing but the standard library: a process that
+
+A connection of TCP to the run's first node, with nothing but the standard library: a process that
 is about to become the training program should not load torch first, and torch need not be there.
 """
 

@@ -1,6 +1,7 @@
 """The door for users of PAI's llmacc: `python -m meshwright.pretrain` in the place of `python -m
 llmacc.pretrain`.
- A Megatron-LM command line goes in; its flags of parallelism come out, best first. With
+
+A Megatron-LM command line goes in; its flags of parallelism come out, best first. With
 `--world-size` they are printed; under torchrun the best ones are added to the command line and the
 training program takes the place of this process.
 """

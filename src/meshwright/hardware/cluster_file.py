@@ -15,8 +15,9 @@ none.
         network: busy-ib          # a name, Gb/s per chip, or a link's own numbers
         oversubscription: 2
     pool_link: roce-100           # between pools; absent: the slower pool's network
- Each number may be written in the units of people (`bf16_tflops`, `gb_per_s`, `latency_us`) or
-under the field's own name (`bf16_flops_per_s`, `bytes_per_s`, `latency_s`).
+
+Each number may be written in the units of people (`bf16_tflops`, `gb_per_s`, `latency_us`) or under
+the field's own name (`bf16_flops_per_s`, `bytes_per_s`, `latency_s`).
 """
 
 from __future__ import annotations

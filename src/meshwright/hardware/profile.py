@@ -8,7 +8,8 @@
                  "points": [[64, 256, 256], ...], "seconds": [1.2e-4, ...], "spread_frac": [...],
                  "repeats": [...], "outcomes": [...]}],
      "skipped": {"gemm/fp8": "why it was not measured"}}
- `.npz` holds all but the columns as JSON in the array `meta`, with the number of `rows` of each
+
+`.npz` holds all but the columns as JSON in the array `meta`, with the number of `rows` of each
 series, and each column as one array over all series (`points` flat, `outcomes` as places in
 OUTCOMES, no time as -1).
 """

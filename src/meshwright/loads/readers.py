@@ -1,9 +1,11 @@
 """Results of other load tools in our figures: `vllm bench serve`, guidellm and aiperf, each by what
 its file says it is.
- Formats: vLLM 0.32's benchmarks/serve.py; guidellm 0.8's benchmark/schemas (report version 2);
-aiperf 0.13's export_models.py (schema 1.4, that of genai-perf before it). The three differ in
-words: guidellm's and aiperf's "inter token latency" is our TPOT, a request's mean, and what
-guidellm calls "time per output token" has the first token in it, which no figure of ours has.
+
+Formats: vLLM 0.32's benchmarks/serve.py; guidellm 0.8's benchmark/schemas (report version 2);
+         aiperf 0.13's export_models.py (schema 1.4,
+that of genai-perf before it). The three differ in words: guidellm's and aiperf's "inter token
+latency" is our TPOT, a request's mean, and what guidellm calls "time per output token" has the
+first token in it, which no figure of ours has.
 """
 
 from __future__ import annotations

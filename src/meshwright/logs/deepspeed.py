@@ -1,6 +1,7 @@
 """DeepSpeed's lines of steps: the pipeline engine's, the throughput timer's, and its reports of
 memory.
- Read from deepspeed/runtime/pipe/engine.py (`steps: 10 loss: 2.3 iter time (s): 0.5 samples/sec:
+
+Read from deepspeed/runtime/pipe/engine.py (`steps: 10 loss: 2.3 iter time (s): 0.5 samples/sec:
 12.8`; until v0.3 its `samples/sec` lacks the number of steps, so the time is what counts),
 deepspeed/utils/timer.py (`ThroughputTimer`: `SamplesPerSec` of v0.3.0 and v0.6.0, a mean since the
 start; `CurrSamplesPerSec` of v0.9.0, v0.12.0 and August 2026, that of the last step),

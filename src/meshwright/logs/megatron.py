@@ -1,6 +1,7 @@
 """Megatron-LM and Megatron-Bridge: the line of an iteration, Bridge's `Step Time`, the reports of
 memory.
- Read from Megatron-LM's `training_log` (megatron/training.py at v1.0, v2.0, v2.5 and 23.04;
+
+Read from Megatron-LM's `training_log` (megatron/training.py at v1.0, v2.0, v2.5 and 23.04;
 megatron/training/training.py at core_v0.6.0, core_v0.9.0, core_v0.13.0 and of August 2026) and
 `report_memory` (megatron/utils.py, megatron/training/utils.py,
 megatron/training/utils/common_utils.py at the same versions), and from Megatron-Bridge's

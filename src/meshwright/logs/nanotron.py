@@ -1,5 +1,6 @@
 """nanotron's line of an iteration and its reports of memory.
- Read from src/nanotron/trainer.py (`train_step_logs`) and logging.py or logging/base.py
+
+Read from src/nanotron/trainer.py (`train_step_logs`) and logging.py or logging/base.py
 (`human_format`, `log_memory`, `LoggerWriter`) at v0.1, v0.4 and of April 2026. Numbers have three
 significant digits and a suffix of thousands: `time_per_iteration_ms: 1.23K`, until v0.4
 `elapsed_time_per_iteration_ms`. Rates of tokens are of all chips, and of one. Memory is in MiB.

@@ -1,5 +1,6 @@
 """NeMo 1.x's progress bar and NeMo 2.0's progress printer.
- Read from NeMo's nemo/collections/nlp/parts/nlp_overrides.py (`CustomProgressBar`) and
+
+Read from NeMo's nemo/collections/nlp/parts/nlp_overrides.py (`CustomProgressBar`) and
 nemo/utils/exp_manager.py (`TimingCallback`) at v1.23.0, and
 nemo/lightning/pytorch/callbacks/progress_printer.py of September 2025 (after 2.4). The bar is
 tqdm's, drawn again and again behind a carriage return, with `train_step_timing in s=12.60` in its

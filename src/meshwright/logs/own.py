@@ -1,6 +1,7 @@
 """The embedded trainer's lines: one object of JSON per step, evaluation and checkpoint, and one at
 the end.
- Read from meshwright/trainer: a step's line has at least `step`, `loss` and `step_s`. What a line
+
+Read from meshwright/trainer: a step's line has at least `step`, `loss` and `step_s`. What a line
 has beyond, and what it lacks, does not matter.
 """
 

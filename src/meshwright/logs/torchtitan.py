@@ -1,5 +1,6 @@
 """torchtitan's line of a step, whichever ranks write it.
- Read from train.py at e62573d4c (April 2024: `wps`, `mfu` behind it) and 4d182a13e (November 2024:
+
+Read from train.py at e62573d4c (April 2024: `wps`, `mfu` behind it) and 4d182a13e (November 2024:
 `tps`), and components/metrics.py at 99f73969e (March 2025: `tflops`), v0.1.0, v0.2.2 (`grad_norm`)
 and of August 2026 (`mfu: N/A`). `tps` are tokens a second of one device, `memory` is what its
 allocator reserved at most. A loss of -1 is written by stages that have none (trainer.py,

@@ -1,7 +1,8 @@
 """What a Hugging Face config says beside the shape: what a training needs, and its cost does not
 hang on.
- The fields are those of `exports.ModelDetails`. Keys and what an absent one means: the
-configuration classes of Hugging Face transformers.
+
+The fields are those of `exports.ModelDetails`. Keys and what an absent one means: the configuration
+classes of Hugging Face transformers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The table of readers: for each `model_type` of a Hugging Face config, which keys hold what, and
 what the architecture fixes.
- Source of keys and of what an absent key means: the configuration classes of Hugging Face
+
+Source of keys and of what an absent key means: the configuration classes of Hugging Face
 transformers, and the published config.json files.
 """
 

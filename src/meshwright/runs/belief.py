@@ -4,7 +4,8 @@ runs that were. Pure.
 The logarithm of measured over predicted step time of layout i is taken to be
 
     common + sum over k of slope[i, k] * factor[k] + alike[i] + own[i]
- `common` is one number for the whole study; `factor[k]` says how far compute, exchanges, launches
+
+`common` is one number for the whole study; `factor[k]` says how far compute, exchanges, launches
 are off (the factors of `calibrate`), and slope[i, k] is the share of the step that follows it;
 `alike` is a smooth function of the layout's axes; `own` belongs to one layout. So one run moves all
 layouts, and those like it most. The same holds of the memory that a layout needs, of which a run

@@ -1,8 +1,9 @@
 """One tuner at a time on a study's folder, also where the folder is on NFS.
- The lock is a file that can be made once only, on NFS too, where flock may hold or not. It names
-its holder and is touched every HEARTBEAT_S; the file server's own clock dates both the touch and
-the file that a rival holds against it. A holder on this machine is looked up; one on another
-machine counts as dead when its file was not touched for STALE_S.
+
+The lock is a file that can be made once only, on NFS too, where flock may hold or not. It names its
+holder and is touched every HEARTBEAT_S; the file server's own clock dates both the touch and the
+file that a rival holds against it. A holder on this machine is looked up; one on another machine
+counts as dead when its file was not touched for STALE_S.
 """
 
 from __future__ import annotations

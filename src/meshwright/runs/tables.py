@@ -1,6 +1,7 @@
 """What a study found, as tables: `results.csv`, `failed.csv` and the log of the fastest; every row
 is made of one run alone.
- The first columns have NeMo's headings to the letter, misspelling included:
+
+The first columns have NeMo's headings to the letter, misspelling included:
 NeMo-Framework-Launcher's auto_configurator/autoconfig/scripts/compare_throughput.py
 (`result_columns`, `error_columns`, April 2025), with `VP` from NeMo's
 nemo/collections/llm/tools/auto_configurator/core/calculate_performance.py (September 2025). Ours

@@ -1,10 +1,12 @@
 """Checkpoints by torch.distributed.checkpoint: written beside, renamed when whole, read at any
 layout.
- part-20/            is being written, or was when the run was killed; never chosen, removed before
-the next save step-20/run.json    written last but for the rename: what the run was, and the
-validation loss step-20/model/      weights step-20/optimizer/  optimizer states; older checkpoints
-may have lost them gone-10/            is being removed: renamed first, so that a kill leaves no
-half-removed `step-10`
+
+part-20/            is being written, or was when the run was killed; never chosen, removed before
+                    the next save
+step-20/run.json    written last but for the rename: what the run was, and the validation loss
+step-20/model/      weights
+step-20/optimizer/  optimizer states; older checkpoints may have lost them
+gone-10/            is being removed: renamed first, so that a kill leaves no half-removed `step-10`
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Ring attention: keys and values go from rank to rank while each block of scores is computed
 (arXiv:2310.01889).
- Of a block only its sums and their logarithm are kept, and the backward pass computes the scores
+
+Of a block only its sums and their logarithm are kept, and the backward pass computes the scores
 again, as FlashAttention does (arXiv:2205.14135). Blocks are plain products in fp32, the same on
 every device, masked by the places of their tokens.
 """

@@ -1,6 +1,7 @@
 """Data parallelism: copies, or shards of optimizer states, gradients and weights, all by
 fully_shard.
- `none` is a copy on every rank (a shard group of one). zero1 and zero2 keep whole weights from the
+
+`none` is a copy on every rank (a shard group of one). zero1 and zero2 keep whole weights from the
 first forward to the last backward of a step and split the optimizer's states; zero2 also reduces
 gradients after each micro batch. zero3 gathers weights layer by layer. `hybrid` is zero3 inside
 groups of `shard_size` ranks.

@@ -1,6 +1,7 @@
 """Jobs on Run:ai, DGX Cloud Lepton and SkyPilot, through their own command lines: sent, looked at,
 ended.
- They tell less than a scheduler: no exit code, no stderr apart, and a job that coreutils' timeout
+
+They tell less than a scheduler: no exit code, no stderr apart, and a job that coreutils' timeout
 ended reads as failed. A word that a table does not have is `unknown`, never an end.
 """
 

@@ -1,18 +1,18 @@
 """What is wrong with a run, by stated rules on its reports; each names its numbers.
- failed       an error in the log behind its last report, and silence nan          the newest loss
-or gradient norm is no number, or an iteration was counted so in the last RECENT reports hang
-silence for QUIET_REPORTS times the usual time between reports and QUIET_STEPS steps on top, five
-minutes at least; half an
-             hour before the first two reports, and while the log says that a checkpoint is being
-             written
+
+failed       an error in the log behind its last report, and silence
+nan          the newest loss or gradient norm is no number, or an iteration was counted so in the
+             last RECENT reports
+hang         silence for QUIET_REPORTS times the usual time between reports and QUIET_STEPS steps on
+             top, five minutes at least; half an hour before the first two reports, and while the
+             log says that a checkpoint is being written
 loss_spike   one of the last RECENT losses is above the median of the LEAST before them by
-SPIKE_SIGMAS deviations and SPIKE_LEAST of it.
-             A deviation is 1.4826 / sqrt(2) of the median step from loss to loss among the WINDOW
-             before, so that neither noise nor a fast descent is a spike
+             SPIKE_SIGMAS deviations and SPIKE_LEAST of it. A deviation is 1.4826 / sqrt(2) of the
+             median step from loss to loss among the WINDOW before, so that neither noise nor a fast
+             descent is a spike
 slow         the median of the last RECENT steps is SLOW times what it was: the lesser of the
-medians of the WINDOW steps before them and of
-             the first WINDOW, so that a slow-down does not become the habit it is held against.
-             Warm-ups and skipped updates are left out
+             medians of the WINDOW steps before them and of the first WINDOW, so that a slow-down
+             does not become the habit it is held against. Warm-ups and skipped updates are left out
 below_plan   the median of the last RECENT steps is beyond the slow end of the plan's 80 % interval
 """
 

@@ -1,6 +1,7 @@
 """Run Megatron-LM's parser, validation and configuration over exported folders on a CPU; each is
 named with its fault.
- MESHWRIGHT_MEGATRON_LM_SOURCE is a checkout. Blackwell GPUs, Transformer Engine's version and fused
+
+MESHWRIGHT_MEGATRON_LM_SOURCE is a checkout. Blackwell GPUs, Transformer Engine's version and fused
 kernels are faked: nothing is run.
 """
 

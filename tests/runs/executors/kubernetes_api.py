@@ -1,6 +1,7 @@
 """A stand-in for a cluster's API with the four operators: resources are held to their projects'
 schemas, and containers really run.
- Each pod's command runs as a process of this machine. An image whose name holds `missing` is never
+
+Each pod's command runs as a process of this machine. An image whose name holds `missing` is never
 pulled, and a node has eight GPUs.
 """
 

@@ -1,6 +1,7 @@
 """A stand-in for NGC CLI 4.19.1: its words for jobs of Base Command, with its choices, and JSON in
 its form. Commands really run.
- Its state is the folder named by NGC_STATE; an organization of the name `down` does not answer, and
+
+Its state is the folder named by NGC_STATE; an organization of the name `down` does not answer, and
 image `missing` never starts.
 """
 

@@ -1,6 +1,7 @@
 """The tree of configurations that `key=value` words override: `config`, `cluster/*`,
 `search_config/<family>/<size>`.
- Keys, interpolations and values are those of NVIDIA's AutoConfigurator (NeMo-Framework-Launcher,
+
+Keys, interpolations and values are those of NVIDIA's AutoConfigurator (NeMo-Framework-Launcher,
 auto_configurator/conf); the rows of `presets/nemo1_searches.csv` become `search_config` entries.
 Keys of ours are `model`, `series`, `chip`, `precision` and `global_batch_size` of `train_settings`,
 `engine`, `model_path` and `container` of `inference_settings.run`, and `parallel_runs`, `program`,

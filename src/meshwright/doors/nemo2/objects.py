@@ -1,6 +1,7 @@
 """Recipes as NeMo 2.0 has them, `run.Partial` and `run.Config` of nemo_run, read and changed
 without importing either.
- Both are Buildables of fiddle: `__fn_or_cls__` is what is called, `__arguments__` what was given;
+
+Both are Buildables of fiddle: `__fn_or_cls__` is what is called, `__arguments__` what was given;
 attributes read as given, else as the default of the callable. Mappings with `_target_`, the YAML of
 nemo_run, are the same tree.
 """

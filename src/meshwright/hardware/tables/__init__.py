@@ -1,6 +1,7 @@
 """Measured times of kernels and collectives per chip, by shape; numpy is loaded on the first
 lookup.
- The tables are made by `scripts/distil_operators.py` from measurements that NVIDIA publishes
+
+The tables are made by `scripts/distil_operators.py` from measurements that NVIDIA publishes
 (docs/operators.md, data/NOTICE). Every lookup takes numbers or arrays that broadcast, and returns
 None where the chip or precision has no table. All times are of the kernel alone, on an idle chip in
 short runs: no launch gaps of the host, no power limits of long training.

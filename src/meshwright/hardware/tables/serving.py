@@ -1,6 +1,7 @@
 """Measured times of what only serving runs: attention over a cache, experts of a few tokens, an
 engine's own all-reduce.
- Made by `scripts/distil_serving.py` (docs/operators.md). Every lookup returns None where the chip,
+
+Made by `scripts/distil_serving.py` (docs/operators.md). Every lookup returns None where the chip,
 the type or the engine has no table.
 """
 

@@ -1,6 +1,7 @@
 """Runs one local job to its end, apart from whoever started it: `python -P _watch.py DIRECTORY
 TOKEN`, with only psutil beside it.
- It waits for its share of the machine, starts `job/job.sh`, ends it at its limit or when told to
+
+It waits for its share of the machine, starts `job/job.sh`, ends it at its limit or when told to
 (SIGTERM), leaves no process behind and writes how it ended to `job/end.json` in one step.
 """
 

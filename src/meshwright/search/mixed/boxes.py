@@ -1,6 +1,7 @@
 """Boxes of plans in columns: intervals of stages and layers per block, and what the ways to cut a
 stage take.
- A row is a way to cut each pool's stages, an order of the pools, and for each block an interval of
+
+A row is a way to cut each pool's stages, an order of the pools, and for each block an interval of
 its stages and of its layers. Pools that take no part are absent, at the end of the row, with id -1.
 Arrays are (R,) per row and (R, K) per block.
 """

@@ -1,8 +1,9 @@
 """What a stage takes and holds, by its layers: coefficients of one kind of chip under one way to
 cut the model, for all ways to recompute.
- Times are affine in the layers of each of the model's segments; memory is affine in layers, in
-micro batches in flight and in their product. So a few stages, priced by the cost model itself, give
-all others.
+
+Times are affine in the layers of each of the model's segments; memory is affine in layers, in micro
+batches in flight and in their product. So a few stages, priced by the cost model itself, give all
+others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Layers of interleaved plans, moved between stages and between chunks where the simulation says
 that a step becomes faster.
- The closed form that ranks knows how long stages take, not how chunks of unlike times wait for each
+
+The closed form that ranks knows how long stages take, not how chunks of unlike times wait for each
 other in a round.
 """
 

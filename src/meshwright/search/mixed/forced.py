@@ -1,6 +1,7 @@
 """What memory makes stages recompute at least, as bounds of a block: of its slowest stage, and of
 all its stages together.
- A stage of k layers that holds h micro batches needs k * layer(h) + base(h) bytes if nothing is
+
+A stage of k layers that holds h micro batches needs k * layer(h) + base(h) bytes if nothing is
 recomputed. What that is over the chip's memory must be freed, at the seconds per byte of the way to
 recompute that frees cheapest.
 """

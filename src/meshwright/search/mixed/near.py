@@ -1,6 +1,7 @@
 """Interleaved plans that the closed form takes for nearly as good as the best, split and simulated
 together.
- The closed form knows how long stages take, not how their chunks wait for each other in a round; so
+
+The closed form knows how long stages take, not how their chunks wait for each other in a round; so
 the best of a few hundred plans by simulation is often none of the best few by the closed form.
 """
 

@@ -1,6 +1,7 @@
 """The dynamic program over orders of the stages: which kind of chip each stage has, its layers and
 its recomputation.
- As in `program.py`, from the last stage to the first, a partial plan is known by the layers below,
+
+As in `program.py`, from the last stage to the first, a partial plan is known by the layers below,
 the time D that a micro batch takes below and the longest chain V so far; here also by the stages
 that each kind has had, by the kind of the stage on top, and by whether a kind has come back. Of the
 partial plans that share all of these only those stay that no other beats in both times.

@@ -1,9 +1,10 @@
 """The dynamic program of the inner problem: layers and recomputation of each stage, for given
 blocks of stages.
- A block is a run of stages on one pool. From the last stage to the first, a partial plan is known
-by the layers below, by the time D that a micro batch takes below, and by V, the longest chain of
-the closed form so far. Both only make what is above worse when they grow, so of the partial plans
-with the same layers below only those stay that no other beats in both.
+
+A block is a run of stages on one pool. From the last stage to the first, a partial plan is known by
+the layers below, by the time D that a micro batch takes below, and by V, the longest chain of the
+closed form so far. Both only make what is above worse when they grow, so of the partial plans with
+the same layers below only those stay that no other beats in both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A second phase: orders of the stages in which a kind of chip comes back, around the best plans in
 which each kind has one run.
- Early stages hold more micro batches than late ones, so where memory binds, stages with more of it
+
+Early stages hold more micro batches than late ones, so where memory binds, stages with more of it
 may do best at both ends.
 """
 
